@@ -1,0 +1,42 @@
+"""keras-bandgnn: graph learning as dense, static-shape work on Keras 3.
+
+Submodules load at first use. When Keras is already imported, the layers and models
+load at once, so that Keras finds their classes in saved files.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+from keras_bandgnn.graph import Graph as Graph
+
+__version__ = "0.1.0"
+
+_SUBMODULES = (
+    "batch",
+    "data",
+    "layers",
+    "models",
+    "ops",
+    "plotting",
+    "preprocessing",
+    "primitives",
+    "training",
+)
+
+__all__ = ["Graph", "__version__", *_SUBMODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _SUBMODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
+    for _name in ("layers", "models", "preprocessing", "training"):
+        importlib.import_module(f"{__name__}.{_name}")

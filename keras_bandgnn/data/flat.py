@@ -1,0 +1,272 @@
+"""`FlatGraphs`: many graphs as flat arrays, the form that batching reads."""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.flat_columns import (
+    COUNTS,
+    EDGE_COLUMNS,
+    JsonInfo,
+    check_columns,
+    check_indices,
+    check_same_spec,
+    level_of,
+    pointers,
+    sorted_by_receiver,
+    spec_of,
+    to_32_bit,
+)
+from keras_bandgnn.data.flat_columns import gather_rows as gather_rows
+from keras_bandgnn.graph import Graph
+
+
+def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
+    """The optional columns of one graph, per-graph ones with a leading axis of 1."""
+    columns = {f"node/{k}": v for k, v in graph.node.items()}
+    columns |= {f"edge/{k}": v for k, v in graph.edge.items()}
+    columns |= {f"context/{k}": v[None] for k, v in graph.context.items()}
+    if graph.candidates is not None:
+        columns["candidates"] = graph.candidates
+    if graph.origin is not None:
+        columns["origin"] = graph.origin
+    if graph.label is not None:
+        label = graph.label if graph.label_level == "node" else graph.label[None]
+        columns[f"label/{graph.label_level}"] = label
+    return columns
+
+
+class FlatGraphs(Sequence):
+    """Many graphs as flat arrays: no object per graph, ready for vectorised gathers.
+
+    Rows of graph i are `[ptr[i], ptr[i + 1])` of the flat arrays of its level
+    (`node_ptr`, `edge_ptr`, `candidate_ptr`). Node ids are local to each graph.
+    Within a graph the edges are sorted by receiver; the constructor sorts them
+    (stably, with their features) where they are not. Indexing gives a `Graph` of
+    read-only views.
+
+    Args:
+        num_nodes: int32 [n], nodes of each graph.
+        num_edges: int32 [n], edges of each graph.
+        senders: int32 [sum of num_edges].
+        receivers: int32 [sum of num_edges].
+        edge_type: int32 [sum of num_edges]; all 0 when omitted.
+        node: Node features by name, [sum of num_nodes, ...].
+        edge: Edge features by name, [sum of num_edges, ...].
+        context: Features of whole graphs by name, [n, ...].
+        candidates: int32 [sum of num_candidates], node ids.
+        num_candidates: int32 [n]; needed with `candidates`.
+        label: [n, ...] with label_level `"graph"`, [sum of num_nodes, ...] with
+            `"node"`.
+        label_level: `"graph"` or `"node"`.
+        slot: int32 [n], id of the slot node, -1 for none.
+        origin: int32 [sum of num_nodes], ids that the nodes had before preprocessing.
+        info: A mapping of facts for each graph.
+
+    Raises:
+        ValueError: If lengths disagree or an id is not a node of its graph.
+
+    Example:
+    >>> flat = FlatGraphs.from_graphs([Graph(2, [0], [1]), Graph(3, [1, 2], [0, 1])])
+    >>> len(flat), flat.node_ptr.tolist(), flat.take([1])[0].num_nodes
+    (2, [0, 2, 5], 3)
+    """
+
+    def __init__(
+        self,
+        num_nodes: Any,
+        num_edges: Any,
+        senders: Any,
+        receivers: Any,
+        edge_type: Any = None,
+        node: Mapping[str, Any] | None = None,
+        edge: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        candidates: Any = None,
+        num_candidates: Any = None,
+        label: Any = None,
+        label_level: str = "graph",
+        slot: Any = None,
+        origin: Any = None,
+        info: Sequence[Mapping] | None = None,
+    ):
+        if edge_type is None:
+            edge_type = np.zeros(len(senders), np.int32)
+        if label_level not in ("graph", "node"):
+            raise ValueError(
+                "Expected `label_level` to be 'graph' or 'node'. "
+                f"Received: label_level={label_level!r}."
+            )
+        columns = {"num_nodes": num_nodes, "num_edges": num_edges}
+        columns |= dict(zip(EDGE_COLUMNS, (senders, receivers, edge_type), strict=True))
+        for kind, features in (("node", node), ("edge", edge), ("context", context)):
+            columns |= {f"{kind}/{k}": v for k, v in (features or {}).items()}
+        columns |= {"slot": np.full(len(num_nodes), -1) if slot is None else slot}
+        optional = {
+            "candidates": candidates,
+            "num_candidates": num_candidates,
+            f"label/{label_level}": label,
+            "origin": origin,
+        }
+        columns |= {k: v for k, v in optional.items() if v is not None}
+        columns = {k: to_32_bit(k, v) for k, v in columns.items()}
+        check_columns(columns, info)
+        self._set(sorted_by_receiver(columns), info)
+
+    def _set(self, columns: dict[str, np.ndarray], info: Sequence | None) -> None:
+        columns = {name: array.view() for name, array in columns.items()}
+        for array in columns.values():
+            array.flags.writeable = False
+        self._columns = columns
+        self.info = [{}] * len(columns["num_nodes"]) if info is None else info
+        for name in ("num_nodes", "num_edges", *EDGE_COLUMNS, "slot"):
+            setattr(self, name, columns[name])
+        for name in ("candidates", "origin"):
+            setattr(self, name, columns.get(name))
+        for kind in ("node", "edge", "context"):
+            found = {
+                name.removeprefix(f"{kind}/"): array
+                for name, array in columns.items()
+                if name.startswith(f"{kind}/")
+            }
+            setattr(self, kind, MappingProxyType(found))
+        self.label_level = "node" if "label/node" in columns else "graph"
+        self.label = columns.get(f"label/{self.label_level}")
+        self.node_ptr = pointers(self.num_nodes)
+        self.edge_ptr = pointers(self.num_edges)
+        self.candidate_ptr = None
+        if self.candidates is not None:
+            self.candidate_ptr = pointers(columns["num_candidates"])
+
+    @classmethod
+    def from_columns(
+        cls, columns: dict[str, np.ndarray], info: Sequence | None = None
+    ) -> "FlatGraphs":
+        """Builds from trusted int32 and float32 columns, named as in `columns()`."""
+        flat = object.__new__(cls)
+        flat._set(columns, info)
+        return flat
+
+    @classmethod
+    def from_graphs(cls, graphs: Iterable[Graph]) -> "FlatGraphs":
+        """Joins graphs that have the same features.
+
+        Raises:
+            ValueError: If graphs differ in features, dtypes, shapes, or in having
+                candidates, labels or origins; the message names the graph.
+        """
+        graphs = list(graphs)
+        each = [_graph_columns(graph) for graph in graphs]
+        for index, columns in enumerate(each):
+            check_same_spec(
+                f"graph {index}", spec_of(columns), "graph 0", spec_of(each[0])
+            )
+
+        def counts(values: Iterable[int]) -> np.ndarray:
+            return np.array(list(values), np.int32)
+
+        joined = {
+            "num_nodes": counts(g.num_nodes for g in graphs),
+            "num_edges": counts(g.num_edges for g in graphs),
+            "slot": counts(-1 if g.slot is None else g.slot for g in graphs),
+        }
+        for name in EDGE_COLUMNS:
+            parts = [getattr(g, name) for g in graphs]
+            joined[name] = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+        for name in each[0] if each else ():
+            joined[name] = np.concatenate([columns[name] for columns in each])
+        if "candidates" in joined:
+            joined["num_candidates"] = counts(len(g.candidates) for g in graphs)
+        info = [dict(g.info) for g in graphs]
+        return cls.from_columns(sorted_by_receiver(joined), info)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["FlatGraphs"]) -> "FlatGraphs":
+        """Joins several into one; parts without graphs are left out."""
+        parts = [part for part in parts if len(part)] or list(parts[:1])
+        if len(parts) == 1:
+            return parts[0]
+        for index, part in enumerate(parts):
+            check_same_spec(f"part {index}", part.spec(), "part 0", parts[0].spec())
+        columns = {
+            name: np.concatenate([part.columns()[name] for part in parts])
+            for name in parts[0].columns()
+        }
+        if all(isinstance(part.info, JsonInfo) for part in parts):
+            return cls.from_columns(
+                columns, JsonInfo.concatenate([p.info for p in parts])
+            )
+        return cls.from_columns(columns, [info for part in parts for info in part.info])
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """All arrays by name, such as `"senders"`, `"node/type"`, `"label/graph"`."""
+        return dict(self._columns)
+
+    def spec(self) -> dict[str, list]:
+        """`[dtype, trailing shape]` of each feature, the candidates and the label."""
+        fixed = {*EDGE_COLUMNS, *COUNTS.values(), "slot"}
+        return spec_of({k: v for k, v in self._columns.items() if k not in fixed})
+
+    def take(self, indices: Any) -> "FlatGraphs":
+        """Returns the graphs at `indices` (repeats are fine), without a loop over them.
+
+        Raises:
+            IndexError: If an index is out of range.
+        """
+        indices = check_indices(indices, len(self))
+        rows = {
+            "graph": indices,
+            "node": gather_rows(self.node_ptr, indices),
+            "edge": gather_rows(self.edge_ptr, indices),
+        }
+        if self.candidate_ptr is not None:
+            rows["candidate"] = gather_rows(self.candidate_ptr, indices)
+        columns = {
+            name: array.take(rows[level_of(name)], axis=0)
+            for name, array in self._columns.items()
+        }
+        if isinstance(self.info, JsonInfo):
+            return FlatGraphs.from_columns(columns, self.info.take(indices))
+        return FlatGraphs.from_columns(columns, [self.info[i] for i in indices])
+
+    def __reduce__(self):
+        return FlatGraphs.from_columns, (self._columns, self.info)
+
+    def __len__(self) -> int:
+        return len(self.num_nodes)
+
+    def __getitem__(self, index: int) -> Graph:
+        i = operator.index(index)
+        i += len(self) if i < 0 else 0
+        if not 0 <= i < len(self):
+            raise IndexError(
+                f"Expected an index in [{-len(self)}, {len(self)}). Received: {index}."
+            )
+        nodes = slice(self.node_ptr[i], self.node_ptr[i + 1])
+        edges = slice(self.edge_ptr[i], self.edge_ptr[i + 1])
+        chosen = slice(0)
+        if self.candidate_ptr is not None:
+            chosen = slice(self.candidate_ptr[i], self.candidate_ptr[i + 1])
+        rows = nodes if self.label_level == "node" else (i, ...)
+        return Graph.unchecked(
+            num_nodes=int(self.num_nodes[i]),
+            senders=self.senders[edges],
+            receivers=self.receivers[edges],
+            edge_type=self.edge_type[edges],
+            node={k: v[nodes] for k, v in self.node.items()},
+            edge={k: v[edges] for k, v in self.edge.items()},
+            context={k: v[i, ...] for k, v in self.context.items()},
+            candidates=None if self.candidates is None else self.candidates[chosen],
+            label=None if self.label is None else self.label[rows],
+            label_level=self.label_level,
+            slot=None if self.slot[i] < 0 else int(self.slot[i]),
+            origin=None if self.origin is None else self.origin[nodes],
+            info=self.info[i],
+        )
+
+    def __repr__(self) -> str:
+        totals = f"nodes={self.node_ptr[-1]}, edges={self.edge_ptr[-1]}"
+        return f"FlatGraphs(graphs={len(self)}, {totals})"

@@ -1,0 +1,99 @@
+"""Text of program nodes as numbers: subtokens, hashed ids, character codes."""
+
+import functools
+import re
+import zlib
+
+_PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}"
+_CODES = {character: code for code, character in enumerate(_ALPHABET, start=2)}
+_CACHED = 2**17
+
+CSHARP_KEYWORDS = frozenset(
+    "abstract as base bool break byte case catch char checked class const continue "
+    "decimal default delegate do double else enum event explicit extern false finally "
+    "fixed float for foreach goto if implicit in int interface internal is lock long "
+    "namespace new null object operator out override params private protected public "
+    "readonly ref return sbyte sealed short sizeof stackalloc static string struct "
+    "switch this throw true try typeof uint ulong unchecked unsafe ushort using "
+    "virtual void volatile while".split()
+)
+"""The reserved words of C#."""
+
+PYTHON_KEYWORDS = frozenset(
+    "False None True and as assert async await break class continue def del elif else "
+    "except finally for from global if import in is lambda nonlocal not or pass raise "
+    "return try while with yield".split()
+)
+"""The reserved words of Python 3."""
+
+KEYWORDS = {"csharp": CSHARP_KEYWORDS, "python": PYTHON_KEYWORDS}
+"""Reserved words by language."""
+
+
+def _shape(character: str) -> str:
+    if character.isupper():
+        return "A"
+    if character.isalpha():
+        return "a"
+    return "0" if character.isalnum() else "_"
+
+
+@functools.lru_cache(_CACHED)
+def subtokens(text: str) -> tuple[str, ...]:
+    """`split_subtokens` as a tuple, remembered for each distinct text."""
+    shape = text if text.isascii() else "".join(map(_shape, text))
+    return tuple(text[m.start() : m.end()].lower() for m in _PART.finditer(shape))
+
+
+def split_subtokens(text: str) -> list[str]:
+    """Splits an identifier or other text into lower-cased parts.
+
+    Parts end at a change of case (camelCase), at underscores and any other sign, and
+    between letters and digits. Text without a letter or digit has no parts.
+
+    Example:
+    >>> split_subtokens("parseHTTPResponse_v2")
+    ['parse', 'http', 'response', 'v', '2']
+    """
+    return list(subtokens(text))
+
+
+def hash_id(text: str, buckets: int) -> int:
+    """Returns an id in [1, buckets), the same on every machine; 0 is for padding.
+
+    Args:
+        text: What to hash (CRC-32 of its UTF-8 bytes).
+        buckets: Number of ids with the padding, at least 2.
+
+    Raises:
+        ValueError: If `buckets` is below 2.
+    """
+    if buckets < 2:
+        raise ValueError(
+            "Expected at least 2 buckets: one for padding, one to hash into. "
+            f"Received: buckets={buckets}."
+        )
+    return 1 + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (buckets - 1)
+
+
+@functools.lru_cache(_CACHED)
+def encode_characters(label: str, length: int = 19) -> bytes:
+    """Returns one code per character of the lower-cased label, cut and padded.
+
+    Codes: 0 padding, 1 a character outside the alphabet, 2 to 69 the alphabet of 68
+    letters, digits and signs that the variable-misuse data set is encoded with.
+
+    Args:
+        label: Text of a node.
+        length: Number of codes.
+
+    Returns:
+        `length` codes as bytes; `np.frombuffer(codes, np.uint8)` makes an array.
+
+    Example:
+    >>> list(encode_characters("Ab?", 4))
+    [2, 3, 42, 0]
+    """
+    codes = bytes(_CODES.get(character, 1) for character in label.lower()[:length])
+    return codes.ljust(length, b"\0")

@@ -1,0 +1,236 @@
+"""`GraphStore`: graphs on disk, read at random without copying."""
+
+import hashlib
+import json
+import operator
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import check_indices, pointers
+from keras_bandgnn.data.store_format import (
+    DESCRIPTION,
+    SIZES,
+    check_header,
+    read_arrow,
+    read_shard,
+)
+from keras_bandgnn.graph import Graph
+
+
+def open_store(path: str | os.PathLike) -> "GraphStore":
+    """Opens a store that `write_store` or `StoreWriter` made.
+
+    Only the description and the sizes are read; shards are mapped into memory when
+    they are first used.
+
+    Raises:
+        FileNotFoundError: If the directory or one of its files is missing.
+        ValueError: If a file is truncated, not part of a store, or of a newer version.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> from keras_bandgnn.data import write_store
+    >>> path = write_store("pairs.store", [Graph(2, [0], [1])]).path
+    >>> with open_store(path) as store:
+    ...     print(len(store), store[-1].num_nodes)
+    1 2
+    """
+    return GraphStore(path)
+
+
+class _Shards(Sequence):
+    """The shards that hold graphs, mapped on first use."""
+
+    def __init__(self, directory: Path, files: list[str]):
+        self._directory = directory
+        self._files = files
+        self._mapped: list[FlatGraphs | None] | None = [None] * len(files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> FlatGraphs:
+        if self._mapped is None:
+            raise ValueError(
+                f"Expected an open store. Received: {self._directory}, closed. "
+                "Open it again with open_store."
+            )
+        shard = self._mapped[index]
+        if shard is None:
+            shard = read_shard(self._directory / self._files[index])
+            self._mapped[index] = shard
+        return shard
+
+    def close(self) -> None:
+        self._mapped = None
+
+
+class GraphStore(Sequence):
+    """A directory of graphs, memory-mapped; made by `open_store`.
+
+    Indexing gives a `Graph` of read-only views into the files, a slice a list of
+    them. A store pickles as its path, so that worker processes map the same memory.
+
+    Attributes:
+        path: The directory.
+        metadata: The facts that the store was written with.
+        fingerprint: Description of the job that wrote it.
+        features: `[dtype, trailing shape]` by feature, such as `"node/type"`.
+        reports: The report of each unit of the job.
+        num_nodes: int32 [n], nodes of each graph, without touching the graphs.
+        num_edges: int32 [n], edges of each graph.
+        shards: Sequence of `FlatGraphs`, mapped on first use.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path).absolute()
+        description = _read_description(self.path)
+        self.metadata: dict[str, Any] = description["metadata"]
+        self.fingerprint: dict[str, Any] = description["fingerprint"]
+        self.features: dict[str, list] = description["features"]
+        units = description["units"]
+        self.reports: list = [unit["report"] for unit in units]
+        self._files = [unit for unit in units if unit["file"]]
+        for unit in self._files:
+            _check_file(self.path / unit["file"], unit["bytes"])
+        _check_file(self.path / SIZES)
+        sizes, _ = read_arrow(self.path / SIZES)
+        self.num_nodes: np.ndarray = sizes.column("num_nodes").to_numpy()
+        self.num_edges: np.ndarray = sizes.column("num_edges").to_numpy()
+        self._starts = pointers([unit["graphs"] for unit in self._files])
+        if not len(self.num_nodes) == self._starts[-1] == description["graphs"]:
+            raise ValueError(
+                f"Expected {self.path / SIZES} to list {description['graphs']} graphs. "
+                f"Received: {len(self.num_nodes)}. Copy or write the store again."
+            )
+        self.shards = _Shards(self.path, [unit["file"] for unit in self._files])
+
+    def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the shard of each graph and its row there, both int64 [m].
+
+        Raises:
+            IndexError: If an index is out of range.
+        """
+        indices = check_indices(indices, len(self))
+        shard = np.searchsorted(self._starts, indices, side="right") - 1
+        return shard, indices - self._starts[shard]
+
+    def take(self, indices: Any) -> FlatGraphs:
+        """Copies the graphs at `indices`, in their order, into one `FlatGraphs`.
+
+        Raises:
+            IndexError: If an index is out of range.
+        """
+        shard, row = self.locate(indices)
+        if not len(self.shards):
+            return FlatGraphs.from_graphs([])
+        used = np.unique(shard) if len(shard) else [0]
+        parts = [self.shards[s].take(row[shard == s]) for s in used]
+        joined = FlatGraphs.concatenate(parts)
+        if (shard[1:] >= shard[:-1]).all():
+            return joined
+        back = np.empty(len(row), np.int64)
+        back[np.argsort(shard, kind="stable")] = np.arange(len(row))
+        return joined.take(back)
+
+    def verify(self) -> None:
+        """Reads all shards and compares their checksums.
+
+        Raises:
+            ValueError: If the bytes of a shard are not those that were written.
+        """
+        for unit in self._files:
+            with open(self.path / unit["file"], "rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != unit["sha256"]:
+                raise ValueError(
+                    f"Expected {self.path / unit['file']} to have sha256 "
+                    f"{unit['sha256']}. Received: {digest}. Copy or write the store "
+                    "again."
+                )
+
+    def close(self) -> None:
+        """Lets go of the files; graphs that were taken before stay valid."""
+        self.shards.close()
+
+    def __enter__(self) -> "GraphStore":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def __reduce__(self):
+        return open_store, (str(self.path),)
+
+    def __len__(self) -> int:
+        return len(self.num_nodes)
+
+    def __getitem__(self, index: int | slice) -> Graph | list[Graph]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        i = operator.index(index)
+        i += len(self) if i < 0 else 0
+        if not 0 <= i < len(self):
+            raise IndexError(
+                f"Expected an index in [{-len(self)}, {len(self)}). Received: {index}."
+            )
+        shard = int(np.searchsorted(self._starts, i, side="right")) - 1
+        return self.shards[shard][i - self._starts[shard]]
+
+    def __iter__(self) -> Iterator[Graph]:
+        for shard in self.shards:
+            yield from shard
+
+    def __repr__(self) -> str:
+        return f"GraphStore({str(self.path)!r}, graphs={len(self)})"
+
+
+def _check_file(path: Path, size: int | None = None) -> None:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Expected the file {path} of the store. Received: it is missing. "
+            "Copy the store again, or write it again."
+        )
+    if size is not None and path.stat().st_size != size:
+        raise ValueError(
+            f"Expected {path} to have {size} bytes. Received: {path.stat().st_size} "
+            "bytes, so it is truncated or changed. Copy or write the store again."
+        )
+
+
+def _read_description(directory: Path) -> dict[str, Any]:
+    path = directory / DESCRIPTION
+    partial = directory.with_name(directory.name + ".partial")
+    if not directory.is_dir():
+        hint = "Check the path."
+        if partial.is_dir():
+            hint = f"An unfinished one lies at {partial}: run its job again to resume."
+        raise FileNotFoundError(
+            f"Expected a store, a directory, at {directory}. Received: no directory is "
+            f"there. {hint}"
+        )
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Expected {directory} to be a store, with a {DESCRIPTION}. Received: a "
+            "directory without it. Pass a directory made by write_store."
+        )
+    try:
+        description = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"Expected {path} to be JSON. Received: {error}. Copy the store again, or "
+            "write it again."
+        ) from error
+    check_header(path, description)
+    keys = {"metadata", "fingerprint", "features", "units", "graphs"}
+    if missing := sorted(keys - description.keys()):
+        raise ValueError(
+            f"Expected {path} to have the keys {sorted(keys)}. Received: without "
+            f"{missing}. Copy the store again, or write it again."
+        )
+    return description

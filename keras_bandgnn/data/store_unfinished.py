@@ -1,0 +1,87 @@
+"""Unfinished stores: their progress file, whose they are, one writer at a time."""
+
+import contextlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from keras_bandgnn.data.files import sync_directory
+from keras_bandgnn.data.store_format import DESCRIPTION, FORMAT, SIZES
+
+PROGRESS = "progress.jsonl"
+
+
+def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
+    """Returns the header and the finished units; a torn last line does not count."""
+    lines = (partial / PROGRESS).read_bytes().split(b"\n")[:-1]
+    if lines:
+        header, *units = map(json.loads, lines)
+        return header, units
+    if (partial / DESCRIPTION).exists():
+        # Killed after the last step of writing but before the new name.
+        description = json.loads((partial / DESCRIPTION).read_bytes())
+        return description, description["units"]
+    return None, []
+
+
+def _is_store(path: Path) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        return json.loads((path / DESCRIPTION).read_bytes()).get("format") == FORMAT
+    return False
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Raises a FileExistsError unless `path` is free or a store to be replaced."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not _is_store(path):
+        raise FileExistsError(
+            f"Expected nothing, or a store, at {path}. Received: something else is "
+            "there, which is never overwritten. Choose another path."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"Expected nothing at {path}. Received: a store is there. "
+            "Pass overwrite=True or choose another path."
+        )
+
+
+def put_in_place(partial: Path, path: Path) -> None:
+    """Gives a complete directory its name; a store that had it is removed after."""
+    replaced = path.with_name(path.name + ".replaced")
+    if _is_store(path):
+        if _is_store(replaced):
+            shutil.rmtree(replaced)
+        os.rename(path, replaced)
+    elif path.exists():
+        path.rmdir()
+    os.rename(partial, path)
+    sync_directory(path.parent)
+    if _is_store(replaced):
+        shutil.rmtree(replaced)
+
+
+def is_unfinished(partial: Path) -> bool:
+    """Whether a directory holds nothing but parts of an unfinished store."""
+    if not partial.is_dir():
+        return False
+    names = {file.name.removesuffix(".tmp") for file in partial.iterdir()}
+    names -= {PROGRESS, SIZES, DESCRIPTION}
+    return all(n.startswith("shard-") and n.endswith(".arrow") for n in names)
+
+
+def lock(file: Any, partial: Path) -> None:
+    """Keeps two jobs out of one directory; the lock ends with the process."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(
+            f"Expected {partial} to be written by one job at a time. Received: another "
+            "job holds it. Wait for it to end, or choose another path."
+        ) from error

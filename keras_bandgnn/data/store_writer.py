@@ -1,0 +1,292 @@
+"""`StoreWriter` and `write_store`: graphs onto disk, whole or resumable."""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.data.store import GraphStore, open_store
+from keras_bandgnn.data.store_format import (
+    DESCRIPTION,
+    FORMAT,
+    SIZES,
+    VERSION,
+    check_header,
+    read_shard,
+    write_arrow,
+    write_shard,
+)
+from keras_bandgnn.data.store_unfinished import (
+    PROGRESS,
+    check_target,
+    is_unfinished,
+    lock,
+    put_in_place,
+    read_progress,
+)
+from keras_bandgnn.graph import Graph
+
+_WRITTEN_AT_ONCE = {"writer": "write_store"}
+
+
+def write_store(
+    path: str | os.PathLike,
+    graphs: Iterable[Graph],
+    *,
+    shard_size: int = 1024,
+    metadata: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> GraphStore:
+    """Writes graphs to a store, a directory of memory-mappable shards.
+
+    Graphs are taken one shard at a time. The store appears under its name only when
+    complete; until then it lies in `<path>.partial`. Edges of each graph are sorted
+    by receiver.
+
+    Args:
+        path: Directory to make.
+        graphs: Graphs with the same features, from any iterable.
+        shard_size: Graphs per shard.
+        metadata: JSON-like facts about the whole store.
+        overwrite: Whether to replace a store that is already there.
+
+    Returns:
+        The store, open.
+
+    Raises:
+        FileExistsError: If something is at `path` that may not be replaced.
+        ValueError: If graphs differ in their features.
+
+    Example:
+    >>> store = write_store("molecules.store", [Graph(2, [0], [1])])
+    >>> store[0].num_nodes
+    2
+    """
+    if shard_size < 1:
+        raise ValueError(
+            f"Expected `shard_size` to be at least 1. Received: {shard_size}."
+        )
+    writer = StoreWriter(
+        path, fingerprint=_WRITTEN_AT_ONCE, metadata=metadata, overwrite=overwrite
+    )
+    with writer:
+        try:
+            writer.discard()
+            graphs = iter(graphs)
+            while shard := list(itertools.islice(graphs, shard_size)):
+                writer.add(shard)
+            return writer.finish()
+        except BaseException:
+            writer.close()
+            shutil.rmtree(writer.partial, ignore_errors=True)
+            raise
+
+
+class StoreWriter:
+    """Writes a store as a sequence of work units, so that a long job can resume.
+
+    Each unit becomes one shard, written atomically into `<path>.partial` with an
+    entry in a progress file. A job that was killed starts again with the same
+    fingerprint, skips the first `done` units and ends with the same bytes as a job
+    that ran through.
+
+    Args:
+        path: Directory to make.
+        fingerprint: JSON-like description of what is written: inputs and options.
+            Only a job with an equal fingerprint resumes; kept in the store.
+        metadata: JSON-like facts about the whole store.
+        overwrite: Whether to replace a store that is already there.
+        restart: Whether to throw away an unfinished store instead of resuming it.
+
+    Raises:
+        FileExistsError: If something is at `path` that may not be replaced.
+        ValueError: If the unfinished store has another fingerprint.
+        RuntimeError: If another job is writing the same store.
+
+    Example:
+    >>> with StoreWriter("big.store", fingerprint={"files": 2}) as writer:
+    ...     for unit in range(writer.done, 2):
+    ...         writer.add([Graph(unit + 1, [], [])])
+    ...     store = writer.finish()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        *,
+        fingerprint: Mapping[str, Any],
+        metadata: Mapping[str, Any] | None = None,
+        overwrite: bool = False,
+        restart: bool = False,
+    ):
+        self.path = Path(path).absolute()
+        self.partial = self.path.with_name(self.path.name + ".partial")
+        self._overwrite = overwrite
+        # Through JSON, so that it equals what is read back (tuples become lists).
+        fingerprint = json.loads(json_text("fingerprint", dict(fingerprint)))
+        self._header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": fingerprint,
+        }
+        self._metadata = json.loads(json_text("metadata", dict(metadata or {})))
+        check_target(self.path, overwrite)
+        self._progress = None
+        self._open(restart)
+
+    @property
+    def done(self) -> int:
+        """Number of finished units, those of an earlier run included."""
+        return len(self._units)
+
+    @property
+    def reports(self) -> list:
+        """The report of each finished unit."""
+        return [unit["report"] for unit in self._units]
+
+    def add(self, graphs: Iterable[Graph], report: Any = None) -> None:
+        """Writes the next unit; it is finished when this returns.
+
+        Args:
+            graphs: Graphs of the unit; none is fine.
+            report: JSON-like facts about the unit, kept in the store.
+
+        Raises:
+            ValueError: If the graphs differ from the earlier ones in their features.
+        """
+        if self._progress is None:
+            raise ValueError(
+                "Expected an open writer. Received: a closed one. Make a new "
+                "StoreWriter with the same fingerprint to go on."
+            )
+        flat = graphs
+        if not isinstance(flat, FlatGraphs):
+            flat = FlatGraphs.from_graphs(graphs)
+        unit = {"file": None, "graphs": len(flat), "report": report}
+        if len(flat):
+            if self._spec is not None:
+                like = "the earlier units"
+                check_same_spec(f"unit {self.done}", flat.spec(), like, self._spec)
+            unit["file"] = f"shard-{self.done:05d}.arrow"
+            shard = self.partial / unit["file"]
+            with atomic_write(shard) as file:
+                write_shard(file, flat)
+            unit["bytes"] = shard.stat().st_size
+            with open(shard, "rb") as file:
+                unit["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+            self._spec = self._spec or flat.spec()
+        line = json_text(f"report of unit {self.done}", unit)
+        self._progress.write(line.encode() + b"\n")
+        self._progress.flush()
+        os.fsync(self._progress.fileno())
+        self._units.append(json.loads(line))
+
+    def finish(self) -> GraphStore:
+        """Completes the store, gives it its name and opens it."""
+        sizes = {"num_nodes": [], "num_edges": []}
+        for unit in self._units:
+            shard = read_shard(self.partial / unit["file"]) if unit["file"] else None
+            for name, parts in sizes.items():
+                parts.append(getattr(shard, name, np.zeros(0, np.int32)))
+        columns = {
+            name: pa.array(np.concatenate([np.zeros(0, np.int32), *parts]))
+            for name, parts in sizes.items()
+        }
+        with atomic_write(self.partial / SIZES) as file:
+            write_arrow(file, columns, {})
+        description = {
+            **self._header,
+            "graphs": sum(unit["graphs"] for unit in self._units),
+            "features": self._spec or {},
+            "metadata": self._metadata,
+            "units": self._units,
+        }
+        with atomic_write(self.partial / DESCRIPTION) as file:
+            file.write(json_text(DESCRIPTION, description, indent=1).encode() + b"\n")
+        self.close()
+        (self.partial / PROGRESS).unlink()
+        check_target(self.path, self._overwrite)
+        put_in_place(self.partial, self.path)
+        return open_store(self.path)
+
+    def discard(self) -> None:
+        """Throws away the finished units."""
+        self._units, self._spec = [], None
+        self._clear_rests()
+
+    def close(self) -> None:
+        """Leaves the unfinished store as it is, to be resumed later."""
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+    def __enter__(self) -> "StoreWriter":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def _open(self, restart: bool) -> None:
+        """Takes up the finished units of an earlier run, removes its rests."""
+        if self.partial.exists() and not is_unfinished(self.partial):
+            raise FileExistsError(
+                f"Expected {self.partial} to be an unfinished store. Received: "
+                "something else is there. Move it away or choose another path."
+            )
+        self.partial.mkdir(parents=True, exist_ok=True)
+        self._progress = open(self.partial / PROGRESS, "a+b")
+        try:
+            lock(self._progress, self.partial)
+            found, units = (None, []) if restart else read_progress(self.partial)
+            if found is not None:
+                self._check_fingerprint(found)
+        except BaseException:
+            self.close()
+            raise
+        self._units = list(itertools.takewhile(self._is_intact, units))
+        self._spec = None
+        for unit in self._units:
+            if unit["file"]:
+                self._spec = read_shard(self.partial / unit["file"]).spec()
+                break
+        self._clear_rests()
+
+    def _check_fingerprint(self, found: Mapping) -> None:
+        check_header(self.partial / PROGRESS, found)
+        if found["fingerprint"] != self._header["fingerprint"]:
+            raise ValueError(
+                f"Expected the unfinished store {self.partial} to have the fingerprint "
+                f"of this job, {self._header['fingerprint']}. Received: "
+                f"{found['fingerprint']}. Pass restart=True to StoreWriter, or delete "
+                "that directory, to begin anew."
+            )
+
+    def _is_intact(self, unit: Mapping) -> bool:
+        file = unit["file"] and self.partial / unit["file"]
+        return not file or (file.is_file() and file.stat().st_size == unit["bytes"])
+
+    def _clear_rests(self) -> None:
+        """Leaves the finished units and a progress file that lists just these."""
+        lines = [json_text("unit", entry) for entry in (self._header, *self._units)]
+        text = "".join(line + "\n" for line in lines).encode()
+        self._progress.seek(0)
+        if self._progress.read(len(text)) != text:
+            self._progress.truncate(0)
+            self._progress.write(text)
+        self._progress.truncate(len(text))
+        self._progress.flush()
+        os.fsync(self._progress.fileno())
+        kept = {PROGRESS, *(unit["file"] for unit in self._units)}
+        for file in self.partial.iterdir():
+            if file.name not in kept:
+                file.unlink()

@@ -1,0 +1,290 @@
+"""`Graph`: one graph in NumPy, validated and immutable."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.arrays import (
+    INT32_MAX,
+    checked_feature,
+    checked_features,
+    checked_ids,
+    frozen,
+)
+
+
+class Graph:
+    """One graph: nodes, typed directed edges, features, candidates and a label.
+
+    A message goes from `senders[e]` to `receivers[e]`. Self-loops, duplicate edges
+    and graphs without edges are fine. Arrays are stored as read-only int32 or
+    float32 (N nodes, E edges).
+
+    Args:
+        num_nodes: Number of nodes N, at least 1.
+        senders: int [E], the node that each edge starts from.
+        receivers: int [E], the node that each edge ends at.
+        edge_type: int [E], type of each edge; all 0 when omitted.
+        node: Node features by name, each with shape [N, ...].
+        edge: Edge features by name, each with shape [E, ...].
+        context: Features of the whole graph by name, any shape.
+        candidates: int [C], ids of the nodes to choose from (`NodeSelector`).
+        label: With candidates, the position of the right one in `candidates`.
+            Otherwise the target: of the graph, a number or vector; of the nodes,
+            an array [N, ...].
+        label_level: `"graph"` or `"node"`, what `label` belongs to.
+        slot: Id of the node whose filler is to be chosen among the candidates.
+        info: JSON-like facts for people, such as the file that the graph comes from.
+        origin: int [N], id that each node had in the caller's graph. Set by
+            preprocessing layers that drop or reorder nodes.
+
+    Raises:
+        ValueError: For wrong shapes, ids out of range, NaN or ragged features.
+
+    Example:
+    >>> graph = Graph(3, senders=[0, 1], receivers=[1, 2], node={"type": [5, 6, 7]})
+    >>> graph.num_edges, graph.bandwidth
+    (2, 1)
+    """
+
+    __slots__ = (
+        "num_nodes",
+        "senders",
+        "receivers",
+        "edge_type",
+        "node",
+        "edge",
+        "context",
+        "candidates",
+        "label",
+        "label_level",
+        "slot",
+        "info",
+        "origin",
+    )
+
+    def __init__(
+        self,
+        num_nodes: int,
+        senders: Any,
+        receivers: Any,
+        edge_type: Any = None,
+        node: Mapping[str, Any] | None = None,
+        edge: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        candidates: Any = None,
+        label: Any = None,
+        label_level: str = "graph",
+        slot: int | None = None,
+        info: Mapping[str, Any] | None = None,
+        origin: Any = None,
+    ):
+        if isinstance(num_nodes, bool) or not isinstance(num_nodes, int | np.integer):
+            raise ValueError(
+                "Expected `num_nodes` to be an integer. "
+                f"Received: num_nodes={num_nodes!r} ({type(num_nodes).__name__})."
+            )
+        if not 1 <= num_nodes <= INT32_MAX:
+            raise ValueError(
+                "Expected `num_nodes` to be at least 1 (and to fit into int32). "
+                f"Received: num_nodes={num_nodes}. Leave empty graphs out."
+            )
+        num_nodes = int(num_nodes)
+        senders = checked_ids("senders", senders, num_nodes, "num_nodes")
+        receivers = checked_ids("receivers", receivers, num_nodes, "num_nodes")
+        if senders.shape != receivers.shape:
+            raise ValueError(
+                "Expected as many senders as receivers. Received: "
+                f"{senders.shape[0]} senders, {receivers.shape[0]} receivers."
+            )
+        num_edges = senders.shape[0]
+        if edge_type is None:
+            edge_type = np.zeros(num_edges, np.int32)
+        edge_type = checked_ids("edge_type", edge_type, INT32_MAX, "2**31 - 1")
+        if edge_type.shape[0] != num_edges:
+            raise ValueError(
+                "Expected one edge type per edge. Received: "
+                f"{edge_type.shape[0]} types, {num_edges} edges."
+            )
+        if candidates is not None:
+            candidates = checked_ids("candidates", candidates, num_nodes, "num_nodes")
+            if candidates.size == 0:
+                raise ValueError(
+                    "Expected at least one candidate. Received: candidates=[]. "
+                    "Pass candidates=None for a graph without candidates."
+                )
+        if label_level not in ("graph", "node"):
+            raise ValueError(
+                "Expected `label_level` to be 'graph' or 'node'. "
+                f"Received: label_level={label_level!r}."
+            )
+        if label is not None:
+            label = self._check_label(label, candidates)
+        if label is not None and label_level == "node":
+            if label.ndim == 0 or label.shape[0] != num_nodes:
+                raise ValueError(
+                    "Expected `label` to have one row per node with "
+                    f"label_level='node', num_nodes={num_nodes}. "
+                    f"Received: shape {label.shape}."
+                )
+        if slot is not None:
+            slot = int(checked_ids("slot", [slot], num_nodes, "num_nodes")[0])
+        if origin is not None:
+            origin = checked_ids("origin", origin, INT32_MAX, "2**31 - 1")
+            if origin.shape[0] != num_nodes:
+                raise ValueError(
+                    "Expected one origin per node. Received: "
+                    f"{origin.shape[0]} origins, {num_nodes} nodes."
+                )
+        self._set(
+            num_nodes=num_nodes,
+            senders=senders,
+            receivers=receivers,
+            edge_type=edge_type,
+            node=checked_features("node", node, num_nodes, "num_nodes"),
+            edge=checked_features("edge", edge, num_edges, "num_edges"),
+            context=checked_features("context", context, None, ""),
+            candidates=candidates,
+            label=label,
+            label_level=label_level,
+            slot=slot,
+            info=MappingProxyType(dict(info or {})),
+            origin=origin,
+        )
+
+    @staticmethod
+    def _check_label(label: Any, candidates: np.ndarray | None) -> np.ndarray:
+        array = np.asarray(label)
+        if candidates is None:
+            return checked_feature("label", label)
+        if (
+            array.ndim
+            or array.dtype.kind not in "iu"
+            or not 0 <= array < len(candidates)
+        ):
+            raise ValueError(
+                "Expected `label` to be the position of the right candidate, an integer"
+                f" in [0, {len(candidates)}). Received: label={label!r}. "
+                "If the label is a node id, pass its index in `candidates`."
+            )
+        return frozen(array.astype(np.int32))
+
+    def _set(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(
+            f"Graph is immutable; cannot set {name!r}. Use graph.replace({name}=...)."
+        )
+
+    def __reduce__(self):
+        return _rebuild, (self._fields(),)
+
+    def _fields(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("node", "edge", "context", "info"):
+            plain[name] = dict(plain[name])
+        return plain
+
+    @classmethod
+    def unchecked(cls, **fields: Any) -> "Graph":
+        """Builds a graph from fields that are known to be valid, without checks."""
+        graph = object.__new__(cls)
+        for name in ("node", "edge", "context", "info"):
+            fields[name] = MappingProxyType(dict(fields.get(name) or {}))
+        for name in ("candidates", "label", "slot", "origin"):
+            fields.setdefault(name, None)
+        fields.setdefault("label_level", "graph")
+        graph._set(**fields)
+        return graph
+
+    def replace(self, **changes: Any) -> "Graph":
+        """Returns a copy with some fields changed; the result is checked again."""
+        return Graph(**{**self._fields(), **changes})
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges E."""
+        return self.senders.shape[0]
+
+    @property
+    def bandwidth(self) -> int:
+        """Largest |sender - receiver| over the edges; 0 without edges."""
+        if not self.num_edges:
+            return 0
+        return int(np.abs(self.senders - self.receivers).max())
+
+    @property
+    def num_edge_types(self) -> int:
+        """One more than the largest edge type; at least 1."""
+        return int(self.edge_type.max()) + 1 if self.num_edges else 1
+
+    def subgraph(self, nodes: Any) -> "Graph":
+        """Returns the graph induced on `nodes`, in their order.
+
+        Node `nodes[k]` becomes node k. Features, candidates, the slot and labels of
+        nodes follow; edges keep their order. A permutation reorders the graph.
+
+        Args:
+            nodes: int [M], distinct node ids.
+
+        Raises:
+            ValueError: If ids repeat, or a candidate or the slot is left out.
+        """
+        nodes = checked_ids("nodes", nodes, self.num_nodes, "num_nodes")
+        rank = np.full(self.num_nodes, -1, np.int32)
+        rank[nodes] = np.arange(nodes.size, dtype=np.int32)
+        if np.count_nonzero(rank >= 0) != nodes.size or not nodes.size:
+            raise ValueError(
+                "Expected `nodes` to be distinct ids, at least one. "
+                f"Received: {nodes.size} ids, {np.count_nonzero(rank >= 0)} distinct."
+            )
+        slot = None if self.slot is None else int(rank[self.slot])
+        candidates = None if self.candidates is None else rank[self.candidates]
+        kept = [] if candidates is None else candidates.tolist()
+        if min([*kept, 0 if slot is None else slot, 0]) < 0:
+            raise ValueError(
+                "Expected `nodes` to keep the slot and every candidate. "
+                "Received: nodes without some of them."
+            )
+        keep = slice(None)
+        senders, receivers = rank[self.senders], rank[self.receivers]
+        if nodes.size < self.num_nodes:
+            keep = np.flatnonzero((senders >= 0) & (receivers >= 0))
+        label = self.label
+        if label is not None and self.label_level == "node":
+            label = frozen(label[nodes])
+        return Graph.unchecked(
+            num_nodes=nodes.size,
+            senders=frozen(senders[keep]),
+            receivers=frozen(receivers[keep]),
+            edge_type=frozen(self.edge_type[keep]),
+            node={k: frozen(v[nodes]) for k, v in self.node.items()},
+            edge={k: frozen(v[keep]) for k, v in self.edge.items()},
+            context=self.context,
+            candidates=None if candidates is None else frozen(candidates),
+            label=label,
+            label_level=self.label_level,
+            slot=slot,
+            info=self.info,
+            origin=nodes if self.origin is None else frozen(self.origin[nodes]),
+        )
+
+    def __repr__(self) -> str:
+        parts = [f"num_nodes={self.num_nodes}", f"num_edges={self.num_edges}"]
+        for name in ("node", "edge", "context"):
+            if fields := getattr(self, name):
+                shapes = ", ".join(f"{k}: {list(v.shape)}" for k, v in fields.items())
+                parts.append(f"{name}={{{shapes}}}")
+        if self.candidates is not None:
+            parts.append(f"candidates={len(self.candidates)}")
+        if self.label is not None:
+            parts.append(f"label={self.label.tolist()!r:.40}")
+        return f"Graph({', '.join(parts)})"
+
+
+def _rebuild(fields: dict[str, Any]) -> Graph:
+    return Graph.unchecked(**fields)
