@@ -1,0 +1,228 @@
+"""Variable misuse instances of one file."""
+
+import dataclasses
+import random
+import zlib
+from collections.abc import Callable
+
+from keras_bandgnn.data.program_graph import ProgramGraph
+from keras_bandgnn.data.python_source.base import BaseGraphs
+from keras_bandgnn.data.python_source.frame import Frame
+from keras_bandgnn.data.python_source.reach import Reach
+from keras_bandgnn.data.python_source.scopes import Scope, Variable
+from keras_bandgnn.data.python_source.unit import SourceUnit, TooLarge, neighbours
+from keras_bandgnn.data.python_source.wiring import Slot, SlotGraph
+
+_CONTEXTS = ("function", "file")
+
+
+def program_graphs(
+    source: str | bytes,
+    filename: str = "<source>",
+    *,
+    max_instances: int | None = None,
+    max_candidates: int = 10,
+    seed: int = 0,
+    steps: int = 8,
+    max_nodes: int | None = None,
+    context: str = "function",
+    on_skip: Callable[[str], None] | None = None,
+) -> list[ProgramGraph]:
+    """Makes variable misuse instances from Python source.
+
+    Every read of a local variable, parameter or variable of an enclosing function
+    (in module code: of a variable assigned there) may become a slot, if at least two
+    such variables are possibly bound there. Everything is computed as if the slot's
+    token were absent; each candidate is wired as if it stood there.
+
+    Args:
+        source: Source text, or bytes to decode by PEP 263. It is never run.
+        filename: Name for `info`; together with `seed` it fixes every random choice.
+        max_instances: At most so many instances, sampled; None for all.
+        max_candidates: At most so many candidates, the right one and a sample.
+        seed: Seed of the samples and of the order of the candidates.
+        steps: Keep the nodes within so many edges, of any direction, of the slot or
+            a candidate.
+        max_nodes: Keep at most so many nodes, the nearest first; None for all.
+        context: `"function"` for the outermost function around the slot, or the
+            statements near a slot in module code; `"file"` for the whole file.
+        on_skip: Called with a reason for each function that is too large.
+
+    Returns:
+        The instances in source order. Node 0 is the slot, the candidates follow in
+        shuffled order, then the other nodes in source order. `info` holds `filename`,
+        `line` (from 1), `column` (from 0), `variable`, `function`, and two trivial
+        guesses as positions in `candidates`: `nearest`, that occurs nearest before
+        the slot, and `frequent`, that occurs most often in its function.
+
+    Raises:
+        SyntaxError: If the source does not parse or cannot be decoded.
+        ValueError: For null bytes or arguments out of range.
+
+    Reference:
+        - [Allamanis et al., 2018](https://arxiv.org/abs/1711.00740)
+
+    Example:
+    >>> graphs = program_graphs("def area(width, height): return width * height")
+    >>> [graph.info["variable"] for graph in graphs]
+    ['width', 'height']
+    """
+    for name, value, least in (
+        ("max_candidates", max_candidates, 2),
+        ("steps", steps, 0),
+        ("max_instances", max_instances, 0),
+        ("max_nodes", max_nodes, max_candidates + 1),
+    ):
+        if value is not None and value < least:
+            raise ValueError(
+                f"Expected `{name}` to be at least {least}. Received: {name}={value}."
+            )
+    if context not in _CONTEXTS:
+        raise ValueError(
+            f"Expected `context` to be one of {_CONTEXTS}. "
+            f"Received: context={context!r}."
+        )
+    maker = InstanceMaker(SourceUnit(source), filename, seed, max_candidates, context)
+    usages = maker.usages()
+    if max_instances is not None:
+        maker.random("sample").shuffle(usages)
+    graphs = {}
+    skipped: dict[str, None] = {}
+    for usage in usages:
+        if max_instances is not None and len(graphs) >= max_instances:
+            break
+        try:
+            graph = maker.make(usage)
+        except TooLarge as error:
+            skipped[str(error)] = None
+            continue
+        if graph is not None:
+            graphs[usage.token] = graph.cut(steps, max_nodes)
+    if on_skip is not None:
+        for reason in sorted(skipped):
+            on_skip(reason)
+    return [graphs[token] for token in sorted(graphs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """A read of a variable that may become a slot.
+
+    Attributes:
+        token: Its token.
+        scope: Scope that the name is looked up from.
+        variable: What the name refers to.
+        frame: Frame that it is in.
+    """
+
+    token: int
+    scope: Scope
+    variable: Variable
+    frame: Frame
+
+
+class InstanceMaker:
+    """Makes the instances of one file.
+
+    Args:
+        unit: The file.
+        filename: See `program_graphs`.
+        seed: See `program_graphs`.
+        max_candidates: See `program_graphs`.
+        context: See `program_graphs`.
+    """
+
+    def __init__(
+        self,
+        unit: SourceUnit,
+        filename: str,
+        seed: int,
+        max_candidates: int,
+        context: str,
+    ) -> None:
+        self._unit = unit
+        self._filename = filename
+        self._seed = seed
+        self._max_candidates = max_candidates
+        self._graphs = BaseGraphs(unit, context)
+
+    def random(self, *purpose: object) -> random.Random:
+        """Returns a generator that depends on the seed, file and purpose alone."""
+        key = repr((self._seed, self._filename, *purpose))
+        return random.Random(zlib.crc32(key.encode("utf-8", "backslashreplace")))
+
+    def usages(self) -> list[Usage]:
+        """Returns the reads of plain variables, in source order.
+
+        Variables of the module count in the module's own code alone.
+        """
+        found = []
+        for frame in self._unit.frames:
+            for token, scope, name in frame.slots:
+                variable = scope.resolve(name)
+                if variable is None or not variable.is_plain:
+                    continue
+                if not (frame.in_function and variable.scope.kind == "module"):
+                    found.append(Usage(token, scope, variable, frame))
+        return sorted(found, key=lambda usage: usage.token)
+
+    def make(self, usage: Usage) -> SlotGraph | None:
+        """Returns the instance at a usage, None if there is nothing to choose.
+
+        Raises:
+            TooLarge: If the work it takes is beyond the bounds.
+        """
+        token, frame = usage.token, usage.frame
+        reach = self._unit.reach(frame)
+        point = frame.points[frame.at[token, usage.variable]]
+        candidates = self._candidates(usage, reach, point)
+        if candidates is None:
+            return None
+        function = self._unit.outermost_function(frame)
+        base = self._graphs.around(token, function)
+        line, column = self._unit.tokens.starts[token]
+        info = {
+            "filename": self._filename,
+            "line": line,
+            "column": column,
+            "variable": usage.variable.name,
+            "function": frame.name,
+            "nearest": _nearest(candidates, token),
+            "frequent": _frequent(candidates, token, self._unit.extent(frame)),
+        }
+        slot = Slot(token, point, usage.variable, frame, reach, candidates, info)
+        return SlotGraph(base, slot)
+
+    def _candidates(
+        self, usage: Usage, reach: Reach, point: int
+    ) -> list[Variable] | None:
+        visible = usage.scope.visible(with_module=not usage.frame.in_function)
+        found = [variable for variable in visible if reach.is_bound(point, variable)]
+        if usage.variable not in found or len(found) < 2:
+            return None
+        # Which others are kept, and where each stands, must not tell which one is
+        # right: rank them all, then make room for the right one if need be.
+        place = self._unit.tokens.starts[usage.token]
+        self.random("rank", *place).shuffle(found)
+        kept = found[: self._max_candidates]
+        if usage.variable not in kept:
+            kept[-1] = usage.variable
+        self.random("order", *place).shuffle(kept)
+        return kept
+
+
+def _nearest(candidates: list[Variable], token: int) -> int:
+    """Position of the candidate that occurs nearest before `token`."""
+    before = [neighbours(variable.tokens, token)[0] for variable in candidates]
+    places = [-1 if place is None else place for place in before]
+    return places.index(max(places))
+
+
+def _frequent(candidates: list[Variable], token: int, extent: tuple[int, int]) -> int:
+    """Position of the candidate with most occurrences in `extent` but at `token`."""
+    first, last = extent
+    counts = [
+        sum(first <= other <= last and other != token for other in variable.tokens)
+        for variable in candidates
+    ]
+    return counts.index(max(counts))

@@ -1,0 +1,141 @@
+"""Which files to read, and which split each belongs to."""
+
+import fnmatch
+import hashlib
+import os
+import pathlib
+import stat
+from collections.abc import Iterable, Iterator
+
+SPLITS = ("train", "valid", "test")
+_BY = ("file", "package")
+
+PathLike = str | os.PathLike
+
+
+def _excluded(name: str, patterns: tuple[str, ...]) -> bool:
+    last = name.rpartition("/")[2]
+    return any(
+        fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(last, pattern)
+        for pattern in patterns
+    )
+
+
+def _walk(root: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for folder, folders, files in os.walk(root, followlinks=False):
+        inside = pathlib.PurePath(os.path.relpath(folder, root)).as_posix()
+        prefix = "" if inside == "." else inside + "/"
+        folders[:] = [x for x in folders if not _excluded(prefix + x, patterns)]
+        for file in files:
+            if file.endswith(".py") and not _excluded(prefix + file, patterns):
+                yield os.path.join(folder, file), prefix + file
+
+
+def named_files(
+    paths: PathLike | Iterable[PathLike], exclude: Iterable[str] = ()
+) -> list[tuple[str, str]]:
+    """Lists Python files with their names inside the folder they were found in.
+
+    Args:
+        paths: As in `python_files`.
+        exclude: As in `python_files`.
+
+    Returns:
+        (path, name) pairs, sorted by path, each path once.
+
+    Raises:
+        FileNotFoundError: If one of `paths` does not exist.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    found: dict[str, str] = {}
+    for path in map(os.fspath, paths):
+        if os.path.isdir(path):
+            for file, name in _walk(path, patterns):
+                found.setdefault(file, name)
+        elif os.path.lexists(path):
+            found.setdefault(path, os.path.basename(path))
+        else:
+            raise FileNotFoundError(
+                "Expected `paths` to name files and folders that exist. "
+                f"Received: {path!r}."
+            )
+    return sorted(found.items(), key=lambda item: pathlib.PurePath(item[0]).parts)
+
+
+def python_files(
+    paths: PathLike | Iterable[PathLike], exclude: Iterable[str] = ()
+) -> list[str]:
+    """Lists the Python files in folders, and single files, in sorted order.
+
+    Links to folders are not followed.
+
+    Args:
+        paths: Folders, searched for `*.py`, and files, whatever their name ends with.
+        exclude: Patterns as of `fnmatch`. A file or folder is left out if its name or
+            its path inside the folder searched (`a/b.py`) matches one.
+
+    Returns:
+        Paths, each once, sorted by their parts.
+
+    Raises:
+        FileNotFoundError: If one of `paths` does not exist.
+    """
+    return [path for path, _ in named_files(paths, exclude)]
+
+
+def read_source(path: str, max_bytes: int) -> bytes:
+    """Reads a regular file of at most `max_bytes`.
+
+    Raises:
+        OSError: If it cannot be read.
+        ValueError: If it is too large or not a regular file.
+    """
+    state = os.stat(path)
+    if not stat.S_ISREG(state.st_mode):
+        raise ValueError("not a regular file")
+    if state.st_size > max_bytes:
+        raise ValueError(f"{state.st_size} bytes, more than {max_bytes}")
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def split_of(
+    filename: PathLike,
+    root: PathLike = "",
+    by: str = "file",
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+) -> str:
+    """Returns the split of every instance of a file: the same on every machine.
+
+    Args:
+        filename: Path of the file, under `root` or relative to it.
+        root: Folder that the names are taken inside of.
+        by: `"file"`, or `"package"` to keep each top-level package or module whole.
+        fractions: Expected shares of train, valid and test.
+        seed: Seed.
+
+    Returns:
+        `"train"`, `"valid"` or `"test"`.
+
+    Raises:
+        ValueError: If `by` is unknown or `fractions` is not three shares of 1.
+    """
+    if by not in _BY:
+        raise ValueError(f"Expected `by` to be one of {_BY}. Received: by={by!r}.")
+    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+        raise ValueError(
+            "Expected `fractions` to be three shares that sum up to 1. "
+            f"Received: fractions={fractions}."
+        )
+    path = pathlib.PurePath(filename)
+    if path.is_relative_to(root):
+        path = path.relative_to(root)
+    key = path.as_posix() if by == "file" else path.parts[0].removesuffix(".py")
+    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    if place < fractions[0]:
+        return SPLITS[0]
+    return SPLITS[1] if place < fractions[0] + fractions[1] else SPLITS[2]
