@@ -1,0 +1,1 @@
+"""Backend implementations of `keras_bandgnn.ops`; imported by name only."""
