@@ -1,0 +1,23 @@
+"""Host-side layers: from graphs to batches of static shape. NumPy and SciPy only."""
+
+from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher as DynamicBatcher
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader as GraphLoader
+from keras_bandgnn.preprocessing.graph_preprocessor import (
+    GraphPreprocessor as GraphPreprocessor,
+)
+from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder as ProgramEncoder
+from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile as RCMKCompile
+from keras_bandgnn.preprocessing.reachability_filter import (
+    ReachabilityFilter as ReachabilityFilter,
+)
+
+__all__ = [
+    "DynamicBatcher",
+    "GraphLayer",
+    "GraphLoader",
+    "GraphPreprocessor",
+    "ProgramEncoder",
+    "RCMKCompile",
+    "ReachabilityFilter",
+]

@@ -1,0 +1,157 @@
+"""`GraphPreprocessor`: all that happens to graphs before the model sees them."""
+
+from collections.abc import Iterable, Mapping
+
+import keras
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
+from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
+from keras_bandgnn.primitives.plan import Plan
+
+# The only layers that a configuration file can name.
+_LAYERS = {
+    cls.__name__: cls for cls in (ProgramEncoder, RCMKCompile, ReachabilityFilter)
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphPreprocessor(keras.layers.Layer):
+    """Layers from graph to graph, then a batcher and a plan.
+
+    Args:
+        layers: Graph layers, applied in order, such as `ReachabilityFilter(8)`.
+        batcher: `DynamicBatcher`; adapted to the first graphs that it meets.
+        plan: A `Plan` or `"auto"` (see `GraphLoader`).
+
+    Example:
+    >>> preprocessor = GraphPreprocessor([RCMKCompile()], DynamicBatcher(4))
+    >>> loader = preprocessor.loader([Graph(2, [0], [1])] * 8, shuffle=False)
+    >>> len(loader) >= 2
+    True
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[GraphLayer] = (),
+        batcher: DynamicBatcher | None = None,
+        plan: Plan | str = "auto",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(layers, Iterable):
+            raise ValueError(
+                f"Expected `layers` to be a list of graph layers. Received: {layers!r}."
+            )
+        self.graph_layers = list(layers)
+        for layer in self.graph_layers:
+            if not isinstance(layer, GraphLayer):
+                raise ValueError(
+                    "Expected `layers` to be graph layers, such as RCMKCompile(128). "
+                    f"Received: {layer!r}."
+                )
+        self.batcher = DynamicBatcher() if batcher is None else batcher
+        if not isinstance(self.batcher, DynamicBatcher):
+            raise ValueError(
+                "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
+                f"Received: {batcher!r}."
+            )
+        if isinstance(plan, Mapping):
+            plan = Plan.from_config(plan)
+        if plan != "auto" and not isinstance(plan, Plan):
+            raise ValueError(
+                "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
+                f"Received: plan={plan!r}."
+            )
+        self.plan = plan
+
+    def layers_config(self) -> list[dict]:
+        """Plain description of the graph layers, as stores keep it."""
+        kept = []
+        for layer in self.graph_layers:
+            config = layer.get_config()
+            for name in ("name", "trainable", "dtype"):
+                config.pop(name, None)
+            kept.append({"class_name": type(layer).__name__, "config": config})
+        return kept
+
+    def compile(self, graphs):
+        """Applies the graph layers.
+
+        Args:
+            graphs: Iterable of `Graph`, a `FlatGraphs` or an opened store. Those
+                whose metadata says that these layers were applied are returned as
+                they are.
+
+        Returns:
+            `FlatGraphs`, or the store.
+        """
+        applied = getattr(graphs, "metadata", {}).get("layers")
+        if applied and self.graph_layers and applied != self.layers_config():
+            raise ValueError(
+                "Expected graphs that were compiled as this preprocessor does, with "
+                f"{self.layers_config()}. Received: graphs compiled with {applied}. "
+                "Compile them again with the options of the model."
+            )
+        if applied:
+            return graphs
+        graphs = [graphs] if isinstance(graphs, Graph) else graphs
+        if not self.graph_layers and not isinstance(graphs, list | tuple):
+            return graphs
+        for layer in self.graph_layers:
+            graphs = layer(graphs)
+        compiled = FlatGraphs.from_graphs(graphs)
+        compiled.metadata = {"layers": self.layers_config()}
+        return compiled
+
+    def loader(self, graphs, adapt: bool = True, **options) -> GraphLoader:
+        """Compiles graphs and returns a loader of their batches.
+
+        Args:
+            graphs: See `compile`; a `GraphLoader` is returned as is.
+            adapt: Whether a batcher without a budget keeps the one that these graphs
+                give it, for all graphs to come.
+            **options: Passed to `GraphLoader`.
+        """
+        if isinstance(graphs, GraphLoader):
+            return graphs
+        compiled = self.compile(graphs)
+        batcher = self.batcher if adapt else self.batcher.copy()
+        return GraphLoader(compiled, batcher, self.plan, **options)
+
+    def call(self, graphs):
+        """Applies the graph layers to the graphs."""
+        return self.compile(graphs)
+
+    def __call__(self, graphs):
+        """Applies the graph layers to the graphs."""
+        # Keras' own __call__ converts its arguments to tensors.
+        return self.compile(graphs)
+
+    def get_config(self) -> dict:
+        """Returns a plain configuration; `from_config` reads it."""
+        batcher = self.batcher.get_config()
+        plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
+        return {
+            "layers": self.layers_config(),
+            "batcher": {k: batcher[k] for k in ("batch_size", "budget", "oversize")},
+            "plan": plan,
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping) -> "GraphPreprocessor":
+        """Builds the preprocessor from `get_config()`, from known layers only."""
+        layers = []
+        for entry in config["layers"]:
+            if entry["class_name"] not in _LAYERS:
+                raise ValueError(
+                    f"Expected graph layers among {sorted(_LAYERS)}. "
+                    f"Received: class_name={entry['class_name']!r}."
+                )
+            layers.append(_LAYERS[entry["class_name"]](**entry["config"]))
+        return cls(layers, DynamicBatcher(**config["batcher"]), config["plan"])

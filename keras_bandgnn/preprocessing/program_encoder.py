@@ -1,0 +1,61 @@
+"""`ProgramEncoder`: from the text of a program graph to a graph of ids."""
+
+import keras
+
+from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.data.encode import encode_program
+from keras_bandgnn.data.program_graph import ProgramGraph
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class ProgramEncoder(GraphLayer):
+    """Encodes variable-misuse instances; graphs of ids pass unchanged.
+
+    Candidates come in the order of `ProgramGraph.shuffled`, because data sets list the
+    right one first. See `keras_bandgnn.data.encode_program` for the features.
+
+    Args:
+        labels: `"subtoken"`, `"character"` or `"none"`.
+        language: `"python"` or `"csharp"`, whose reserved words have no subtokens.
+        subtoken_nodes: Whether to add a node for each subtoken (P = 22, without 20).
+        static_types: Whether to add the static types as a feature.
+        num_type_buckets: Number of node type ids.
+        num_subtoken_buckets: Number of subtoken ids.
+        max_subtokens: Parts of a label that are kept.
+    """
+
+    def __init__(
+        self,
+        labels: str = "subtoken",
+        language: str = "python",
+        subtoken_nodes: bool = True,
+        static_types: bool = False,
+        num_type_buckets: int = 512,
+        num_subtoken_buckets: int = 16384,
+        max_subtokens: int = 6,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.options = {
+            "labels": one_of("labels", labels, ("subtoken", "character", "none")),
+            "language": one_of("language", language, ("python", "csharp")),
+            "subtoken_nodes": bool(subtoken_nodes),
+            "static_types": bool(static_types),
+            "num_type_buckets": positive_int("num_type_buckets", num_type_buckets, 5),
+            "num_subtoken_buckets": positive_int(
+                "num_subtoken_buckets", num_subtoken_buckets, 2
+            ),
+            "max_subtokens": positive_int("max_subtokens", max_subtokens),
+        }
+
+    def call(self, program: ProgramGraph | Graph) -> Graph:
+        """Returns the graph of ids."""
+        if isinstance(program, Graph):
+            return program
+        return encode_program(program.shuffled(), **self.options)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), **self.options}
