@@ -1,0 +1,85 @@
+"""`CharacterEncoder`: a label as the maximum over a small character convolution."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class CharacterEncoder(keras.layers.Layer):
+    """Embeds the characters of a label, convolves and takes the maximum.
+
+    Args:
+        units: Width of the result.
+        num_characters: Number of character codes; code 0 is padding.
+        embedding_dim: Width of a character.
+        kernel_size: Characters under one filter.
+
+    Input shape:
+        int32 [..., L] character codes.
+
+    Output shape:
+        float [..., units].
+    """
+
+    # Codes of `keras_bandgnn.data.encode_characters`.
+    num_codes = 70
+
+    def __init__(
+        self,
+        units: int,
+        num_characters: int = num_codes,
+        embedding_dim: int = 16,
+        kernel_size: int = 3,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.num_characters = positive_int("num_characters", num_characters)
+        self.embedding_dim = positive_int("embedding_dim", embedding_dim)
+        self.kernel_size = positive_int("kernel_size", kernel_size)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.embedding = keras.layers.Embedding(
+            self.num_characters, self.embedding_dim, dtype=policy
+        )
+        self.convolution = keras.layers.Dense(self.units, dtype=policy)
+
+    def build(self, input_shape):
+        """Makes the embedding and the filters."""
+        if input_shape[-1] is None or input_shape[-1] < self.kernel_size:
+            raise ValueError(
+                f"Expected at least kernel_size={self.kernel_size} characters. "
+                f"Received: shape {tuple(input_shape)}."
+            )
+        self.embedding.build(input_shape)
+        width = self.kernel_size * self.embedding_dim
+        self.convolution.build((*input_shape[:-1], width))
+        self.built = True
+
+    def call(self, codes):
+        """Returns one vector per label."""
+        letters = self.embedding(codes) * ops.cast(
+            ops.expand_dims(codes > 0, -1), self.compute_dtype
+        )
+        size = codes.shape[-1] - self.kernel_size + 1
+        windows = ops.concatenate(
+            [letters[..., i : i + size, :] for i in range(self.kernel_size)], axis=-1
+        )
+        return ops.max(ops.relu(self.convolution(windows)), axis=-2)
+
+    def compute_output_shape(self, input_shape):
+        """[..., units]."""
+        return (*input_shape[:-1], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_characters": self.num_characters,
+            "embedding_dim": self.embedding_dim,
+            "kernel_size": self.kernel_size,
+        }

@@ -1,0 +1,93 @@
+"""`GRUUpdate`: the node update of the GGNN."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import fraction, positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GRUUpdate(keras.layers.Layer):
+    """New node states from incoming messages and old states, by a gated recurrent unit.
+
+    With m the messages and h the states:
+
+        z = sigmoid(m W_z + b_z + h U_z + c_z)
+        r = sigmoid(m W_r + b_r + h U_r + c_r)
+        n = tanh(m W_n + b_n + r * (h U_n + c_n))
+        h' = (1 - z) * n + z * h
+
+    The reset gate acts after the recurrent product (Keras' `reset_after=True`, which
+    torch and cuDNN share); Balog et al. do not say which variant they use. Dropout
+    acts on the new state, as a state dropout of the cell.
+
+    Args:
+        units: Width H of a state.
+        dropout: Share of the new state's entries that are dropped.
+
+    Input shape:
+        messages: float [..., U].
+        states: float [..., H].
+
+    Output shape:
+        float [..., H].
+
+    Reference:
+        Cho et al. 2014; Li et al. 2016 (GGNN); Balog et al. 2019, Eq. 1.
+
+    Example:
+    >>> import numpy as np
+    >>> GRUUpdate(8)(np.ones((1, 5, 4)), np.zeros((1, 5, 8))).shape[-1]
+    8
+    """
+
+    def __init__(self, units: int, dropout: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.dropout = fraction("dropout", dropout)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.input_dense = keras.layers.Dense(
+            3 * self.units, dtype=policy, name="input"
+        )
+        self.state_dense = keras.layers.Dense(
+            3 * self.units,
+            kernel_initializer="orthogonal",
+            dtype=policy,
+            name="recurrent",
+        )
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+
+    def build(self, messages_shape, states_shape):
+        """Makes the two products."""
+        if states_shape[-1] != self.units:
+            raise ValueError(
+                f"Expected `states` with {self.units} channels, as units={self.units}. "
+                f"Received: shape {tuple(states_shape)}."
+            )
+        self.input_dense.build(messages_shape)
+        self.state_dense.build(states_shape)
+        self.built = True
+
+    def call(self, messages, states, training=False):
+        """Returns the new states."""
+        given_z, given_r, given_n = ops.split(self.input_dense(messages), 3, axis=-1)
+        own_z, own_r, own_n = ops.split(self.state_dense(states), 3, axis=-1)
+        update = ops.sigmoid(given_z + own_z)
+        reset = ops.sigmoid(given_r + own_r)
+        candidate = ops.tanh(given_n + reset * own_n)
+        new = candidate + update * (states - candidate)
+        return self.dropout_layer(new, training=training)
+
+    def compute_output_shape(self, messages_shape, states_shape):
+        """[..., H]."""
+        return tuple(states_shape)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "dropout": self.dropout,
+        }

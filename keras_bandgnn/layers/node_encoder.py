@@ -1,0 +1,150 @@
+"""`NodeEncoder`: first node states from the features of a batch."""
+
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.character_encoder import CharacterEncoder
+
+_KINDS = ("ids", "characters", "features")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class NodeEncoder(keras.layers.Layer):
+    """Sum of one embedding per node feature.
+
+    Args:
+        units: Width H of a state.
+        inputs: Feature name -> what it is: `{"ids": V}`, ids in [0, V) with shape
+            [N] or [N, K] (the mean over the ids that are not 0); `{"characters": L}`,
+            character codes of L positions; `{"features": F}`, numbers. An integer V
+            is short for `{"ids": V}`.
+
+    Input shape:
+        dict of name -> int32 [G, N], int32 [G, N, K] or float [G, N, F]
+        (`x["node"]`; other entries are not used).
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For an unknown kind, or a batch that lacks a feature.
+    """
+
+    def __init__(self, units: int, inputs: Mapping, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        if not isinstance(inputs, Mapping):
+            raise ValueError(
+                "Expected `inputs` to be a dict of node features, such as "
+                f"{{'type': 512}}. Received: inputs={inputs!r}."
+            )
+        self.inputs = {name: self._spec(name, spec) for name, spec in inputs.items()}
+        if not self.inputs:
+            raise ValueError(
+                "Expected `inputs` to name at least one node feature. Received: {}."
+            )
+        # === Layers ===
+        for name, spec in self.inputs.items():
+            options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
+            ((kind, size),) = spec.items()
+            if kind == "ids":
+                layer = keras.layers.Embedding(size, self.units, **options)
+            elif kind == "characters":
+                layer = CharacterEncoder(self.units, **options)
+            else:
+                layer = keras.layers.Dense(self.units, **options)
+            # One attribute each: the names of the weights in a file.
+            setattr(self, f"encode_{name}", layer)
+
+    @staticmethod
+    def _spec(name, spec):
+        if isinstance(spec, int):
+            spec = {"ids": spec}
+        spec = dict(spec) if isinstance(spec, Mapping) else {spec: None}
+        if len(spec) != 1 or next(iter(spec)) not in _KINDS:
+            raise ValueError(
+                f"Expected inputs[{name!r}] to be a vocabulary size or a dict with one "
+                f"of the keys {_KINDS}. Received: {spec}."
+            )
+        ((kind, size),) = spec.items()
+        return {kind: positive_int(f"inputs[{name!r}][{kind!r}]", size)}
+
+    def _encoder(self, name):
+        return getattr(self, f"encode_{name}")
+
+    def build(self, node_shapes=None):
+        """Makes the embeddings; their shapes follow from the configuration."""
+        for name, spec in self.inputs.items():
+            ((kind, size),) = spec.items()
+            shape = (None, None) if kind == "ids" else (None, None, size)
+            self._encoder(name).build(shape)
+        self.built = True
+
+    def _check_names(self, node):
+        for name in self.inputs:
+            if name not in node:
+                raise ValueError(
+                    f"Expected node features {sorted(self.inputs)}. "
+                    f"Received: {sorted(node)}; {name!r} is missing."
+                )
+
+    def check(self, node: Mapping) -> None:
+        """Raises a ValueError if NumPy features do not fit, before they are used.
+
+        Args:
+            node: Feature name -> array [N, ...].
+        """
+        self._check_names(node)
+        for name, spec in self.inputs.items():
+            values = node[name]
+            if "features" in spec:
+                width = 1 if values.ndim == 1 else values.shape[-1]
+                if width != spec["features"]:
+                    raise ValueError(
+                        f"Expected node[{name!r}] with {spec['features']} channels. "
+                        f"Received: shape {values.shape}."
+                    )
+                continue
+            upper = spec.get("ids", CharacterEncoder.num_codes)
+            low, high = int(values.min(initial=0)), int(values.max(initial=0))
+            if values.dtype.kind != "i" or low < 0 or high >= upper:
+                raise ValueError(
+                    f"Expected ids of node[{name!r}] in [0, {upper}). Received: "
+                    f"{values.dtype} in [{low}, {high}]. Raise the vocabulary in "
+                    "the backbone's `inputs`, or map the ids."
+                )
+
+    def call(self, node):
+        """Returns the first states."""
+        self._check_names(node)
+        total = 0
+        for name, spec in self.inputs.items():
+            total = total + self._encode(name, spec, node[name])
+        return total
+
+    def _encode(self, name, spec, values):
+        encoder = self._encoder(name)
+        if "features" in spec and len(values.shape) == 2:
+            values = ops.expand_dims(values, -1)
+        if "ids" not in spec or len(values.shape) == 2:
+            return encoder(values)
+        weight = ops.cast(values > 0, self.compute_dtype)
+        count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1.0)
+        # Position by position: no [G, N, K, H] temporary.
+        total = 0
+        for k in range(values.shape[-1]):
+            total = total + encoder(values[..., k]) * weight[..., k : k + 1]
+        return total / count
+
+    def compute_output_shape(self, node_shapes):
+        """[G, N, H]."""
+        shape = node_shapes[next(iter(self.inputs))]
+        return (*shape[:2], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "units": self.units, "inputs": self.inputs}

@@ -1,0 +1,27 @@
+"""`Backbone`: what all graph networks without a head share."""
+
+import keras
+
+
+class Backbone(keras.Model):
+    """A model from a batch to node states [G, N, H].
+
+    Backbones build all weights from their configuration, so they need no data to be
+    built, saved or loaded. Subclasses set `hidden_dim` and `num_edge_types` and
+    override `build`, `call` and `get_config`.
+    """
+
+    hidden_dim: int
+    num_edge_types: int
+
+    def check(self, graphs) -> None:
+        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+
+    def compute_output_shape(self, input_shape):
+        """[G, N, H]."""
+        return (*input_shape["node"]["mask"], self.hidden_dim)
+
+    @classmethod
+    def from_config(cls, config):
+        """Builds the backbone from `get_config()`."""
+        return cls(**config)

@@ -1,0 +1,119 @@
+"""`GGNNBackbone`: the gated graph neural network of the low-bandwidth paper."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
+from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.models.backbone import Backbone
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GGNNBackbone(Backbone):
+    """T steps of typed messages and a GRU, one set of weights for all steps.
+
+        h(0) = encode(features)
+        m(t)[n] = sum over edges (j -> n, type p) of (h(t)[j] W_p + b_p)
+        h(t+1) = GRU(m(t), h(t)),  t = 0 .. T-1
+
+    How the sum is carried out is the plan's matter, and the plan is in the batch; the
+    weights fit every plan and every block size.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_steps: T.
+        num_edge_types: P.
+        dropout: Share of the new state's entries that the GRU cell drops.
+        message_dropout: Share of the sent states' entries that are dropped.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]` and `x["plan"]` are read.
+
+    Output shape:
+        float [G, N, H].
+
+    Reference:
+        Li et al. 2016; Balog et al. 2019, Eq. 1: H = 128, T = 8, P = 22.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = kb.models.GGNNBackbone(
+    ...     {"type": 512}, hidden_dim=16, num_steps=2, num_edge_types=1
+    ... )
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(x).shape[-1]
+    16
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 128,
+        num_steps: int = 8,
+        num_edge_types: int = 22,
+        dropout: float = 0.0,
+        message_dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        self.num_steps = positive_int("num_steps", num_steps)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.dropout = fraction("dropout", dropout)
+        self.message_dropout = fraction("message_dropout", message_dropout)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.encoder = NodeEncoder(
+            self.hidden_dim, inputs, dtype=policy, name="node_encoder"
+        )
+        self.message_passing = BandedMessagePassing(
+            self.hidden_dim,
+            self.num_edge_types,
+            dropout=self.message_dropout,
+            dtype=policy,
+            name="message_passing",
+        )
+        self.update = GRUUpdate(
+            self.hidden_dim, dropout=self.dropout, dtype=policy, name="update"
+        )
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes every weight from the configuration."""
+        states = (None, None, self.hidden_dim)
+        self.encoder.build()
+        self.message_passing.build(states)
+        self.update.build(states, states)
+        self.built = True
+
+    def check(self, graphs) -> None:
+        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+        self.encoder.check(graphs.node)
+
+    def call(self, x, training=False):
+        """Returns the node states after T steps."""
+        states = self.encoder(x["node"])
+        plan = self.message_passing.prepare(x["plan"], keras.ops.shape(states)[1])
+        for _ in range(self.num_steps):
+            messages = self.message_passing(states, plan, training=training)
+            states = self.update(messages, states, training=training)
+        return states
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "inputs": self.encoder.inputs,
+            "hidden_dim": self.hidden_dim,
+            "num_steps": self.num_steps,
+            "num_edge_types": self.num_edge_types,
+            "dropout": self.dropout,
+            "message_dropout": self.message_dropout,
+        }

@@ -1,0 +1,137 @@
+"""`NodeSelector`: one of the candidates of each graph."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.training.optimizers import make_optimizer
+from keras_bandgnn.training.selection_crossentropy import (
+    MASKED_LOGIT,
+    SelectionCrossentropy,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class NodeSelector(Task):
+    """Selects one node among the candidates of each graph.
+
+    `readout="candidate"` is a linear map of the candidate's state (Balog et al. 2019,
+    Section 2): logit(c) = w . h_c + b. `readout="slot"` also looks at the slot,
+    logit(c) = w . [h_c, h_slot, h_c * h_slot] + b, as in the public implementation of
+    the data set's authors.
+
+    Args:
+        backbone: The model from a batch to node states.
+        preprocessor: What turns graphs into batches.
+        readout: `"candidate"` or `"slot"`.
+        label_smoothing: Smoothing of the default loss, over real candidates only.
+
+    Input shape:
+        `x`, a batch with `x["candidate"]` (see `keras_bandgnn.batch`).
+
+    Output shape:
+        float32 logits [G, B, C], -1e9 where there is no candidate. `predict(graphs)`
+        gives one array [C] per graph, in the order of `graph.candidates`.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]}, candidates=[1, 2],
+    ...              label=1)
+    ... ] * 8
+    >>> backbone = kb.models.GGNNBackbone(
+    ...     {"type": 4}, hidden_dim=8, num_steps=1, num_edge_types=1
+    ... )
+    >>> task = NodeSelector(backbone)
+    >>> history = task.fit(graphs, epochs=1, verbose=0)
+    >>> task.predict(graphs)[0].shape
+    (2,)
+    """
+
+    output_level = "candidate"
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        readout: str = "candidate",
+        label_smoothing: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # === Config ===
+        self.readout = one_of("readout", readout, ("candidate", "slot"))
+        self.label_smoothing = label_smoothing
+        # === Layers ===
+        self.head = keras.layers.Dense(1, dtype="float32", name="head")
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """Makes the weights of the head."""
+        parts = 3 if self.readout == "slot" else 1
+        self.head.build((None, None, None, parts * self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns the logits [G, B, C]."""
+        states = self.backbone(x, training=training)
+        candidate = x["candidate"]
+        chosen = kernels.batched_gather(states, candidate["node"])
+        if self.readout == "slot":
+            slot = ops.expand_dims(
+                kernels.batched_gather(states, candidate["slot"]), axis=2
+            )
+            slot = ops.broadcast_to(slot, ops.shape(chosen))
+            chosen = ops.concatenate([chosen, slot, chosen * slot], axis=-1)
+        logits = ops.squeeze(self.head(chosen), axis=-1)
+        return ops.where(candidate["mask"], logits, MASKED_LOGIT)
+
+    def compile(self, optimizer="sgd", loss="auto", weighted_metrics="auto", **kwargs):
+        """Configures training; the defaults are the paper's.
+
+        Args:
+            optimizer: `"sgd"` (the paper's momentum SGD), `"adam"` (see
+                `training.make_optimizer`) or a Keras optimiser.
+            loss: Default: `SelectionCrossentropy` with the task's label smoothing.
+            weighted_metrics: Default: accuracy over real graphs. (Keras does not mask
+                plain `metrics`.)
+            **kwargs: Passed to `keras.Model.compile`.
+        """
+        if optimizer in ("sgd", "adam"):
+            optimizer = make_optimizer(optimizer)
+        if loss == "auto":
+            loss = SelectionCrossentropy(self.label_smoothing)
+        if weighted_metrics == "auto":
+            weighted_metrics = [
+                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+            ]
+        super().compile(
+            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
+        )
+
+    def check(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if graphs lack candidates or the slot."""
+        for part in loader.parts:
+            if part.candidates is None:
+                raise ValueError(
+                    "Expected graphs with candidates for NodeSelector. Received: "
+                    "graphs with candidates=None. Set Graph(..., candidates=[...])."
+                )
+            if self.readout == "slot" and part.slot.min() < 0:
+                raise ValueError(
+                    "Expected graphs with a slot for readout='slot'. Received: graphs "
+                    "with slot=None. Set Graph(..., slot=...) or use "
+                    "readout='candidate'."
+                )
+
+    def compute_output_shape(self, input_shape):
+        """[G, B, C]."""
+        return tuple(input_shape["candidate"]["node"])
+
+    def head_config(self) -> dict:
+        """Returns the arguments of the head."""
+        return {"readout": self.readout, "label_smoothing": self.label_smoothing}

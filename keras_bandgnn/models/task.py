@@ -1,0 +1,250 @@
+"""`Task`: a backbone with a head, which takes graphs and gives results per graph."""
+
+import keras
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.batch import unbatch
+from keras_bandgnn.data.program_graph import ProgramGraph
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models import presets
+from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+
+
+def _is_graphs(data) -> bool:
+    if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
+        return True
+    if isinstance(data, list | tuple):
+        return not data or isinstance(data[0], Graph | ProgramGraph)
+    return hasattr(data, "node_ptr")
+
+
+class _FollowEpoch(keras.callbacks.Callback):
+    """Makes order and dropout of an epoch depend on its number alone.
+
+    Training that resumes at some epoch then goes on as if it had not stopped. (Keras'
+    checkpoints hold neither.)
+    """
+
+    def __init__(self, loader: GraphLoader, seed: int):
+        super().__init__()
+        self.loader = loader
+        self.seed = seed
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.loader.epoch = epoch if self.loader.shuffle else 0
+        kernels.seed_global(self.seed + (epoch << 20))
+        for variable in self.model.variables:
+            if variable.path.endswith("seed_generator_state"):
+                seed = keras.ops.convert_to_numpy(variable)[0]
+                variable.assign([seed, epoch << 20])
+
+
+class Task(keras.Model):
+    """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
+
+    Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
+    encodes them), a `FlatGraphs`, an opened store or a `GraphLoader`. Anything else
+    goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
+
+    Subclasses set `output_level`, what a row of the output belongs to.
+
+    Args:
+        backbone: The model from a batch to node states.
+        preprocessor: `GraphPreprocessor` for graphs given to `fit`, `evaluate` and
+            `predict`; without one graphs are batched as they are.
+    """
+
+    output_level = "graph"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: GraphPreprocessor | None = None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if not isinstance(backbone, Backbone):
+            raise ValueError(
+                "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
+                f"Received: {type(backbone).__name__}."
+            )
+        if not isinstance(preprocessor, GraphPreprocessor | None):
+            raise ValueError(
+                "Expected `preprocessor` to be a GraphPreprocessor or None. "
+                f"Received: {type(preprocessor).__name__}."
+            )
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+
+    def __setattr__(self, name, value):
+        if name == "preprocessor":
+            # Host-side, replaceable at any time: Keras must not track it as a sublayer.
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def loader(
+        self, graphs, shuffle: bool = False, seed: int = 0, adapt: bool = False
+    ) -> GraphLoader:
+        """Returns a loader of the task's batches, after checking the graphs.
+
+        Args:
+            graphs: Graphs in any form that `fit` takes.
+            shuffle: Whether each epoch has a new order.
+            seed: Seed of the orders.
+            adapt: Whether a batcher without a budget keeps the one estimated here.
+        """
+        if self.preprocessor is None and not isinstance(graphs, GraphLoader):
+            self.preprocessor = GraphPreprocessor()
+        if isinstance(graphs, Graph):
+            graphs = [graphs]
+        if not isinstance(graphs, GraphLoader):
+            graphs = self.preprocessor.loader(
+                graphs,
+                adapt,
+                shuffle=shuffle,
+                seed=seed,
+                num_edge_types=self.backbone.num_edge_types,
+            )
+        if graphs.num_edge_types > self.backbone.num_edge_types:
+            raise ValueError(
+                f"Expected edge types below {self.backbone.num_edge_types}, as the "
+                f"backbone's num_edge_types. Received: {graphs.num_edge_types} types."
+            )
+        for part in graphs.parts:
+            self.backbone.check(part)
+        self.check(graphs)
+        return graphs
+
+    def check(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the graphs do not fit the task."""
+
+    def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
+        """Trains on graphs, as `keras.Model.fit` does on arrays.
+
+        Args:
+            x: Graphs with labels, or what Keras takes.
+            y: What Keras takes; None for graphs.
+            *args: Passed on.
+            validation_data: Graphs with labels, or what Keras takes.
+            seed: Seed of the order of the graphs and, on torch, of dropout, which
+                draws from torch's global generator there.
+            **kwargs: Passed on, such as `epochs` and `callbacks`.
+
+        Returns:
+            Keras' `History`.
+        """
+        if _is_graphs(x):
+            # The loader orders the batches itself, reproducibly.
+            kwargs["shuffle"] = False
+            if kwargs.get("steps_per_epoch") or kwargs.get("batch_size"):
+                raise ValueError(
+                    "Expected whole epochs of the preprocessor's batches. Received: "
+                    "steps_per_epoch or batch_size. Set the batcher's batch_size or "
+                    "budget instead."
+                )
+            x = self.loader(x, shuffle=True, seed=seed, adapt=True)
+            x = self._labelled(x, "x")
+            if not self.optimizer.built:
+                # TensorFlow traces a step that makes variables twice.
+                self.optimizer.build(self.trainable_variables)
+            given = kwargs.pop("callbacks", None) or []
+            given = given if isinstance(given, list | tuple) else [given]
+            kwargs["callbacks"] = [_FollowEpoch(x, seed), *given]
+        if _is_graphs(validation_data):
+            validation_data = self._labelled(
+                self.loader(validation_data), "validation_data"
+            )
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
+        if _is_graphs(x):
+            x = self._labelled(self.loader(x), "x")
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Predicts for graphs, or for what Keras takes.
+
+        Returns:
+            For graphs a list with one array per graph, in the order of the graphs;
+            None for graphs that the batcher drops.
+        """
+        if not _is_graphs(x):
+            return super().predict(x, *args, **kwargs)
+        if isinstance(x, list | tuple) and not x:
+            return []
+        loader = self.loader(x)
+        out: list = [None] * int(loader.starts[-1])
+        for index in range(len(loader)):
+            batch = loader.build(index, loader.epoch)[0]
+            values = keras.tree.map_structure(
+                keras.ops.convert_to_numpy, self.predict_on_batch(batch)
+            )
+            for graph, rows in unbatch(values, batch, self.output_level):
+                out[graph] = rows
+        return out
+
+    @staticmethod
+    def _labelled(loader: GraphLoader, name: str) -> GraphLoader:
+        if any(part.label is None for part in loader.parts):
+            raise ValueError(
+                f"Expected the graphs in `{name}` to have labels. Received: graphs "
+                "with label=None. Set Graph(..., label=...)."
+            )
+        return loader
+
+    def compile_from_config(self, config: dict) -> None:
+        """Compiles a model that was read from a file as it was when saved."""
+        config = dict(config)
+        trained = config.pop("optimizer_built", True)
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if trained:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_compile_config(self) -> dict | None:
+        """Returns the arguments of `compile`, and whether training has begun."""
+        config = super().get_compile_config()
+        return config and {**config, "optimizer_built": self.optimizer.built}
+
+    def save_to_preset(self, path) -> None:
+        """Writes the task, its preprocessor and its weights to a folder."""
+        presets.save_task(self, path)
+
+    @classmethod
+    def from_preset(cls, preset, load_weights: bool = True) -> "Task":
+        """Loads a task from a folder or the name of a preset.
+
+        Args:
+            preset: A folder that `save_to_preset` wrote, or one of `list_presets()`.
+            load_weights: Whether to load the weights; otherwise they are new.
+        """
+        return presets.load_task(cls, preset, load_weights)
+
+    def get_config(self) -> dict:
+        """Returns the configuration: backbone, preprocessor and head."""
+        config = {
+            "name": self.name,
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "preprocessor": None,
+        }
+        if self.preprocessor is not None:
+            config["preprocessor"] = keras.saving.serialize_keras_object(
+                self.preprocessor
+            )
+        return {**config, **self.head_config()}
+
+    def head_config(self) -> dict:
+        """Arguments of the constructor beyond backbone and preprocessor."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict) -> "Task":
+        """Builds the task from `get_config()`."""
+        config = dict(config)
+        for name in ("backbone", "preprocessor"):
+            if isinstance(config.get(name), dict):
+                config[name] = keras.saving.deserialize_keras_object(config[name])
+        return cls(**config)
