@@ -1,0 +1,56 @@
+"""Which Keras backend a command uses."""
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+
+BACKENDS = ("jax", "torch", "tensorflow")
+
+
+def _configured() -> str | None:
+    """The backend in the user's keras.json."""
+    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    try:
+        return json.loads((home / "keras.json").read_text()).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def choose_backend(wanted: str | None) -> None:
+    """Sets KERAS_BACKEND before Keras is imported.
+
+    The first that applies: `wanted`, KERAS_BACKEND, the one in the user's keras.json if
+    it is installed, the first installed of jax, torch and tensorflow.
+
+    Args:
+        wanted: Backend asked for on the command line, or None.
+
+    Raises:
+        ImportError: If the backend, or any, is not installed.
+    """
+    if "keras" in sys.modules:
+        import keras
+
+        if wanted not in (None, keras.backend.backend()):
+            raise ImportError(
+                f"Expected to choose the backend before Keras is imported. Received: "
+                f"--backend {wanted} after Keras started with "
+                f"{keras.backend.backend()}. Set KERAS_BACKEND={wanted}."
+            )
+        return
+    installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    wanted = wanted or os.environ.get("KERAS_BACKEND") or None
+    if wanted is None and installed:
+        # Keras writes its file unasked, with a backend that may not be installed.
+        configured = _configured()
+        wanted = configured if configured in installed else installed[0]
+    if wanted not in installed:
+        raise ImportError(
+            f"Expected the backend {wanted or 'jax, torch or tensorflow'} to be "
+            f"installed. Received: {installed or 'none is'}. Install one with "
+            f"pip install 'keras-bandgnn[{wanted or 'jax'}]'."
+        )
+    os.environ["KERAS_BACKEND"] = wanted
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

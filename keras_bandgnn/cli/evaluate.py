@@ -1,0 +1,110 @@
+"""Scores a model on held-out graphs, beside trivial guesses.
+
+The data is a store, or whatever `bandgnn compile` reads.
+"""
+
+import argparse
+from pathlib import Path
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("model", type=Path, help="folder of the preset")
+    parser.add_argument("data", type=Path, help="store, source code or program graphs")
+    shared.add_reading(parser)
+
+
+def load_graphs(task, data: Path, options: argparse.Namespace):
+    """The graphs that a path holds, compiled for a task."""
+    from keras_bandgnn.data import FlatGraphs, open_store
+    from keras_bandgnn.data.program_files import find_programs
+    from keras_bandgnn.preprocessing.compile_programs import compiled_files
+
+    if (data / "store.json").is_file():
+        return open_store(data)
+    if (data / "test" / "store.json").is_file():
+        raise ValueError(
+            f"Expected a store or program files. Received: {data}, which holds "
+            f"several stores. Name one, such as {data / 'test'}."
+        )
+    if task.preprocessor is None or not task.preprocessor.graph_layers:
+        raise ValueError(
+            "Expected a model whose preprocessor encodes programs. Received: one "
+            "without. Evaluate it on a store."
+        )
+    kind, splits = find_programs(data, options.exclude, "none")
+    files = [file for found in splits.values() for file in found]
+    encoder, *layers = task.preprocessor.graph_layers
+    reading = {
+        "max_instances": options.max_instances,
+        "seed": options.seed,
+        "steps": task.backbone.num_steps,
+    }
+    graphs, left_out = [], []
+    outcomes = compiled_files(kind, files, encoder, layers, reading, options.processes)
+    with report.progress("read") as progress:
+        for done, (name, found, reasons) in enumerate(outcomes, start=1):
+            graphs += found
+            left_out += [f"{name}: {reason}" for reason in reasons]
+            progress(done, len(files))
+    for reason in left_out[:10]:
+        report.say(f"left out: {reason}")
+    if not graphs:
+        raise ValueError(
+            f"Expected at least one variable usage with two candidates in {data}. "
+            f"Received: none in {len(files)} files."
+        )
+    compiled = FlatGraphs.from_graphs(graphs)
+    compiled.metadata = {"layers": task.preprocessor.layers_config()}
+    return compiled
+
+
+def score(task, graphs) -> tuple[dict, list]:
+    """Predicts and prints accuracies; returns them and the logits."""
+    import numpy as np
+
+    from keras_bandgnn.training.selection_report import (
+        GUESS_NAMES,
+        accuracy_interval,
+        trivial_scores,
+    )
+
+    logits = task.predict(graphs)
+    if not all(np.isfinite(row).all() for row in logits):
+        raise ValueError(
+            "Expected finite logits. Received: NaN or infinity; the model diverged in "
+            "training. Train it again with a smaller learning rate."
+        )
+    graphs = [graphs[i] for i in range(len(graphs))]
+    scores = trivial_scores(graphs)
+    scores["model"] = np.array(
+        [
+            float(np.argmax(row) == int(graph.label))
+            for row, graph in zip(logits, graphs, strict=True)
+        ]
+    )
+    names = {**GUESS_NAMES, "model": "model"}
+    rows = []
+    for name, right in scores.items():
+        low, high = accuracy_interval(right)
+        rows.append(
+            [
+                names[name],
+                report.percent(right.mean()),
+                f"{report.percent(low)} to {report.percent(high)}",
+            ]
+        )
+    columns = ["", "accuracy", "95 % interval"]
+    report.table(f"held-out usages: {len(graphs)}", columns, rows)
+    return {name: float(right.mean()) for name, right in scores.items()}, logits
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    from keras_bandgnn.models import NodeSelector
+
+    task = NodeSelector.from_preset(options.model)
+    score(task, load_graphs(task, options.data, options))

@@ -1,0 +1,101 @@
+"""Entry point: parses the command line, chooses the backend, reports errors."""
+
+import argparse
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from keras_bandgnn.cli import interrupts
+from keras_bandgnn.cli.backend import choose_backend
+
+_COMMANDS = {
+    "demo": "train on the standard library of this Python and show what it finds",
+    "compile": "turn source code or program graphs into stores of compiled graphs",
+    "train": "train a model that picks the right variable",
+    "evaluate": "score a model beside trivial guesses",
+    "predict": "list the most suspicious variable usages",
+    "inspect": "show sizes and bandwidths before and after reordering",
+    "bench": "measure reading, compiling and packing",
+}
+_EPILOG = """\
+a first session:
+  bandgnn demo                              everything at once, in a few minutes
+  bandgnn compile src/ --out data/          your own Python code
+  bandgnn train data/ --out model/
+  bandgnn evaluate model/ data/test
+  bandgnn predict model/ src/package/file.py
+"""
+
+
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults where they say something."""
+
+    def _get_help_string(self, action):
+        if action.default in (None, False, []):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def _parser() -> argparse.ArgumentParser:
+    from keras_bandgnn import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="bandgnn",
+        description="Graph networks as dense, static-shape work: learns from program "
+        "graphs which variable belongs where.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, summary in _COMMANDS.items():
+        module = importlib.import_module(f"keras_bandgnn.cli.{name}")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=_Help,
+        )
+        command.add_argument(
+            "--backend",
+            choices=("jax", "torch", "tensorflow"),
+            help="Keras backend; KERAS_BACKEND or an installed one if omitted",
+        )
+        command.add_argument(
+            "--debug", action="store_true", help="show the traceback of an error"
+        )
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: The command line without the program's name; `sys.argv` if omitted.
+
+    Returns:
+        Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
+        wrong command line, 130 after Ctrl-C.
+    """
+    options = _parser().parse_args(arguments)
+    handler = interrupts.listen()
+    try:
+        choose_backend(options.backend)
+        return int(options.run(options) or 0)
+    except KeyboardInterrupt:
+        print("\ninterrupted; run the same command again to go on", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        # The reader of our output has seen enough.
+        sys.stderr.close()
+        return 0
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        if options.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    finally:
+        interrupts.restore(handler)

@@ -1,0 +1,97 @@
+"""Options that several commands share."""
+
+import argparse
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1, for argparse."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, is {value}")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """A number above 0, for argparse."""
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, is {text}")
+    return value
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of reading source code."""
+    group = parser.add_argument_group("reading source code")
+    group.add_argument(
+        "--exclude",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="files and folders to leave out, such as tests",
+    )
+    group.add_argument(
+        "--max-instances",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="usages sampled per file",
+    )
+    group.add_argument(
+        "--processes", type=positive, metavar="N", help="one per core if omitted"
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of every choice")
+
+
+def add_compiling(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of encoding and reordering."""
+    group = parser.add_argument_group("compiling")
+    group.add_argument(
+        "--labels",
+        choices=("subtoken", "character", "none"),
+        default="subtoken",
+        help="feature made of the text of a node",
+    )
+    group.add_argument(
+        "--no-subtoken-nodes", action="store_true", help="20 edge types instead of 22"
+    )
+    group.add_argument(
+        "--steps", type=positive, default=8, help="T: propagation steps of the model"
+    )
+    group.add_argument(
+        "--block-size", type=positive, default=128, help="S of the banded plan"
+    )
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the model and its training."""
+    group = parser.add_argument_group("model and training")
+    group.add_argument("--hidden", type=positive, default=128, help="H: state width")
+    group.add_argument("--epochs", type=positive, default=10)
+    group.add_argument(
+        "--minutes", type=above_zero, help="stop after so many minutes of training"
+    )
+    group.add_argument(
+        "--batch-nodes", type=positive, default=8192, help="nodes per supergraph"
+    )
+    group.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
+    group.add_argument(
+        "--learning-rate", type=above_zero, help="default 0.002 (adam), 0.3 (sgd)"
+    )
+    group.add_argument("--dropout", type=float, default=0.1, help="of the GRU's state")
+    group.add_argument("--label-smoothing", type=float, default=0.0)
+    group.add_argument(
+        "--readout",
+        choices=("slot", "candidate"),
+        default="slot",
+        help="look at the slot too, or at the candidates alone (the paper)",
+    )
+    group.add_argument(
+        "--plan",
+        default="auto",
+        help="auto, segment, grouped or banded:S, with ',drop' to drop the rest",
+    )
+    group.add_argument(
+        "--shuffle-labels",
+        action="store_true",
+        help="train and test on random labels: shows what a leak would give",
+    )

@@ -1,0 +1,239 @@
+"""Trains a model that picks the right variable, and saves it as a preset.
+
+The data is a folder that `bandgnn compile` wrote. Weights that are best on the
+validation split are kept. An interrupted run goes on after its last whole epoch when
+it is started again.
+"""
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from keras_bandgnn.cli import interrupts, report
+from keras_bandgnn.cli import options as shared
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("data", type=Path, help="folder with the stores train, valid")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the preset")
+    parser.add_argument("--seed", type=int, default=0, help="seed of weights and order")
+    parser.add_argument(
+        "--restart", action="store_true", help="throw away an interrupted run"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a model")
+    shared.add_training(parser)
+
+
+def make_plan(text: str):
+    """The plan that `--plan` names."""
+    from keras_bandgnn.primitives import Plan
+
+    if text == "auto":
+        return "auto"
+    keys, _, drop = text.partition(",")
+    if drop not in ("", "drop"):
+        raise ValueError(
+            "Expected --plan to be a primitive, or one with ',drop'. "
+            f"Received: {text!r}."
+        )
+    config = {"primitives": [keys], "drop_rest": bool(drop)}
+    if keys.startswith("banded") and not drop:
+        config["primitives"].append("segment")
+    return Plan.from_config(config)
+
+
+def make_task(options: argparse.Namespace, metadata: dict):
+    """A new `NodeSelector` for graphs whose store has this metadata."""
+    import keras
+
+    from keras_bandgnn import models, preprocessing
+
+    keras.utils.set_random_seed(options.seed)
+    encoding = metadata["layers"][0]["config"]
+    steps = metadata["layers"][1]["config"]["steps"]
+    inputs = {"type": {"ids": encoding["num_type_buckets"]}}
+    if encoding["labels"] == "subtoken":
+        inputs["subtoken"] = {"ids": encoding["num_subtoken_buckets"]}
+    elif encoding["labels"] == "character":
+        inputs["character"] = {"characters": 19}
+    backbone = models.GGNNBackbone(
+        inputs,
+        hidden_dim=options.hidden,
+        num_steps=steps,
+        num_edge_types=22 if encoding["subtoken_nodes"] else 20,
+        dropout=options.dropout,
+        name="ggnn_backbone",
+    )
+    preprocessor = preprocessing.GraphPreprocessor.from_config(
+        {
+            "layers": metadata["layers"],
+            "batcher": {"budget": {"node": options.batch_nodes}},
+            "plan": "auto",
+        }
+    )
+    preprocessor.plan = make_plan(options.plan)
+    return models.NodeSelector(
+        backbone,
+        preprocessor,
+        options.readout,
+        options.label_smoothing,
+        name="node_selector",
+    )
+
+
+def open_split(data: Path, split: str):
+    """Opens the store of a split."""
+    from keras_bandgnn.data import open_store
+
+    if not (data / split).is_dir():
+        raise FileNotFoundError(
+            f"Expected a store {data / split}. Received: no such folder. "
+            f"Make it with: bandgnn compile INPUT --out {data}"
+        )
+    return open_store(data / split)
+
+
+def with_random_labels(store, seed: int):
+    """The graphs of a store with labels drawn at random, and the store's metadata."""
+    import numpy as np
+
+    from keras_bandgnn.data import FlatGraphs
+
+    flat = FlatGraphs.concatenate([part for part in store.shards if len(part)])
+    columns = flat.columns()
+    counts = np.diff(flat.candidate_ptr)
+    drawn = np.random.default_rng(seed).integers(0, counts)
+    columns["label/graph"] = drawn.astype(np.int32)
+    graphs = FlatGraphs.from_columns(columns, flat.info)
+    graphs.metadata = store.metadata
+    return graphs
+
+
+def _limits(minutes: float | None):
+    import keras
+
+    class Limits(keras.callbacks.Callback):
+        """Ends training when the time is up or Ctrl-C came."""
+
+        def on_train_begin(self, logs=None):
+            self.end = float("inf")
+            if minutes is not None:
+                self.end = time.monotonic() + 60 * minutes
+
+        def on_train_batch_end(self, batch, logs=None):
+            interrupts.check()
+            if time.monotonic() > self.end:
+                self.model.stop_training = True
+
+    return Limits()
+
+
+def train(options: argparse.Namespace, stores: dict):
+    """Trains and saves; returns the task with its best weights."""
+    from keras_bandgnn.models.presets import check_target
+    from keras_bandgnn.training import make_optimizer
+
+    check_target(options.out)
+    if options.out.exists() and not options.overwrite:
+        raise ValueError(
+            f"Expected --out {options.out} to be new. Received: a model is there. "
+            "Pass --overwrite to replace it, or choose another folder."
+        )
+    task = make_task(options, stores["train"].metadata)
+    graphs = {split: stores[split] for split in ("train", "valid")}
+    if options.shuffle_labels:
+        graphs = {s: with_random_labels(g, options.seed) for s, g in graphs.items()}
+    loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
+    rate = options.learning_rate
+    if rate is None:
+        rate = {"adam": 2e-3, "sgd": 0.3}[options.optimizer]
+    steps = options.epochs * len(loader)
+    task.compile(make_optimizer(options.optimizer, rate, steps))
+    describe(options, task, loader, stores)
+    work = options.out.with_name(options.out.name + ".partial")
+    data = {split: store.fingerprint for split, store in stores.items()}
+    callbacks = [*_checkpoints(options, data, work), _limits(options.minutes)]
+    task.fit(
+        loader,
+        validation_data=graphs["valid"],
+        epochs=options.epochs,
+        callbacks=callbacks,
+        verbose=1 if sys.stdout.isatty() else 2,
+    )
+    best = work / "best.weights.h5"
+    if best.is_file():
+        task.load_weights(best)
+    task.save_to_preset(options.out)
+    shutil.rmtree(work)
+    return task
+
+
+# Options that may change between a run and its continuation.
+_FREE = ("backend", "command", "debug", "minutes", "overwrite", "restart", "run", "top")
+
+
+def _checkpoints(options: argparse.Namespace, data: dict, work: Path) -> list:
+    import keras
+
+    kept = {k: v for k, v in vars(options).items() if k not in _FREE}
+    settings = json.dumps([kept, data], default=str, sort_keys=True)
+    saved = work / "settings.json"
+    if options.restart:
+        shutil.rmtree(work, ignore_errors=True)
+    elif saved.is_file() and saved.read_text() != settings:
+        raise ValueError(
+            f"Expected the interrupted run in {work} to have the same options and "
+            "data. Received: others. Pass --restart to throw it away, or choose "
+            "another --out."
+        )
+    work.mkdir(parents=True, exist_ok=True)
+    saved.write_text(settings)
+    best = None
+    if (work / "history.csv").is_file():
+        with open(work / "history.csv", newline="") as file:
+            best = max(
+                (float(r["val_accuracy"]) for r in csv.DictReader(file)), default=None
+            )
+    return [
+        keras.callbacks.BackupAndRestore(work / "backup", double_checkpoint=True),
+        keras.callbacks.CSVLogger(work / "history.csv", append=True),
+        keras.callbacks.ModelCheckpoint(
+            work / "best.weights.h5",
+            monitor="val_accuracy",
+            mode="max",
+            save_best_only=True,
+            save_weights_only=True,
+            initial_value_threshold=best,
+        ),
+    ]
+
+
+def describe(options, task, loader, stores) -> None:
+    """Prints the model, the data and the plan."""
+    import keras
+
+    backbone = task.backbone
+    fill = loader.sizes["node"].sum() / (len(loader) * loader.batcher.budget["node"])
+    sizes = ", ".join(f"{len(store)} {split}" for split, store in stores.items())
+    report.say(
+        f"GGNN: H = {backbone.hidden_dim}, T = {backbone.num_steps}, "
+        f"P = {backbone.num_edge_types}, {task.count_params():,} parameters; "
+        f"backend {keras.backend.backend()}"
+    )
+    report.say(f"graphs: {sizes}")
+    report.say(
+        f"batches: {len(loader)} supergraphs of {loader.batcher.budget['node']} nodes, "
+        f"{100 * fill:.0f} % filled; plan: {loader.plan}"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    stores = {split: open_split(options.data, split) for split in ("train", "valid")}
+    train(options, stores)
+    report.say(f"model saved to {options.out}")

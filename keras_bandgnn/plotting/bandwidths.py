@@ -1,0 +1,52 @@
+"""`plot_bandwidths`: sizes and bandwidths of a set of graphs."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+
+def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) -> None:
+    """Draws Figure 1 of Balog et al. 2019 for a set of graphs.
+
+    Left: histograms of nodes and bandwidths. Middle: share of graphs below a
+    bandwidth. Right: histogram of nodes / bandwidth after reordering.
+
+    Args:
+        sizes: "nodes", "before" and "after" (bandwidths), int arrays [n].
+        path: File to write; its suffix decides the format.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Expected matplotlib to be installed for figures. Received: it is not. "
+            "Install it with pip install 'keras-bandgnn[plot]'."
+        ) from error
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    top = max(int(sizes["nodes"].max()), 2)
+    bins = np.geomspace(1, top, 40)
+    names = {"nodes": "nodes", "before": "bandwidth as given", "after": "reordered"}
+    for key, name in names.items():
+        values = np.maximum(sizes[key], 1)
+        left.hist(values, bins=bins, histtype="step", label=name)
+    left.set(xscale="log", xlabel="nodes, bandwidth", ylabel="graphs")
+    left.legend(fontsize="small")
+    share = np.arange(1, len(sizes["after"]) + 1) / len(sizes["after"])
+    for key in ("before", "after"):
+        middle.step(np.sort(sizes[key]), 100 * share, where="post", label=names[key])
+    middle.set(xscale="symlog", xlabel="bandwidth", ylabel="% of graphs up to it")
+    middle.set_ylim(0, 100)
+    middle.legend(fontsize="small")
+    ratio = sizes["nodes"] / np.maximum(sizes["after"], 1)
+    right.hist(np.minimum(ratio, 15), bins=np.arange(0.5, 16, 0.5))
+    right.axvline(3, color="black", linewidth=0.8)
+    right.set(xlabel="nodes / bandwidth, reordered", ylabel="graphs")
+    partial = Path(path).with_name(f".{Path(path).name}")
+    figure.savefig(partial, format=Path(path).suffix.lstrip(".") or "png", dpi=150)
+    os.replace(partial, path)
