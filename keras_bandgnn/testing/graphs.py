@@ -1,0 +1,41 @@
+"""Random typed graphs."""
+
+import numpy as np
+
+from keras_bandgnn.graph import Graph
+
+
+def random_graph(
+    rng: np.random.Generator,
+    num_nodes: int = 12,
+    num_edges: int | None = None,
+    num_types: int = 3,
+    num_ids: int = 10,
+    candidates: int = 3,
+) -> Graph:
+    """A graph with ids, a slot, candidates and a label; loops and repeats included.
+
+    Args:
+        rng: Source of randomness.
+        num_nodes: N.
+        num_edges: E, 3 N if omitted.
+        num_types: P.
+        num_ids: Ids of the node features "type" and "subtoken" are below it.
+        candidates: At most so many candidates.
+    """
+    count = 3 * num_nodes if num_edges is None else num_edges
+    chosen = rng.permutation(num_nodes)[: min(candidates, num_nodes)]
+    return Graph(
+        num_nodes,
+        senders=rng.integers(0, num_nodes, count),
+        receivers=rng.integers(0, num_nodes, count),
+        edge_type=rng.integers(0, num_types, count),
+        node={
+            "type": rng.integers(0, num_ids, num_nodes),
+            "subtoken": rng.integers(0, num_ids, (num_nodes, 3)),
+            "x": rng.normal(size=(num_nodes, 2)),
+        },
+        candidates=chosen,
+        label=int(rng.integers(len(chosen))),
+        slot=int(rng.integers(num_nodes)),
+    )

@@ -1,0 +1,18 @@
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of the public data sets (varmisuse/, ...); skips where absent."""
+    if "KB_DATA" in os.environ:
+        folder = Path(os.environ["KB_DATA"])
+        if folder.is_dir():
+            return folder
+        pytest.skip(f"KB_DATA={folder} is not a folder")
+    for parent in Path(__file__).resolve().parents:
+        if (parent / "shared" / "data").is_dir():
+            return parent / "shared" / "data"
+    pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")

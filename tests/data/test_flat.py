@@ -1,0 +1,218 @@
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import FlatGraphs, gather_rows
+
+
+def make_graph(seed, label_level="graph", **changes):
+    rng = np.random.default_rng(seed)
+    n, e = int(rng.integers(1, 9)), int(rng.integers(0, 20))
+    fields = {
+        "num_nodes": n,
+        "senders": rng.integers(0, n, e),
+        "receivers": rng.integers(0, n, e),
+        "edge_type": rng.integers(0, 4, e),
+        "node": {"x": rng.random((n, 3)), "type": rng.integers(0, 9, n)},
+        "edge": {"w": rng.random(e)},
+        "context": {"cell": rng.random((3, 3)), "charge": int(rng.integers(-2, 3))},
+        "candidates": rng.integers(0, n, 1 + seed % 3),
+        "label": 0,
+        "slot": 0 if seed % 2 else None,
+        "origin": rng.permutation(n),
+        "info": {"name": f"graph {seed}"},
+    }
+    if label_level == "node":
+        fields |= {"candidates": None, "label": rng.random((n, 2))}
+    return Graph(label_level=label_level, **{**fields, **changes})
+
+
+def assert_same(a, b):
+    """Equal but for the order of edges, which is by receiver in `a`."""
+    order = np.argsort(b.receivers, kind="stable")
+    assert (a.num_nodes, a.slot, a.label_level) == (b.num_nodes, b.slot, b.label_level)
+    for name in ("senders", "receivers", "edge_type"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name)[order])
+    for name in ("candidates", "label", "origin"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert (x is None) == (y is None)
+        if x is not None:
+            np.testing.assert_array_equal(x, y)
+            assert x.dtype == y.dtype and x.shape == y.shape
+            assert not x.flags.writeable
+    assert a.edge.keys() == b.edge.keys()
+    for name, value in b.edge.items():
+        np.testing.assert_array_equal(a.edge[name], value[order])
+    for kind in ("node", "context"):
+        assert getattr(a, kind).keys() == getattr(b, kind).keys()
+        for name, value in getattr(b, kind).items():
+            np.testing.assert_array_equal(getattr(a, kind)[name], value)
+            assert getattr(a, kind)[name].shape == value.shape
+    assert dict(a.info) == dict(b.info)
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_round_trip(level):
+    graphs = [make_graph(seed, level) for seed in range(12)]
+    flat = FlatGraphs.from_graphs(graphs)
+    assert len(flat) == 12 and flat.label_level == level
+    for a, b in zip(flat, graphs, strict=True):
+        assert_same(a, b)
+    assert_same(flat[-1], graphs[-1])
+    assert_same(pickle.loads(pickle.dumps(flat))[3], graphs[3])
+    with pytest.raises(IndexError, match=r"\[-12, 12\).*Received: 12"):
+        flat[12]
+
+
+def test_graphs_are_views_and_read_only():
+    flat = FlatGraphs.from_graphs([make_graph(seed) for seed in range(3)])
+    graph = flat[1]
+    for array, whole in (
+        (graph.senders, flat.senders),
+        (graph.node["x"], flat.node["x"]),
+        (graph.context["cell"], flat.context["cell"]),
+        (graph.label, flat.label),
+    ):
+        assert np.shares_memory(array, whole)
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+def test_the_caller_s_arrays_stay_writeable():
+    senders, receivers = np.zeros(1, np.int32), np.ones(1, np.int32)
+    FlatGraphs(np.array([2], np.int32), np.array([1], np.int32), senders, receivers)
+    senders[0] = 1
+
+
+def test_constructor_sorts_edges_with_their_features():
+    flat = FlatGraphs(
+        num_nodes=[2, 3],
+        num_edges=[2, 3],
+        senders=[0, 1, 0, 1, 2],
+        receivers=[1, 0, 2, 2, 0],
+        edge_type=[1, 2, 3, 4, 5],
+        edge={"w": [0.1, 0.2, 0.3, 0.4, 0.5]},
+        label=[1.5, 2.5],
+    )
+    assert flat.receivers.tolist() == [0, 1, 0, 2, 2]
+    assert flat.edge_type.tolist() == [2, 1, 5, 3, 4]
+    np.testing.assert_allclose(flat.edge["w"], [0.2, 0.1, 0.5, 0.3, 0.4])
+    assert flat[1].label == 2.5 and flat[0].candidates is None and flat[0].slot is None
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"senders": [0, 2]}, r"`senders` in \[0, num_nodes\).*2 here.*senders\[1\]=2"),
+        ({"num_edges": [1, 0]}, "`senders` to have 1 rows.*Received: 2"),
+        ({"node": {"x": [1, 2]}}, "`node/x` to have 3 rows.*Received: 2"),
+        ({"candidates": [0, 0]}, "Expected `num_candidates` with `candidates`"),
+        ({"slot": [5, -1]}, r"slot\[0\]=5"),
+        ({"label": [1]}, "`label/graph` to have 2 rows"),
+        ({"label_level": "edge"}, "'graph' or 'node'"),
+        ({"node": {"x": ["a", "b", "c"]}}, "array of numbers"),
+        ({"info": [{}]}, "`info` to have 2 rows"),
+    ],
+)
+def test_constructor_errors(changes, message):
+    fields = {
+        "num_nodes": [2, 1],
+        "num_edges": [2, 0],
+        "senders": [0, 1],
+        "receivers": [0, 0],
+    }
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        FlatGraphs(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"node": {"x": [[1.0]], "type": [1]}}, r"node\['x'\].*\[3\].*Received.*\[1\]"),
+        ({"node": {"type": [1]}}, r"node\['x'\]` to be float32.*Received: none"),
+        ({"node": {"x": [[1, 2, 3]], "type": [1]}}, "float32.*Received: int32"),
+        ({"candidates": None}, "`candidates` to be int32.*Received: none"),
+        ({"label": None}, "`label/graph` to be int32.*Received: none"),
+        ({"origin": None}, "`origin`"),
+        ({"edge": {}}, r"edge\['w'\]"),
+        ({"context": {"cell": np.eye(3), "charge": 1, "extra": 1}}, "to be none"),
+    ],
+)
+def test_graphs_that_disagree(changes, message):
+    fields = {
+        "num_nodes": 1,
+        "senders": [],
+        "receivers": [],
+        "edge_type": [],
+        "node": {"x": [[1.0, 2.0, 3.0]], "type": [1]},
+        "edge": {"w": np.zeros(0, np.float32)},
+        "candidates": [0],
+        "origin": [0],
+    }
+    odd = make_graph(1, **{**fields, **changes})
+    with pytest.raises(ValueError, match=f"(?s){message}") as error:
+        FlatGraphs.from_graphs([make_graph(0), make_graph(2), odd])
+    assert "in graph 2, as in graph 0" in str(error.value)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=8).flatmap(
+        lambda counts: st.tuples(
+            st.just(counts), st.lists(st.integers(0, len(counts) - 1), max_size=12)
+        )
+    )
+)
+def test_gather_rows(case):
+    counts, indices = case
+    ptr = np.concatenate([[0], np.cumsum(counts)])
+    expected = [row for i in indices for row in range(ptr[i], ptr[i + 1])]
+    assert gather_rows(ptr, np.array(indices, np.int64)).tolist() == expected
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(-6, 5), max_size=10))
+def test_take(indices):
+    graphs = [make_graph(seed) for seed in range(6)]
+    flat = FlatGraphs.from_graphs(graphs)
+    taken = flat.take(indices)
+    assert len(taken) == len(indices)
+    for graph, i in zip(taken, indices, strict=True):
+        assert_same(graph, graphs[i])
+    assert taken.spec() == flat.spec()
+
+
+def test_take_errors():
+    flat = FlatGraphs.from_graphs([make_graph(0)])
+    with pytest.raises(IndexError, match=r"Received: indices\[1\]=1"):
+        flat.take([0, 1])
+    with pytest.raises(IndexError, match="integer indices"):
+        flat.take([0.5])
+
+
+def test_concatenate_and_empty():
+    graphs = [make_graph(seed) for seed in range(5)]
+    empty = FlatGraphs.from_graphs([])
+    parts = [FlatGraphs.from_graphs(graphs[:2]), FlatGraphs.from_graphs(graphs[2:])]
+    joined = FlatGraphs.concatenate([empty, *parts])
+    for a, b in zip(joined, graphs, strict=True):
+        assert_same(a, b)
+    assert len(empty) == 0 and len(FlatGraphs.concatenate([empty])) == 0
+    with pytest.raises(ValueError, match="part 1, as in part 0"):
+        FlatGraphs.concatenate([joined, FlatGraphs.from_graphs([Graph(1, [], [])])])
+
+
+def test_import_stays_light():
+    code = (
+        "import sys, keras_bandgnn, keras_bandgnn.data\n"
+        "from keras_bandgnn.data import FlatGraphs, encode_program, read_varmisuse\n"
+        "heavy = {'keras', 'pyarrow', 'jax', 'torch'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,87 @@
+"""The public names are a contract: a change here is a change for users."""
+
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+
+import keras
+import pytest
+
+import keras_bandgnn
+
+PUBLIC = {
+    "keras_bandgnn": "Graph batch data layers models ops plotting preprocessing "
+    "primitives training",
+    "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore ProgramGraph RELATIONS "
+    "SLOT_LABEL StoreWriter encode_characters encode_program gather_rows hash_id "
+    "load_varmisuse open_store program_graphs python_files read_tree read_varmisuse "
+    "split_of split_subtokens varmisuse_split_files write_store write_varmisuse",
+    "keras_bandgnn.layers": "BandedMessagePassing CharacterEncoder GRUUpdate "
+    "NodeEncoder",
+    "keras_bandgnn.models": "Backbone GGNNBackbone NodeSelector Task list_presets",
+    "keras_bandgnn.preprocessing": "DynamicBatcher GraphLayer GraphLoader "
+    "GraphPreprocessor ProgramEncoder RCMKCompile ReachabilityFilter",
+    "keras_bandgnn.primitives": "Banded Edges Grouped Plan Primitive Segment "
+    "is_prepared prepare propagate",
+    "keras_bandgnn.training": "LinearDecay SelectionCrossentropy make_optimizer",
+}
+
+
+def modules():
+    found = ["keras_bandgnn"]
+    for info in pkgutil.walk_packages(keras_bandgnn.__path__, "keras_bandgnn."):
+        other = {"jax", "tensorflow", "torch"} - {keras.backend.backend()}
+        if info.name.rpartition(".")[2] in other or info.name.endswith("__main__"):
+            continue
+        found.append(info.name)
+    return found
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_public_names(module):
+    names = set(importlib.import_module(module).__all__) - {"__version__"}
+    assert names == set(PUBLIC[module].split())
+    for name in names:
+        assert getattr(importlib.import_module(module), name).__doc__
+
+
+@pytest.mark.parametrize("name", modules())
+def test_examples_in_docstrings(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} says nothing about itself"
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def run(code):
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_import_is_light():
+    heavy = "{'keras', 'scipy', 'pyarrow', 'rich'}"
+    code = f"import sys, keras_bandgnn; print({heavy} & set(sys.modules))"
+    assert run(code) == "set()"
+
+
+def test_keras_finds_the_classes_when_imported_first():
+    code = (
+        "import keras, keras_bandgnn\n"
+        "print(keras.saving.get_registered_object('keras_bandgnn>GRUUpdate'))"
+    )
+    assert "GRUUpdate" in run(code)
+
+
+def test_registered_names_are_a_file_format():
+    import keras_bandgnn.models  # noqa: F401 - registers the classes
+
+    for name in (
+        "BandedMessagePassing CharacterEncoder DynamicBatcher GGNNBackbone "
+        "GRUUpdate GraphPreprocessor LinearDecay NodeEncoder NodeSelector "
+        "ProgramEncoder RCMKCompile ReachabilityFilter SelectionCrossentropy"
+    ).split():
+        assert keras.saving.get_registered_object(f"keras_bandgnn>{name}"), name
