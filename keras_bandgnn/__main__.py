@@ -1,8 +1,6 @@
 """`python -m keras_bandgnn` is the `bandgnn` command."""
 
-import sys
-
-from keras_bandgnn.cli.main import main
+from keras_bandgnn.cli.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

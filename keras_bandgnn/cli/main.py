@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -70,24 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command.
-
-    Args:
-        arguments: The command line without the program's name; `sys.argv` if omitted.
-
-    Returns:
-        Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
-        wrong command line, 130 after Ctrl-C.
-    """
+def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     handler = interrupts.listen()
     try:
         choose_backend(options.backend)
         return int(options.run(options) or 0)
-    except KeyboardInterrupt:
-        print("\ninterrupted; run the same command again to go on", file=sys.stderr)
-        return 128 + signal.SIGINT
     except BrokenPipeError:
         # The reader of our output has seen enough.
         sys.stderr.close()
@@ -99,3 +88,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     finally:
         interrupts.restore(handler)
+
+
+def _report_interrupt() -> int:
+    print("\ninterrupted; run the same command again to go on", file=sys.stderr)
+    return 128 + signal.SIGINT
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command.
+
+    Args:
+        arguments: The command line without the program's name; `sys.argv` if omitted.
+
+    Returns:
+        Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
+        wrong command line, 130 after Ctrl-C.
+    """
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return _report_interrupt()
+
+
+def command() -> None:
+    """Runs a command as a process: ends it with the exit code of `main`."""
+    try:
+        code = _run(None)
+    except KeyboardInterrupt:
+        code = _report_interrupt()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Threads of a backend may still compute. To free what they use, as leaving
+        # this block or Python would, can crash: the process ends here.
+        os._exit(code)
+    sys.exit(code)

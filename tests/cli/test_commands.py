@@ -150,8 +150,8 @@ def test_help_and_usage(capsys):
 START = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from keras_bandgnn.cli.main import main
-sys.exit(main())
+from keras_bandgnn.cli.main import command
+command()
 """
 
 
