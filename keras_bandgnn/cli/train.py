@@ -130,6 +130,12 @@ def _limits(minutes: float | None):
             if time.monotonic() > self.end:
                 self.model.stop_training = True
 
+        def on_test_batch_end(self, batch, logs=None):
+            interrupts.check()
+
+        def on_epoch_end(self, epoch, logs=None):
+            interrupts.check()
+
     return Limits()
 
 
@@ -158,13 +164,15 @@ def train(options: argparse.Namespace, stores: dict):
     work = options.out.with_name(options.out.name + ".partial")
     data = {split: store.fingerprint for split, store in stores.items()}
     callbacks = [*_checkpoints(options, data, work), _limits(options.minutes)]
-    task.fit(
-        loader,
-        validation_data=graphs["valid"],
-        epochs=options.epochs,
-        callbacks=callbacks,
-        verbose=1 if sys.stdout.isatty() else 2,
-    )
+    with interrupts.deferred():
+        task.fit(
+            loader,
+            validation_data=graphs["valid"],
+            epochs=options.epochs,
+            callbacks=callbacks,
+            verbose=1 if sys.stdout.isatty() else 2,
+        )
+    interrupts.check()
     best = work / "best.weights.h5"
     if best.is_file():
         task.load_weights(best)
