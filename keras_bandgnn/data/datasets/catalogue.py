@@ -1,0 +1,281 @@
+"""What is known about each data set: forms, official addresses, checksums."""
+
+from keras_bandgnn.data.datasets.download import Remote
+from keras_bandgnn.data.datasets.planetoid_files import PLANETOID_BLOBS
+from keras_bandgnn.data.datasets.sources import Dataset, Form
+
+_PICKLE = (
+    "It is a pickle, which can run code when it is read. Convert it where you trust "
+    "it: save its arrays with numpy.savez and pass path=, or use the SMILES."
+)
+_DEEPCHEM = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/"
+_FIGSHARE = "https://ndownloader.figshare.com/files/"
+_PLANETOID = (
+    "https://raw.githubusercontent.com/kimiyoung/planetoid/"
+    "af6abf468a772cc055bec88c52e4d6f51b7c37e3/data/"
+)
+_GNN_BENCHMARK = (
+    "https://raw.githubusercontent.com/shchur/gnn-benchmark/"
+    "1e72912a0810cdf27ae54fd589a3b43358a2b161/data/npz/"
+)
+_AFLOW = (
+    "http://aflow.org/API/aflux/v1.0/?enthalpy_formation_atom(*),Egap(*),"
+    "Egap_type(*),dft_type(*),ldau_type(*),energy_cutoff(*),energy_atom(*),density(*),"
+    "geometry,positions_fractional,compound,$paging(0)"
+)
+
+
+def _qm9() -> Dataset:
+    return Dataset(
+        "qm9",
+        "small organic molecules with 3D positions and quantum-chemical targets",
+        "133,885 (130,831 without those in doubt), 18 atoms",
+        "regression of 12 or more targets",
+        "CC0",
+        forms=(
+            Form("qm9:read_npz", {"npz": "qm9*.npz"}),
+            Form("qm9:read_bond_graphs", {"part": "*.jsonl.gz"}),
+            Form("qm9_raw:read_xyz", {"tar": "dsgdb9nsd.xyz.tar.bz2"}),
+            Form("qm9_raw:read_sdf", {"sdf": "gdb9.sdf", "csv": "gdb9.sdf.csv"}),
+        ),
+        downloads=(
+            Remote(
+                "dsgdb9nsd.xyz.tar.bz2",
+                _FIGSHARE + "3195389",
+                "md5:ad1ebd51ee7f5b3a6e32e974e5d54012",
+            ),
+            Remote(
+                "uncharacterized.txt",
+                _FIGSHARE + "3195404",
+                "md5:a361887bacb427b8a0ce7903d92a53b4",
+            ),
+        ),
+    )
+
+
+def _zinc() -> Dataset:
+    return Dataset(
+        "zinc",
+        "drug-like molecules with penalised logP",
+        "12,000, 23 heavy atoms",
+        "regression",
+        "free to use (ZINC)",
+        forms=(
+            Form("molecules:read_zinc_npz", {"npz": "zinc*.npz"}),
+            Form("molecules:read_csv", {"csv": "zinc*.csv.gz"}),
+            Form("molecules:read_csv", {"csv": "zinc*.csv"}),
+        ),
+        refused={
+            "*.pickle": _PICKLE,
+            "*.pkl": _PICKLE,
+            "molecules.zip": "It holds pickles. " + _PICKLE,
+        },
+    )
+
+
+def _molecule_net(
+    name: str, file: str, summary: str, graphs: str, task: str
+) -> Dataset:
+    return Dataset(
+        name,
+        summary,
+        graphs,
+        task,
+        "as in DeepChem (MIT)",
+        forms=(
+            Form("molecules:read_npz", {"npz": f"{name}*.npz"}),
+            Form("molecules:read_csv", {"csv": file}),
+            Form("molecules:read_csv", {"csv": f"{name}*.csv.gz"}),
+            Form("molecules:read_csv", {"csv": f"{name}*.csv"}),
+        ),
+        downloads=(Remote(file, _DEEPCHEM + file),),
+    )
+
+
+def _planetoid(name: str, graphs: str) -> Dataset:
+    parts = {part: f"ind.{name}.{part}" for part in PLANETOID_BLOBS[name]}
+    roles = {part.removesuffix(".index"): file for part, file in parts.items()}
+    return Dataset(
+        name,
+        "citations between papers, Planetoid split",
+        graphs,
+        "node classification",
+        "MIT (repository)",
+        forms=(
+            Form("node_graphs:read_npz", {"npz": f"{name}.npz"}),
+            Form("node_graphs:read_npz", {"npz": f"{name}_partial_features.npz"}),
+            Form("node_graphs:read_planetoid", roles),
+        ),
+        downloads=tuple(
+            Remote(file, _PLANETOID + file, f"git:{PLANETOID_BLOBS[name][part]}")
+            for part, file in parts.items()
+        ),
+    )
+
+
+def _gnn_benchmark(
+    name: str, file: str, blob: str, summary: str, graphs: str
+) -> Dataset:
+    return Dataset(
+        name,
+        summary,
+        graphs,
+        "node classification",
+        "MIT (repository)",
+        forms=(
+            Form("node_graphs:read_npz", {"npz": f"{name}.npz"}),
+            Form("node_graphs:read_npz", {"npz": file}),
+        ),
+        downloads=(Remote(file, _GNN_BENCHMARK + file, f"git:{blob}"),),
+    )
+
+
+def _crystals(name: str, summary: str, graphs: str, licence: str) -> Dataset:
+    form = Form("crystals:read_npz", {"npz": f"{name}*.npz"})
+    return Dataset(name, summary, graphs, "regression of energies", licence, (form,))
+
+
+def _aflow() -> Dataset:
+    return Dataset(
+        "aflow",
+        "crystals with formation enthalpies and band gaps",
+        "as many as AFLOW has at the time",
+        "regression",
+        "see aflow.org",
+        forms=(
+            Form("aflow:read", {"json": "aflow*.json"}),
+            Form("aflow:read", {"csv": "aflow*.csv"}),
+            Form("aflow:read_ase_db", {"db": "*.db"}),
+        ),
+        downloads=(Remote("aflow.json", _AFLOW),),
+    )
+
+
+def _malnet() -> Dataset:
+    address = "http://malnet.cc.gatech.edu/"
+    return Dataset(
+        "malnet_tiny",
+        "call graphs of Android programs, benign and of four kinds of malware",
+        "5,000, up to 5,000 nodes",
+        "classification, 5 types",
+        "see mal-net.org",
+        forms=(
+            Form(
+                "malnet:read",
+                {
+                    "graphs": "malnet-graphs-tiny",
+                    "train": "split_info_tiny/type/train.txt",
+                },
+            ),
+        ),
+        downloads=(
+            Remote(
+                "malnet-graphs-tiny.tar.gz",
+                address + "graph-data/malnet-graphs-tiny.tar.gz",
+            ),
+            Remote("split_info_tiny.zip", address + "split-info/split_info_tiny.zip"),
+        ),
+    )
+
+
+_ALL = (
+    _qm9(),
+    _zinc(),
+    _molecule_net(
+        "esol",
+        "delaney-processed.csv",
+        "solubility in water",
+        "1,128, 13 heavy atoms",
+        "regression",
+    ),
+    _molecule_net(
+        "freesolv",
+        "SAMPL.csv",
+        "hydration free energy, kcal/mol",
+        "642, 9 heavy atoms",
+        "regression",
+    ),
+    _molecule_net(
+        "lipo",
+        "Lipophilicity.csv",
+        "lipophilicity, logD",
+        "4,200, 27 heavy atoms",
+        "regression",
+    ),
+    _molecule_net(
+        "bbbp",
+        "BBBP.csv",
+        "passage of the blood-brain barrier",
+        "about 2,040, 24 heavy atoms",
+        "binary classification",
+    ),
+    _molecule_net(
+        "bace",
+        "bace.csv",
+        "inhibitors of beta-secretase 1",
+        "1,513, 34 heavy atoms",
+        "binary classification",
+    ),
+    _molecule_net(
+        "hiv",
+        "HIV.csv",
+        "inhibition of HIV replication",
+        "about 41,100, 26 heavy atoms",
+        "binary classification",
+    ),
+    _molecule_net(
+        "tox21",
+        "tox21.csv.gz",
+        "toxicity in twelve assays",
+        "about 7,830, 19 heavy atoms",
+        "12 binary tasks with gaps",
+    ),
+    _planetoid("cora", "1, with 2,708 nodes and 10,556 edges"),
+    _planetoid("citeseer", "1, with 3,327 nodes and 9,104 edges"),
+    _planetoid("pubmed", "1, with 19,717 nodes and 88,648 edges"),
+    _gnn_benchmark(
+        "amazon_photo",
+        "amazon_electronics_photo.npz",
+        "97323743cb56aca9dd611f5b4b46862c1c9c6bd9",
+        "photo articles bought together",
+        "1, with 7,650 nodes",
+    ),
+    _gnn_benchmark(
+        "amazon_computers",
+        "amazon_electronics_computers.npz",
+        "8120e4148a330b3fafe37c4476823302d9d834b9",
+        "computer articles bought together",
+        "1, with 13,752 nodes",
+    ),
+    _gnn_benchmark(
+        "coauthor_cs",
+        "ms_academic_cs.npz",
+        "9bdd7da943d86b74297e8d32e99eb64245b52835",
+        "authors of papers in computer science",
+        "1, with 18,333 nodes",
+    ),
+    _gnn_benchmark(
+        "coauthor_physics",
+        "ms_academic_phy.npz",
+        "8d8bc12e29aa67f6753a712080eae81079bd7d01",
+        "authors of papers in physics",
+        "1, with 34,493 nodes",
+    ),
+    _crystals(
+        "carbon24",
+        "carbon crystals at 10 GPa",
+        "4,062 here, 9 atoms",
+        "Materials Cloud 2020.0026",
+    ),
+    _crystals("perov5", "cubic perovskites", "7,572 here, 5 atoms", "MIT (repository)"),
+    _crystals(
+        "mlearn",
+        "supercells of six elements, with forces",
+        "1,041 here, 58 atoms",
+        "BSD-3-Clause",
+    ),
+    _aflow(),
+    _malnet(),
+)
+DATASETS: dict[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
+"""The data sets of fixed names."""

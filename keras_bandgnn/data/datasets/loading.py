@@ -1,0 +1,88 @@
+"""`load`: a public data set as graphs, by its name."""
+
+import importlib
+import inspect
+import os
+from typing import Any
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.datasets.parts import SPLITS, take_split
+from keras_bandgnn.data.datasets.registry import find_dataset
+from keras_bandgnn.data.datasets.sources import locate
+from keras_bandgnn.data.flat import FlatGraphs
+
+
+def load(
+    name: str,
+    split: str | None = None,
+    path: str | os.PathLike | None = None,
+    cache: str | os.PathLike | None = None,
+    download: bool = True,
+    progress: bool = True,
+    **options: Any,
+) -> FlatGraphs:
+    r"""Loads a public data set.
+
+    Its files are taken from `path`, else from the cache, else from their official
+    address. They are read as data: no pickle is loaded and nothing in them is run.
+
+    Graph sets with fixed splits have the context feature `split` (0 train, 1 valid,
+    2 test) when they are loaded whole. Node sets are one graph, with `label_level`
+    `"node"` and the node features `train_mask`, `valid_mask`, `test_mask` where the
+    split is published.
+
+    Args:
+        name: Such as `"qm9"`, `"cora"`, `"tu:MUTAG"`, `"ogb:ogbg-molhiv"`; see
+            `list_datasets`.
+        split: `"train"`, `"valid"` or `"test"`; all graphs if None.
+        path: A file, an archive or a folder in any of the forms that are read.
+        cache: Folder of all data sets; `$KERAS_BANDGNN_DATA` or
+            `~/.cache/keras_bandgnn` if omitted.
+        download: Whether to download what is not there.
+        progress: Whether to draw a bar when something takes over two seconds.
+        **options: Options of the form that is read, such as `target="gap"` or
+            `edges="full"`.
+
+    Returns:
+        The graphs, as flat arrays.
+
+    Raises:
+        ValueError: If the name, the split, an option or a file is wrong.
+        FileNotFoundError: If the files are not there and are not to be downloaded.
+        ConnectionError: If they cannot be downloaded; the message says what to put
+            where.
+
+    Example:
+    >>> from pathlib import Path
+    >>> Path("PAIRS_A.txt").write_text("1, 2\n2, 1\n3, 4\n4, 3\n") and None
+    >>> Path("PAIRS_graph_indicator.txt").write_text("1\n1\n2\n2\n") and None
+    >>> Path("PAIRS_graph_labels.txt").write_text("1\n-1\n") and None
+    >>> graphs = load("tu:PAIRS", path=".")
+    >>> len(graphs), graphs.label.tolist()
+    (2, [1, 0])
+    """
+    dataset = find_dataset(name)
+    one_of("split", split, (None, *SPLITS))
+    form, files = locate(dataset, path, cache, download, progress)
+    module, _, function = form.reader.partition(":")
+    read = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    _check_options(name, read, options)
+    options = {**form.options, **options}
+    graphs = read(files, split=split, progress=progress, **options)
+    return graphs if split is None else take_split(name, graphs, split)
+
+
+def _check_options(name: str, read: Any, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(read).parameters.values()
+    known = [
+        p.name
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.name not in ("split", "progress")
+    ]
+    for option in options:
+        if option not in known:
+            raise ValueError(
+                f"Expected options of this form of {name!r}, "
+                f"{', '.join(known) or 'which has none'}. "
+                f"Received: {option}={options[option]!r}."
+            )

@@ -1,0 +1,114 @@
+"""Sets of the Open Graph Benchmark, in the csv form in which they are published."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from keras_bandgnn.data.datasets.parts import SPLITS, both_ways
+from keras_bandgnn.data.datasets.tables import read_matrix
+from keras_bandgnn.data.flat import FlatGraphs
+
+_NODE_SPLITS = ("train_mask", "valid_mask", "test_mask")
+
+
+def read(
+    files: Mapping[str, Path],
+    *,
+    split: str | None,
+    progress: bool,
+    inverse_edges: bool = False,
+    scheme: str | None = None,
+) -> FlatGraphs:
+    """Reads `raw/*.csv.gz` and `split/<scheme>/*.csv.gz`.
+
+    Args:
+        files: `{"edges": path of raw/edge.csv.gz, ...}`; the others lie beside it.
+        split: Not used; the split is in the files.
+        progress: Not used.
+        inverse_edges: Whether to add the reverse of each edge. `load` sets it as the
+            benchmark does for each of its sets.
+        scheme: Name of the folder in `split`; needed if there are several.
+
+    Returns:
+        `feature` of nodes [N, F] and edges [E, F], int32 or float32 as in the files,
+        and further files `node_<name>`, `edge_<name>` as `<name>`. Node label int32
+        [N] or [N, T] with masks, for one graph; else graph label [n] or [n, T] with
+        context `split`. Missing labels are NaN.
+
+    Raises:
+        ValueError: If files disagree in length.
+    """
+    raw = files["edges"].parent
+
+    def table(name: str) -> np.ndarray | None:
+        path = raw / f"{name}.csv.gz"
+        return read_matrix(path, path.name) if path.exists() else None
+
+    num_nodes = table("num-node-list")[:, 0]
+    num_edges = table("num-edge-list")[:, 0]
+    ends = table("edge").reshape(-1, 2)
+    node = _features(raw, "node", table("node-feat"), int(num_nodes.sum()))
+    edge = _features(raw, "edge", table("edge-feat"), int(num_edges.sum()))
+    senders, receivers = ends[:, 0], ends[:, 1]
+    if inverse_edges:
+        senders, receivers, *repeated = both_ways(senders, receivers, *edge.values())
+        edge, num_edges = dict(zip(edge, repeated, strict=True)), 2 * num_edges
+    label, level = table("node-label"), "node"
+    if label is None:
+        label, level = table("graph-label"), "graph"
+    splits = _splits(raw.parent / "split", scheme)
+    context = {}
+    if splits is not None and level == "node":
+        for mask, ids in zip(_NODE_SPLITS, splits, strict=True):
+            node[mask] = np.zeros(int(num_nodes.sum()), np.int32)
+            node[mask][ids] = 1
+    elif splits is not None:
+        context["split"] = np.full(len(num_nodes), -1, np.int32)
+        for code, ids in enumerate(splits):
+            context["split"][ids] = code
+    if label is not None and label.shape[1] == 1:
+        label = label[:, 0]
+    return FlatGraphs(
+        num_nodes=num_nodes,
+        num_edges=num_edges,
+        senders=senders,
+        receivers=receivers,
+        node=node,
+        edge=edge,
+        context=context,
+        label=label,
+        label_level=level,
+    )
+
+
+def _features(
+    raw: Path, level: str, feature: np.ndarray | None, count: int
+) -> dict[str, np.ndarray]:
+    found = {} if feature is None else {"feature": feature}
+    for path in sorted(raw.glob(f"{level}_*.csv.gz")):
+        name = path.name.removesuffix(".csv.gz").removeprefix(f"{level}_")
+        values = read_matrix(path, path.name)
+        found[name] = values[:, 0] if values.shape[1] == 1 else values
+    for name, values in found.items():
+        if len(values) != count:
+            raise ValueError(
+                f"Expected {count} rows of the {level} feature {name!r}. Received: "
+                f"{len(values)}. Get the set again."
+            )
+    return found
+
+
+def _splits(folder: Path, scheme: str | None) -> list[np.ndarray] | None:
+    names = sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
+    if not names and scheme is None:
+        return None
+    if scheme is None and len(names) == 1:
+        (scheme,) = names
+    if scheme not in names:
+        raise ValueError(
+            f"Expected `scheme` to be one of the folders {names} in {folder}. "
+            f"Received: scheme={scheme!r}."
+        )
+    paths = [folder / scheme / f"{name}.csv.gz" for name in SPLITS]
+    return [read_matrix(path, path.name).reshape(-1).astype(np.int64) for path in paths]

@@ -1,0 +1,170 @@
+"""Pieces that the readers share: edges both ways, all pairs, splits and targets."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import pointers
+
+SPLITS = ("train", "valid", "test")
+
+
+def both_ways(
+    senders: np.ndarray, receivers: np.ndarray, *features: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Follows each edge by its reverse, which has the same features.
+
+    Args:
+        senders: int [E].
+        receivers: int [E].
+        *features: [E, ...].
+
+    Returns:
+        Senders and receivers [2 E], and the features [2 E, ...].
+
+    Example:
+    >>> both_ways(np.array([0, 1]), np.array([1, 2]))[0].tolist()
+    [0, 1, 1, 2]
+    """
+    ends = np.stack([senders, receivers], axis=1)
+    repeated = [np.repeat(feature, 2, axis=0) for feature in features]
+    return ends.ravel(), ends[:, ::-1].ravel(), *repeated
+
+
+def undirected(
+    senders: np.ndarray, receivers: np.ndarray, num_nodes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Makes the edges of one graph undirected: both ways, no loops, no repeats.
+
+    Returns:
+        Senders and receivers, sorted by receiver and then by sender.
+
+    Example:
+    >>> undirected(np.array([0, 1, 2]), np.array([1, 0, 2]), 3)
+    (array([1, 0]), array([0, 1]))
+    """
+    keep = senders != receivers
+    senders, receivers = senders[keep].astype(np.int64), receivers[keep]
+    forth = receivers * np.int64(num_nodes) + senders
+    back = senders * num_nodes + receivers
+    key = np.unique(np.concatenate([forth, back]))
+    return key % num_nodes, key // num_nodes
+
+
+def all_pairs(
+    num_nodes: np.ndarray,
+    num_edges: np.ndarray,
+    senders: np.ndarray,
+    receivers: np.ndarray,
+    edge_type: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Connects every node of a graph with every other one, both ways.
+
+    Args:
+        num_nodes: int [n], nodes of each graph.
+        num_edges: int [n], bonds of each graph, both ways.
+        senders: int [sum of num_edges].
+        receivers: int [sum of num_edges].
+        edge_type: int [sum of num_edges], above 0.
+
+    Returns:
+        `num_edges`, `senders`, `receivers` (sorted), `edge_type` of all pairs; the
+        type is 0 where there is no bond.
+
+    Example:
+    >>> one = np.array([1])
+    >>> pairs = all_pairs(np.array([3]), one, one * 0, one, one * 2)
+    >>> pairs["senders"].tolist(), pairs["edge_type"].tolist()
+    ([1, 2, 0, 2, 0, 1], [0, 0, 2, 0, 0, 0])
+    """
+    num_nodes = num_nodes.astype(np.int64)
+    pairs = num_nodes * (num_nodes - 1)
+    start = pointers(pairs)
+    others = np.repeat(num_nodes - 1, pairs)
+    within = np.arange(start[-1]) - np.repeat(start[:-1], pairs)
+    receiver = within // np.maximum(others, 1)
+    sender = within - receiver * others
+    sender += sender >= receiver
+    kind = np.zeros(len(sender), np.int32)
+    graph = np.repeat(np.arange(len(num_nodes)), num_edges)
+    before = np.asarray(senders, np.int64) - (senders > receivers)
+    kind[start[graph] + receivers * (num_nodes[graph] - 1) + before] = edge_type
+    return {
+        "num_edges": pairs,
+        "senders": sender,
+        "receivers": receiver,
+        "edge_type": kind,
+    }
+
+
+def pick_targets(
+    table: Mapping[str, np.ndarray], target: str | Sequence[str] | None
+) -> np.ndarray:
+    """Returns the columns to be predicted.
+
+    Args:
+        table: Columns [n] by name.
+        target: A name, several names, or None for all columns.
+
+    Returns:
+        [n] for one name, [n, T] otherwise.
+
+    Raises:
+        ValueError: If there is no such column.
+
+    Example:
+    >>> table = {"mu": np.array([1.0, 2.0]), "gap": np.array([3.0, 4.0])}
+    >>> pick_targets(table, ["gap", "mu"]).tolist()
+    [[3.0, 1.0], [4.0, 2.0]]
+    """
+    names = [target] if isinstance(target, str) else list(target or table)
+    for name in names:
+        if name not in table:
+            raise ValueError(
+                f"Expected `target` among {', '.join(map(repr, table))}. "
+                f"Received: target={name!r}."
+            )
+    if isinstance(target, str):
+        return np.asarray(table[target])
+    return np.stack([table[name] for name in names], axis=1)
+
+
+def without_split(graphs: FlatGraphs) -> FlatGraphs:
+    """The same graphs without the context feature `split`."""
+    columns = graphs.columns()
+    del columns["context/split"]
+    return FlatGraphs.from_columns(columns, graphs.info)
+
+
+def take_split(name: str, graphs: FlatGraphs, split: str) -> FlatGraphs:
+    """Returns the graphs of a split.
+
+    Args:
+        name: Name of the data set in errors.
+        graphs: All graphs, with the context feature `split`: 0, 1 or 2.
+        split: `"train"`, `"valid"` or `"test"`.
+
+    Raises:
+        ValueError: If the data set has no splits of graphs, or none of this name.
+    """
+    if graphs.label_level == "node":
+        masks = [k for k in graphs.node if k.endswith("_mask")]
+        raise ValueError(
+            f"Expected split=None for {name!r}: it is one graph, and its splits are "
+            f"of nodes. Received: split={split!r}. Load it whole and use the node "
+            f"features {masks}."
+        )
+    if "split" not in graphs.context:
+        raise ValueError(
+            f"Expected split=None for {name!r}: these files have no splits. Received: "
+            f"split={split!r}. Load all graphs and choose with graphs.take(indices)."
+        )
+    chosen = np.flatnonzero(graphs.context["split"] == SPLITS.index(split))
+    if not chosen.size:
+        have = np.unique(graphs.context["split"])
+        raise ValueError(
+            f"Expected graphs of the split {split!r} of {name!r}. Received: only "
+            f"{', '.join(SPLITS[i] for i in have)}. Get the missing file."
+        )
+    return without_split(graphs.take(chosen))

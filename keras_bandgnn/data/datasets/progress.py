@@ -1,0 +1,44 @@
+"""A progress bar for work that takes more than two seconds."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+_QUIET_SECONDS = 2.0
+
+
+@contextlib.contextmanager
+def progress_bar(
+    title: str, total: int | None, shown: bool
+) -> Iterator[Callable[[int], None]]:
+    """Yields a function that takes how much more is done; draws on standard error.
+
+    Args:
+        title: What is going on.
+        total: All there is to do; None if unknown.
+        shown: Whether to draw at all.
+
+    Example:
+    >>> with progress_bar("Reading", 3, shown=True) as advance:
+    ...     advance(1)
+    """
+    start, done, bar, task = time.monotonic(), 0, None, None
+
+    def advance(more: int) -> None:
+        nonlocal done, bar, task
+        done += more
+        if bar is None and shown and time.monotonic() - start > _QUIET_SECONDS:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            bar = Progress(console=Console(stderr=True), transient=True)
+            bar.start()
+            task = bar.add_task(title, total=total)
+        if bar is not None:
+            bar.update(task, completed=done)
+
+    try:
+        yield advance
+    finally:
+        if bar is not None:
+            bar.stop()

@@ -1,0 +1,219 @@
+"""QM9 as arrays (npz) and as bond graphs (tf-gnn-samples)."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.datasets.parts import (
+    SPLITS,
+    all_pairs,
+    both_ways,
+    pick_targets,
+)
+from keras_bandgnn.data.datasets.progress import progress_bar
+from keras_bandgnn.data.flat import FlatGraphs
+
+# value = slope * stored + offset, of the z-scores in the tf-gnn-samples files.
+_SCALES = {
+    "mu": (1.5034491, 2.6729935),
+    "alpha": (8.1729473, 75.280871),
+    "homo": (0.021966663, -0.24021017),
+    "lumo": (0.046849222, 0.011836091),
+    "gap": (0.047191525, 0.25204612),
+    "r2": (280.4726, 1189.4092),
+    "zpve": (0.033135679, 0.14909115),
+    "u0_atom": (238.05798, -1755.2853),
+    "u298_atom": (240.16606, -1765.9964),
+    "h298_atom": (241.87458, -1776.0917),
+    "g298_atom": (219.02496, -1633.5396),
+    "cv": (4.0674923, 31.620469),
+}
+_STORED = (*_SCALES, "omega1")
+
+
+def molecules(
+    num_nodes: np.ndarray,
+    bonds: Mapping[str, np.ndarray],
+    edges: str,
+    node: Mapping[str, np.ndarray],
+    label: np.ndarray,
+    ids: np.ndarray,
+    split: np.ndarray | None = None,
+) -> FlatGraphs:
+    """Builds the graphs of any form of QM9.
+
+    Args:
+        num_nodes: int [n].
+        bonds: `num_edges` [n], `senders`, `receivers`, `edge_type`, each bond once.
+        edges: `"bonds"`, or `"full"` for all pairs of atoms.
+        node: Node features [N, ...].
+        label: [n] or [n, T].
+        ids: int [n], numbers of the molecules in GDB-9, from 1.
+        split: int [n], 0 to 2.
+    """
+    one_of("edges", edges, ("bonds", "full"))
+    ends = (bonds["senders"], bonds["receivers"], bonds["edge_type"])
+    senders, receivers, kind = both_ways(*(e.astype(np.int64) for e in ends))
+    both = {
+        "num_edges": 2 * bonds["num_edges"],
+        "senders": senders,
+        "receivers": receivers,
+        "edge_type": kind,
+    }
+    return FlatGraphs(
+        num_nodes=num_nodes,
+        **(both if edges == "bonds" else all_pairs(num_nodes, **both)),
+        node=node,
+        context={} if split is None else {"split": split},
+        label=label,
+        info=[{"gdb": int(i)} for i in ids],
+    )
+
+
+def read_npz(
+    files: Mapping[str, Path],
+    *,
+    split: str | None,
+    progress: bool,
+    target: str | Sequence[str] | None = "u0_atom",
+    edges: str = "bonds",
+) -> FlatGraphs:
+    """Reads the npz form: positions, bonds and targets in physical units.
+
+    Args:
+        files: `{"npz": path}`.
+        split: Not used; the split is in the file.
+        progress: Not used.
+        target: A name, names, or None for all; see `qm9_targets.UNITS`, and
+            `"u0_hartree"`, `"u0_atomization_ev"` (eV).
+        edges: `"bonds"` (type 1 single, 2 double, 3 triple, 4 aromatic), or `"full"`:
+            all pairs, type 0 where there is no bond.
+
+    Returns:
+        Node features `atomic_number` int32 [N] and `position` float32 [N, 3] in
+        Angstrom; label [n] or [n, T]; context `split`.
+    """
+    with np.load(files["npz"], allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    table = dict(zip(arrays["target_names"], arrays["targets"].T, strict=True))
+    table |= {k: arrays[k] for k in ("u0_hartree", "u0_atomization_ev")}
+    bonds = {
+        "num_edges": np.diff(arrays["edge_ptr"]),
+        "senders": arrays["edge_index"][0],
+        "receivers": arrays["edge_index"][1],
+        "edge_type": arrays["bond_type"],
+    }
+    return molecules(
+        np.diff(arrays["node_ptr"]),
+        bonds,
+        edges,
+        {"atomic_number": arrays["z"], "position": arrays["pos"]},
+        pick_targets({str(k): v for k, v in table.items()}, target),
+        arrays["gdb_id"],
+        arrays["split"],
+    )
+
+
+def read_bond_graphs(
+    files: Mapping[str, Path],
+    *,
+    split: str | None,
+    progress: bool,
+    target: str | Sequence[str] | None = "u0_atom",
+    edges: str = "bonds",
+    normalised: bool = False,
+) -> FlatGraphs:
+    """Reads `train.jsonl.gz`, `valid.jsonl.gz`, `test.jsonl.gz` of tf-gnn-samples.
+
+    Args:
+        files: `{"part": path}`, one of the files; the others lie beside it.
+        split: Read this file alone; all that are there if None.
+        progress: Whether to draw a bar.
+        target: A name, names, or None for all; see `qm9_targets.UNITS`. `"omega1"`
+            is there with `normalised` alone.
+        edges: As in `read_npz`.
+        normalised: Whether to keep the z-scores of the files instead of undoing the
+            scaling.
+
+    Returns:
+        Node features `atomic_number` int32 [N] and `feature` float32 [N, 15] (one-hot
+        element, atomic number, charge, flags of the atom); context `split`.
+    """
+    folder = files["part"].parent
+    wanted = [split] if split else list(SPLITS)
+    found = [s for s in wanted if (folder / f"{s}.jsonl.gz").exists()]
+    if not found:
+        raise FileNotFoundError(
+            f"Expected {folder / f'{split}.jsonl.gz'}. Received: it is not there. "
+            "Get it from github.com/microsoft/tf-gnn-samples (data/qm9), or take "
+            "another split."
+        )
+    parts = []
+    with progress_bar("Reading QM9", len(found), progress) as advance:
+        for name in found:
+            parts.append(_jsonl(folder / f"{name}.jsonl.gz"))
+            advance(1)
+    joined = {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
+    table = dict(zip(_STORED, joined["targets"].T, strict=True))
+    if not normalised:
+        table = {k: a * table[k] + b for k, (a, b) in _SCALES.items()}
+    number = np.repeat([SPLITS.index(s) for s in found], [len(p["ids"]) for p in parts])
+    feature = joined["node"]
+    return molecules(
+        joined["num_nodes"],
+        {k: joined[k] for k in ("num_edges", "senders", "receivers", "edge_type")},
+        edges,
+        {"atomic_number": feature[:, 5].astype(np.int32), "feature": feature},
+        pick_targets(table, target),
+        joined["ids"],
+        number,
+    )
+
+
+def _jsonl(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a file, by Arrow's parser: nested lists, flattened."""
+    import pyarrow as pa
+    import pyarrow.json
+
+    schema = pa.schema(
+        {
+            "targets": pa.list_(pa.list_(pa.float64())),
+            "graph": pa.list_(pa.list_(pa.int64())),
+            "id": pa.string(),
+            "node_features": pa.list_(pa.list_(pa.float64())),
+        }
+    )
+    options = pyarrow.json.ParseOptions(
+        explicit_schema=schema, unexpected_field_behavior="ignore"
+    )
+    try:
+        table = pyarrow.json.read_json(path, parse_options=options).combine_chunks()
+        columns = {k: table[k].combine_chunks() for k in schema.names}
+        flat = {
+            k: columns[k].flatten().flatten().to_numpy(zero_copy_only=False)
+            for k in ("targets", "graph", "node_features")
+        }
+        count = {
+            k: columns[k].value_lengths().to_numpy(zero_copy_only=False)
+            for k in ("graph", "node_features")
+        }
+        bonds = flat["graph"].reshape(-1, 3)
+        return {
+            "num_nodes": count["node_features"],
+            "num_edges": count["graph"],
+            "senders": bonds[:, 0],
+            "edge_type": bonds[:, 1],
+            "receivers": bonds[:, 2],
+            "node": flat["node_features"].reshape(-1, 15),
+            "targets": flat["targets"].reshape(-1, len(_STORED)),
+            "ids": np.array(
+                [int(i.partition(":")[2]) for i in columns["id"].to_pylist()]
+            ),
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"Expected {path} to hold a molecule per line, with graph, node_features "
+            f"[n][15], targets [13][1] and id. Received: {error}. Get it again."
+        ) from error

@@ -1,0 +1,165 @@
+"""Crystals: arrays, answers of AFLOW's search interface, databases of ASE."""
+
+import json
+import sqlite3
+
+import numpy as np
+import pytest
+
+from keras_bandgnn.data.datasets.loading import load
+
+# The layout of an answer: lists, as of the search interface; silver chloride, and a
+# hexagonal cell.
+ENTRIES = [
+    {
+        "compound": "Ag1Cl1",
+        "auid": "aflow:1",
+        "aurl": "aflowlib.duke.edu:AFLOWDATA/ICSD_WEB/FCC/Ag1Cl1_ICSD_1",
+        "enthalpy_formation_atom": -0.6,
+        "Egap": 0.9,
+        "geometry": [4, 4, 4, 60, 60, 60],
+        "positions_fractional": [[0, 0, 0], [0.5, 0.5, 0.5]],
+    },
+    {
+        "compound": "Mg2",
+        "auid": "aflow:2",
+        "enthalpy_formation_atom": 0.0,
+        "Egap": None,
+        "geometry": [3.2, 3.2, 5.2, 90, 90, 120],
+        "positions_fractional": [
+            [0.3333333, 0.6666667, 0.25],
+            [0.6666667, 0.3333333, 0.75],
+        ],
+    },
+]
+
+
+def aflow(folder, entries):
+    (folder / "aflow.json").write_text(json.dumps(entries))
+    return folder
+
+
+def test_aflow(tmp_path):
+    graphs = load("aflow", path=aflow(tmp_path, [*ENTRIES, ENTRIES[0]]))
+    assert graphs.num_nodes.tolist() == [2, 2] and graphs.num_edges.tolist() == [0, 0]
+    assert graphs.node["atomic_number"].tolist() == [47, 17, 12, 12]
+    np.testing.assert_allclose(graphs.label, [-0.6, 0])
+    cell = graphs.context["cell"]
+    np.testing.assert_allclose(np.linalg.norm(cell, axis=2), [[4] * 3, [3.2, 3.2, 5.2]])
+    volumes = [4**3 / 2**0.5, 3.2**2 * 5.2 * 0.75**0.5]
+    np.testing.assert_allclose(np.linalg.det(cell), volumes, rtol=1e-5)
+    np.testing.assert_allclose(cell[1, 1], [-1.6, 3.2 * 0.75**0.5, 0], atol=1e-6)
+    np.testing.assert_allclose(
+        graphs.node["position"][1], cell[0].sum(axis=0) / 2, rtol=1e-6
+    )
+    assert graphs.info[0]["auid"] == "aflow:1"
+    assert load("aflow", path=tmp_path, target=["Egap"]).label.tolist() == [
+        [np.float32(0.9)]
+    ]
+
+
+def test_aflow_table_with_text(tmp_path):
+    (tmp_path / "aflow.csv").write_text(
+        ",auid,compound,enthalpy_formation_atom,geometry,positions_fractional\n"
+        '0,aflow:1,Ag1Cl1,-0.6,"[4, 4, 4, 60, 60, 60]","[[0, 0, 0], [0.5, 0.5, 0.5]]"\n'
+        '1,aflow:2,Mg2,0,"3.2,3.2,5.2,90,90,120",'
+        '"0.3333333,0.6666667,0.25;0.6666667,0.3333333,0.75"\n'
+    )
+    table = load("aflow", path=tmp_path).columns()
+    expected = load("aflow", path=aflow(tmp_path, ENTRIES)).columns()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(table[name], values)
+
+
+def test_aflow_bad_entries(tmp_path):
+    bad = {**ENTRIES[0], "auid": "aflow:3", "compound": "Ag2Cl1"}
+    aflow(tmp_path, [*ENTRIES, bad])
+    with pytest.raises(ValueError, match="aflow:3: 3 atoms, 2 positions"):
+        load("aflow", path=tmp_path)
+    with pytest.warns(UserWarning, match="Left out 1 entries"):
+        assert len(load("aflow", path=tmp_path, on_error="skip")) == 2
+    aflow(tmp_path, [{**ENTRIES[0], "compound": "Ag1?"}])
+    with pytest.raises(ValueError, match=r"the compound 'Ag1\?'"):
+        load("aflow", path=tmp_path)
+    with pytest.raises(ValueError, match="Choose another target"):
+        load("aflow", path=tmp_path, target="density")
+    (tmp_path / "aflow.json").write_text("{")
+    with pytest.raises(ValueError, match="to be JSON"):
+        load("aflow", path=tmp_path)
+
+
+def database(path):
+    connection = sqlite3.connect(path)
+    connection.execute(
+        "CREATE TABLE systems (id INTEGER PRIMARY KEY, numbers BLOB, positions BLOB, "
+        "cell BLOB, pbc INTEGER, key_value_pairs TEXT, data BLOB)"
+    )
+    for keys in ({"enthalpy_formation_atom": -0.5, "auid": "aflow:1"}, {"Egap": 1}):
+        row = (
+            np.array([11, 17], "<i4").tobytes(),
+            np.array([[0, 0, 0], [1, 2, 3]], "<f8").tobytes(),
+            (5 * np.eye(3)).astype("<f8").tobytes(),
+            json.dumps(keys),
+        )
+        connection.execute(
+            "INSERT INTO systems (numbers, positions, cell, key_value_pairs) "
+            "VALUES (?, ?, ?, ?)",
+            row,
+        )
+    connection.commit()
+    connection.close()
+
+
+def test_ase_database(tmp_path):
+    database(tmp_path / "graphs.db")
+    graphs = load("aflow", path=tmp_path / "graphs.db")
+    assert len(graphs) == 1 and graphs.label.tolist() == [-0.5]
+    assert graphs.node["position"].tolist() == [[0, 0, 0], [1, 2, 3]]
+    assert graphs.context["cell"][0].tolist() == (5 * np.eye(3)).tolist()
+    assert graphs.info == [{"auid": "aflow:1"}]
+    with pytest.raises(ValueError, match="rows with Egap, auid, enthalpy"):
+        load("aflow", path=tmp_path / "graphs.db", target="density")
+    (tmp_path / "graphs.db").write_bytes(b"text" * 300)
+    with pytest.raises(ValueError, match="to be a database of ASE"):
+        load("aflow", path=tmp_path)
+
+
+def test_database_that_ase_wrote(tmp_path):
+    pytest.importorskip("ase")
+    import ase.build
+    import ase.db
+
+    salt = ase.build.bulk("NaCl", "rocksalt", a=5.64)
+    with ase.db.connect(tmp_path / "graphs_knn.db") as base:
+        base.write(salt, key_value_pairs={"Egap": 5.0}, data={"senders": np.arange(3)})
+    (graph,) = load("aflow", path=tmp_path, target="Egap")
+    assert graph.node["atomic_number"].tolist() == [11, 17]
+    np.testing.assert_allclose(graph.node["position"], salt.positions, rtol=1e-6)
+    np.testing.assert_allclose(graph.context["cell"], salt.cell, rtol=1e-6)
+    assert graph.label == 5
+
+
+REAL = {
+    "perov5": (7572, 37_860, [6057, 757, 758], 1.475),
+    "carbon24": (4062, 37_338, [3249, 406, 407], -154.250),
+    "mlearn": (1041, 60_906, [877, 0, 164], None),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real(shared_data, name):
+    count, atoms, splits, mean = REAL[name]
+    graphs = load(name, path=shared_data / f"crystals_{name}")
+    assert len(graphs) == count and graphs.node_ptr[-1] == atoms
+    assert np.bincount(graphs.context["split"]).tolist() == splits
+    assert mean is None or abs(graphs.label.mean(dtype=np.float64) - mean) < 1e-3
+    assert graphs.context["cell"].shape == (count, 3, 3)
+    fractional = np.linalg.solve(
+        np.swapaxes(graphs.context["cell"][:1], 1, 2),
+        graphs[0].node["position"].T[None],
+    )
+    assert np.isfinite(fractional).all() and np.abs(fractional).max() < 3
+    assert ("force" in graphs.node) == (name == "mlearn")
+    if name == "mlearn":
+        with pytest.raises(ValueError, match="only train, test"):
+            load(name, "valid", shared_data / "crystals_mlearn")

@@ -1,0 +1,126 @@
+"""MoleculeNet and ZINC: ready arrays, and SMILES where RDKit is installed."""
+
+import numpy as np
+import pytest
+
+from keras_bandgnn.data.datasets.loading import load
+
+COUNTS = {
+    "esol": (1128, 13.3, 13.7),
+    "freesolv": (642, 8.7, 8.4),
+    "lipo": (4200, 27.0, 29.5),
+    "bbbp": (2039, 24.1, 26.0),
+    "bace": (1513, 34.1, 36.9),
+    "hiv": (41_906, 25.5, 27.5),
+    "tox21": (8006, 18.5, 19.2),
+}
+
+
+@pytest.fixture
+def esol(tmp_path):
+    np.savez(
+        tmp_path / "esol.npz",
+        atom=np.arange(24, dtype=np.uint8).reshape(3, 8),
+        node_ptr=[0, 2, 3],
+        edge_index=np.array([[0], [1]], np.uint16),
+        bond=np.array([[2, 1, 0]], np.uint8),
+        edge_ptr=[0, 1, 1],
+        y=np.array([[0.5, np.nan], [np.nan, 1]], np.float32),
+        task=["a", "b"],
+        split_random=[0, 2],
+        split_scaffold=[2, 0],
+    )
+    return tmp_path
+
+
+def test_npz(esol):
+    graphs = load("esol", path=esol)
+    assert graphs.num_edges.tolist() == [2, 0]
+    assert graphs.senders.tolist() == [1, 0] and graphs.edge_type.tolist() == [2, 2]
+    assert graphs.edge["bond"].tolist() == [[2, 1, 0]] * 2
+    np.testing.assert_array_equal(graphs.label, [[0.5, np.nan], [np.nan, 1]])
+    assert graphs.context["split"].tolist() == [2, 0]
+    assert load("esol", "test", esol, split_by="random").num_nodes.tolist() == [1]
+    np.testing.assert_array_equal(
+        load("esol", path=esol, target="b").label, [np.nan, 1]
+    )
+    with pytest.raises(ValueError, match="`target` among 'a', 'b'"):
+        load("esol", path=esol, target="c")
+    with pytest.raises(ValueError, match="no such|Received: only train, test"):
+        load("esol", "valid", esol)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_real_npz(shared_data, name):
+    graphs = load(name, path=shared_data / "graph_molecules" / f"{name}.npz")
+    count, nodes, bonds = COUNTS[name]
+    assert len(graphs) == count
+    assert round(float(graphs.num_nodes.mean()), 1) == nodes
+    assert round(float(graphs.num_edges.mean()) / 2, 1) == bonds
+    assert graphs.label.shape == ((count, 12) if name == "tox21" else (count,))
+
+
+def test_real_zinc(shared_data):
+    graphs = load("zinc", path=shared_data / "graph_zinc")
+    assert np.bincount(graphs.context["split"]).tolist() == [10_000, 1000, 1000]
+    assert round(float(graphs.num_nodes.mean()), 1) == 23.1
+    test = load("zinc", "test", shared_data / "graph_zinc")
+    error = np.abs(test.label - np.median(graphs.label[:10_000])).mean()
+    assert round(float(error), 2) == 1.56
+    both = load("zinc", path=shared_data / "graph_zinc", target=["y", "penalized_logp"])
+    assert both.label.shape == (12_000, 2)
+
+
+def test_official_tables(tmp_path):
+    pytest.importorskip("rdkit")
+    (tmp_path / "delaney-processed.csv").write_text(
+        "Compound ID,ESOL predicted log solubility in mols per litre,Minimum Degree,"
+        "measured log solubility in mols per litre,smiles\n"
+        '"one, quoted",-0.9,1,-0.77,CCO\ntwo,-3,1,-3.3,c1ccccc1\n'
+    )
+    graphs = load("esol", path=tmp_path)
+    assert graphs.num_nodes.tolist() == [3, 6]
+    np.testing.assert_allclose(graphs.label, [-0.77, -3.3], rtol=1e-6)
+    assert graphs.info[1]["smiles"] == "c1ccccc1"
+    degree = load(
+        "esol", path=tmp_path, target="measured log solubility in mols per litre"
+    )
+    assert degree.label.shape == (2,)
+    (tmp_path / "bace.csv").write_text("mol,CID,Class,pIC50\nCC,BACE_1,1,9\n")
+    assert load("bace", path=tmp_path).label.tolist() == [1]
+    assert load("bace", path=tmp_path, target="pIC50").label.tolist() == [9]
+    (tmp_path / "tox21.csv").write_text("NR-AR,SR-p53,mol_id,smiles\n0,,TOX,CC\n")
+    np.testing.assert_array_equal(load("tox21", path=tmp_path).label, [[0, np.nan]])
+
+
+def test_bad_tables(tmp_path):
+    pytest.importorskip("rdkit")
+    path = tmp_path / "zinc_small.csv"
+    path.write_text("smiles,y,split\nCC,1,train\nC(,2,val\nCCC,3,test\n")
+    with pytest.warns(UserWarning, match=r"Left out 1 of 3 molecules .* row 2 \(C\(\)"):
+        graphs = load("zinc", path=tmp_path)
+    assert graphs.label.tolist() == [1, 3]
+    assert graphs.context["split"].tolist() == [0, 2]
+    with pytest.raises(ValueError, match="zinc_small.csv, row 2"):
+        load("zinc", path=tmp_path, on_error="raise")
+    path.write_text("smiles,y,split\nCC,1,dev\n")
+    with pytest.raises(ValueError, match="'split' of .* to hold train.*'dev'"):
+        load("zinc", path=tmp_path)
+    path.write_text("name,y\nCC,1\n")
+    with pytest.raises(ValueError, match="to have a column of SMILES"):
+        load("zinc", path=tmp_path)
+    path.write_text("smiles,y\nCC,1,2\n")
+    with pytest.raises(ValueError, match="to be a table in CSV form"):
+        load("zinc", path=tmp_path)
+
+
+def test_smiles_and_arrays_agree(shared_data):
+    pytest.importorskip("rdkit")
+    folder = shared_data / "graph_molecules"
+    ready = load("freesolv", path=folder / "freesolv.npz")
+    made = load("freesolv", path=folder / "freesolv.csv.gz")
+    assert made.num_nodes.tolist() == ready.num_nodes.tolist()
+    assert made.num_edges.tolist() == ready.num_edges.tolist()
+    assert (made.node["atom"] == ready.node["atom"]).all()
+    assert (np.sort(made.edge_type) == np.sort(ready.edge_type)).all()
+    np.testing.assert_allclose(made.label, ready.label, rtol=1e-6)
