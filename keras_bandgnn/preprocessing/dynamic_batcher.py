@@ -6,24 +6,29 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
-from keras_bandgnn.preprocessing.packing import ceil64, pack_sequential
-
-# Not additive over graphs: capacity is the largest value of one graph.
-PER_GRAPH = ("candidate",)
+from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher, size_table
+from keras_bandgnn.preprocessing.budgets import mean_rule, quantile_rule
+from keras_bandgnn.preprocessing.packing import (
+    ceil64,
+    pack_best_fit,
+    pack_sequential,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class DynamicBatcher(keras.layers.Layer):
+class DynamicBatcher(Batcher):
     """Packs graphs until a budget of nodes, edges, graphs or any resource is met.
 
     All supergraphs have the shapes of the budget, so a model compiles once. One node
     and one graph of the budget are kept for padding. Speckhard et al. 2025, dynamic
     batching; Balog et al. 2019, sparse batching.
 
-    `adapt` estimates the budget. Nodes get max(ceil64(mean * batch_size),
-    ceil64(largest)), as in the paper but over all graphs instead of the first 1000.
-    The other resources get what supergraphs with that many nodes need in 95 % of
-    the cases, at least what the largest graph needs.
+    With `estimate="mean"` (the paper) nodes and edges get max(ceil64(mean *
+    batch_size), ceil64(largest)), and at most `batch_size - 1` graphs share a
+    supergraph. With `estimate="quantile"` nodes get the same, and the other
+    resources the quantile of what supergraphs need that pads least; as many graphs
+    share a supergraph as it holds. `"quantile"` is also used for what the mean rule
+    does not speak of: a budget with "node" given, and resources of the plan.
 
     Args:
         batch_size: Graphs per supergraph on average, the padding graph included.
@@ -32,6 +37,15 @@ class DynamicBatcher(keras.layers.Layer):
         oversize: What becomes of graphs above the budget: `"bucket"` puts them into
             supergraphs of their own, larger shape (one more compilation), `"drop"`
             leaves them out and counts them, `"raise"` is an error.
+        packing: `"sequential"` fills one supergraph after the other and opens the
+            next one with the graph that did not fit (the paper). `"best_fit"` takes
+            graphs out of their order, within a window, so that almost nothing is
+            padding.
+        estimate: `"mean"`, `"quantile"`, or `"auto"`: `"mean"` for sequential packing
+            and `"quantile"` for best fit.
+        window: Graphs among which best fit chooses.
+        estimate_from: Estimate from so many graphs, the first ones (the paper: 1000);
+            None for all.
 
     Example:
     >>> batcher = DynamicBatcher(budget={"node": 128})
@@ -45,75 +59,29 @@ class DynamicBatcher(keras.layers.Layer):
         batch_size: int = 32,
         budget: Mapping[str, int] | None = None,
         oversize: str = "bucket",
+        packing: str = "sequential",
+        estimate: str = "auto",
+        window: int = 1024,
+        estimate_from: int | None = None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
-        self.batch_size = positive_int("batch_size", batch_size, 2)
-        self.given = {
-            name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
-            for name, value in (budget or {}).items()
-        }
-        self.oversize = one_of("oversize", oversize, ("bucket", "drop", "raise"))
-        self.budget = dict(self.given)
+        super().__init__(batch_size, budget, oversize, **kwargs)
+        self.packing = one_of("packing", packing, ("sequential", "best_fit"))
+        self.estimate = one_of("estimate", estimate, ("auto", "mean", "quantile"))
+        self.window = positive_int("window", window)
+        self.estimate_from = estimate_from
+        if estimate_from is not None:
+            self.estimate_from = positive_int("estimate_from", estimate_from)
 
-    def copy(self) -> "DynamicBatcher":
-        """Returns a batcher with the same budget that adapts apart from this one."""
-        made = DynamicBatcher(self.batch_size, self.given, self.oversize)
-        made.budget = dict(self.budget)
-        return made
-
-    def adapt(self, sizes: Mapping[str, np.ndarray]) -> None:
-        """Estimates the capacities that were not given.
-
-        Args:
-            sizes: Resource -> int [n], what each graph needs ("node", "edge", ...).
-        """
-        count = len(sizes["node"])
-        if not count:
-            raise ValueError("Expected at least one graph. Received: none.")
-        nodes = np.asarray(sizes["node"], np.int64)
+    def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Capacities for graphs of these sizes, by name."""
+        sizes = {k: np.asarray(v)[: self.estimate_from] for k, v in sizes.items()}
         budget = dict(self.given)
-        if "node" not in budget:
-            mean = ceil64(nodes.mean() * self.batch_size)
-            budget["node"] = int(max(mean, ceil64(nodes.max())))
-            budget.setdefault("graph", self.batch_size)
-        fitting = np.flatnonzero(nodes <= budget["node"] - 1)
-        needs = np.stack([nodes, np.ones(count, np.int64)], axis=1)
-        capacity = np.array([budget["node"] - 1, budget.get("graph", count + 1) - 1])
-        order = np.random.default_rng(0).permutation(fitting)
-        packed = pack_sequential(needs, order, capacity)
-        for name, values in {**sizes, "graph": needs[:, 1]}.items():
-            if name in budget:
-                continue
-            values = np.asarray(values, np.int64)
-            if name in PER_GRAPH:
-                budget[name] = int(values.max(initial=1))
-                continue
-            largest = values[fitting].max(initial=0)
-            totals = [values[members].sum() for members in packed]
-            usual = np.quantile(totals, 0.95) if totals else 0
-            budget[name] = int(ceil64(max(usual, largest)))
-        self.budget = budget
-
-    def capacity(self, names: tuple[str, ...], budget: Mapping[str, int]) -> np.ndarray:
-        """Capacities for real graphs, int64 [R]: one node and graph are padding."""
-        kept = {"node": 1, "graph": 1}
-        return np.array([budget[name] - kept.get(name, 0) for name in names], np.int64)
-
-    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Which graphs fit the budget alone, bool [n]."""
-        self._check(sizes)
-        names = tuple(sizes)
-        table = np.stack([np.asarray(sizes[n], np.int64) for n in names], axis=1)
-        return (table <= self.capacity(names, self.budget)).all(axis=1)
-
-    def _check(self, sizes: Mapping) -> None:
-        missing = sorted(set(sizes) - set(self.budget))
-        if missing:
-            raise ValueError(
-                f"Expected a budget for {sorted(sizes)}. Received: budget="
-                f"{self.budget}; {missing} are missing. Call adapt() or name them."
-            )
+        usual = "mean" if self.packing == "sequential" else "quantile"
+        rule = usual if self.estimate == "auto" else self.estimate
+        if rule == "mean" and "node" not in budget:
+            budget = {**mean_rule(sizes, self.batch_size), **budget}
+        return quantile_rule(sizes, self.batch_size, budget, self.pack)
 
     def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
         """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
@@ -132,24 +100,25 @@ class DynamicBatcher(keras.layers.Layer):
         Args:
             sizes: Resource -> int [n].
             order: int [m], the graphs to pack; each fits the budget.
-            budget: Capacities by name.
+            budget: Capacities by name; resources without one are not looked at.
 
         Returns:
             List of int arrays, the graphs of each supergraph.
         """
-        names = [name for name in sizes if name not in PER_GRAPH]
-        table = [np.asarray(sizes[name], np.int64) for name in names]
-        table.append(np.ones(len(table[0]), np.int64))
-        names = (*names, "graph")
-        return pack_sequential(
-            np.stack(table, axis=1), np.asarray(order), self.capacity(names, budget)
-        )
+        names, table = size_table({k: v for k, v in sizes.items() if k in budget})
+        budget = {"graph": len(table) + 1, **budget}
+        capacity, order = self.capacity(names, budget), np.asarray(order)
+        if self.packing == "sequential":
+            return pack_sequential(table, order, capacity)
+        scored = sum(name in ("node", "edge") for name in names)
+        return pack_best_fit(table, order, capacity, self.window, scored)
 
     def get_config(self) -> dict:
         """Returns the constructor's arguments, with the adapted budget."""
         return {
             **super().get_config(),
-            "batch_size": self.batch_size,
-            "budget": dict(self.budget),
-            "oversize": self.oversize,
+            "packing": self.packing,
+            "estimate": self.estimate,
+            "window": self.window,
+            "estimate_from": self.estimate_from,
         }

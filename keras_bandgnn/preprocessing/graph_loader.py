@@ -1,43 +1,62 @@
 """`GraphLoader`: batches of graphs for `fit`, `evaluate` and `predict`."""
 
+import hashlib
+import json
 import threading
-from collections.abc import Iterable
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.assemble import (
-    assemble_supergraph,
-    stack,
+    Assembler,
+    Supergraph,
     supergraph_edges,
 )
+from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
+from keras_bandgnn.preprocessing.loader_stats import LoaderStats
 from keras_bandgnn.primitives.auto import auto_plan
 from keras_bandgnn.primitives.plan import Plan, is_resource
 
+# Edges that are measured at a time.
+_CHUNK = 4_000_000
+# Small batches are assembled together, up to so many and to so many nodes and edges.
+_TOGETHER = 8
+_ROWS = 65_536
+
 
 class GraphLoader(keras.utils.PyDataset):
-    """Supergraphs of one static shape, assembled ahead of the device.
+    """Supergraphs of static shapes, assembled ahead of the device.
 
     The composition of an epoch follows from the graphs' sizes, `seed` and the number
     of the epoch alone: the length is known and the same in every epoch, any batch can
-    be built at any time, and every graph occurs exactly once per epoch.
+    be built at any time by any number of threads, and every graph occurs exactly once
+    per epoch.
 
     Args:
-        graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
-        batcher: `DynamicBatcher`; one without a budget is adapted to these graphs.
+        graphs: A list of `Graph`, a `FlatGraphs`, an opened store, or anything else
+            that `keras_bandgnn.data.sources.parts_of` reads: a generator, a data set
+            of torch, TensorFlow or Grain.
+        batcher: `DynamicBatcher` or `StaticBatcher`; one without a budget is adapted
+            to these graphs.
         plan: A `Plan`, or `"auto"`: `Grouped` for typed edges and `Segment` for
             untyped ones on CPUs, `Banded` with an exact rest on GPUs and TPUs.
         shuffle: Whether each epoch has a new order.
         seed: Seed of the orders.
         num_edge_types: P; by default one more than the largest type that occurs.
         replicas: G, supergraphs per batch.
-        prefetch: Batches that a thread assembles ahead; 0 for none.
+        prefetch: Batches that are assembled ahead; 0 for none.
+        threads: Threads that assemble.
+        host: Number of this host, when several train together.
+        num_hosts: Hosts that train together. Each gets its own supergraphs of every
+            step; all have equally many batches of equal shapes.
 
     Raises:
         ValueError: For no graphs, graphs that disagree, or graphs above the budget
@@ -54,16 +73,19 @@ class GraphLoader(keras.utils.PyDataset):
     def __init__(
         self,
         graphs,
-        batcher: DynamicBatcher | None = None,
+        batcher: Batcher | None = None,
         plan: Plan | str = "auto",
         shuffle: bool = True,
         seed: int = 0,
         num_edge_types: int | None = None,
         replicas: int = 1,
         prefetch: int = 2,
+        threads: int = 1,
+        host: int = 0,
+        num_hosts: int = 1,
     ):
         super().__init__(workers=1)
-        self.parts = _parts(graphs)
+        self.parts = parts_of(graphs)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
         if not self.starts[-1]:
             raise ValueError("Expected at least one graph. Received: none.")
@@ -86,42 +108,74 @@ class GraphLoader(keras.utils.PyDataset):
         self.seed = positive_int("seed", seed, 0)
         self.replicas = positive_int("replicas", replicas)
         self.prefetch = positive_int("prefetch", prefetch, 0)
-        # Batches have the same keys throughout: slots only if every graph has one.
-        self._slots = all(part.slot.min() >= 0 for part in self.parts)
+        self.threads = positive_int("threads", threads)
+        self.num_hosts = positive_int("num_hosts", num_hosts)
+        self.host = positive_int("host", host, 0)
+        if self.host >= self.num_hosts:
+            raise ValueError(
+                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
+                f"Received: host={host}."
+            )
         self.sizes = self._measure()
-        self._budget()
-        self.epoch = 0
-        self._lock = threading.Lock()
-        self._pool = None
-        self._ahead: dict[tuple, Future] = {}
-        self._composed: tuple | None = None
+        self._check_budget_names()
+        if not self.batcher.is_adapted(self.sizes):
+            self.batcher.adapt(self.sizes)
+        # Batches have the same keys throughout: slots only if every graph has one.
+        slots = all(part.slot.min() >= 0 for part in self.parts)
+        self._assembler = Assembler(self.parts, self.plan, self.num_edge_types, slots)
         self._epochs = Epochs(
             self.sizes,
-            self._bucket,
-            self.budgets,
             self.batcher,
             self.seed if self.shuffle else None,
-            self.replicas,
+            self.replicas * self.num_hosts,
         )
+        rows = min(b["node"] + b["edge"] for b in self._example_budgets())
+        self._together = max(1, min(_TOGETHER, _ROWS // (rows * self.replicas)))
+        self.epoch = 0
+        self._skip = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Makes what belongs to this process."""
+        self.stats = LoaderStats(self.epoch)
+        self._lock = threading.RLock()
+        self._pool = None
+        self._ahead: dict[tuple, Future] = {}
+        self._composed: dict[int, Future] = {}
 
     def _measure(self) -> dict[str, np.ndarray]:
         tables = []
-        for part in self.parts:
-            table = {"node": part.num_nodes, "edge": part.num_edges}
-            if part.candidates is not None:
-                table["candidate"] = np.diff(part.candidate_ptr)
-            total = int(part.node_ptr[-1])
-            edges = supergraph_edges(part, total, self.num_edge_types)
-            graph = np.repeat(np.arange(len(part)), part.num_edges)
-            table.update(self.plan.sizes(edges, graph, len(part)))
-            tables.append(table)
+        for whole in self.parts:
+            cuts = np.arange(0, int(whole.edge_ptr[-1]) + 1, _CHUNK)
+            cuts = np.unique(
+                np.append(np.searchsorted(whole.edge_ptr, cuts), len(whole))
+            )
+            for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+                part = whole
+                if high - low < len(whole):
+                    part = whole.take(np.arange(low, high))
+                table = {"node": part.num_nodes, "edge": part.num_edges}
+                if part.candidates is not None:
+                    table["candidate"] = np.diff(part.candidate_ptr)
+                total = int(part.node_ptr[-1])
+                edges = supergraph_edges(part, total, self.num_edge_types)
+                graph = np.repeat(np.arange(len(part)), part.num_edges)
+                table.update(self.plan.sizes(edges, graph, len(part)))
+                tables.append(table)
         return {
             name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
             for name in tables[0]
         }
 
-    def _budget(self) -> None:
-        known = {*self.sizes, "graph", "candidate"}
+    def _example_budgets(self) -> list[dict[str, int]]:
+        """Sizes of supergraphs that will come."""
+        if self.batcher.fixed_shapes:
+            return self.budgets
+        graphs = self.batcher.batch_size
+        return [{k: int(graphs * self.sizes[k].mean()) + 1 for k in ("node", "edge")}]
+
+    def _check_budget_names(self) -> None:
+        known = {*self.sizes, "graph", *PER_GRAPH}
         # A saved budget may hold the resources of another plan.
         unknown = [
             name
@@ -133,126 +187,215 @@ class GraphLoader(keras.utils.PyDataset):
                 f"Expected a budget of {sorted({*self.sizes, 'graph'})}. "
                 f"Received: unknown resources {unknown}."
             )
-        if set(self.sizes) - set(self.batcher.budget) or (
-            "graph" not in self.batcher.budget
-        ):
-            self.batcher.adapt(self.sizes)
-        large = ~self.batcher.fits(self.sizes)
-        # Bucket of each graph: 0 the budget, 1 the larger one, 2 left out.
-        self._bucket = large.astype(np.int8)
-        self.budgets = [self.batcher.budget]
-        self.num_dropped = 0
-        if not large.any():
-            return
-        if self.batcher.oversize == "raise":
-            first = int(np.flatnonzero(large)[0])
-            needs = {name: int(values[first]) for name, values in self.sizes.items()}
-            raise ValueError(
-                f"Expected every graph to fit the budget {self.batcher.budget}. "
-                f"Received: {large.sum()} graphs above it, first graph {first} "
-                f"with {needs}. Raise the budget or use oversize='bucket'."
-            )
-        if self.batcher.oversize == "drop":
-            self.num_dropped = int(large.sum())
-            self._bucket[large] = 2
-            return
-        self.budgets.append(self.batcher.bucket(self.sizes, large))
 
-    def composition(self, epoch: int) -> list[tuple[np.ndarray, int]]:
-        """The graphs of each supergraph of an epoch, with their bucket."""
-        return self._epochs.composition(epoch)
+    @property
+    def budgets(self) -> list[dict[str, int]]:
+        """The batcher's budget and, where graphs exceed it, the larger one."""
+        return self._epochs.budgets
 
-    def _composition(self, epoch: int) -> list:
+    @property
+    def num_dropped(self) -> int:
+        """Graphs above the budget that the batcher drops."""
+        return int((self._epochs.bucket >= len(self.budgets)).sum())
+
+    def composition(self, epoch: int) -> list[Supergraph]:
+        """The supergraphs of an epoch, over all replicas and hosts.
+
+        Each has the ids of its graphs as `members` and its sizes as `budget`.
+        """
         with self._lock:
-            if self._composed is None or self._composed[0] != epoch:
-                self._composed = (epoch, self.composition(epoch))
-            return self._composed[1]
+            future = self._composed.get(epoch)
+            missing = future is None
+            if missing:
+                # This epoch, the next and the one before are enough.
+                kept = list(self._composed.items())[-2:]
+                future = Future()
+                self._composed = {**dict(kept), epoch: future}
+        if missing:
+            try:
+                future.set_result(self._epochs.composition(epoch))
+            except BaseException as error:
+                future.set_exception(error)
+        return future.result()
 
     def __len__(self) -> int:
-        return self._epochs.length // self.replicas
+        return self._epochs.length - self._skip
 
     @property
     def num_batches(self) -> int:
-        """Batches per epoch."""
+        """Batches that an epoch has, or that are left of a resumed one."""
         return len(self)
 
-    def _take(self, members: np.ndarray) -> tuple[FlatGraphs, np.ndarray]:
-        if len(self.parts) == 1:
-            return self.parts[0].take(members), members
-        members = np.sort(members)
-        shard = np.searchsorted(self.starts, members, side="right") - 1
-        taken = [
-            self.parts[s].take(members[shard == s] - self.starts[s])
-            for s in np.unique(shard)
-        ]
-        return FlatGraphs.concatenate(taken or [self.parts[0].take(members)]), members
+    def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
+        """The supergraphs of this host in batch `index` of an epoch."""
+        first = (index * self.num_hosts + self.host) * self.replicas
+        return self.composition(epoch)[first : first + self.replicas]
 
     def build(self, index: int, epoch: int):
         """Builds batch `index` of `epoch`: (x, y, sample_weight), or (x,)."""
-        first = index * self.replicas
-        chosen = self._composition(epoch)[first : first + self.replicas]
-        built = []
-        for members, bucket in chosen:
-            part, members = self._take(members)
-            built.append(
-                assemble_supergraph(
-                    part,
-                    members,
-                    self.budgets[bucket],
-                    self.plan,
-                    self.num_edge_types,
-                    self._slots,
-                )
-            )
-        x, y, weight = (stack(column) for column in zip(*built, strict=True))
-        return (x,) if y is None else (x, y, weight)
+        return self._build_several(range(index, index + 1), epoch)[0]
+
+    def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
+        """Builds a batch of chosen graphs, padded to a budget.
+
+        Args:
+            groups: For each supergraph of the batch the ids of its graphs.
+            budget: Capacities by name.
+        """
+        chosen = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
+        return self._assembler.build(chosen, len(chosen))[0]
+
+    def _build_several(self, indices: range, epoch: int) -> list[tuple]:
+        chosen = [s for i in indices for s in self.supergraphs(i, epoch)]
+        began = time.perf_counter()
+        batches = self._assembler.build(chosen, self.replicas)
+        self.stats.assembled(time.perf_counter() - began, len(batches))
+        return batches
 
     def __getitem__(self, index: int):
         if not 0 <= index < len(self):
             raise IndexError(
                 f"Expected a batch index in [0, {len(self)}). Received: {index}."
             )
-        if not self.prefetch:
-            return self.build(index, self.epoch)
-        epoch = self.epoch
+        began = time.perf_counter()
+        epoch, index = self.epoch, index + self._skip
+        if self.stats.epoch != epoch:
+            self.stats = LoaderStats(epoch)
+        block, place = divmod(index, self._together)
+        batch = self._block(block, epoch).result()[place]
+        chosen = self.supergraphs(index, epoch)
+        needs = {name: self.sizes[name] for name in ("node", "edge")}
+        self.stats.handed_out(began, chosen, needs)
+        return batch
+
+    def _block(self, block: int, epoch: int) -> Future:
+        """Batches that are built together; the next are assembled in the background."""
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, "graph-loader")
-            wanted = range(index, min(index + 1 + self.prefetch, len(self)))
-            keys = {(epoch, i) for i in wanted}
-            self._ahead = {k: f for k, f in self._ahead.items() if k in keys}
-            for i in wanted:
-                if (epoch, i) not in self._ahead:
-                    self._ahead[epoch, i] = self._pool.submit(self.build, i, epoch)
-            future = self._ahead.pop((epoch, index))
-        return future.result()
+            if self._pool is None and self.prefetch:
+                self._pool = ThreadPoolExecutor(self.threads, "graph-loader")
+            length, together = self._epochs.length, self._together
+            ahead = max(self.threads, -(-self.prefetch // together))
+            last = min(
+                block + ahead if self.prefetch else block, (length - 1) // together
+            )
+            wanted = [(epoch, b) for b in range(block, last + 1)]
+            self._ahead = {k: self._ahead[k] for k in wanted if k in self._ahead}
+            for key in wanted:
+                if key in self._ahead:
+                    continue
+                first = key[1] * together
+                indices = range(first, min(first + together, length))
+                if self._pool is None:
+                    self._ahead[key] = done = Future()
+                    done.set_result(self._build_several(indices, epoch))
+                else:
+                    self._ahead[key] = self._pool.submit(
+                        self._build_several, indices, epoch
+                    )
+            if self._pool and self.shuffle and block == length // together // 2:
+                self._pool.submit(self.composition, epoch + 1)
+            return self._ahead[epoch, block]
 
     def on_epoch_end(self) -> None:
         """Moves on to the order of the next epoch."""
         if self.shuffle:
             self.epoch += 1
 
+    def state(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
+        """Where training is, to go on later with `resume`.
+
+        Args:
+            batches: Batches of the epoch that were used.
+            epoch: The epoch, by default the current one.
+
+        Returns:
+            A dict that JSON can hold.
+        """
+        return {
+            "epoch": self.epoch if epoch is None else epoch,
+            "batch": batches,
+            "fingerprint": self.fingerprint(),
+        }
+
+    def fingerprint(self) -> str:
+        """Tells apart loaders whose epochs differ."""
+        digest = hashlib.sha256()
+        config = self.batcher.get_config()
+        facts = [config[k] for k in sorted(config) if k not in ("name", "dtype")]
+        facts += [self.shuffle, self.seed, self.replicas * self.num_hosts]
+        digest.update(json.dumps([facts, self.plan.get_config()], default=str).encode())
+        for name in sorted(self.sizes):
+            digest.update(np.ascontiguousarray(self.sizes[name]))
+        return digest.hexdigest()
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Goes to a batch within an epoch; `len` counts what is left of it.
+
+        Args:
+            state: What `state()` returned.
+
+        Raises:
+            ValueError: If the graphs, the batcher, the plan or the seed differ.
+        """
+        if state["fingerprint"] != self.fingerprint():
+            raise ValueError(
+                "Expected the graphs, batcher, plan, seed and number of replicas that "
+                "training began with. Received: others. Start again without the saved "
+                "progress, or restore them."
+            )
+        self._skip = 0
+        batch = positive_int("batch", state["batch"], 0)
+        if batch > self._epochs.length:
+            raise ValueError(
+                f"Expected a batch in [0, {self._epochs.length}]. Received: {batch}."
+            )
+        self.epoch, self._skip = state["epoch"], batch
+
+    @property
+    def skipped(self) -> int:
+        """Batches of the epoch that were used before `resume`."""
+        return self._skip
+
+    def whole_epochs(self) -> None:
+        """Ends what `resume` began: epochs have all batches again."""
+        self._skip = 0
+
+    def to_tf_data(self):
+        """Returns a `tf.data.Dataset` of the batches of the current epoch.
+
+        Its signature says which sizes vary, so TensorFlow traces once whatever the
+        batcher. It counts the epochs no further; call `on_epoch_end` for a new order.
+        """
+        return loader_exports.to_tf_data(self)
+
+    def to_torch(self, epochs: int = 1):
+        """Returns a map-style `torch.utils.data.Dataset` of batches of tensors.
+
+        Use it with `DataLoader(dataset, batch_size=None, num_workers=...)`.
+
+        Args:
+            epochs: Epochs one after the other, each with its own order.
+        """
+        return loader_exports.to_torch(self, positive_int("epochs", epochs))
+
+    def to_grain(self, epochs: int = 1):
+        """Returns a `grain.MapDataset` of batches of arrays.
+
+        Args:
+            epochs: Epochs one after the other, each with its own order.
+        """
+        return loader_exports.to_grain(self, positive_int("epochs", epochs))
+
+    def __getstate__(self) -> dict[str, Any]:
+        local = ("_lock", "_pool", "_ahead", "_composed", "stats")
+        return {k: v for k, v in self.__dict__.items() if k not in local}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
     def __repr__(self) -> str:
         return (
             f"GraphLoader(graphs={self.starts[-1]}, batches={len(self)}, "
             f"budget={self.batcher.budget}, plan={self.plan})"
         )
-
-
-def _parts(graphs) -> list[FlatGraphs]:
-    if isinstance(graphs, FlatGraphs):
-        return [graphs]
-    if hasattr(graphs, "shards"):
-        return [part for part in graphs.shards if len(part)]
-    if not isinstance(graphs, Iterable):
-        raise ValueError(
-            "Expected a list of Graph, a FlatGraphs or an opened store. "
-            f"Received: {type(graphs).__name__}."
-        )
-    graphs = list(graphs)
-    wrong = [item for item in graphs if not isinstance(item, Graph)]
-    if wrong:
-        raise ValueError(
-            f"Expected every item to be a Graph. Received: {type(wrong[0]).__name__}."
-        )
-    return [FlatGraphs.from_graphs(graphs)]

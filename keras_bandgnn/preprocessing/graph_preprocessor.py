@@ -6,18 +6,38 @@ import keras
 
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
+from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
 from keras_bandgnn.primitives.plan import Plan
 
 # The only layers that a configuration file can name.
 _LAYERS = {
     cls.__name__: cls for cls in (ProgramEncoder, RCMKCompile, ReachabilityFilter)
 }
+_BATCHERS = {cls.__name__: cls for cls in (DynamicBatcher, StaticBatcher)}
+
+
+def _plain(layer: keras.layers.Layer) -> dict:
+    """Class and arguments of a layer, without what Keras adds."""
+    config = layer.get_config()
+    for name in ("name", "trainable", "dtype"):
+        config.pop(name, None)
+    return {"class_name": type(layer).__name__, "config": config}
+
+
+def _from_plain(entry: Mapping, known: Mapping, what: str):
+    if entry["class_name"] not in known:
+        raise ValueError(
+            f"Expected {what} among {sorted(known)}. "
+            f"Received: class_name={entry['class_name']!r}."
+        )
+    return known[entry["class_name"]](**entry["config"])
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -26,7 +46,8 @@ class GraphPreprocessor(keras.layers.Layer):
 
     Args:
         layers: Graph layers, applied in order, such as `ReachabilityFilter(8)`.
-        batcher: `DynamicBatcher`; adapted to the first graphs that it meets.
+        batcher: `DynamicBatcher` or `StaticBatcher`; adapted to the first graphs that
+            it meets.
         plan: A `Plan` or `"auto"` (see `GraphLoader`).
 
     Example:
@@ -39,7 +60,7 @@ class GraphPreprocessor(keras.layers.Layer):
     def __init__(
         self,
         layers: Iterable[GraphLayer] = (),
-        batcher: DynamicBatcher | None = None,
+        batcher: Batcher | None = None,
         plan: Plan | str = "auto",
         **kwargs,
     ):
@@ -56,7 +77,7 @@ class GraphPreprocessor(keras.layers.Layer):
                     f"Received: {layer!r}."
                 )
         self.batcher = DynamicBatcher() if batcher is None else batcher
-        if not isinstance(self.batcher, DynamicBatcher):
+        if not isinstance(self.batcher, Batcher):
             raise ValueError(
                 "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
                 f"Received: {batcher!r}."
@@ -72,13 +93,7 @@ class GraphPreprocessor(keras.layers.Layer):
 
     def layers_config(self) -> list[dict]:
         """Plain description of the graph layers, as stores keep it."""
-        kept = []
-        for layer in self.graph_layers:
-            config = layer.get_config()
-            for name in ("name", "trainable", "dtype"):
-                config.pop(name, None)
-            kept.append({"class_name": type(layer).__name__, "config": config})
-        return kept
+        return [_plain(layer) for layer in self.graph_layers]
 
     def compile(self, graphs):
         """Applies the graph layers.
@@ -135,23 +150,20 @@ class GraphPreprocessor(keras.layers.Layer):
 
     def get_config(self) -> dict:
         """Returns a plain configuration; `from_config` reads it."""
-        batcher = self.batcher.get_config()
         plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
         return {
             "layers": self.layers_config(),
-            "batcher": {k: batcher[k] for k in ("batch_size", "budget", "oversize")},
+            "batcher": _plain(self.batcher),
             "plan": plan,
         }
 
     @classmethod
     def from_config(cls, config: Mapping) -> "GraphPreprocessor":
         """Builds the preprocessor from `get_config()`, from known layers only."""
-        layers = []
-        for entry in config["layers"]:
-            if entry["class_name"] not in _LAYERS:
-                raise ValueError(
-                    f"Expected graph layers among {sorted(_LAYERS)}. "
-                    f"Received: class_name={entry['class_name']!r}."
-                )
-            layers.append(_LAYERS[entry["class_name"]](**entry["config"]))
-        return cls(layers, DynamicBatcher(**config["batcher"]), config["plan"])
+        layers = [_from_plain(e, _LAYERS, "graph layers") for e in config["layers"]]
+        batcher = config["batcher"]
+        if "class_name" not in batcher:
+            # Files of version 0.1.0 name no class.
+            batcher = {"class_name": "DynamicBatcher", "config": batcher}
+        batcher = _from_plain(batcher, _BATCHERS, "a batcher")
+        return cls(layers, batcher, config["plan"])

@@ -2,10 +2,26 @@
 
 import numpy as np
 
+# Best fit chooses the last graphs of a supergraph among so many.
+_CANDIDATES = 160
+# It begins to choose when about so many average graphs still fit.
+_CHOSEN = 2.0
+
 
 def ceil64(values: np.ndarray | float) -> np.ndarray:
     """The next multiple of 64 that is strictly above (Speckhard et al. 2025)."""
     return 64 * (1 + np.floor_divide(values, 64).astype(np.int64))
+
+
+def round_up_64(values: np.ndarray | int) -> np.ndarray:
+    """The smallest multiple of 64 that is not below, at least 64."""
+    return 64 * np.maximum(1, -(-np.asarray(values, np.int64) // 64))
+
+
+def round_up_power_of_two(values: np.ndarray | int) -> np.ndarray:
+    """The smallest power of two that is not below, at least 1."""
+    values = np.maximum(np.asarray(values, np.int64), 1)
+    return np.int64(1) << np.ceil(np.log2(values)).astype(np.int64)
 
 
 def pack_sequential(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) -> list:
@@ -31,6 +47,88 @@ def pack_sequential(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) 
         used = totals[end - 1]
         start = end
     return out
+
+
+def pack_best_fit(
+    sizes: np.ndarray,
+    order: np.ndarray,
+    capacity: np.ndarray,
+    window: int,
+    scored: int,
+) -> list:
+    """Fills supergraphs oldest first, but chooses the last graphs of each to fit.
+
+    Graphs wait in a pool of `window`. A supergraph takes the oldest ones until two
+    average graphs are missing, then the pair, among many of the pool, that leaves
+    the least room in all scored resources together. The oldest graph of the pool is
+    always taken, so none waits long.
+
+    Args:
+        sizes: int64 [n, R], resources of each graph; each fits the capacity.
+        order: int [m], the graphs to pack.
+        capacity: int64 [R].
+        window: Graphs in the pool.
+        scored: The first so many resources should be filled.
+
+    Returns:
+        List of int arrays, the graphs of each supergraph.
+    """
+    value = (sizes[:, :scored] / np.maximum(capacity[:scored], 1)).sum(axis=1)
+    reserve = np.ceil(_CHOSEN * sizes[order].mean(axis=0)).astype(np.int64)
+    pool, following, out = order[:window], window, []
+    while pool.size:
+        taken = _fill(sizes[pool], value[pool], capacity, reserve)
+        out.append(pool[taken])
+        added = order[following : following + out[-1].size]
+        pool = np.concatenate([pool[~taken], added])
+        following += added.size
+    return out
+
+
+def _fill(size, value, capacity, reserve) -> np.ndarray:
+    """Which graphs of the pool form the next supergraph, bool [w]."""
+    taken = np.zeros(len(size), bool)
+    taken[0] = True
+    free = capacity - size[0]
+    waiting = np.arange(1, len(size))
+    while waiting.size:
+        limit = free - reserve
+        totals = np.cumsum(size[waiting], axis=0)
+        count = min(
+            int(np.searchsorted(totals[:, r], limit[r], side="right"))
+            for r in range(len(capacity))
+        )
+        if count:
+            taken[waiting[:count]] = True
+            free = free - totals[count - 1]
+        # Those that are too large for what is left wait; smaller ones may follow.
+        waiting = waiting[count:]
+        waiting = waiting[(size[waiting] <= free - reserve).all(axis=1)]
+    while True:
+        fitting = np.flatnonzero((size <= free).all(axis=1) & ~taken)
+        if not fitting.size:
+            return taken
+        if fitting.size > _CANDIDATES:
+            places = np.linspace(0, fitting.size - 1, _CANDIDATES).astype(np.int64)
+            fitting = fitting[places]
+        best = _best_pair(size[fitting], value[fitting], free)
+        taken[fitting[best]] = True
+        free = free - size[fitting[best]].sum(axis=0)
+
+
+def _best_pair(size, value, free) -> list[int]:
+    """The one or two graphs that fit and fill most."""
+    count = len(size)
+    fits = np.ones((count, count), bool)
+    for r in range(size.shape[1]):
+        fits &= size[:, None, r] + size[None, :, r] <= free[r]
+    np.fill_diagonal(fits, False)
+    score = np.where(fits, value[:, None] + value[None, :], -1.0)
+    first, second = divmod(int(score.argmax()), count)
+    single = int(value.argmax())
+    if score[first, second] < value[single]:
+        return [single]
+    return [first, second]
 
 
 def spread(supergraphs: list, count: int) -> list:

@@ -16,6 +16,8 @@ class Edges:
         type: int32 [E].
         num_nodes: N.
         num_types: P.
+        room: Sender, receiver and type with padding behind the edges, int32 [capacity]
+            each: sender and type 0, receiver N.
     """
 
     sender: np.ndarray
@@ -23,6 +25,7 @@ class Edges:
     type: np.ndarray
     num_nodes: int
     num_types: int
+    room: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self.sender.shape[0]
@@ -34,7 +37,19 @@ class Edges:
             sender=self.sender[mask],
             receiver=self.receiver[mask],
             type=self.type[mask],
+            room=None,
         )
+
+    def padded(self, length: int, what: str) -> dict[str, np.ndarray]:
+        """Sender, receiver and type, padded to the capacity of a resource."""
+        if self.room is not None and len(self.room[0]) == length:
+            sender, receiver, kind = self.room
+            return {"sender": sender, "receiver": receiver, "type": kind}
+        return {
+            "sender": pad(self.sender, length, 0, what),
+            "receiver": pad(self.receiver, length, self.num_nodes, what),
+            "type": pad(self.type, length, 0, what),
+        }
 
 
 def pad(values: np.ndarray, length: int, fill: int, what: str) -> np.ndarray:

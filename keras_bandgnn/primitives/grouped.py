@@ -40,13 +40,26 @@ class Grouped(Primitive):
         parts = key.split(":")
         return cls(int(parts[1])) if len(parts) > 1 else cls()
 
-    def _pairs(self, edges: Edges):
-        pair = edges.type.astype(np.int64) * edges.num_nodes + edges.sender
-        return np.unique(pair, return_inverse=True)
+    def _pairs(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Pairs type * N + sender that occur, the pair of each edge, pairs per type."""
+        types, nodes = edges.num_types, edges.num_nodes
+        pair = edges.type.astype(np.int64) * nodes + edges.sender
+        if types * nodes > 64 * len(edges):
+            pairs, row = np.unique(pair, return_inverse=True)
+            return pairs, row, np.bincount(pairs // nodes, minlength=types)
+        # A table of all pairs is quicker than sorting the edges.
+        occurs = np.zeros(types * nodes, np.int32)
+        occurs[pair] = 1
+        place = occurs.cumsum(dtype=np.int32)
+        counts = place[nodes - 1 :: nodes].copy()
+        counts[1:] -= counts[:-1].copy()
+        row = place.take(pair)
+        row -= 1
+        return occurs.nonzero()[0], row, counts
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
         """Edges, and (sender, type) pairs as rows."""
-        pairs, _ = self._pairs(edges)
+        pairs, _, _ = self._pairs(edges)
         sender = pairs % edges.num_nodes
         graph_of_node = np.zeros(edges.num_nodes, np.int64)
         graph_of_node[edges.sender] = graph_of_edge
@@ -59,27 +72,33 @@ class Grouped(Primitive):
         size = self.group_size
         # Every type may leave one group partly filled.
         groups = -(-budget[f"{self.key()}.row"] // size) + edges.num_types
-        pairs, row = self._pairs(edges)
-        kind = pairs // edges.num_nodes
-        counts = np.bincount(kind, minlength=edges.num_types)
+        pairs, row, counts = self._pairs(edges)
         groups_of_type = -(-counts // size)
-        shift = (np.cumsum(groups_of_type) - groups_of_type) * size
-        shift = shift - (np.cumsum(counts) - counts)
-        position = (np.arange(pairs.size) + shift[kind]).astype(np.int32)
         if groups_of_type.sum() > groups:
-            pad(position, budget[f"{self.key()}.row"], 0, f"{self.key()}.row")
+            raise ValueError(
+                f"Expected at most {groups} groups of {size} rows for "
+                f"'{self.key()}.row'. Received: {groups_of_type.sum()}. Raise the "
+                f"budget of '{self.key()}.row'."
+            )
+        shift = (groups_of_type.cumsum() - groups_of_type) * size
+        shift -= counts.cumsum() - counts
+        position = shift.repeat(counts) + np.arange(pairs.size)
+        first = np.arange(edges.num_types) * edges.num_nodes
         sender = np.zeros(groups * size, np.int32)
-        sender[position] = pairs % edges.num_nodes
+        sender[position] = pairs - first.repeat(counts)
+        position = position.astype(np.int32)
         group_type = np.repeat(
             np.arange(edges.num_types, dtype=np.int32), groups_of_type
         )
         length = budget[self.key()]
-        order = np.argsort(edges.receiver, kind="stable")
+        if (edges.receiver[1:] < edges.receiver[:-1]).any():
+            order = np.argsort(edges.receiver, kind="stable")
+            edges, row = edges.keep(order), row[order]
         return {
             "sender": sender.reshape(groups, size),
             "type": pad(group_type, groups, 0, f"{self.key()}.row"),
-            "row": pad(position[row[order]], length, 0, self.key()),
-            "receiver": pad(edges.receiver[order], length, edges.num_nodes, self.key()),
+            "row": pad(position.take(row), length, 0, self.key()),
+            "receiver": pad(edges.receiver, length, edges.num_nodes, self.key()),
         }
 
     def messages(self, prepared: dict, x, kernel, bias):

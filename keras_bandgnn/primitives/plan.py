@@ -110,13 +110,13 @@ class Plan:
         """Assigns every edge to one primitive and lays the arrays out."""
         arrays = {}
         for primitive in self.primitives:
-            covered = primitive.cover(edges)
-            if covered.all():
+            if primitive.covers_all:
                 arrays[primitive.key()] = primitive.pack(edges, budget)
                 edges = edges.keep(slice(0, 0))
-            else:
-                arrays[primitive.key()] = primitive.pack(edges.keep(covered), budget)
-                edges = edges.keep(~covered)
+                continue
+            covered = primitive.cover(edges)
+            arrays[primitive.key()] = primitive.pack(edges.keep(covered), budget)
+            edges = edges.keep(~covered)
         return arrays
 
     def dropped(self, edges: Edges) -> np.ndarray:

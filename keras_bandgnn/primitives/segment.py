@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.primitives.base import Edges, Primitive, pad
+from keras_bandgnn.primitives.base import Edges, Primitive
 
 
 class Segment(Primitive):
@@ -18,17 +18,12 @@ class Segment(Primitive):
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
         """Edge ids sorted by receiver and type; padded edges have receiver N."""
-        length = budget["segment"]
-        order = np.argsort(
-            edges.receiver.astype(np.int64) * edges.num_types + edges.type,
-            kind="stable",
-        )
-        edges = edges.keep(order)
-        return {
-            "sender": pad(edges.sender, length, 0, "segment"),
-            "receiver": pad(edges.receiver, length, edges.num_nodes, "segment"),
-            "type": pad(edges.type, length, 0, "segment"),
-        }
+        key = edges.receiver
+        if edges.num_types > 1:
+            key = key.astype(np.int64) * edges.num_types + edges.type
+        if (key[1:] < key[:-1]).any():
+            edges = edges.keep(np.argsort(key, kind="stable"))
+        return edges.padded(budget["segment"], "segment")
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Row ids n * P + p and the in-degree per node and type."""

@@ -1,0 +1,179 @@
+"""`Batcher`: which graphs may share a supergraph, and how large it is."""
+
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import one_of, positive_int
+
+# Not additive over graphs: capacity is the largest value of one graph.
+PER_GRAPH = ("candidate",)
+
+
+def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names of the resources that add over graphs, and int64 [n, R] what each needs.
+
+    "node" and "edge" come first, "graph" (1 each) last.
+    """
+    names = [name for name in ("node", "edge") if name in sizes]
+    names += [name for name in sizes if name not in (*names, *PER_GRAPH, "graph")]
+    columns = [np.asarray(sizes[name], np.int64) for name in names]
+    columns.append(np.ones(len(columns[0]), np.int64))
+    return (*names, "graph"), np.stack(columns, axis=1)
+
+
+class Batcher(keras.layers.Layer):
+    """Base of `DynamicBatcher` and `StaticBatcher`.
+
+    A loader asks a batcher, in this order: `adapt` (unless `is_adapted`), `split` once
+    for all graphs, `pack` for the order of an epoch, and `shape` for the supergraphs
+    that make a step.
+
+    Args:
+        batch_size: Graphs per supergraph, the padding graph included.
+        budget: Capacities by name.
+        oversize: What becomes of graphs above the budget: `"bucket"` puts them into
+            supergraphs of their own, larger shape (one more compilation), `"drop"`
+            leaves them out and counts them, `"raise"` is an error.
+    """
+
+    # Whether all supergraphs of a budget have one shape.
+    fixed_shapes = True
+
+    def __init__(
+        self,
+        batch_size: int,
+        budget: Mapping[str, int] | None,
+        oversize: str,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.batch_size = positive_int("batch_size", batch_size, 2)
+        self.given = {
+            name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
+            for name, value in (budget or {}).items()
+        }
+        self.oversize = one_of("oversize", oversize, ("bucket", "drop", "raise"))
+        self.budget = dict(self.given)
+
+    def adapt(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Estimates the capacities that were not given.
+
+        Args:
+            sizes: Resource -> int [n], what each graph needs ("node", "edge", ...).
+        """
+        if not len(sizes["node"]):
+            raise ValueError("Expected at least one graph. Received: none.")
+        budget = self.estimate_budget(sizes)
+        for name in PER_GRAPH:
+            if name in sizes:
+                largest = int(np.asarray(sizes[name]).max(initial=1))
+                budget.setdefault(name, largest)
+        self.budget = budget
+
+    def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Capacities for graphs of these sizes, by name."""
+        raise NotImplementedError
+
+    def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
+        """Whether there is a capacity for every resource."""
+        return not {*sizes, "graph"} - set(self.budget)
+
+    def _check(self, sizes: Mapping) -> None:
+        missing = sorted({*sizes, "graph"} - set(self.budget))
+        if missing:
+            raise ValueError(
+                f"Expected a budget for {sorted({*sizes, 'graph'})}. Received: budget="
+                f"{self.budget}; {missing} are missing. Call adapt() or name them."
+            )
+
+    def capacity(self, names: Sequence[str], budget: Mapping[str, int]) -> np.ndarray:
+        """Capacities for real graphs, int64 [R]: one node and graph are padding."""
+        kept = {"node": 1, "graph": 1}
+        return np.array([budget[name] - kept.get(name, 0) for name in names], np.int64)
+
+    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Which graphs fit the budget alone, bool [n]."""
+        self._check(sizes)
+        names, table = size_table(sizes)
+        fits = (table <= self.capacity(names, self.budget)).all(axis=1)
+        for name in PER_GRAPH:
+            if name in sizes:
+                fits &= np.asarray(sizes[name]) <= self.budget[name]
+        return fits
+
+    def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
+        """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
+        raise NotImplementedError
+
+    def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:
+        """Sorts graphs by the budget that holds them.
+
+        Returns:
+            int8 [n], the budget of each graph, and the budgets. Graphs that are
+            dropped have a number beyond the budgets.
+        """
+        large = ~self.fits(sizes)
+        if not large.any():
+            return large.astype(np.int8), [dict(self.budget)]
+        if self.oversize == "raise":
+            first = int(np.flatnonzero(large)[0])
+            needs = {name: int(values[first]) for name, values in sizes.items()}
+            raise ValueError(
+                f"Expected every graph to fit the budget {self.budget}. "
+                f"Received: {large.sum()} graphs above it, first graph {first} "
+                f"with {needs}. Raise the budget or use oversize='bucket'."
+            )
+        if self.oversize == "drop":
+            return np.where(large, 2, 0).astype(np.int8), [dict(self.budget)]
+        return large.astype(np.int8), [dict(self.budget), self.bucket(sizes, large)]
+
+    def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
+        """Cuts an order of graphs into supergraphs.
+
+        Args:
+            sizes: Resource -> int [n].
+            order: int [m], the graphs to pack; each fits the budget.
+            budget: Capacities by name.
+
+        Returns:
+            List of int arrays, the graphs of each supergraph.
+        """
+        raise NotImplementedError
+
+    def shapes(
+        self, sizes: Mapping[str, np.ndarray], steps: Sequence[Sequence], budget: dict
+    ) -> list[dict[str, int]]:
+        """The padded sizes of each step, whose supergraphs share one shape.
+
+        Args:
+            sizes: Resource -> int [n].
+            steps: For each step its supergraphs, each an int array of graphs.
+            budget: The budget that they were packed for.
+        """
+        del sizes
+        return [budget] * len(steps)
+
+    def copy(self) -> "Batcher":
+        """Returns a batcher with the same budget that adapts apart from this one."""
+        return _rebuild(type(self), self.get_config(), dict(self.given))
+
+    def __reduce__(self):
+        # Keras' own state cannot go to another process.
+        return _rebuild, (type(self), self.get_config(), dict(self.given))
+
+    def get_config(self) -> dict:
+        """Returns the constructor's arguments, with the adapted budget."""
+        return {
+            **super().get_config(),
+            "batch_size": self.batch_size,
+            "budget": dict(self.budget),
+            "oversize": self.oversize,
+        }
+
+
+def _rebuild(kind: type, config: dict, given: dict) -> Batcher:
+    made = kind.from_config({**config, "budget": given})
+    made.budget = dict(config["budget"])
+    return made

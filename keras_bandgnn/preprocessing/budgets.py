@@ -1,0 +1,130 @@
+"""Rules that estimate the capacities of a supergraph from the sizes of graphs."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from keras_bandgnn.preprocessing.batcher import PER_GRAPH
+from keras_bandgnn.preprocessing.packing import ceil64, round_up_64
+
+# Graphs that the quantile rule packs to look at what supergraphs need.
+_SAMPLE = 8192
+_USUAL = 0.95
+_QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
+
+
+def mean_rule(sizes: Mapping[str, np.ndarray], batch_size: int) -> dict[str, int]:
+    """Nodes, edges and graphs of dynamic batching as in Speckhard et al. 2025.
+
+    max(ceil64(mean * batch_size), ceil64(largest)) nodes and edges, and `batch_size`
+    graphs with the padding graph.
+    """
+    budget = {"graph": batch_size}
+    for name in ("node", "edge"):
+        values = np.asarray(sizes[name], np.int64)
+        usual = ceil64(values.mean() * batch_size)
+        budget[name] = int(max(usual, ceil64(values.max())))
+    return budget
+
+
+def quantile_rule(
+    sizes: Mapping[str, np.ndarray],
+    batch_size: int,
+    given: Mapping[str, int],
+    pack: Callable,
+) -> dict[str, int]:
+    """Completes a budget so that little is padded.
+
+    Nodes get the mean rule, or a little more or less if that fills the last
+    supergraph of a small data set. The graphs are packed by nodes alone; edges get
+    the quantile of what these supergraphs need that pads least in all, where a
+    smaller capacity may mean more supergraphs. The other resources get what 95 % of
+    the supergraphs need. Everything holds at least the largest graph.
+
+    Args:
+        sizes: Resource -> int [n], what each graph needs.
+        batch_size: Graphs per supergraph on average.
+        given: Capacities that stay as they are.
+        pack: `pack(sizes, order, budget)`, see `Batcher.pack`.
+
+    Returns:
+        Capacities by name.
+    """
+    count = len(sizes["node"])
+    rng = np.random.default_rng(0)
+    chosen = rng.permutation(count)[:_SAMPLE]
+    sizes = {k: np.asarray(v, np.int64)[chosen] for k, v in sizes.items()}
+    best = None
+    for nodes in _node_capacities(sizes["node"], batch_size, given):
+        budget, padding = _complete({**given, "node": nodes}, sizes, pack)
+        if best is None or padding < best[0]:
+            best = padding, budget
+    return best[1]
+
+
+def _node_capacities(nodes: np.ndarray, batch_size: int, given: Mapping) -> list[int]:
+    if "node" in given:
+        return [given["node"]]
+    least = int(ceil64(nodes.max()))
+    usual = max(int(ceil64(nodes.mean() * batch_size)), least)
+    supergraphs = nodes.sum() / usual
+    if supergraphs > 100:
+        return [usual]
+    # Few supergraphs: one that is partly filled counts. Try to fill a whole number.
+    tried = {usual}
+    for whole in (
+        np.floor(supergraphs),
+        np.ceil(supergraphs),
+        np.ceil(supergraphs) + 1,
+    ):
+        for slack in (1.005, 1.01, 1.02, 1.03):
+            if whole >= 1:
+                tried.add(int(round_up_64(np.ceil(nodes.sum() / whole * slack) + 1)))
+    near = [n for n in tried if n >= least and abs(n / usual - 1) < 0.1]
+    return sorted(near) or [usual]
+
+
+def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float]:
+    """The budget with the missing resources, and nodes and edges per needed one."""
+    options = [budget]
+    if "edge" not in budget:
+        fitting, packed = _packed(budget, sizes, pack)
+        edges = {_at_quantile(sizes["edge"], fitting, packed, q) for q in _QUANTILES}
+        options = [{**budget, "edge": edge} for edge in sorted(edges)]
+    tried = []
+    for option in options:
+        fitting, packed = _packed(option, sizes, pack)
+        padding = sum(
+            max(1, len(packed)) * option[name] / max(1, sizes[name][fitting].sum())
+            for name in ("node", "edge")
+        )
+        tried.append((padding, option, fitting, packed))
+    padding, budget, fitting, packed = min(tried, key=lambda entry: entry[0])
+    if "graph" not in budget:
+        # Slots cost next to nothing: half as many again as any supergraph had.
+        most = max((len(members) for members in packed), default=1)
+        budget["graph"] = int(1.5 * most) + 2
+    for name, values in sizes.items():
+        if name in PER_GRAPH or name in budget:
+            continue
+        if np.array_equal(values, sizes["edge"]):
+            budget[name] = budget["edge"]
+        else:
+            budget[name] = _at_quantile(values, fitting, packed, _USUAL)
+    return budget, padding
+
+
+def _packed(budget: dict, sizes: Mapping, pack: Callable) -> tuple[np.ndarray, list]:
+    """The graphs that fit a budget, and their supergraphs."""
+    fits = sizes["node"] < budget["node"]
+    for name in set(sizes) & set(budget) - {"node"}:
+        fits &= sizes[name] <= budget[name]
+    fitting = np.flatnonzero(fits)
+    return fitting, pack(sizes, fitting, budget) if fitting.size else []
+
+
+def _at_quantile(values, fitting, packed, quantile: float) -> int:
+    largest = values[fitting].max(initial=0)
+    totals = [values[members].sum() for members in packed]
+    usual = np.quantile(totals, quantile) if totals else 0
+    return int(round_up_64(int(np.ceil(max(usual, largest)))))

@@ -1,0 +1,117 @@
+"""A loader's batches as data sets of TensorFlow, torch and Grain."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+
+def _import(name: str, extra: str):
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"Expected the package {name.split('.')[0]!r} for this data set. "
+            f'Received: it is not installed. Run: pip install "{extra}"'
+        ) from error
+
+
+class Batches:
+    """The batches of several epochs by position, each built when it is asked for.
+
+    Args:
+        loader: The `GraphLoader`.
+        epochs: Number of epochs, from the loader's current one.
+    """
+
+    def __init__(self, loader, epochs: int):
+        self.loader = loader
+        self.first = loader.epoch
+        self.epochs = epochs
+
+    def __len__(self) -> int:
+        return self.epochs * len(self.loader)
+
+    def __getitem__(self, index: int) -> tuple:
+        if not 0 <= index < len(self):
+            raise IndexError(
+                f"Expected a batch in [0, {len(self)}). Received: {index}."
+            )
+        epoch, batch = divmod(index, len(self.loader))
+        return self.loader.build(batch, self.first + epoch)
+
+
+def to_grain(loader, epochs: int):
+    """See `GraphLoader.to_grain`."""
+    grain = _import("grain.python", "grain")
+    return grain.MapDataset.source(Batches(loader, epochs))
+
+
+class _TensorBatches(Batches):
+    def __getitem__(self, index: int) -> tuple:
+        torch = _import("torch", "keras-bandgnn[torch]")
+
+        def tensors(tree: Any):
+            if isinstance(tree, dict):
+                return {name: tensors(value) for name, value in tree.items()}
+            return torch.from_numpy(np.ascontiguousarray(tree))
+
+        return tuple(tensors(tree) for tree in super().__getitem__(index))
+
+
+def to_torch(loader, epochs: int):
+    """See `GraphLoader.to_torch`."""
+    data = _import("torch.utils.data", "keras-bandgnn[torch]")
+
+    class TensorDataset(_TensorBatches, data.Dataset):
+        """Batches of a `GraphLoader` as tensors."""
+
+    return TensorDataset(loader, epochs)
+
+
+def signature(loader) -> tuple:
+    """Shapes and dtypes of batches, None where a size varies.
+
+    Returns:
+        A batch with `(shape, dtype)` in place of each array.
+    """
+    members, budget = loader.composition(loader.epoch)[0]
+    larger = {**budget, **loader.budgets[-1]}
+    if not loader.batcher.fixed_shapes:
+        fixed = {"graph", "candidate"}
+        larger = {k: v if k in fixed else v + 64 for k, v in budget.items()}
+    one, two = (
+        loader.build_as([members[:0]] * loader.replicas, b) for b in (budget, larger)
+    )
+
+    def compare(a: Any, b: Any):
+        if isinstance(a, dict):
+            return {name: compare(a[name], b[name]) for name in a}
+        if isinstance(a, tuple):
+            return tuple(compare(x, y) for x, y in zip(a, b, strict=True))
+        shape = tuple(
+            m if m == n else None for m, n in zip(a.shape, b.shape, strict=True)
+        )
+        return shape, a.dtype
+
+    return compare(one, two)
+
+
+def to_tf_data(loader):
+    """See `GraphLoader.to_tf_data`."""
+    tf = _import("tensorflow", "keras-bandgnn[tensorflow]")
+
+    def spec(tree: Any):
+        if isinstance(tree, dict):
+            return {name: spec(value) for name, value in tree.items()}
+        return tf.TensorSpec(*tree)
+
+    def batches():
+        for index in range(len(loader)):
+            yield loader[index]
+
+    data = tf.data.Dataset.from_generator(
+        batches, output_signature=tuple(spec(tree) for tree in signature(loader))
+    )
+    data = data.apply(tf.data.experimental.assert_cardinality(len(loader)))
+    return data.prefetch(tf.data.AUTOTUNE)

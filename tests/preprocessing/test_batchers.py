@@ -1,0 +1,259 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import GraphLoader
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphPreprocessor,
+    StaticBatcher,
+)
+from keras_bandgnn.preprocessing.epochs import Epochs
+from keras_bandgnn.preprocessing.packing import (
+    pack_best_fit,
+    round_up_64,
+    round_up_power_of_two,
+)
+
+
+def path_graph(nodes, edges):
+    return Graph(nodes, [0] * edges, [i % nodes for i in range(edges)])
+
+
+def batches_of(nodes, edges, batcher):
+    """Members and (N, E, B) of each batch, in the given order."""
+    graphs = [path_graph(n, e) for n, e in zip(nodes, edges, strict=True)]
+    loader = GraphLoader(graphs, batcher, shuffle=False)
+    out = []
+    for index in range(len(loader)):
+        x = loader.build(index, 0)[0]
+        ids = x["graph"]["id"][0]
+        shape = (
+            x["node"]["mask"].shape[1],
+            x["edge"]["mask"].shape[1],
+            x["graph"]["mask"].shape[1],
+        )
+        assert x["plan"]["segment"]["sender"].shape[1] == shape[1]
+        out.append((ids[ids >= 0].tolist(), shape))
+    return sorted(out)
+
+
+# Sums of the batches with b = 4: nodes 60+60+7 = 127, 40+30+20 = 90, 64; edges
+# 128+0+0 = 128, 100+29+0 = 129, 1.
+NODES = [60, 60, 7, 40, 30, 20, 64]
+EDGES = [128, 0, 0, 100, 29, 0, 1]
+
+
+def test_static_64_by_hand():
+    # 127 + 1 fills 128 exactly; 64 + 1 needs the next multiple.
+    assert batches_of(NODES, EDGES, StaticBatcher(4, "64")) == [
+        ([0, 1, 2], (128, 128, 4)),
+        ([3, 4, 5], (128, 192, 4)),
+        ([6], (128, 64, 4)),
+    ]
+
+
+def test_static_power_of_two_by_hand():
+    assert batches_of(NODES, EDGES, StaticBatcher(4, "power_of_two")) == [
+        ([0, 1, 2], (128, 128, 4)),
+        ([3, 4, 5], (128, 256, 4)),
+        ([6], (128, 1, 4)),
+    ]
+
+
+def test_static_constant_by_hand():
+    # Largest 64 nodes and 128 edges, of the data set: 4 * 64 = 256 and 4 * 128 = 512
+    # are multiples of 64, and the padded sizes lie strictly above.
+    assert batches_of(NODES, EDGES, StaticBatcher(4, "constant")) == [
+        ([0, 1, 2], (320, 576, 4)),
+        ([3, 4, 5], (320, 576, 4)),
+        ([6], (320, 576, 4)),
+    ]
+
+
+def test_dynamic_by_hand():
+    # Mean nodes 281 / 7 = 40.14, times 4 = 160.6 -> 192; largest 64 -> 128.
+    # Mean edges 258 / 7 = 36.86, times 4 = 147.4 -> 192; largest 128 -> 192.
+    batcher = DynamicBatcher(4)
+    # 60 + 60 + 7 = 127, three graphs are the most; 40 + 30 + 20 = 90; 64.
+    assert batches_of(NODES, EDGES, batcher) == [
+        ([0, 1, 2], (192, 192, 4)),
+        ([3, 4, 5], (192, 192, 4)),
+        ([6], (192, 192, 4)),
+    ]
+    assert batcher.budget["segment"] == 192
+
+
+def test_dynamic_opens_the_next_batch_with_the_graph_that_did_not_fit():
+    budget = {"node": 128, "edge": 100, "graph": 10}
+    nodes, edges = [60, 60, 7, 1, 50, 50, 28], [0, 0, 0, 50, 50, 1, 0]
+    # 60 + 60 + 7 fills 127 of 128, one node is padding. 1 + 50 nodes have 100 edges,
+    # which fills the budget exactly: no edge is padding. One edge more opens a batch.
+    assert batches_of(nodes, edges, DynamicBatcher(budget=budget)) == [
+        ([0, 1, 2], (128, 100, 10)),
+        ([3, 4], (128, 100, 10)),
+        ([5, 6], (128, 100, 10)),
+    ]
+
+
+def test_a_graph_above_the_budget_by_hand():
+    budget = {"node": 64, "edge": 64, "graph": 4}
+    nodes, edges = [30, 64, 30], [3, 3, 3]
+    bucket = batches_of(nodes, edges, DynamicBatcher(budget=budget))
+    assert bucket == [([0, 2], (64, 64, 4)), ([1], (128, 64, 4))]
+    dropped = batches_of(nodes, edges, DynamicBatcher(budget=budget, oversize="drop"))
+    assert dropped == [([0, 2], (64, 64, 4))]
+    with pytest.raises(ValueError, match="first graph 1"):
+        batches_of(nodes, edges, DynamicBatcher(budget=budget, oversize="raise"))
+
+
+def test_constant_padding_meets_a_larger_graph_later():
+    batcher = StaticBatcher(3)
+    batches_of([5, 5], [2, 2], batcher)
+    assert batches_of([5, 40, 5], [2, 2, 2], batcher) == [
+        ([0, 2], (64, 64, 3)),
+        ([1], (128, 64, 3)),
+    ]
+
+
+def test_dynamic_estimates_from_the_first_graphs():
+    sizes = {"node": np.array([10] * 1000 + [90] * 1000), "edge": np.full(2000, 4)}
+    batcher = DynamicBatcher(32, estimate_from=1000)
+    batcher.adapt(sizes)
+    # 10 * 32 = 320 is a multiple of 64, and the target lies strictly above.
+    assert (batcher.budget["node"], batcher.budget["edge"]) == (384, 192)
+    batcher = DynamicBatcher(2, estimate_from=1000)
+    batcher.adapt({"node": np.array([3, 70]), "edge": np.array([0, 0])})
+    assert (batcher.budget["node"], batcher.budget["edge"]) == (128, 64)
+
+
+def test_drop_trigger_loses_every_bth_graph_and_the_rest():
+    graphs = [path_graph(3, 2)] * 11
+    batcher = StaticBatcher(4, "64", drop_trigger=True)
+    loader = GraphLoader(graphs, batcher, shuffle=False)
+    kept = [s.members.tolist() for s in loader.composition(0)]
+    # 0 1 2, 3 triggers; 4 5 6, 7 triggers; 8 9 10 are never yielded.
+    assert kept == [[0, 1, 2], [4, 5, 6]]
+    whole = GraphLoader(graphs, StaticBatcher(4, "64"), shuffle=False)
+    assert sum(len(s.members) for s in whole.composition(0)) == 11
+
+
+def test_replicas_are_padded_to_the_largest():
+    graphs = [path_graph(n, n) for n in (10, 10, 100, 100)]
+    loader = GraphLoader(graphs, StaticBatcher(3, "64"), shuffle=False, replicas=2)
+    x = loader.build(0, 0)[0]
+    assert x["node"]["mask"].shape == (2, 256) and x["node"]["mask"].sum() == 220
+
+
+def test_rounding():
+    assert round_up_64(np.array([0, 1, 64, 65])).tolist() == [64, 64, 64, 128]
+    powers = round_up_power_of_two(np.array([0, 1, 2, 3, 4, 5, 1 << 20, (1 << 20) + 1]))
+    assert powers.tolist() == [1, 1, 2, 4, 4, 8, 1 << 20, 1 << 21]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(
+        st.tuples(st.integers(1, 50), st.integers(0, 80)), min_size=1, max_size=150
+    ),
+    window=st.integers(1, 64),
+    slack=st.integers(0, 100),
+)
+def test_best_fit_packs_every_graph_once_within_capacity(sizes, window, slack):
+    table = np.array([(n, e, 1) for n, e in sizes], np.int64)
+    capacity = table.max(axis=0) + np.array([slack, slack, 5])
+    packed = pack_best_fit(table, np.arange(len(table)), capacity, window, 2)
+    assert sorted(np.concatenate(packed).tolist()) == list(range(len(table)))
+    place = {g: i for i, members in enumerate(packed) for g in members.tolist()}
+    for index, members in enumerate(packed):
+        assert (table[members].sum(axis=0) <= capacity).all()
+        # The oldest of the pool leaves with its supergraph: nobody waits for longer
+        # than it takes to pack the window before it.
+        assert min(members) <= min(
+            [g for g, i in place.items() if i >= index], default=0
+        )
+
+
+def test_best_fit_wastes_little():
+    rng = np.random.default_rng(0)
+    nodes = rng.normal(18, 3, 4000).clip(3, 29).astype(np.int64)
+    sizes = {"node": nodes, "edge": nodes * (nodes - 1)}
+    waste = {}
+    for packing in ("sequential", "best_fit"):
+        batcher = DynamicBatcher(32, packing=packing)
+        batcher.adapt(sizes)
+        epochs = Epochs(sizes, batcher, 0, 1)
+        made = epochs.composition(1)
+        assert sorted(np.concatenate([s.members for s in made])) == list(range(4000))
+        waste[packing] = [
+            1 - sizes[k].sum() / sum(s.budget[k] for s in made) for k in sizes
+        ]
+    assert waste["best_fit"][0] < 0.03 and waste["best_fit"][1] < 0.06
+    assert waste["sequential"][0] > 0.05
+
+
+def test_quantile_budgets_of_few_graphs_fill_the_last_supergraph():
+    rng = np.random.default_rng(1)
+    nodes = np.minimum(rng.lognormal(6, 0.8, 300), 4000).astype(np.int64)
+    sizes = {"node": nodes, "edge": (nodes * rng.uniform(3, 4, 300)).astype(np.int64)}
+    batcher = DynamicBatcher(32, packing="best_fit")
+    batcher.adapt(sizes)
+    made = Epochs(sizes, batcher, 0, 1).composition(0)
+    for name, most in (("node", 0.05), ("edge", 0.1)):
+        padded = sum(s.budget[name] for s in made)
+        assert 1 - sizes[name].sum() / padded < most
+
+
+@pytest.mark.parametrize(
+    "batcher",
+    [
+        StaticBatcher(5, "power_of_two"),
+        StaticBatcher(5, oversize="drop"),
+        StaticBatcher(5, "64", drop_trigger=True),
+        DynamicBatcher(7, packing="best_fit", window=99),
+        DynamicBatcher(7, estimate="quantile", estimate_from=10),
+    ],
+)
+def test_configurations_come_back(batcher):
+    batcher.adapt({"node": np.array([4, 9]), "edge": np.array([3, 5])})
+    read = type(batcher).from_config(batcher.get_config())
+    assert read.get_config() == batcher.get_config()
+    kept = GraphPreprocessor([], batcher)
+    again = GraphPreprocessor.from_config(kept.get_config()).batcher
+    assert type(again) is type(batcher) and again.budget == batcher.budget
+    copied = batcher.copy()
+    copied.adapt({"node": np.array([400, 9]), "edge": np.array([900, 5])})
+    assert again.budget == batcher.budget
+
+
+def test_old_preprocessors_name_no_batcher():
+    config = {"batch_size": 4, "budget": {"node": 8}, "oversize": "drop"}
+    read = GraphPreprocessor.from_config(
+        {"layers": [], "batcher": config, "plan": "auto"}
+    )
+    assert isinstance(read.batcher, DynamicBatcher) and read.batcher.oversize == "drop"
+    with pytest.raises(ValueError, match="a batcher among"):
+        GraphPreprocessor.from_config(
+            {
+                "layers": [],
+                "batcher": {"class_name": "Dense", "config": {}},
+                "plan": "auto",
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StaticBatcher(4, "32"), "'constant', '64', 'power_of_two'"),
+        (lambda: StaticBatcher(1), "at least 2"),
+        (lambda: DynamicBatcher(packing="best"), "'sequential', 'best_fit'"),
+        (lambda: DynamicBatcher(estimate="max"), "'auto', 'mean', 'quantile'"),
+        (lambda: DynamicBatcher(window=0), "at least 1"),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

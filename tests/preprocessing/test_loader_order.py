@@ -1,0 +1,222 @@
+"""Which batches come, in which order, whoever builds them."""
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import GraphLoader, open_store, write_store
+from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
+
+BATCHERS = {
+    "dynamic": lambda b: DynamicBatcher(b),
+    "best_fit": lambda b: DynamicBatcher(b, packing="best_fit", window=8),
+    "budget": lambda b: DynamicBatcher(budget={"node": 8 * b}),
+    "constant": lambda b: StaticBatcher(b),
+    "64": lambda b: StaticBatcher(b, "64"),
+    "power_of_two": lambda b: StaticBatcher(b, "power_of_two"),
+}
+
+
+def graphs_of(sizes):
+    return [
+        Graph(n, [0] * (n // 2), [n - 1] * (n // 2), node={"a": np.arange(n)}, label=n)
+        for n in sizes
+    ]
+
+
+def ids(batch):
+    found = batch[0]["graph"]["id"]
+    return [group[group >= 0].tolist() for group in found]
+
+
+def same(a, b):
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        return all(same(a[k], b[k]) for k in a)
+    if isinstance(a, tuple):
+        return all(same(x, y) for x, y in zip(a, b, strict=True))
+    return np.array_equal(a, b)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=60),
+    batch_size=st.integers(2, 12),
+    seed=st.integers(0, 5),
+    replicas=st.integers(1, 3),
+    hosts=st.integers(1, 3),
+    threads=st.integers(1, 3),
+    prefetch=st.integers(0, 3),
+    kind=st.sampled_from(sorted(BATCHERS)),
+)
+def test_every_graph_once_per_epoch_over_hosts_replicas_and_threads(
+    sizes, batch_size, seed, replicas, hosts, threads, prefetch, kind
+):
+    graphs = graphs_of(sizes)
+    loaders = [
+        GraphLoader(
+            graphs,
+            BATCHERS[kind](batch_size),
+            seed=seed,
+            replicas=replicas,
+            host=host,
+            num_hosts=hosts,
+            threads=threads,
+            prefetch=prefetch,
+        )
+        for host in range(hosts)
+    ]
+    assert len({len(loader) for loader in loaders}) == 1
+    for _ in range(2):
+        seen = []
+        for index in range(len(loaders[0])):
+            batches = [loader[index] for loader in loaders]
+            shapes = {batch[0]["node"]["mask"].shape for batch in batches}
+            assert len(shapes) == 1 and shapes.pop()[0] == replicas
+            seen += [i for batch in batches for group in ids(batch) for i in group]
+        assert sorted(seen) == list(range(len(sizes)))
+        for loader in loaders:
+            assert loader.stats.batches == len(loader)
+            loader.on_epoch_end()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=60),
+    batch_size=st.integers(2, 12),
+    epoch=st.integers(0, 3),
+    share=st.floats(0, 1),
+    kind=st.sampled_from(sorted(BATCHERS)),
+)
+def test_resumed_in_the_middle_the_same_batches_remain(
+    sizes, batch_size, epoch, share, kind
+):
+    graphs = graphs_of(sizes)
+    loader = GraphLoader(graphs, BATCHERS[kind](batch_size), seed=1)
+    loader.epoch = epoch
+    whole = [loader[i] for i in range(len(loader))]
+    used = int(share * len(loader))
+    state = json.loads(json.dumps(loader.state(used)))
+    other = GraphLoader(graphs, BATCHERS[kind](batch_size), seed=1, prefetch=0)
+    other.resume(state)
+    assert len(other) == len(whole) - used
+    assert all(same(other[i], whole[used + i]) for i in range(len(other)))
+    other.whole_epochs()
+    other.on_epoch_end()
+    loader.on_epoch_end()
+    assert len(other) == len(whole) and ids(other[0]) == ids(loader[0])
+
+
+def test_resume_refuses_other_data():
+    loader = GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2))
+    state = loader.state(1)
+    for other in (
+        GraphLoader(graphs_of([3, 4, 6]), DynamicBatcher(2)),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(3)),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2), seed=1),
+        GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2), shuffle=False),
+    ):
+        with pytest.raises(ValueError, match="training began with"):
+            other.resume(state)
+    with pytest.raises(ValueError, match="a batch in"):
+        loader.resume({**state, "batch": 99})
+
+
+def test_batches_of_one_file_and_of_several(tmp_path):
+    graphs = graphs_of([4, 9, 5, 7, 3, 8, 2, 6])
+    store = open_store(write_store(tmp_path / "s", graphs, shard_size=3).path)
+    one = GraphLoader(graphs, StaticBatcher(4, "64"), replicas=2)
+    many = GraphLoader(store, StaticBatcher(4, "64"), replicas=2)
+    assert len(many.parts) == 3
+    for index in range(len(one)):
+        a, b = one.build(index, 0), many.build(index, 0)
+        # Within a supergraph the graphs of several files are sorted.
+        assert [sorted(g) for g in ids(a)] == ids(b)
+        for group in range(2):
+            for slot, graph in enumerate(ids(b)[group]):
+                own = b[0]["node"]["graph_id"][group] == slot
+                values = b[0]["node"]["a"][group][own & b[0]["node"]["mask"][group]]
+                assert values.tolist() == list(range(graphs[graph].num_nodes))
+                assert b[1][group, slot, 0] == graphs[graph].num_nodes
+
+
+def test_a_copy_in_another_process_builds_the_same():
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader[0]
+    copy = pickle.loads(pickle.dumps(loader))
+    assert same(copy[1], loader[1])
+
+
+def test_the_first_two_batches_differ_in_every_size_that_varies():
+    sizes = [3] * 40 + [70] * 8 + [5] * 40
+    loader = GraphLoader(graphs_of(sizes), StaticBatcher(4, "power_of_two"))
+    for epoch in range(3):
+        first, second = loader.composition(epoch)[:2]
+        assert first.budget["node"] != second.budget["node"]
+        assert first.budget["edge"] != second.budget["edge"]
+
+
+def test_stats_count_what_was_padded():
+    loader = GraphLoader(graphs_of([10] * 40), DynamicBatcher(budget={"node": 64}))
+    for index in range(len(loader)):
+        loader[index]
+    stats = loader.stats
+    assert stats.batches == len(loader) and stats.graphs == 40
+    assert stats.fill["node"] == 400 / (64 * len(loader))
+    assert len(stats.assembly_ms) == len(loader) and 0 <= stats.waiting <= 1
+    assert f"{len(loader)} batches, 40 graphs" in stats.summary()
+    loader.on_epoch_end()
+    loader[0]
+    assert loader.stats.epoch == 1 and loader.stats.batches == 1
+
+
+def test_to_torch():
+    torch = pytest.importorskip("torch")
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    data = loader.to_torch(epochs=2)
+    assert len(data) == 2 * len(loader)
+    batches = list(torch.utils.data.DataLoader(data, batch_size=None))
+    assert isinstance(batches[0][0]["node"]["a"], torch.Tensor)
+    seen = [
+        i for batch in batches[: len(loader)] for g in ids(_numpy(batch)) for i in g
+    ]
+    assert sorted(seen) == list(range(29))
+    assert same(_numpy(batches[-1]), loader.build(len(loader) - 1, 1))
+    with pytest.raises(IndexError, match="a batch in"):
+        data[len(data)]
+
+
+def _numpy(tree):
+    if isinstance(tree, dict):
+        return {k: _numpy(v) for k, v in tree.items()}
+    if isinstance(tree, tuple | list):
+        return tuple(_numpy(v) for v in tree)
+    return tree.numpy()
+
+
+def test_to_grain():
+    pytest.importorskip("grain")
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    data = loader.to_grain(epochs=2)
+    assert len(data) == 2 * len(loader)
+    assert same(data[len(loader) + 1], loader.build(1, 1))
+
+
+def test_to_tf_data():
+    tf = pytest.importorskip("tensorflow")
+    loader = GraphLoader(graphs_of([3] * 40 + [70] * 8), StaticBatcher(4, "64"))
+    data = loader.to_tf_data()
+    assert int(data.cardinality()) == len(loader)
+    spec = data.element_spec[0]
+    assert spec["node"]["mask"].shape.as_list() == [1, None]
+    assert spec["plan"]["segment"]["sender"].shape.as_list() == [1, None]
+    assert spec["graph"]["mask"].shape.as_list() == [1, 4]
+    batches = list(data)
+    assert same(_numpy(batches[2]), loader[2])
+    fixed = GraphLoader(graphs_of([3] * 40), DynamicBatcher(4)).to_tf_data()
+    assert fixed.element_spec[0]["node"]["mask"].shape == tf.TensorShape([1, 64])
