@@ -10,6 +10,7 @@ from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.training.save_progress import SaveProgress
 
 
 def _is_graphs(data) -> bool:
@@ -33,12 +34,33 @@ class _FollowEpoch(keras.callbacks.Callback):
         self.seed = seed
 
     def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
         self.loader.epoch = epoch if self.loader.shuffle else 0
-        kernels.seed_global(self.seed + (epoch << 20))
+        if self.loader.skipped:
+            # Restored in the middle of the epoch, seeds and all.
+            return
         for variable in self.model.variables:
             if variable.path.endswith("seed_generator_state"):
                 seed = keras.ops.convert_to_numpy(variable)[0]
                 variable.assign([seed, epoch << 20])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        # Dropout draws from torch's global generator, which has no place in a file.
+        if keras.backend.backend() == "torch":
+            place = (self._epoch << 20) + batch + self.loader.skipped
+            kernels.seed_global(self.seed + place)
+
+
+def _on_this_backend(data):
+    """A loader as `fit` and `evaluate` of this backend take it."""
+    if (
+        isinstance(data, GraphLoader)
+        and keras.backend.backend() == "tensorflow"
+        and not data.batcher.fixed_shapes
+    ):
+        # Keras takes the signature from two batches; other sizes may follow.
+        return data.to_tf_data()
+    return data
 
 
 class Task(keras.Model):
@@ -121,6 +143,12 @@ class Task(keras.Model):
     def check(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the graphs do not fit the task."""
 
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the labels do not fit the task."""
+
+    def adapt(self, loader: GraphLoader) -> None:
+        """Computes constants that depend on the training graphs, before training."""
+
     def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
         """Trains on graphs, as `keras.Model.fit` does on arrays.
 
@@ -139,6 +167,8 @@ class Task(keras.Model):
         if _is_graphs(x):
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
+            names = ("batch_size", "epochs", "verbose", "callbacks")
+            kwargs |= dict(zip(names, args, strict=False))
             if kwargs.get("steps_per_epoch") or kwargs.get("batch_size"):
                 raise ValueError(
                     "Expected whole epochs of the preprocessor's batches. Received: "
@@ -147,6 +177,7 @@ class Task(keras.Model):
                 )
             x = self.loader(x, shuffle=True, seed=seed, adapt=True)
             x = self._labelled(x, "x")
+            self.adapt(x)
             if not self.optimizer.built:
                 # TensorFlow traces a step that makes variables twice.
                 self.optimizer.build(self.trainable_variables)
@@ -157,13 +188,49 @@ class Task(keras.Model):
             validation_data = self._labelled(
                 self.loader(validation_data), "validation_data"
             )
-        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+        kwargs["validation_data"] = _on_this_backend(validation_data)
+        if isinstance(x, GraphLoader):
+            return self._fit_loader(x, **kwargs)
+        return super().fit(x, y, *args, **kwargs)
+
+    def _fit_loader(self, loader: GraphLoader, **kwargs):
+        """Fits, from where a `SaveProgress` among the callbacks says."""
+        fit = super().fit
+        saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
+        place = None
+        for callback in saving:
+            callback.follow(loader)
+            place = place or callback.restore(self, loader)
+        epoch, batches = place or (kwargs.get("initial_epoch", 0), 0)
+        history = None
+        if batches:
+            for callback in saving:
+                callback.follow(loader, batches)
+            # Keras has no epoch that begins in the middle: what is left of it is a
+            # `fit` of its own.
+            rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
+            history = fit(_on_this_backend(loader), None, **rest)
+            loader.whole_epochs()
+            epoch += 1
+        if not (batches and self.stop_training):
+            kwargs["initial_epoch"] = epoch
+            before, history = (
+                history,
+                fit(_on_this_backend(loader), None, **kwargs),
+            )
+            if before is not None:
+                history.epoch = before.epoch + history.epoch
+                for name, values in before.history.items():
+                    history.history[name] = values + history.history.get(name, [])
+        for callback in saving:
+            callback.clear()
+        return history
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
         if _is_graphs(x):
             x = self._labelled(self.loader(x), "x")
-        return super().evaluate(x, y, *args, **kwargs)
+        return super().evaluate(_on_this_backend(x), y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Predicts for graphs, or for what Keras takes.
@@ -187,13 +254,13 @@ class Task(keras.Model):
                 out[graph] = rows
         return out
 
-    @staticmethod
-    def _labelled(loader: GraphLoader, name: str) -> GraphLoader:
+    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
         if any(part.label is None for part in loader.parts):
             raise ValueError(
                 f"Expected the graphs in `{name}` to have labels. Received: graphs "
                 "with label=None. Set Graph(..., label=...)."
             )
+        self.check_labels(loader)
         return loader
 
     def compile_from_config(self, config: dict) -> None:

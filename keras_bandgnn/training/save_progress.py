@@ -1,0 +1,145 @@
+"""`SaveProgress`: training that goes on where it stopped, even within an epoch."""
+
+import json
+from pathlib import Path
+
+import keras
+
+from keras_bandgnn.data.files import atomic_write
+
+_PLACE = "progress.json"
+
+
+def _seed_states(model: keras.Model) -> list:
+    """The variables that dropout draws from."""
+    # Their paths depend on how many layers were made before, their order does not.
+    return [v for v in model.variables if v.path.endswith("seed_generator_state")]
+
+
+class SaveProgress(keras.callbacks.Callback):
+    """Saves weights, optimizer and the place in the epoch.
+
+    Give it to `fit` of a task, and run the same `fit` again after a crash or an
+    interruption: training goes on with the batch after the last saved one, in the same
+    order, with the same dropout, and no graph is seen twice or not at all. When
+    training has ended the files are deleted. Metrics of a resumed epoch are those of
+    its remaining batches.
+
+    Args:
+        directory: Folder for the files; it is made if it is missing.
+        save_freq: `"epoch"`, or a number of batches.
+
+    Raises:
+        ValueError: From `fit`, if the saved progress belongs to other graphs or to
+            another batcher, plan or seed.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> kb.training.SaveProgress("progress", save_freq=100).saved() is None
+    True
+    """
+
+    def __init__(self, directory, save_freq: str | int = "epoch"):
+        super().__init__()
+        whole = isinstance(save_freq, int) and not isinstance(save_freq, bool)
+        if save_freq != "epoch" and not (whole and save_freq > 0):
+            raise ValueError(
+                "Expected `save_freq` to be 'epoch' or a positive number of batches. "
+                f"Received: save_freq={save_freq!r}."
+            )
+        self.directory = Path(directory)
+        self.save_freq = save_freq
+        self.loader = None
+        self._first = 0
+        self._seeds = []
+
+    def saved(self) -> dict | None:
+        """The saved progress, or None."""
+        try:
+            return json.loads((self.directory / _PLACE).read_text())
+        except FileNotFoundError:
+            return None
+
+    def follow(self, loader, first_batch: int = 0) -> None:
+        """Says whose place is saved; tasks call it.
+
+        Args:
+            loader: The loader of `fit`.
+            first_batch: Batches of the first epoch that were used before.
+        """
+        self.loader = loader
+        self._first = first_batch
+
+    def restore(self, model: keras.Model, loader) -> tuple[int, int] | None:
+        """Loads what was saved into the model and the loader.
+
+        Returns:
+            The epoch and the number of its batches that were used; None if nothing
+            was saved.
+        """
+        saved = self.saved()
+        if saved is None:
+            return None
+        loader.resume(saved["loader"])
+        model.load_weights(self.directory / saved["weights"])
+        self._seeds = saved["seeds"]
+        return saved["loader"]["epoch"], saved["loader"]["batch"]
+
+    def save(self, epoch: int, batches: int) -> None:
+        """Saves the state after some batches of an epoch."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        before = self.saved()
+        name = f"epoch-{epoch}-batch-{batches}.weights.h5"
+        model = self.model
+        partial = self.directory / f"partial-{name}"
+        model.save_weights(partial)
+        partial.replace(self.directory / name)
+        saved = {
+            "weights": name,
+            "loader": self.loader.state(batches, epoch),
+            "seeds": [
+                keras.ops.convert_to_numpy(v).tolist() for v in _seed_states(model)
+            ],
+        }
+        with atomic_write(self.directory / _PLACE) as file:
+            file.write(json.dumps(saved).encode())
+        if before is not None and before["weights"] != name:
+            (self.directory / before["weights"]).unlink(missing_ok=True)
+
+    def on_train_begin(self, logs=None):
+        """Refuses data whose place is not known."""
+        if self.loader is None:
+            raise ValueError(
+                "Expected SaveProgress in `fit` of a task, such as GraphRegressor, "
+                "with graphs or a GraphLoader. Received: other data. For a model of "
+                "your own call follow(loader) first, and restore(model, loader)."
+            )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Remembers the epoch; dropout of a resumed one goes on where it was."""
+        self._epoch = epoch
+        # Not earlier: what `fit` does before its first epoch draws, too.
+        seeds, self._seeds = self._seeds, []
+        if self._first and seeds:
+            for variable, state in zip(_seed_states(self.model), seeds, strict=True):
+                variable.assign(state)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Saves every `save_freq` batches."""
+        done = batch + 1 + self._first
+        if self.save_freq != "epoch" and done % self.save_freq == 0:
+            self.save(self._epoch, done)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Saves the end of the epoch."""
+        self._first = 0
+        self.save(epoch + 1, 0)
+
+    def clear(self) -> None:
+        """Deletes what was saved."""
+        saved = self.saved()
+        if saved is not None:
+            (self.directory / _PLACE).unlink()
+            (self.directory / saved["weights"]).unlink(missing_ok=True)
+        if self.directory.is_dir() and not any(self.directory.iterdir()):
+            self.directory.rmdir()

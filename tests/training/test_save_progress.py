@@ -1,0 +1,156 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphPreprocessor,
+    StaticBatcher,
+)
+from keras_bandgnn.training import SaveProgress
+
+
+class Stop(keras.callbacks.Callback):
+    """Fails in the middle of an epoch, as a crash would."""
+
+    def __init__(self, epoch, batch):
+        super().__init__()
+        self.place = epoch, batch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch, logs=None):
+        if (self.epoch, batch) == self.place:
+            raise InterruptedError
+
+
+def graphs(count=40):
+    rng = np.random.default_rng(0)
+    out = []
+    for _ in range(count):
+        n = int(rng.integers(3, 9))
+        kind = rng.integers(0, 3, n)
+        out.append(
+            kb.Graph(
+                n,
+                np.arange(n - 1),
+                np.arange(1, n),
+                node={"type": kind},
+                candidates=[0, 1],
+                label=int(kind[0] > kind[1]),
+            )
+        )
+    return out
+
+
+def task(batcher):
+    keras.utils.set_random_seed(0)
+    backbone = kb.models.GGNNBackbone(
+        {"type": 3}, hidden_dim=8, num_steps=2, num_edge_types=1, dropout=0.2
+    )
+    made = kb.models.NodeSelector(backbone, GraphPreprocessor([], batcher))
+    made.compile(keras.optimizers.Adam(0.01))
+    return made
+
+
+def weights(model):
+    return [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "64"])
+@pytest.mark.parametrize("place", [(1, 3), (1, 0)])
+def test_goes_on_in_the_middle_of_an_epoch(tmp_path, kind, place):
+    def batcher():
+        return DynamicBatcher(4) if kind == "dynamic" else StaticBatcher(4, "64")
+
+    whole = task(batcher())
+    history = whole.fit(graphs(), epochs=3, verbose=0, seed=5)
+    model = task(batcher())
+    saving = SaveProgress(tmp_path / "progress", save_freq=2)
+    with pytest.raises(InterruptedError):
+        model.fit(
+            graphs(), epochs=3, verbose=0, seed=5, callbacks=[saving, Stop(*place)]
+        )
+    saved = saving.saved()
+    assert (saved["loader"]["epoch"], saved["loader"]["batch"]) in ((1, 4), (1, 0))
+    assert len(list((tmp_path / "progress").iterdir())) == 2
+    resumed = task(batcher())
+    again = SaveProgress(tmp_path / "progress", save_freq=2)
+    after = resumed.fit(graphs(), epochs=3, verbose=0, seed=5, callbacks=[again])
+    assert after.epoch == [1, 2] and len(after.history["loss"]) == 2
+    assert after.history["loss"][-1] == pytest.approx(history.history["loss"][-1], 1e-4)
+    for a, b in zip(weights(whole), weights(resumed), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    # Nothing is left once training has ended.
+    assert not (tmp_path / "progress").exists()
+
+
+def test_other_graphs_are_refused(tmp_path):
+    model = task(DynamicBatcher(4))
+    saving = SaveProgress(tmp_path, save_freq=1)
+    with pytest.raises(InterruptedError):
+        model.fit(graphs(), verbose=0, callbacks=[saving, Stop(0, 1)])
+    with pytest.raises(ValueError, match="training began with"):
+        task(DynamicBatcher(4)).fit(
+            graphs(41), verbose=0, callbacks=[SaveProgress(tmp_path)]
+        )
+
+
+def test_an_unfinished_save_changes_nothing(tmp_path, monkeypatch):
+    model = task(DynamicBatcher(4))
+    saving = SaveProgress(tmp_path, save_freq=1)
+    with pytest.raises(InterruptedError):
+        model.fit(graphs(), verbose=0, callbacks=[saving, Stop(0, 1)])
+    before = json.dumps(saving.saved())
+
+    def fail(path):
+        path.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(model, "save_weights", fail)
+    with pytest.raises(OSError, match="disk full"):
+        saving.save(0, 7)
+    assert json.dumps(saving.saved()) == before
+    task(DynamicBatcher(4)).fit(graphs(), verbose=0, callbacks=[SaveProgress(tmp_path)])
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="'epoch' or a positive number"):
+        SaveProgress("x", save_freq=0)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with pytest.raises(ValueError, match="follow"):
+        model.fit(np.ones((4, 1)), np.ones(4), callbacks=[SaveProgress("x")], verbose=0)
+
+
+def test_shapes_that_vary_train_evaluate_and_predict():
+    model = task(StaticBatcher(4, "power_of_two"))
+    data = graphs(60)
+    rng = np.random.default_rng(1)
+    for n in (40, 90, 200):
+        data.append(
+            kb.Graph(
+                n,
+                rng.integers(0, n, 3 * n),
+                rng.integers(0, n, 3 * n),
+                node={"type": rng.integers(0, 3, n)},
+                candidates=[0, 1],
+                label=0,
+            )
+        )
+    history = model.fit(data, epochs=2, validation_data=data, verbose=0)
+    assert np.isfinite(history.history["val_loss"]).all()
+    scores = model.evaluate(data, verbose=0, return_dict=True)
+    predicted = model.predict(data)
+    right = np.mean(
+        [p.argmax() == g.label for p, g in zip(predicted, data, strict=True)]
+    )
+    assert scores["accuracy"] == pytest.approx(right, abs=1e-6)
+    # The same as with one shape for all.
+    model.preprocessor.batcher = DynamicBatcher(8)
+    for a, b in zip(predicted, model.predict(data), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
