@@ -1,0 +1,1 @@
+"""Graphs of other libraries to `Graph` and back, one module per library."""

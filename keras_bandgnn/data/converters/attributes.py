@@ -1,0 +1,168 @@
+"""Graphs from named attributes whose level, node, edge or graph, shows in their size.
+
+This is the convention of torch_geometric, and of data sets of dictionaries that follow
+it: `edge_index`, `edge_attr`, `x`, `y` and whatever else there is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.files import json_text
+from keras_bandgnn.graph import Graph
+
+_NODE_NAMES = ("x", "pos", "z", "node_feat")
+_FIXED = ("edge_index", "edge_type", "num_nodes", "candidate_index", "slot_index")
+
+Attributes = Mapping[str, Any]
+
+
+def as_numpy(value: Any) -> Any:
+    """Returns tensors, numbers and lists of numbers as arrays, all else as it is.
+
+    Tensors of torch are detached and brought to the host; bfloat16 becomes float32.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):
+            value = value.float()
+        return value.numpy()
+    if value is None or isinstance(value, str | bytes | Mapping):
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:  # rows of differing lengths
+        return value
+    return array if array.dtype.kind in "biuf" else value
+
+
+def sized(attributes: Attributes) -> dict[str, Any]:
+    """Returns the attributes as arrays, with `num_nodes`; None is left out.
+
+    Raises:
+        ValueError: If there is no `edge_index` [2, E], or the nodes are not counted.
+    """
+    values = {k: as_numpy(v) for k, v in attributes.items() if v is not None}
+    edge_index = values.get("edge_index")
+    shape = getattr(edge_index, "shape", None)
+    if shape is None or len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"Expected `edge_index` of shape [2, E]. Received: {shape}. Give the "
+            "senders in the first row and the receivers in the second one."
+        )
+    if "num_nodes" not in values:
+        counted = [n for n in _NODE_NAMES if n in values]
+        if not counted:
+            raise ValueError(
+                "Expected `num_nodes`, or node features named x, pos, z or node_feat. "
+                f"Received: {sorted(values)}. Add num_nodes."
+            )
+        values["num_nodes"] = len(values[counted[0]])
+    values["num_nodes"] = int(np.asarray(values["num_nodes"]).reshape(()))
+    return values
+
+
+def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Finds the level of each attribute, one that its rows fit in all samples.
+
+    An attribute that fits nodes or edges in every sample is theirs; one that fits
+    only now and then is of the graph. A name with "edge" in it goes to the edges
+    first. What has one row in samples of one node or edge each stays undecided.
+
+    Args:
+        samples: What `sized` returned for some graphs.
+
+    Returns:
+        `"node"`, `"edge"` or `"context"` by name, the label `y` included.
+
+    Example:
+    >>> ends = np.zeros((2, 4), int)
+    >>> two = {"edge_index": ends, "num_nodes": 2, "a": np.ones(2), "b": np.ones(2)}
+    >>> three = {"edge_index": ends, "num_nodes": 3, "a": np.ones(3), "b": np.ones(2)}
+    >>> levels_of([two, three])
+    {'a': 'node', 'b': 'context'}
+    """
+    levels = {}
+    for name in dict.fromkeys(name for values in samples for name in values):
+        having = [v for v in samples if isinstance(v.get(name), np.ndarray)]
+        if name in _FIXED or not having:
+            continue
+        fits = set.intersection(*(_fitting(v[name], v) for v in having))
+        fits -= {"edge"} if name == "y" else set()
+        if name in _NODE_NAMES:
+            levels[name] = "node"
+        elif "edge" in name and "edge" in fits:
+            levels[name] = "edge"
+        elif not fits:
+            levels[name] = "context"
+        elif any(len(v[name]) != 1 for v in having):
+            levels[name] = "node" if "node" in fits else "edge"
+    return levels
+
+
+def _fitting(array: np.ndarray, values: dict[str, Any]) -> set[str]:
+    rows = len(array) if array.ndim else -1
+    counts = {"node": values["num_nodes"], "edge": values["edge_index"].shape[1]}
+    return {level for level, count in counts.items() if count == rows}
+
+
+def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
+    """Makes a graph of sized attributes.
+
+    `y` is the label, `edge_type` the types, `candidate_index` the candidates and
+    `slot_index` the slot. Of attributes of the graph and labels, a leading axis of 1
+    is dropped: it is there for batching. What is no array goes to `info`.
+
+    Args:
+        values: What `sized` returned.
+        levels: `"node"`, `"edge"` or `"context"` by name.
+
+    Raises:
+        ValueError: If the level of an attribute is not known, or `Graph` refuses it.
+    """
+    parts = {"node": {}, "edge": {}, "context": {}}
+    info, fields = {}, {}
+    for name, value in values.items():
+        if name in _FIXED:
+            continue
+        if not isinstance(value, np.ndarray):
+            json_text(name, value)
+            info[name] = value
+            continue
+        level = one_of(f"levels[{name!r}]", _known(name, levels), tuple(parts))
+        if level == "context" and value.shape[:1] == (1,):
+            value = value[0]
+        if name == "y":
+            fields["label"] = value
+            fields["label_level"] = "node" if level == "node" else "graph"
+        else:
+            parts[level][name] = value
+    if "candidate_index" in values:
+        fields["candidates"] = values["candidate_index"]
+    if "slot_index" in values:
+        fields["slot"] = int(np.asarray(values["slot_index"]).reshape(()))
+    senders, receivers = values["edge_index"]
+    return Graph(
+        values["num_nodes"],
+        senders,
+        receivers,
+        edge_type=values.get("edge_type"),
+        **parts,
+        **fields,
+        info=info,
+    )
+
+
+def _known(name: str, levels: Mapping[str, str]) -> str:
+    if name not in levels:
+        how = f'levels={{"{name}": "context"}}, "node" or "edge"'
+        if name == "y":
+            how = 'label_level="graph" or "node"'
+        raise ValueError(
+            f"Expected the shape of `{name}` to show whether it belongs to the nodes, "
+            f"the edges or the graph. Received: one row, in a graph of one node or "
+            f"one edge. Pass {how} to from_pyg, or make a Graph of it yourself."
+        )
+    return levels[name]

@@ -1,0 +1,157 @@
+"""Graphs from and to tuples with the fields of `jraph.GraphsTuple`."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_bandgnn.arrays import (
+    INT32_MAX,
+    checked_feature,
+    checked_features,
+    checked_ids,
+)
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import pointers
+from keras_bandgnn.graph import Graph
+
+
+class GraphsTuple(NamedTuple):
+    """Many graphs in NumPy, with the fields of `jraph.GraphsTuple` in its order.
+
+    Functions of jraph take it as it is; `jraph.GraphsTuple(*graphs)` makes one of
+    jraph's own.
+
+    Attributes:
+        nodes: Node features by name, each [sum of n_node, ...].
+        edges: Edge features by name, each [sum of n_edge, ...].
+        receivers: int32 [sum of n_edge], counted over all graphs.
+        senders: int32 [sum of n_edge], counted over all graphs.
+        globals: Features of the graphs by name, each [n, ...].
+        n_node: int32 [n].
+        n_edge: int32 [n].
+
+    Example:
+    >>> to_jraph([Graph(2, [0], [1]), Graph(3, [2], [0])]).senders.tolist()
+    [0, 4]
+    """
+
+    nodes: Any
+    edges: Any
+    receivers: Any
+    senders: Any
+    globals: Any
+    n_node: Any
+    n_edge: Any
+
+
+def from_jraph(graphs: Any) -> FlatGraphs:
+    """Makes flat graphs of a `jraph.GraphsTuple`, or of anything with its fields.
+
+    Dictionaries of features keep their names; a bare array is the feature `"nodes"`,
+    `"edges"` or `"globals"`. In the dictionaries, `edge_type` of the edges are the
+    types, and `label` of the globals or of the nodes is the label.
+
+    Args:
+        graphs: Has `nodes`, `edges`, `receivers`, `senders`, `globals`, `n_node` and
+            `n_edge`.
+
+    Raises:
+        ValueError: If features are nested deeper, lengths disagree, a value does not
+            fit into 32 bits, or a graph is empty, as those of padding are.
+
+    Example:
+    >>> flat = from_jraph(GraphsTuple(None, None, [1, 2], [0, 3], None, [2, 2], [1, 1]))
+    >>> len(flat), flat.senders.tolist(), flat.receivers.tolist()
+    (2, [0, 1], [1, 0])
+    """
+    n_node, n_edge = np.asarray(graphs.n_node), np.asarray(graphs.n_edge)
+    if n_node.min(initial=1) < 1:
+        raise ValueError(
+            "Expected every graph to have a node. Received: graph "
+            f"{int(n_node.argmin())} without. If it is padding, remove that with "
+            "jraph.unpad_with_graphs."
+        )
+    node, edge, context = (
+        _named(field, getattr(graphs, field)) for field in ("nodes", "edges", "globals")
+    )
+    level = "graph" if "label" in context else "node"
+    label = (context if level == "graph" else node).pop("label", None)
+    edge_type = edge.pop("edge_type", None)
+    if edge_type is not None:
+        edge_type = checked_ids("edge_type", edge_type, INT32_MAX, "2**31 - 1")
+    if len(graphs.senders) != n_edge.sum() or len(graphs.receivers) != n_edge.sum():
+        raise ValueError(
+            f"Expected {n_edge.sum()} senders and receivers, the sum of n_edge. "
+            f"Received: {len(graphs.senders)} and {len(graphs.receivers)}."
+        )
+    first = np.repeat(pointers(n_node)[:-1], n_edge)
+    return FlatGraphs(
+        num_nodes=n_node,
+        num_edges=n_edge,
+        senders=np.asarray(graphs.senders, np.int64) - first,
+        receivers=np.asarray(graphs.receivers, np.int64) - first,
+        edge_type=edge_type,
+        node=checked_features("node", node, int(n_node.sum()), "sum of n_node"),
+        edge=checked_features("edge", edge, int(n_edge.sum()), "sum of n_edge"),
+        context=checked_features("context", context, len(n_node), "graphs"),
+        label=None if label is None else checked_feature("label", label),
+        label_level=level,
+    )
+
+
+def _named(field: str, features: Any) -> dict[str, Any]:
+    if features is None:
+        return {}
+    if not isinstance(features, Mapping):
+        return {field: features}
+    for name, value in features.items():
+        if isinstance(value, Mapping | tuple):
+            raise ValueError(
+                f"Expected `{field}` to be an array or a dictionary of arrays. "
+                f"Received: {type(value).__name__} at {name!r}. Flatten it first."
+            )
+    return dict(features)
+
+
+def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
+    """Makes a tuple with the fields of `jraph.GraphsTuple` of one or many graphs.
+
+    Features stay in dictionaries, None where there are none; a lone feature `"nodes"`,
+    `"edges"` or `"globals"` becomes a bare array. Edge types are `edges["edge_type"]`
+    if some are not 0, the label is `globals["label"]` or `nodes["label"]`. Edges are
+    sorted by receiver in each graph. Candidates, slots and `info` have no place there
+    and are left out.
+
+    Args:
+        graphs: A graph, `FlatGraphs` or graphs that have the same features.
+
+    Raises:
+        ValueError: If graphs disagree in their features.
+
+    Example:
+    >>> to_jraph(Graph(2, [0], [1], node={"x": [1.0, 2.0]})).nodes
+    {'x': array([1., 2.], dtype=float32)}
+    """
+    if isinstance(graphs, Graph):
+        graphs = [graphs]
+    flat = graphs if isinstance(graphs, FlatGraphs) else FlatGraphs.from_graphs(graphs)
+    node, edge, context = dict(flat.node), dict(flat.edge), dict(flat.context)
+    if flat.label is not None:
+        (node if flat.label_level == "node" else context)["label"] = flat.label
+    if flat.edge_type.any():
+        edge["edge_type"] = flat.edge_type
+    first = np.repeat(flat.node_ptr[:-1], flat.num_edges).astype(np.int32)
+    return GraphsTuple(
+        nodes=_field("nodes", node),
+        edges=_field("edges", edge),
+        receivers=flat.receivers + first,
+        senders=flat.senders + first,
+        globals=_field("globals", context),
+        n_node=flat.num_nodes,
+        n_edge=flat.num_edges,
+    )
+
+
+def _field(field: str, features: dict[str, np.ndarray]) -> Any:
+    return features[field] if list(features) == [field] else features or None

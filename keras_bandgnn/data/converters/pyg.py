@@ -1,0 +1,136 @@
+"""Graphs from and to `torch_geometric.data.Data`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
+from keras_bandgnn.data.converters.optional import needed
+from keras_bandgnn.graph import Graph
+
+_TAKEN = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
+
+
+def from_pyg(
+    data: Any,
+    label_level: str | None = None,
+    levels: Mapping[str, str] | None = None,
+) -> Graph:
+    """Makes a graph of a `torch_geometric.data.Data`.
+
+    `edge_index[0]` are the senders, `edge_index[1]` the receivers. `y` is the label,
+    `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor is a
+    feature of its own name: of the nodes or edges if it has as many rows (if there are
+    equally many nodes and edges, of the edges if "edge" is in its name), otherwise of
+    the graph. Features of the graph and `y` lose a leading axis of 1. int64 becomes
+    int32, float64 float32. Text and the like goes to `info`.
+
+    Args:
+        data: One graph; heterogeneous data and batches are refused.
+        label_level: `"graph"` or `"node"`, what `y` belongs to; by default as its rows
+            say. Needed for `y` of one row in a graph of one node.
+        levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose rows would
+            mislead, such as a cell of three rows in a graph of three nodes.
+
+    Raises:
+        ValueError: If `data` is no single graph, a level is ambiguous, a value does
+            not fit into 32 bits, or `Graph` refuses a feature.
+
+    Example:
+    >>> import torch_geometric  # doctest: +SKIP
+    >>> from_pyg(torch_geometric.datasets.KarateClub()[0])  # doctest: +SKIP
+    Graph(num_nodes=34, num_edges=156, node={x: [34, 34], ...)
+    """
+    values = pyg_values(data)
+    known = {**levels_of([values]), **(levels or {})}
+    if label_level is not None:
+        level = one_of("label_level", label_level, ("graph", "node"))
+        known["y"] = "node" if level == "node" else "context"
+    return graph_of(values, known)
+
+
+def pyg_values(data: Any) -> dict[str, Any]:
+    """The attributes of a `Data` as arrays, with the number of nodes.
+
+    Raises:
+        ValueError: If it is not one homogeneous graph with an `edge_index`.
+    """
+    if hasattr(data, "to_homogeneous") and hasattr(data, "metadata"):
+        raise ValueError(
+            "Expected a torch_geometric Data. Received: HeteroData. "
+            "Pass data.to_homogeneous(), which makes edge types of its relations."
+        )
+    attributes = data.to_dict()
+    if "ptr" in attributes:
+        raise ValueError(
+            f"Expected one graph. Received: a batch of {len(attributes['ptr']) - 1} "
+            "graphs. Convert each item of batch.to_data_list()."
+        )
+    for name, value in attributes.items():
+        sparse = hasattr(value, "layout") and "strided" not in str(value.layout)
+        if sparse or hasattr(value, "sparse_sizes"):
+            raise ValueError(
+                f"Expected `{name}` to be a dense tensor. Received: a sparse one. "
+                "Leave out the transform ToSparseTensor, or call .to_dense()."
+            )
+    if attributes.get("edge_index") is not None:
+        attributes["num_nodes"] = data.num_nodes
+    return sized(attributes)
+
+
+def to_pyg(graph: Graph) -> Any:
+    """Makes a `torch_geometric.data.Data` of a graph.
+
+    Features keep their names, integers become int64. The label is `y`; it and the
+    context features get a leading axis of 1, along which torch_geometric batches.
+    Candidates become `candidate_index` and the slot `slot_index`, names that
+    torch_geometric shifts along with the nodes. Of `info`, text goes along.
+
+    Needs `pip install torch_geometric`.
+
+    Args:
+        graph: The graph.
+
+    Raises:
+        ValueError: If features of nodes, edges and the graph share a name.
+        ImportError: If torch_geometric is not installed.
+
+    Example:
+    >>> to_pyg(Graph(2, [0], [1], node={"x": [[1.0], [2.0]]}))  # doctest: +SKIP
+    Data(x=[2, 1], edge_index=[2, 1], num_nodes=2, edge_type=[1])
+    """
+    torch = needed("torch", "keras-bandgnn[torch]")
+    package = needed("torch_geometric.data", "torch_geometric")
+
+    def tensor(array: np.ndarray) -> Any:
+        whole = array.dtype.kind == "i"
+        return torch.tensor(array, dtype=torch.int64 if whole else torch.float32)
+
+    values = {}
+    for features in (graph.node, graph.edge, {k: v[None] for k, v in _graph(graph)}):
+        for name, array in features.items():
+            if name in values or name in _TAKEN:
+                raise ValueError(
+                    "Expected every feature to have a name of its own, in a Data. "
+                    f"Received: {name!r} twice, or a name that Data uses itself: "
+                    f"{_TAKEN}. Rename the feature."
+                )
+            values[name] = tensor(array)
+    values["edge_index"] = tensor(np.stack([graph.senders, graph.receivers]))
+    values["edge_type"] = tensor(graph.edge_type)
+    if graph.candidates is not None:
+        values["candidate_index"] = tensor(graph.candidates)
+    if graph.label is not None:
+        label = graph.label if graph.label_level == "node" else graph.label[None]
+        values["y"] = tensor(label)
+    for name, value in graph.info.items():
+        if isinstance(value, str) and name not in {*values, *_TAKEN}:
+            values[name] = value
+    return package.Data(num_nodes=graph.num_nodes, **values)
+
+
+def _graph(graph: Graph) -> list[tuple[str, np.ndarray]]:
+    slot = [] if graph.slot is None else [("slot_index", np.asarray(graph.slot))]
+    return [*graph.context.items(), *slot]

@@ -1,0 +1,126 @@
+"""Graphs from and to sparse adjacency matrices of SciPy."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.graph import Graph
+
+
+def from_scipy(
+    matrix: Any,
+    node: Mapping[str, Any] | None = None,
+    label: Any = None,
+    label_level: str = "graph",
+    weights: bool | str = "auto",
+) -> Graph:
+    """Makes a graph of a sparse adjacency matrix, or of one matrix per edge type.
+
+    A stored entry A[i, j] is an edge from i to j: rows are senders and columns
+    receivers, also where its value is 0. Repeated entries of a COO matrix are edges of
+    their own. A matrix that is used as A @ x sums over columns: pass its transpose.
+
+    Args:
+        matrix: Sparse [N, N]; or a sequence of P such, whose edges get the types 0 to
+            P - 1.
+        node: Node features by name, each [N, ...].
+        label: Target of the graph or its nodes.
+        label_level: `"graph"` or `"node"`, what `label` belongs to.
+        weights: Whether the values become the edge feature `"weight"`. `"auto"`:
+            unless all are 1. With many graphs say which, so that all are alike.
+
+    Raises:
+        ValueError: If a matrix is not sparse or not square, or sizes differ.
+
+    Example:
+    >>> import scipy.sparse
+    >>> graph = from_scipy(scipy.sparse.csr_array([[0, 2], [0, 0]]))
+    >>> graph.senders.tolist(), graph.receivers.tolist(), graph.edge["weight"].tolist()
+    ([0], [1], [2])
+    """
+    matrices = [matrix] if hasattr(matrix, "shape") else list(matrix)
+    entries = [_entries(each) for each in matrices]
+    shapes = {each.shape for each in matrices}
+    if len(shapes) != 1:
+        raise ValueError(
+            "Expected one matrix, or one per edge type, all of one shape. Received: "
+            f"the shapes {sorted(shapes)}. Enlarge the smaller ones with .resize."
+        )
+    one_of("weights", weights, (True, False, "auto"))
+    parts = zip(*entries, strict=True)
+    rows, columns, values = (np.concatenate(part) for part in parts)
+    if weights == "auto":
+        weights = bool((values != 1).any())
+    counts = [len(entry[0]) for entry in entries]
+    return Graph(
+        matrices[0].shape[0],
+        senders=rows,
+        receivers=columns,
+        edge_type=np.repeat(np.arange(len(matrices), dtype=np.int32), counts),
+        node=node,
+        edge={"weight": values} if weights else None,
+        label=label,
+        label_level=label_level,
+    )
+
+
+def _entries(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    if not hasattr(matrix, "tocoo"):
+        raise ValueError(
+            "Expected a sparse matrix or a list of them. Received: "
+            f"{type(matrix).__name__}. Convert it with scipy.sparse.csr_array(matrix)."
+        )
+    if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(
+            "Expected a square matrix, [N, N]. Received: shape "
+            f"{matrix.shape}. A matrix between two kinds of nodes becomes square with "
+            "scipy.sparse.block_array([[None, matrix], [None, None]])."
+        )
+    coo = matrix.tocoo()
+    return coo.row, coo.col, coo.data
+
+
+def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> Any:
+    """Makes a sparse matrix whose entry [i, j] is an edge from i to j.
+
+    The result is a `scipy.sparse.coo_array`, which keeps repeated edges apart;
+    converting it, for example with `.tocsr()`, adds them up.
+
+    Args:
+        graph: The graph.
+        weight: Edge feature of shape [E] for the values. By default `"weight"` where
+            the graph has it, otherwise float32 ones.
+        by_type: Whether to return a list with one matrix per edge type.
+
+    Returns:
+        [N, N], or a list of P of them with `by_type`.
+
+    Raises:
+        ValueError: If the graph has no such feature of one number per edge.
+
+    Example:
+    >>> to_scipy(Graph(2, [0, 0], [1, 1])).toarray().tolist()
+    [[0.0, 2.0], [0.0, 0.0]]
+    """
+    import scipy.sparse
+
+    values = graph.edge.get(weight or "weight")
+    if values is None and weight is None:
+        values = np.ones(graph.num_edges, np.float32)
+    if values is None or values.ndim != 1:
+        shapes = {name: list(array.shape) for name, array in graph.edge.items()}
+        raise ValueError(
+            f"Expected edge[{weight or 'weight'!r}] to be one number per edge. "
+            f"Received: edge features {shapes}. Name another one with weight=."
+        )
+    shape = (graph.num_nodes, graph.num_nodes)
+
+    def matrix(keep: Any) -> Any:
+        ends = graph.senders[keep], graph.receivers[keep]
+        return scipy.sparse.coo_array((values[keep], ends), shape=shape)
+
+    if not by_type:
+        return matrix(slice(None))
+    return [matrix(graph.edge_type == p) for p in range(graph.num_edge_types)]

@@ -1,0 +1,203 @@
+"""Graphs from whatever yields them: lists, generators, data sets of other libraries.
+
+What a source is shows in its methods; no library is imported to find out.
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keras_bandgnn.data.converters.elements import (
+    SAMPLE,
+    conversion,
+    has_attributes,
+    numbered,
+)
+from keras_bandgnn.data.datasets.progress import progress_bar
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.graph import Graph
+
+# Graphs are joined in chunks, because an object per graph costs more than its arrays,
+# and chunks into parts, because a loader looks into every part for every batch.
+_CHUNK_GRAPHS = 4096
+_CHUNK_BYTES = 1 << 25
+_PART_BYTES = 1 << 28
+
+
+def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
+    """Reads a source to its end into flat graphs, holding little more than one copy.
+
+    Args:
+        source: As for `graphs_of`. A `FlatGraphs` and the shards of a store are
+            returned as they are.
+        progress: Whether to show a bar on standard error once it takes over two
+            seconds.
+
+    Returns:
+        Parts that together hold all graphs in their order; none without graphs.
+
+    Raises:
+        ValueError: As for `graphs_of`, or if graphs disagree in their features.
+
+    Example:
+    >>> parts = parts_of(Graph(n, [], []) for n in range(1, 4))
+    >>> [len(part) for part in parts]
+    [3]
+    """
+    if isinstance(source, FlatGraphs):
+        return [source] if len(source) else []
+    if hasattr(source, "shards"):
+        return [part for part in source.shards if len(part)]
+    parts, chunks, size, done, spec = [], [], 0, 0, None
+    for chunk, weight in _chunks(graphs_of(source, progress)):
+        chunks.append(_joined(chunk, done, spec))
+        spec = spec or chunks[0].spec()
+        done += len(chunk)
+        size += weight
+        if size > _PART_BYTES:
+            parts.append(FlatGraphs.concatenate(chunks))
+            chunks, size = [], 0
+    return [*parts, FlatGraphs.concatenate(chunks)] if chunks else parts
+
+
+def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
+    """Lists of consecutive graphs, and the bytes of their edges and features."""
+    chunk, size = [], 0
+    for graph in graphs:
+        chunk.append(graph)
+        features = (*graph.node.values(), *graph.edge.values())
+        size += 3 * graph.senders.nbytes + sum(array.nbytes for array in features)
+        if len(chunk) >= _CHUNK_GRAPHS or size > _CHUNK_BYTES:
+            yield chunk, size
+            chunk, size = [], 0
+    if chunk:
+        yield chunk, size
+
+
+def _joined(chunk: list[Graph], done: int, spec: dict | None) -> FlatGraphs:
+    """Joins the graphs from number `done` on, which are to be like the first one."""
+    try:
+        part = FlatGraphs.from_graphs(chunk)
+        if spec is not None:
+            check_same_spec(f"graph {done}", part.spec(), "graph 0", spec)
+        return part
+    except ValueError:  # which counts within the chunk
+        for index, graph in enumerate(chunk):
+            found = FlatGraphs.from_graphs([graph]).spec()
+            spec = spec or found
+            check_same_spec(f"graph {done + index}", found, "graph 0", spec)
+        raise
+
+
+def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
+    """Yields the graphs of a source, one at a time.
+
+    Sources: a list of graphs, `FlatGraphs`, an opened store; a generator, or a function
+    without arguments that returns one; data sets of torch, map-style or iterable, and
+    a torch `DataLoader` with `batch_size=None`; a torch_geometric data set or list of
+    `Data`; a `tf.data.Dataset`; a `MapDataset`, `IterDataset` or `DataLoader` of Grain;
+    anything with a length and items, such as a Hugging Face data set.
+
+    Elements: `Graph`; a dictionary of the arguments of `Graph` (`num_nodes`, `senders`,
+    `receivers`, ..., with `node`, `edge` and `context` as dictionaries); a
+    torch_geometric `Data`, or a dictionary with its names (`edge_index`, `y`, ...).
+    For the latter the first 64 elements show which attribute belongs to what.
+
+    Args:
+        source: Where the graphs come from. It must end.
+        progress: Whether to show a bar on standard error once it takes over two
+            seconds.
+
+    Raises:
+        ValueError: If the source is batched, endless or of an unknown kind, or an
+            element is no graph; the message has its number.
+
+    Example:
+    >>> def pairs():
+    ...     yield {"num_nodes": 2, "senders": [0], "receivers": [1]}
+    >>> list(graphs_of(pairs))
+    [Graph(num_nodes=2, num_edges=1)]
+    """
+    elements = _elements(source)
+    shown = progress and sys.stderr.isatty()
+    head = list(itertools.islice(elements, 1))
+    if head and has_attributes(head[0]):
+        head += itertools.islice(elements, SAMPLE - 1)
+    convert = conversion(head)
+    with progress_bar("Reading graphs", _length(source), shown) as advance:
+        for number, element in enumerate(itertools.chain(head, elements)):
+            yield numbered(number, convert, element)
+            advance(1)
+
+
+def _length(source: Any) -> int | None:
+    if hasattr(source, "cardinality"):
+        count = int(source.cardinality())
+        return count if count >= 0 else None
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _elements(source: Any) -> Iterator[Any]:
+    """Iterates over the elements of a source that ends and is not batched."""
+    if callable(source) and not hasattr(source, "__iter__") and not _has_items(source):
+        source = source()
+    if isinstance(source, Graph):
+        _refuse("one Graph", "Pass a list of graphs, [graph].")
+    if isinstance(source, str | os.PathLike):
+        _refuse(f"{source!r}", "Open a store with kb.data.open_store(path).")
+    if isinstance(source, Mapping):
+        keys = [str(key) for key in source][:5]
+        _refuse(
+            f"{type(source).__name__} with the keys {keys}",
+            "Pass one of its values, such as the split to read.",
+        )
+    if getattr(source, "batch_sampler", None) is not None:
+        _refuse(
+            f"{type(source).__name__} with batches",
+            "Batches are made later: pass its data set, or set batch_size=None.",
+        )
+    if _endless(source):
+        _refuse(
+            f"an endless {type(source).__name__}",
+            "Leave out .repeat() (num_epochs=1 in a sampler of Grain), or cut it "
+            "with .take(n). Graphs are read once; epochs come later.",
+        )
+    if hasattr(source, "as_numpy_iterator"):
+        return iter(source.as_numpy_iterator())
+    if hasattr(type(source), "__iter__"):
+        return iter(source)
+    if _has_items(source):
+        return (source[index] for index in range(len(source)))
+    _refuse(type(source).__name__, "Convert it first, see kb.data.from_networkx etc.")
+
+
+def _has_items(source: Any) -> bool:
+    return hasattr(source, "__len__") and hasattr(source, "__getitem__")
+
+
+def _refuse(what: str, advice: str) -> None:
+    raise ValueError(
+        "Expected graphs: a list of Graph, a FlatGraphs, an opened store, a generator, "
+        "or a data set of torch, torch_geometric, tf.data, Grain or Hugging Face. "
+        f"Received: {what}. {advice}"
+    )
+
+
+def _endless(source: Any) -> bool:
+    if hasattr(source, "cardinality"):
+        return int(source.cardinality()) == -1
+    length = _length(source)
+    if length is not None:
+        return length == sys.maxsize  # what a repeated MapDataset of Grain says
+    kind = type(source)
+    if not kind.__module__.startswith("grain") or "Limit" in kind.__name__:
+        return False
+    # An iterated data set of Grain knows its parents, one of which may be repeated.
+    behind = [*getattr(source, "_parents", ()), getattr(source, "_dataset", None)]
+    return any(_endless(parent) for parent in behind if parent is not None)
