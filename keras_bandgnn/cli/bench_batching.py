@@ -1,0 +1,193 @@
+"""`bandgnn bench batching`: padding, assembly and feeding of batches.
+
+Padding: the share of nodes and edges of one epoch that are padding, last supergraph and
+buckets included. Assembly: milliseconds per batch in one thread, beside the DataLoader
+of torch_geometric where it is installed. Feeding: an epoch of `fit` with the loader
+beside as many steps on one ready-made batch. Medians of alternated runs.
+"""
+
+import argparse
+import time
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("data", help="a store, or a data set such as qm9")
+    parser.add_argument("--path", help="file or folder of the data set")
+    parser.add_argument("--edges", choices=("bonds", "full"), help="of molecules")
+    parser.add_argument("--batch-size", type=shared.positive, nargs="+", default=[32])
+    parser.add_argument("--window", type=shared.positive, default=1024)
+    parser.add_argument("--hidden", type=shared.positive, default=64)
+    parser.add_argument("--steps", type=shared.positive, default=3)
+    parser.add_argument("--runs", type=shared.positive, default=5)
+    parser.add_argument("--no-fit", action="store_true", help="leave out feeding")
+
+
+def batchers(size: int, window: int) -> dict:
+    """The algorithms, by name."""
+    from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
+
+    return {
+        "static-constant": StaticBatcher(size, "constant"),
+        "static-2^N": StaticBatcher(size, "power_of_two"),
+        "static-64": StaticBatcher(size, "64"),
+        "dynamic": DynamicBatcher(size),
+        "dynamic, best fit": DynamicBatcher(size, packing="best_fit", window=window),
+    }
+
+
+def padding(loader, epoch: int = 0) -> dict[str, float]:
+    """Share of nodes and edges of an epoch that are padding."""
+    made = loader.composition(epoch)
+    return {
+        name: 1 - loader.sizes[name].sum() / sum(s.budget[name] for s in made)
+        for name in ("node", "edge")
+    }
+
+
+def pyg_batches(graphs, batch_size: int):
+    """A DataLoader of torch_geometric on the same graphs; None if it is missing."""
+    try:
+        from torch_geometric.loader import DataLoader
+    except ImportError:
+        return None
+    from keras_bandgnn.data import to_pyg
+
+    return DataLoader([to_pyg(g) for g in graphs], batch_size, shuffle=True)
+
+
+def seconds_per_batch(batches, count: int) -> float:
+    """Mean seconds of `count` batches, after one that is not counted."""
+    iterator = iter(batches)
+    next(iterator)
+    start = time.perf_counter()
+    made = 0
+    for _ in zip(range(count), iterator, strict=False):
+        made += 1
+    return (time.perf_counter() - start) / max(1, made)
+
+
+def loader_batches(loader):
+    """The batches of an epoch, assembled anew."""
+    for index in range(len(loader)):
+        yield loader[index]
+    loader.on_epoch_end()
+    loader[0]
+
+
+def make_task(graphs, loader, options):
+    """A GGNN that regresses the label, or one made of the number of nodes."""
+    from keras_bandgnn import models
+
+    first = graphs[0]
+    names = [k for k, v in first.node.items() if v.dtype.kind == "i" and v.ndim == 1]
+    inputs = {
+        k: {"ids": int(max(p.node[k].max() for p in loader.parts)) + 1}
+        for k in names[:1]
+    }
+    if not inputs:
+        raise ValueError(
+            "Expected a node feature of ids, such as 'atomic_number', for the model. "
+            f"Received: {sorted(first.node)}. Pass --no-fit."
+        )
+    backbone = models.GGNNBackbone(
+        inputs,
+        hidden_dim=options.hidden,
+        num_steps=options.steps,
+        num_edge_types=loader.num_edge_types,
+    )
+    if first.candidates is not None:
+        return models.NodeSelector(backbone)
+    return models.GraphRegressor(backbone, num_targets=len(loader[0][1][0, 0]))
+
+
+def feeding(graphs, loader, options) -> tuple[float, float]:
+    """Seconds of an epoch with the loader, and on one ready-made batch."""
+    import keras
+    import numpy as np
+
+    task = make_task(graphs, loader, options)
+
+    class Ready(keras.utils.PyDataset):
+        """One batch, again and again."""
+
+        batch = loader.build(0, 0)
+
+        def __len__(self):
+            return len(loader)
+
+        def __getitem__(self, index):
+            return self.batch
+
+    ready = Ready()
+    task.fit(loader, verbose=0)
+    keras.Model.fit(task, ready, verbose=0)
+    times = {"loader": [], "ready": []}
+    for _ in range(options.runs):
+        start = time.perf_counter()
+        task.fit(loader, verbose=0)
+        middle = time.perf_counter()
+        keras.Model.fit(task, ready, verbose=0)
+        times["loader"].append(middle - start)
+        times["ready"].append(time.perf_counter() - middle)
+    return float(np.median(times["loader"])), float(np.median(times["ready"]))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    import numpy as np
+
+    from keras_bandgnn.preprocessing import GraphLoader
+
+    graphs = shared.read_graphs(options)
+    for size in options.batch_size:
+        rows = []
+        for name, batcher in batchers(size, options.window).items():
+            loader = GraphLoader(graphs, batcher, prefetch=0)
+            made = loader.composition(0)
+            wasted = padding(loader)
+            shapes = {(s.budget["node"], s.budget["edge"]) for s in made}
+            per = len(graphs) / len(made)
+            rows.append(
+                [
+                    name,
+                    len(made),
+                    f"{per:.1f}",
+                    len(shapes),
+                    report.percent(wasted["node"]),
+                    report.percent(wasted["edge"]),
+                ]
+            )
+        columns = ["", "batches", "graphs each", "shapes", "padding nodes", "edges"]
+        report.table(f"padding, batch size {size}, {len(graphs)} graphs", columns, rows)
+        subjects = {
+            name: GraphLoader(graphs, batchers(size, options.window)[name], prefetch=0)
+            for name in ("static-64", "dynamic", "dynamic, best fit")
+        }
+        times = {name: [] for name in (*subjects, "torch_geometric")}
+        peer = pyg_batches(graphs, size - 1)
+        for _ in range(options.runs):
+            for name, loader in subjects.items():
+                times[name].append(seconds_per_batch(loader_batches(loader), 100))
+            if peer is not None:
+                times["torch_geometric"].append(seconds_per_batch(peer, 100))
+        middle = {k: 1e3 * float(np.median(v)) for k, v in times.items() if v}
+        base = middle.get("torch_geometric")
+        rows = [
+            [name, f"{value:.3f}", "" if base is None else f"{base / value:.1f}"]
+            for name, value in middle.items()
+        ]
+        columns = ["", "ms per batch", "times faster than torch_geometric"]
+        report.table(f"assembly, batch size {size}", columns, rows)
+        if options.no_fit:
+            continue
+        loader = GraphLoader(graphs, batchers(size, options.window)["dynamic"])
+        fed, ready = feeding(graphs, loader, options)
+        report.say(
+            f"an epoch of fit, batch size {size}: {fed:.2f} s with the loader, "
+            f"{ready:.2f} s on one ready-made batch, {100 * (fed / ready - 1):+.1f} %"
+        )
+        report.say(loader.stats.summary())
