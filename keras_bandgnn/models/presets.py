@@ -97,8 +97,9 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
 
 def _head_model(task) -> keras.Model:
     """The head alone, so that its weights have a file without the backbone's."""
-    width = task.head.kernel.shape[0]
-    return keras.Sequential([keras.Input((width,)), task.head])
+    model = keras.Sequential([task.head])
+    model.built = True  # Heads have their weights; none is called here.
+    return model
 
 
 def check_target(path) -> Path:

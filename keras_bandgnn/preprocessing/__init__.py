@@ -11,6 +11,10 @@ from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile as RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
 )
+from keras_bandgnn.preprocessing.static_batcher import StaticBatcher as StaticBatcher
+from keras_bandgnn.preprocessing.target_normalizer import (
+    TargetNormalizer as TargetNormalizer,
+)
 
 __all__ = [
     "DynamicBatcher",
@@ -20,4 +24,6 @@ __all__ = [
     "ProgramEncoder",
     "RCMKCompile",
     "ReachabilityFilter",
+    "StaticBatcher",
+    "TargetNormalizer",
 ]

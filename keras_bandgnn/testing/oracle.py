@@ -92,3 +92,32 @@ def selector_logits(graph, task, keep=None) -> np.ndarray:
         slot = np.broadcast_to(states[graph.slot], chosen.shape)
         chosen = np.concatenate([chosen, slot, chosen * slot], axis=1)
     return (chosen @ kernel + bias)[:, 0]
+
+
+def graph_readout(states, layer) -> np.ndarray:
+    """Output [D] of a `GraphReadout` (silu) for the states [N, C] of one graph."""
+    weights = [np.asarray(w, np.float64) for w in layer.get_weights()]
+    if layer.use_bias:
+        kernel, bias, out_kernel, out_bias = weights
+    else:
+        (kernel, out_kernel), bias, out_bias = weights, 0.0, 0.0
+    total = np.zeros(layer.units)
+    for state in np.asarray(states, np.float64):
+        hidden = state @ kernel + bias
+        total = total + hidden * _sigmoid(hidden) @ out_kernel + out_bias
+    return total / max(len(states), 1) if layer.reduce == "mean" else total
+
+
+def regressor_outputs(graph, task) -> np.ndarray:
+    """Predictions [D] of a `GraphRegressor` with a GGNN, in the labels' units."""
+    out = graph_readout(ggnn(graph, task.backbone), task.head)
+    if task.normalizer is None:
+        return out
+    config = task.normalizer.get_config()
+    if config["mean"] is None:
+        return out
+    per = graph.num_nodes if config["mode"] == "atom" else 1
+    out = out * config["std"] + np.array(config["mean"]) * per
+    for element in graph.node[config["element_key"]] if config["element_key"] else ():
+        out = out + config["references"][str(element)]
+    return out

@@ -1,9 +1,21 @@
-"""Schedules, losses and optimisers."""
+"""Schedules, losses, optimisers and callbacks."""
 
 from keras_bandgnn.training.linear_decay import LinearDecay as LinearDecay
 from keras_bandgnn.training.optimizers import make_optimizer as make_optimizer
+from keras_bandgnn.training.recompile_guard import (
+    RecompilationError as RecompilationError,
+)
+from keras_bandgnn.training.recompile_guard import RecompileGuard as RecompileGuard
+from keras_bandgnn.training.save_progress import SaveProgress as SaveProgress
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
 )
 
-__all__ = ["LinearDecay", "SelectionCrossentropy", "make_optimizer"]
+__all__ = [
+    "LinearDecay",
+    "RecompilationError",
+    "RecompileGuard",
+    "SaveProgress",
+    "SelectionCrossentropy",
+    "make_optimizer",
+]

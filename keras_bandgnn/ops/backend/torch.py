@@ -33,3 +33,27 @@ def has_accelerator() -> bool:
 def seed_global(seed: int) -> None:
     """Seeds torch's global generator, which dropout draws from."""
     torch.manual_seed(seed)
+
+
+def watch_step(model, name, report):
+    """The model's step `name`; it calls `report(batch)` when it compiles for a batch.
+
+    Args:
+        model: A compiled Keras model that does not run eagerly.
+        name: "train_function", "test_function" or "predict_function".
+        report: Called with each batch that makes the step compile.
+    """
+    step = getattr(model, name)
+    if not model.jit_compile:
+        return step
+    # The compiler takes a second to import; eager training does without it.
+    from torch._dynamo.utils import counters
+
+    def watched(batches):
+        before = counters["stats"]["unique_graphs"]
+        outputs = step(batches)
+        if counters["stats"]["unique_graphs"] > before:
+            report(batches[0])
+        return outputs
+
+    return watched

@@ -1,0 +1,163 @@
+"""`StepTimer`: how long a training step takes, measured on a copy of a model."""
+
+import random
+import time
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+# A visit to a batch lasts about so long, and so many steps at most.
+_VISIT_SECONDS = 0.2
+_MOST_STEPS = 200
+
+
+class _Repeated(keras.utils.PyDataset):
+    """Ready-made batches, over and over."""
+
+    def __init__(self, batches: Sequence[tuple], steps: int):
+        super().__init__(workers=1)
+        self.batches = batches
+        self.steps = steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, index: int) -> tuple:
+        return self.batches[index % len(self.batches)]
+
+
+class _Clock(keras.callbacks.Callback):
+    """Seconds of an epoch. At both ends Keras has waited for the device."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._began = time.perf_counter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.seconds = time.perf_counter() - self._began
+
+
+def _copy(model: keras.Model) -> keras.Model:
+    try:
+        made = type(model).from_config(model.get_config())
+        made.compile_from_config(model.get_compile_config())
+    except Exception as error:
+        raise ValueError(
+            "Expected a model that Keras can make again from its configuration, so "
+            f"that yours stays as it is. Received: {type(model).__name__}, of which "
+            f"{type(error).__name__}: {error} Give it get_config() and register its "
+            "classes, losses and metrics with keras.saving."
+        ) from error
+    if not made.compiled:
+        raise ValueError(
+            "Expected a model whose compile() arguments Keras can repeat. Received: "
+            f"{type(model).__name__}, which overrides compile(). Give it "
+            "get_compile_config() and compile_from_config()."
+        )
+    return made
+
+
+class StepTimer:
+    """Times training steps on a copy of a model, as `fit` carries them out.
+
+    The model given is not touched: neither its weights, nor its optimiser, nor the
+    generators that Python and NumPy draw seeds from.
+
+    Args:
+        model: A compiled Keras model over the batch contract.
+
+    Raises:
+        ValueError: If the model is not compiled or cannot be copied.
+
+    Example:
+    >>> layer = keras.layers.Dense(1)
+    >>> model = keras.Sequential([keras.Input((2,)), layer])
+    >>> model.compile("sgd", "mse")
+    >>> timer = StepTimer(model)
+    >>> timer.add("small", (np.zeros((4, 2)), np.zeros((4, 1))))
+    >>> timer.visit("small") > 0
+    True
+    """
+
+    def __init__(self, model: keras.Model):
+        if not isinstance(model, keras.Model):
+            raise ValueError(
+                "Expected `model` to be a keras.Model, such as a GraphRegressor. "
+                f"Received: {type(model).__name__}."
+            )
+        if not model.compiled:
+            raise ValueError(
+                "Expected a compiled model, because training steps are timed. "
+                "Received: one that is not compiled. Call model.compile(...) first."
+            )
+        states = random.getstate(), np.random.get_state()
+        try:
+            self.model = _copy(model)
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+        self.first_s: dict = {}
+        self.visits: dict = {}
+        self._batches: dict = {}
+        self._steps: dict = {}
+
+    def programs(self, shapes: int) -> int:
+        """Programs that the backend compiles for so many shapes.
+
+        JAX compiles one per shape. TensorFlow traces one for all shapes (a task's
+        loader leaves sizes open) unless XLA compiles it. torch compiles none, or with
+        `jit_compile=True` one for the first shape and one for all others.
+        """
+        if self.model.run_eagerly:
+            return 0
+        backend, compiled = keras.backend.backend(), self.model.jit_compile
+        if backend == "tensorflow":
+            return shapes if compiled else min(shapes, 1)
+        if backend == "torch":
+            return min(shapes, 2) if compiled else 0
+        return shapes if compiled else 0
+
+    def fit(self, data) -> float:
+        """Seconds of one epoch of `fit` over `data`."""
+        clock = _Clock()
+        options = {"verbose": 0, "shuffle": False, "callbacks": [clock]}
+        self.model.fit(data, epochs=1, **options)
+        return clock.seconds
+
+    def add(self, key, batch: tuple) -> None:
+        """Takes in a batch and runs its first step, which may compile.
+
+        Args:
+            key: What the batch is called, hashable.
+            batch: (x, y, sample_weight) or less.
+        """
+        self._batches[key] = batch
+        self.visits[key] = []
+        self.first_s[key] = self.fit(_Repeated([batch], 1))
+        # How many steps a visit takes follows from steps that compile nothing.
+        seconds = self.fit(_Repeated([batch], 2)) / 2
+        steps = round(_VISIT_SECONDS / max(seconds, 1e-6))
+        self._steps[key] = int(np.clip(steps, 2, _MOST_STEPS))
+
+    def visit(self, key) -> float:
+        """Runs some steps of a batch; returns milliseconds per step."""
+        steps = self._steps[key]
+        seconds = self.fit(_Repeated([self._batches[key]], steps))
+        self.visits[key].append(1e3 * seconds / steps)
+        return self.visits[key][-1]
+
+    def ms(self, key) -> float:
+        """Median milliseconds per step over the visits to a batch."""
+        return float(np.median(self.visits[key]))
+
+    def compile_s(self) -> float:
+        """Seconds that a compilation takes: median of first steps minus steady ones.
+
+        The very first step is left out if there are others: it also loads libraries.
+        """
+        extra = [
+            self.first_s[key] - self.ms(key) / 1e3
+            for key in self._batches
+            if self.visits[key]
+        ]
+        return float(max(0.0, np.median(extra[1:] or extra)))

@@ -1,0 +1,254 @@
+"""`RecompileGuard`: counts compilations and stops training past a budget."""
+
+import functools
+import importlib
+import warnings
+from collections.abc import Callable
+
+import keras
+
+from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.training.compilations import Compilation
+
+STEPS = {"train": "training", "test": "evaluation", "predict": "prediction"}
+SHOWN = 8
+
+
+class RecompilationError(RuntimeError):
+    """A step was compiled more often than its budget allows."""
+
+
+class RecompileGuard(keras.callbacks.Callback):
+    """Counts the compilations of a fit, says what caused them, and limits them.
+
+    Shapes that vary from batch to batch make a compiler start again, for seconds to
+    minutes each time, and nothing says so. The guard does. What a compilation is:
+
+    - JAX: a program compiled by XLA for the jitted step.
+    - TensorFlow: a trace of the step; under XLA (`jit_compile=True`) each new set of
+      shapes.
+    - torch: a step in which `torch.compile` makes graphs. With the default
+      `jit_compile="auto"` nothing is compiled; with `jit_compile=True` the first two
+      training steps are, as the second one has gradients to clear.
+
+    Eager steps (`run_eagerly=True`) have none. A step that compiles several programs
+    counts once. The building of the model is no compilation. Counts start anew with
+    each `fit`; what is compiled already is not compiled again then.
+
+    Args:
+        budget: Compilations of the training step that are allowed in one `fit`.
+        action: Past a budget "raise" an error, "warn" at each compilation, or just
+            "count".
+        test_budget: The same for the evaluation step; None for `budget`. Prediction
+            (`predict(callbacks=[guard])`) is counted without limit.
+        verbose: Whether to print `summary()` at the end of training.
+
+    Raises:
+        RecompilationError: Past a budget, with `action="raise"`, before the next step.
+
+    Example:
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse", run_eagerly=True)
+    >>> guard = RecompileGuard(budget=1)
+    >>> history = model.fit(np.zeros((4, 2)), np.zeros(4), verbose=0, callbacks=[guard])
+    >>> guard.count
+    0
+    """
+
+    def __init__(
+        self,
+        budget: int = 1,
+        action: str = "raise",
+        test_budget: int | None = None,
+        verbose: bool = False,
+    ):
+        super().__init__()
+        self.budget = positive_int("budget", budget, 0)
+        self.action = one_of("action", action, ("raise", "warn", "count"))
+        if test_budget is not None:
+            test_budget = positive_int("test_budget", test_budget, 0)
+        self.test_budget = test_budget
+        self.verbose = bool(verbose)
+        self.compilations: list[Compilation] = []
+        self._epoch = self._step = 0
+        self._watched: dict[str, tuple] = {}
+        self._error: str | None = None
+
+    @property
+    def count(self) -> int:
+        """Compilations of the training step."""
+        return self._count("train")
+
+    @property
+    def test_count(self) -> int:
+        """Compilations of the evaluation step."""
+        return self._count("test")
+
+    @property
+    def predict_count(self) -> int:
+        """Compilations of the prediction step."""
+        return self._count("predict")
+
+    def summary(self) -> str:
+        """A table of the compilations and their causes."""
+        lines = [
+            f"compilations: {self.count} training, {self.test_count} evaluation, "
+            f"{self.predict_count} prediction"
+        ]
+        if self.compilations:
+            lines.append(f"{'step':<12}{'epoch':>5}{'step':>7}  cause")
+        met = set()
+        for item in self.compilations:
+            unchanged = "nothing in the batch" if item.kind in met else "first batch"
+            met.add(item.kind)
+            where = f"{STEPS[item.kind]:<12}{item.epoch:>5}{item.step:>7}  "
+            for line in _shortened(item.changed or (unchanged,)):
+                lines.append(where + line)
+                where = " " * len(where)
+        return "\n".join(lines)
+
+    def on_train_begin(self, logs=None):
+        """Starts anew."""
+        self.compilations = []
+        self._watched = {}
+        self._error = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Notes the epoch."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Watches the training step."""
+        self._watch("train", batch)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        """Watches the evaluation step."""
+        self._watch("test", batch)
+
+    def on_predict_batch_begin(self, batch, logs=None):
+        """Watches the prediction step."""
+        self._watch("predict", batch)
+
+    # Not at the end of a batch: callbacks that wait for it make Keras fetch the
+    # results of every step from the device.
+    def on_test_begin(self, logs=None):
+        """Raises if the last training step was compiled past the budget."""
+        self._raise_if_over()
+
+    def on_test_end(self, logs=None):
+        """Raises if the last evaluation step was compiled past the budget."""
+        self._raise_if_over()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Raises if the last training step was compiled past the budget."""
+        self._raise_if_over()
+
+    def on_train_end(self, logs=None):
+        """Prints the summary, if asked for."""
+        self._watched = {}
+        self._epoch = 0
+        if self.verbose:
+            print(self.summary())
+
+    def _count(self, kind: str) -> int:
+        return sum(item.kind == kind for item in self.compilations)
+
+    def _watch(self, kind: str, step: int) -> None:
+        self._raise_if_over()
+        self._step = step
+        # `self.model` would copy JAX' state back into the variables at every step.
+        model, name = self._model, f"{kind}_function"
+        if model.run_eagerly:
+            return
+        found = getattr(model, name)
+        known, watched = self._watched.get(kind, (None, None))
+        if found is not known:
+            watched = self._stand_in(model, kind, found)
+            self._watched[kind] = (found, watched)
+        _set(model, name, watched)
+
+    def _stand_in(self, model, kind: str, found) -> Callable:
+        """What takes the place of the model's step for one call, then gives it back.
+
+        So nothing stays behind when a step, the data or another callback raises.
+        """
+        name = f"{kind}_function"
+        reports = [functools.partial(self._record, kind)]
+        if hasattr(found, "reports"):
+            # Another guard's stand-in: watch the step itself, for both.
+            found, reports = found.step, [*found.reports, *reports]
+            _set(model, name, found)
+
+        def report(batch):
+            for each in reports:
+                each(batch)
+
+        backend = importlib.import_module(
+            f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
+        )
+        watched = backend.watch_step(model, name, report)
+
+        def once(*args):
+            _set(model, name, found)
+            return watched(*args)
+
+        once.step, once.reports = found, reports
+        return once
+
+    def _record(self, kind: str, batch) -> None:
+        earlier = [item for item in self.compilations if item.kind == kind]
+        last = earlier[-1] if earlier else None
+        item = Compilation.of(kind, self._epoch, self._step, batch, last)
+        self.compilations.append(item)
+        argument, budget = "budget", self.budget
+        if kind == "test" and self.test_budget is not None:
+            argument, budget = "test_budget", self.test_budget
+        count = len(earlier) + 1
+        if kind == "predict" or self.action == "count" or count <= budget:
+            return
+        message = _message(item, count, budget, argument)
+        if self.action == "warn":
+            warnings.warn(message, stacklevel=2)
+        else:
+            self._error = self._error or message
+
+    def _raise_if_over(self) -> None:
+        if self._error is None:
+            return
+        message, self._error = self._error, None
+        # On JAX the variables are empty during an epoch; this fills them again.
+        _ = self.model
+        raise RecompilationError(message)
+
+
+def _set(model, name: str, step: Callable) -> None:
+    # Past Keras' and torch's tracking of attributes, which costs more than this.
+    object.__setattr__(model, name, step)
+
+
+def _message(item: Compilation, count: int, budget: int, argument: str) -> str:
+    lines = [
+        f"Expected at most {budget} compilation{'s' * (budget != 1)} of the "
+        f"{STEPS[item.kind]} step. Received: {count}, the last at epoch {item.epoch}, "
+        f"step {item.step}."
+    ]
+    more = f"RecompileGuard({argument}={count})."
+    if item.changed:
+        lines.append("What changed since the compilation before:")
+        lines += [f"  {line}" for line in _shortened(item.changed)]
+        lines.append(
+            "Pad batches to fixed sizes with DynamicBatcher or "
+            f"StaticBatcher(padding='constant'), or allow more with {more}"
+        )
+    else:
+        lines.append(
+            "No array of the batch changed its shape or dtype, so padding cannot "
+            f"help. If it happens once per fit, allow it with {more}"
+        )
+    return "\n".join(lines)
+
+
+def _shortened(lines: tuple[str, ...]) -> list[str]:
+    rest = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
