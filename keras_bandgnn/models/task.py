@@ -2,15 +2,14 @@
 
 import keras
 
-from keras_bandgnn import ops as kernels
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.training.save_progress import SaveProgress
 
 
 def _is_graphs(data) -> bool:
@@ -19,48 +18,6 @@ def _is_graphs(data) -> bool:
     if isinstance(data, list | tuple):
         return not data or isinstance(data[0], Graph | ProgramGraph)
     return hasattr(data, "node_ptr")
-
-
-class _FollowEpoch(keras.callbacks.Callback):
-    """Makes order and dropout of an epoch depend on its number alone.
-
-    Training that resumes at some epoch then goes on as if it had not stopped. (Keras'
-    checkpoints hold neither.)
-    """
-
-    def __init__(self, loader: GraphLoader, seed: int):
-        super().__init__()
-        self.loader = loader
-        self.seed = seed
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self._epoch = epoch
-        self.loader.epoch = epoch if self.loader.shuffle else 0
-        if self.loader.skipped:
-            # Restored in the middle of the epoch, seeds and all.
-            return
-        for variable in self.model.variables:
-            if variable.path.endswith("seed_generator_state"):
-                seed = keras.ops.convert_to_numpy(variable)[0]
-                variable.assign([seed, epoch << 20])
-
-    def on_train_batch_begin(self, batch, logs=None):
-        # Dropout draws from torch's global generator, which has no place in a file.
-        if keras.backend.backend() == "torch":
-            place = (self._epoch << 20) + batch + self.loader.skipped
-            kernels.seed_global(self.seed + place)
-
-
-def _on_this_backend(data):
-    """A loader as `fit` and `evaluate` of this backend take it."""
-    if (
-        isinstance(data, GraphLoader)
-        and keras.backend.backend() == "tensorflow"
-        and not data.batcher.fixed_shapes
-    ):
-        # Keras takes the signature from two batches; other sizes may follow.
-        return data.to_tf_data()
-    return data
 
 
 class Task(keras.Model):
@@ -183,54 +140,21 @@ class Task(keras.Model):
                 self.optimizer.build(self.trainable_variables)
             given = kwargs.pop("callbacks", None) or []
             given = given if isinstance(given, list | tuple) else [given]
-            kwargs["callbacks"] = [_FollowEpoch(x, seed), *given]
+            kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
         if _is_graphs(validation_data):
             validation_data = self._labelled(
                 self.loader(validation_data), "validation_data"
             )
-        kwargs["validation_data"] = _on_this_backend(validation_data)
+        kwargs["validation_data"] = on_this_backend(validation_data)
         if isinstance(x, GraphLoader):
-            return self._fit_loader(x, **kwargs)
+            return fit_loader(self, super().fit, x, **kwargs)
         return super().fit(x, y, *args, **kwargs)
-
-    def _fit_loader(self, loader: GraphLoader, **kwargs):
-        """Fits, from where a `SaveProgress` among the callbacks says."""
-        fit = super().fit
-        saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
-        place = None
-        for callback in saving:
-            callback.follow(loader)
-            place = place or callback.restore(self, loader)
-        epoch, batches = place or (kwargs.get("initial_epoch", 0), 0)
-        history = None
-        if batches:
-            for callback in saving:
-                callback.follow(loader, batches)
-            # Keras has no epoch that begins in the middle: what is left of it is a
-            # `fit` of its own.
-            rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
-            history = fit(_on_this_backend(loader), None, **rest)
-            loader.whole_epochs()
-            epoch += 1
-        if not (batches and self.stop_training):
-            kwargs["initial_epoch"] = epoch
-            before, history = (
-                history,
-                fit(_on_this_backend(loader), None, **kwargs),
-            )
-            if before is not None:
-                history.epoch = before.epoch + history.epoch
-                for name, values in before.history.items():
-                    history.history[name] = values + history.history.get(name, [])
-        for callback in saving:
-            callback.clear()
-        return history
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
         if _is_graphs(x):
             x = self._labelled(self.loader(x), "x")
-        return super().evaluate(_on_this_backend(x), y, *args, **kwargs)
+        return super().evaluate(on_this_backend(x), y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Predicts for graphs, or for what Keras takes.

@@ -6,7 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.levels import Level
 from keras_bandgnn.primitives.base import Edges
+from keras_bandgnn.primitives.grouped import Grouped
+from keras_bandgnn.primitives.grouped_columns import GroupedColumns, lay_out
 from keras_bandgnn.primitives.plan import Plan
 
 
@@ -29,122 +32,6 @@ def supergraph_edges(part: FlatGraphs, num_nodes: int, num_types: int) -> Edges:
     )
 
 
-class _Level:
-    """Where the rows of one level ("node", "edge", ...) lie and where they go.
-
-    Rows of all supergraphs lie in one array, each supergraph padded to its capacity:
-    a few calls of NumPy serve many supergraphs.
-
-    Args:
-        parts: The data.
-        pointers: Of each part, int64 [n + 1]; None if a graph has one row.
-        members: Ids of the graphs of each supergraph.
-        starts: First id of each part.
-        capacity: Rows that each supergraph is padded to; None for no padding.
-    """
-
-    def __init__(self, parts, pointers, members, starts, capacity=None):
-        ids = np.concatenate(members)
-        self.counts = np.ones(len(ids), np.int64)
-        if pointers is not None:
-            self.counts = np.empty(len(ids), np.int64)
-        first = np.empty(len(ids), np.int64)
-        shard = None
-        if len(parts) == 1:
-            first, self.counts = _rows_of(pointers and pointers[0], ids)
-        else:
-            shard = np.searchsorted(starts, ids, side="right") - 1
-            for number in np.unique(shard):
-                here = shard == number
-                first[here], self.counts[here] = _rows_of(
-                    pointers and pointers[number], ids[here] - starts[number]
-                )
-        ends = self.counts.cumsum()
-        graphs = np.cumsum([0, *map(len, members)])
-        bounds = np.concatenate([[0], ends])[graphs].tolist()
-        self.before = ends - self.counts
-        shift = (first - self.before).repeat(self.counts)
-        if capacity is None:
-            capacity = np.diff(bounds).tolist()
-        self.offsets = np.cumsum([0, *capacity]).tolist()
-        # Where the real rows of each supergraph are, flat and padded.
-        self.real = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
-        self.place = [
-            slice(o, o + r.stop - r.start)
-            for o, r in zip(self.offsets, self.real, strict=False)
-        ]
-        self.tails = [
-            slice(p.stop, end)
-            for p, end in zip(self.place, self.offsets[1:], strict=True)
-            if p.stop < end
-        ]
-        counting = _counting(len(shift))
-        if shard is None:
-            padded = np.empty(self.offsets[-1], np.int64)
-            for tail in self.tails:
-                padded[tail] = 0
-            for place, real in zip(self.place, self.real, strict=True):
-                np.add(shift[real], counting[real], out=padded[place])
-            self.pieces = [(parts[0], padded, slice(None))]
-            return
-        rows = shift + counting
-        self.pieces = []
-        for low, high, place in zip(graphs, graphs[1:], self.place, strict=False):
-            at = place.start
-            for number in np.unique(shard[low:high]):
-                # Members are sorted, so those of a part are neighbours.
-                inside = np.flatnonzero(shard[low:high] == number) + low
-                begin, end = self.before[inside[0]], ends[inside[-1]]
-                piece = slice(at, at + end - begin)
-                self.pieces.append((parts[number], rows[begin:end], piece))
-                at = piece.stop
-
-    def column(self, first: np.ndarray, read: Callable, fill=0) -> np.ndarray:
-        """The rows of a column, like `first` in dtype and shape of a row."""
-        out = np.empty((self.offsets[-1], *first.shape[1:]), first.dtype)
-        for part, rows, piece in self.pieces:
-            # With "clip" NumPy writes into `out` directly; the rows are in range.
-            source = read(part)
-            if len(source):
-                source.take(rows, axis=0, out=out[piece], mode="clip")
-        for tail in self.tails:
-            out[tail] = fill
-        return out
-
-    def placed(self, values: np.ndarray, fill) -> np.ndarray:
-        """Values of the real rows, padded."""
-        out = np.full(self.offsets[-1], fill, np.int32)
-        for place, real in zip(self.place, self.real, strict=True):
-            out[place] = values[real]
-        return out
-
-    def mask(self) -> np.ndarray:
-        """True for real rows."""
-        out = np.zeros(self.offsets[-1], bool)
-        for place in self.place:
-            out[place] = True
-        return out
-
-
-def _counting(length: int) -> np.ndarray:
-    """0, 1, 2, ..., from a table that grows."""
-    global _table
-    if len(_table) < length:
-        _table = np.arange(2 * length)
-    return _table[:length]
-
-
-_table = np.arange(1)
-
-
-def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First row and number of rows of graphs."""
-    if pointer is None:
-        return ids, np.ones(len(ids), np.int64)
-    first = pointer.take(ids)
-    return first, pointer.take(ids + 1) - first
-
-
 class Assembler:
     """Lays graphs side by side and pads them, with no work per graph in Python.
 
@@ -163,6 +50,14 @@ class Assembler:
         self.plan = plan
         self.num_types = num_types
         self.slots = slots
+        self._columns_of = self._compile()
+
+    def _compile(self) -> dict[int, GroupedColumns] | None:
+        """What `Grouped` needs of each part, if it carries all edges."""
+        grouped = self.plan.primitives[0]
+        if len(self.plan.primitives) > 1 or not isinstance(grouped, Grouped):
+            return None
+        return {id(part): GroupedColumns(part, self.num_types) for part in self.parts}
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
         """Builds batches.
@@ -174,7 +69,8 @@ class Assembler:
             width: G, supergraphs per batch.
 
         Returns:
-            For each batch (x, y, sample_weight), or (x,) without labels.
+            For each batch (x, y, sample_weight), or (x,) without labels, and for
+            "node", "edge" and "graph" how many rows are real and how many there are.
         """
         members = [np.asarray(s.members, np.int64) for s in supergraphs]
         if len(self.parts) > 1:
@@ -203,39 +99,49 @@ class Assembler:
             flat["y"]["weight"] = weight
         if part.candidates is not None:
             candidates = self._candidates(levels["graph"], members, starts, budgets)
+        grouped = None
+        if self._columns_of is not None:
+            grouped = self._grouped(levels["edge"], members, starts, budgets)
         batches = []
         for first in range(0, len(supergraphs), width):
             chosen = range(first, first + width)
+            figures = {
+                name: _filled(level, first, width) for name, level in levels.items()
+            }
             x = {
                 kind: {
-                    name: _cut(values, levels[kind].offsets, first, width)
+                    name: levels[kind].cut(values, first, width)
                     for name, values in flat[kind].items()
                 }
                 for kind in ("node", "edge", "graph")
             }
             if part.candidates is not None:
                 x["candidate"] = _stack([candidates[s] for s in chosen])
-            plans = [
-                self._plan(x["edge"], g, levels["edge"].place[s], budgets[s])
-                for g, s in enumerate(chosen)
-            ]
-            x["plan"] = _stack(plans)
+            if grouped is not None:
+                x["plan"] = {self.plan.keys[0]: grouped(x["edge"], first, width)}
+            else:
+                plans = [
+                    self._plan(x["edge"], g, levels["edge"].place[s], budgets[s])
+                    for g, s in enumerate(chosen)
+                ]
+                x["plan"] = _stack(plans)
             if part.label is None:
-                batches.append((x,))
+                batches.append(((x,), figures))
                 continue
-            offsets = levels[part.label_level].offsets
-            label = _cut(flat["y"]["y"], offsets, first, width)
+            level = levels[part.label_level]
+            label = level.cut(flat["y"]["y"], first, width)
             if part.label_level == "graph" and part.candidates is None:
                 label = label[..., None] if label.ndim == 2 else label
-            weight = _cut(flat["y"]["weight"], offsets, first, width)
-            batches.append((x, label, weight))
+            weight = level.cut(flat["y"]["weight"], first, width)
+            batches.append(((x, label, weight), figures))
         return batches
 
-    def _level(self, pointers, members, budgets, name: str | None) -> _Level:
+    def _level(self, pointers, members, budgets, name: str | None) -> Level:
         capacity = None if name is None else [b[name] for b in budgets]
-        return _Level(self.parts, pointers, members, self.starts, capacity)
+        what = f"{name}s" if name else "rows"
+        return Level(self.parts, pointers, members, self.starts, capacity, what)
 
-    def _columns(self, level: _Level, kind: str) -> dict[str, np.ndarray]:
+    def _columns(self, level: Level, kind: str) -> dict[str, np.ndarray]:
         return {
             name: level.column(first, lambda p, name=name: getattr(p, kind)[name])
             for name, first in getattr(self.parts[0], kind).items()
@@ -251,7 +157,7 @@ class Assembler:
         slot = np.arange(sum(lengths), dtype=np.int32)
         slot -= (np.cumsum(lengths) - lengths).astype(np.int32).repeat(lengths)
         graph_id = node.placed(slot.repeat(node.counts), 0)
-        for tail, budget in zip(_tails(node), budgets, strict=True):
+        for tail, budget in zip(node.tails, budgets, strict=True):
             graph_id[tail] = budget["graph"] - 1
         flat["node"] |= {"graph_id": graph_id, "mask": node.mask()}
         flat["graph"] |= {
@@ -262,7 +168,7 @@ class Assembler:
         }
         return starts
 
-    def _add_edges(self, flat, level: _Level, starts, budgets) -> None:
+    def _add_edges(self, flat, level: Level, starts, budgets) -> None:
         part = self.parts[0]
         sender = level.column(part.senders, lambda p: p.senders)
         receiver = level.column(part.receivers, lambda p: p.receivers)
@@ -270,7 +176,7 @@ class Assembler:
         for place, real in zip(level.place, level.real, strict=True):
             sender[place] += shift[real]
             receiver[place] += shift[real]
-        for tail, budget in zip(_tails(level), budgets, strict=True):
+        for tail, budget in zip(level.tails, budgets, strict=True):
             receiver[tail] = budget["node"]
         flat |= {"sender": sender, "receiver": receiver}
         if self.num_types == 1:
@@ -290,7 +196,51 @@ class Assembler:
         )
         return self.plan.pack(edges, budget)
 
-    def _candidates(self, graph: _Level, members, starts, budgets) -> list[dict]:
+    def _grouped(self, edge: Level, members, starts, budgets) -> Callable:
+        """The arrays of `Grouped` for all supergraphs; returns what cuts them."""
+        of, part = self._columns_of, self.parts[0]
+        (grouped,) = self.plan.primitives
+        pointers = [of[id(p)].ptr for p in self.parts]
+        pairs = self._level(pointers, members, budgets, None)
+
+        def column(level: Level, name: str) -> np.ndarray:
+            first = getattr(of[id(part)], name)
+            return level.column(first, lambda p: getattr(of[id(p)], name))
+
+        pair_of_edge = column(edge, "edge_pair")
+        shift = pairs.before.astype(np.int32).repeat(edge.counts)
+        for place, real in zip(edge.place, edge.real, strict=True):
+            pair_of_edge[place] += shift[real]
+        key = grouped.key()
+        for real, budget in zip(edge.real, budgets, strict=True):
+            if real.stop - real.start > budget[key]:
+                raise ValueError(
+                    f"Expected at most {budget[key]} edges for '{key}'. Received: "
+                    f"{real.stop - real.start}. Raise the budget of '{key}'."
+                )
+        ids = np.concatenate(members)
+        if len(self.parts) == 1:
+            counts = of[id(part)].counts.take(ids, axis=0)
+        else:
+            counts = np.concatenate([c.counts for c in of.values()]).take(ids, axis=0)
+        laid = lay_out(
+            grouped,
+            counts,
+            np.array([len(m) for m in members]),
+            pairs.counts,
+            column(pairs, "kind"),
+            column(pairs, "rank"),
+            column(pairs, "sender") + starts.repeat(pairs.counts),
+            budgets,
+        )
+        row = laid.place.take(pair_of_edge, mode="wrap")
+        for tail in edge.tails:
+            row[tail] = 0
+        return lambda x, first, width: laid.cut(
+            x, edge.cut(row, first, width), first, width
+        )
+
+    def _candidates(self, graph: Level, members, starts, budgets) -> list[dict]:
         pointers = [p.candidate_ptr for p in self.parts]
         level = self._level(pointers, members, budgets, None)
         part = self.parts[0]
@@ -313,16 +263,11 @@ class Assembler:
         return out
 
 
-def _tails(level: _Level) -> list[slice]:
-    """The padding of each supergraph."""
-    ends = level.offsets[1:]
-    return [slice(p.stop, end) for p, end in zip(level.place, ends, strict=True)]
-
-
-def _cut(values: np.ndarray, offsets: list[int], first: int, width: int) -> np.ndarray:
-    """The rows of `width` supergraphs, [width, capacity, ...]."""
-    low, high = offsets[first], offsets[first + width]
-    return values[low:high].reshape((width, (high - low) // width, *values.shape[1:]))
+def _filled(level: Level, first: int, width: int) -> tuple[int, int]:
+    """Real rows of `width` supergraphs, and all their rows."""
+    last = first + width
+    real = level.real[last - 1].stop - level.real[first].start
+    return real, level.offsets[last] - level.offsets[first]
 
 
 def _stack(trees: Sequence) -> dict | np.ndarray:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.primitives.plan import is_resource
 
 # Not additive over graphs: capacity is the largest value of one graph.
 PER_GRAPH = ("candidate",)
@@ -79,6 +80,17 @@ class Batcher(keras.layers.Layer):
     def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
         """Whether there is a capacity for every resource."""
         return not {*sizes, "graph"} - set(self.budget)
+
+    def check_names(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Raises a ValueError if a given capacity is of nothing that is measured."""
+        # A saved budget may hold the resources of another plan.
+        known = {*sizes, "graph", *PER_GRAPH}
+        unknown = [n for n in self.given if n not in known and not is_resource(n)]
+        if unknown:
+            raise ValueError(
+                f"Expected a budget of {sorted({*sizes, 'graph'})}. "
+                f"Received: unknown resources {unknown}."
+            )
 
     def _check(self, sizes: Mapping) -> None:
         missing = sorted({*sizes, "graph"} - set(self.budget))
@@ -162,6 +174,11 @@ class Batcher(keras.layers.Layer):
     def __reduce__(self):
         # Keras' own state cannot go to another process.
         return _rebuild, (type(self), self.get_config(), dict(self.given))
+
+    def plain_config(self) -> dict:
+        """Arguments of the constructor without what Keras adds."""
+        config = self.get_config()
+        return {k: config[k] for k in config if k not in ("name", "trainable", "dtype")}
 
     def get_config(self) -> dict:
         """Returns the constructor's arguments, with the adapted budget."""

@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import keras
@@ -13,23 +13,15 @@ import numpy as np
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
-from keras_bandgnn.preprocessing.assemble import (
-    Assembler,
-    Supergraph,
-    supergraph_edges,
-)
-from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher
+from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
+from keras_bandgnn.preprocessing.assemble import Assembler, Supergraph
+from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
+from keras_bandgnn.preprocessing.measure import measure
 from keras_bandgnn.primitives.auto import auto_plan
-from keras_bandgnn.primitives.plan import Plan, is_resource
-
-# Edges that are measured at a time.
-_CHUNK = 4_000_000
-# Small batches are assembled together, up to so many and to so many nodes and edges.
-_TOGETHER = 8
-_ROWS = 65_536
+from keras_bandgnn.primitives.plan import Plan
 
 
 class GraphLoader(keras.utils.PyDataset):
@@ -116,77 +108,36 @@ class GraphLoader(keras.utils.PyDataset):
                 f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
                 f"Received: host={host}."
             )
-        self.sizes = self._measure()
-        self._check_budget_names()
+        self.sizes = measure(self.parts, self.plan, self.num_edge_types)
+        self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
             self.batcher.adapt(self.sizes)
         # Batches have the same keys throughout: slots only if every graph has one.
         slots = all(part.slot.min() >= 0 for part in self.parts)
         self._assembler = Assembler(self.parts, self.plan, self.num_edge_types, slots)
+        self._skip = 0
         self._epochs = Epochs(
             self.sizes,
             self.batcher,
             self.seed if self.shuffle else None,
             self.replicas * self.num_hosts,
         )
-        rows = min(b["node"] + b["edge"] for b in self._example_budgets())
-        self._together = max(1, min(_TOGETHER, _ROWS // (rows * self.replicas)))
+        self._together = batches_together(self.sizes, len(self) * self.num_hosts)
         self.epoch = 0
-        self._skip = 0
         self._begin()
 
     def _begin(self) -> None:
         """Makes what belongs to this process."""
         self.stats = LoaderStats(self.epoch)
-        self._lock = threading.RLock()
-        self._pool = None
-        self._ahead: dict[tuple, Future] = {}
+        self._lock = threading.Lock()
+        self._ahead = Ahead(
+            self._build_several,
+            self._epochs.length,
+            self._together,
+            self.prefetch,
+            self.threads,
+        )
         self._composed: dict[int, Future] = {}
-
-    def _measure(self) -> dict[str, np.ndarray]:
-        tables = []
-        for whole in self.parts:
-            cuts = np.arange(0, int(whole.edge_ptr[-1]) + 1, _CHUNK)
-            cuts = np.unique(
-                np.append(np.searchsorted(whole.edge_ptr, cuts), len(whole))
-            )
-            for low, high in zip(cuts[:-1], cuts[1:], strict=True):
-                part = whole
-                if high - low < len(whole):
-                    part = whole.take(np.arange(low, high))
-                table = {"node": part.num_nodes, "edge": part.num_edges}
-                if part.candidates is not None:
-                    table["candidate"] = np.diff(part.candidate_ptr)
-                total = int(part.node_ptr[-1])
-                edges = supergraph_edges(part, total, self.num_edge_types)
-                graph = np.repeat(np.arange(len(part)), part.num_edges)
-                table.update(self.plan.sizes(edges, graph, len(part)))
-                tables.append(table)
-        return {
-            name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
-            for name in tables[0]
-        }
-
-    def _example_budgets(self) -> list[dict[str, int]]:
-        """Sizes of supergraphs that will come."""
-        if self.batcher.fixed_shapes:
-            return self.budgets
-        graphs = self.batcher.batch_size
-        return [{k: int(graphs * self.sizes[k].mean()) + 1 for k in ("node", "edge")}]
-
-    def _check_budget_names(self) -> None:
-        known = {*self.sizes, "graph", *PER_GRAPH}
-        # A saved budget may hold the resources of another plan.
-        unknown = [
-            name
-            for name in self.batcher.given
-            if name not in known and not is_resource(name)
-        ]
-        if unknown:
-            raise ValueError(
-                f"Expected a budget of {sorted({*self.sizes, 'graph'})}. "
-                f"Received: unknown resources {unknown}."
-            )
 
     @property
     def budgets(self) -> list[dict[str, int]]:
@@ -233,7 +184,7 @@ class GraphLoader(keras.utils.PyDataset):
 
     def build(self, index: int, epoch: int):
         """Builds batch `index` of `epoch`: (x, y, sample_weight), or (x,)."""
-        return self._build_several(range(index, index + 1), epoch)[0]
+        return self._build_several(range(index, index + 1), epoch)[0][0]
 
     def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
         """Builds a batch of chosen graphs, padded to a budget.
@@ -243,9 +194,10 @@ class GraphLoader(keras.utils.PyDataset):
             budget: Capacities by name.
         """
         chosen = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
-        return self._assembler.build(chosen, len(chosen))[0]
+        return self._assembler.build(chosen, len(chosen))[0][0]
 
     def _build_several(self, indices: range, epoch: int) -> list[tuple]:
+        """Batches, each with the figures that `stats` counts."""
         chosen = [s for i in indices for s in self.supergraphs(i, epoch)]
         began = time.perf_counter()
         batches = self._assembler.build(chosen, self.replicas)
@@ -261,40 +213,11 @@ class GraphLoader(keras.utils.PyDataset):
         epoch, index = self.epoch, index + self._skip
         if self.stats.epoch != epoch:
             self.stats = LoaderStats(epoch)
-        block, place = divmod(index, self._together)
-        batch = self._block(block, epoch).result()[place]
-        chosen = self.supergraphs(index, epoch)
-        needs = {name: self.sizes[name] for name in ("node", "edge")}
-        self.stats.handed_out(began, chosen, needs)
+        batch, figures = self._ahead.get(index, epoch)
+        if index == self._epochs.length // 2 and self.shuffle:
+            self._ahead.soon(self.composition, epoch + 1)
+        self.stats.handed_out(began, figures)
         return batch
-
-    def _block(self, block: int, epoch: int) -> Future:
-        """Batches that are built together; the next are assembled in the background."""
-        with self._lock:
-            if self._pool is None and self.prefetch:
-                self._pool = ThreadPoolExecutor(self.threads, "graph-loader")
-            length, together = self._epochs.length, self._together
-            ahead = max(self.threads, -(-self.prefetch // together))
-            last = min(
-                block + ahead if self.prefetch else block, (length - 1) // together
-            )
-            wanted = [(epoch, b) for b in range(block, last + 1)]
-            self._ahead = {k: self._ahead[k] for k in wanted if k in self._ahead}
-            for key in wanted:
-                if key in self._ahead:
-                    continue
-                first = key[1] * together
-                indices = range(first, min(first + together, length))
-                if self._pool is None:
-                    self._ahead[key] = done = Future()
-                    done.set_result(self._build_several(indices, epoch))
-                else:
-                    self._ahead[key] = self._pool.submit(
-                        self._build_several, indices, epoch
-                    )
-            if self._pool and self.shuffle and block == length // together // 2:
-                self._pool.submit(self.composition, epoch + 1)
-            return self._ahead[epoch, block]
 
     def on_epoch_end(self) -> None:
         """Moves on to the order of the next epoch."""
@@ -319,11 +242,9 @@ class GraphLoader(keras.utils.PyDataset):
 
     def fingerprint(self) -> str:
         """Tells apart loaders whose epochs differ."""
-        digest = hashlib.sha256()
-        config = self.batcher.get_config()
-        facts = [config[k] for k in sorted(config) if k not in ("name", "dtype")]
-        facts += [self.shuffle, self.seed, self.replicas * self.num_hosts]
-        digest.update(json.dumps([facts, self.plan.get_config()], default=str).encode())
+        facts = [self.shuffle, self.seed, self.replicas * self.num_hosts]
+        facts += [self.batcher.plain_config(), self.plan.get_config()]
+        digest = hashlib.sha256(json.dumps(facts, default=str).encode())
         for name in sorted(self.sizes):
             digest.update(np.ascontiguousarray(self.sizes[name]))
         return digest.hexdigest()
@@ -387,7 +308,7 @@ class GraphLoader(keras.utils.PyDataset):
         return loader_exports.to_grain(self, positive_int("epochs", epochs))
 
     def __getstate__(self) -> dict[str, Any]:
-        local = ("_lock", "_pool", "_ahead", "_composed", "stats")
+        local = ("_lock", "_ahead", "_composed", "stats")
         return {k: v for k, v in self.__dict__.items() if k not in local}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

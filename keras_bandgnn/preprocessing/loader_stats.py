@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -51,13 +51,12 @@ class LoaderStats:
         with self._lock:
             self.assembly_ms += [1000 * seconds / batches] * batches
 
-    def handed_out(self, began: float, supergraphs: Sequence, needs: Mapping) -> None:
+    def handed_out(self, began: float, figures: Mapping) -> None:
         """Counts a batch that was asked for at `began` and is ready now.
 
         Args:
             began: From `time.perf_counter`.
-            supergraphs: The supergraphs of the batch.
-            needs: Resource -> int [n], what each graph needs.
+            figures: Resource -> rows that are real, and all rows.
         """
         now = time.perf_counter()
         with self._lock:
@@ -65,13 +64,10 @@ class LoaderStats:
             self.waited_s += now - began
             self.elapsed_s = now - self._began
             self.batches += 1
-            for supergraph in supergraphs:
-                self.graphs += len(supergraph.members)
-                for name, values in needs.items():
-                    used = int(values.take(supergraph.members).sum())
-                    self.used[name] = self.used.get(name, 0) + used
-                    padded = supergraph.budget[name]
-                    self.padded[name] = self.padded.get(name, 0) + padded
+            self.graphs += figures["graph"][0]
+            for name, (used, padded) in figures.items():
+                self.used[name] = self.used.get(name, 0) + used
+                self.padded[name] = self.padded.get(name, 0) + padded
 
     def summary(self) -> str:
         """The figures as a few lines of text."""

@@ -1,0 +1,94 @@
+"""How a task trains on a `GraphLoader`: reproducibly, resumably, on every backend."""
+
+from collections.abc import Callable
+
+import keras
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.training.save_progress import SaveProgress
+
+
+class FollowEpoch(keras.callbacks.Callback):
+    """Makes order and dropout of an epoch depend on its number alone.
+
+    Training that resumes at some epoch then goes on as if it had not stopped. (Keras'
+    checkpoints hold neither.)
+    """
+
+    def __init__(self, loader: GraphLoader, seed: int):
+        super().__init__()
+        self.loader = loader
+        self.seed = seed
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Goes to the order and the seeds of the epoch."""
+        self._epoch = epoch
+        self.loader.epoch = epoch if self.loader.shuffle else 0
+        if self.loader.skipped:
+            # Restored in the middle of the epoch, seeds and all.
+            return
+        for variable in self.model.variables:
+            if variable.path.endswith("seed_generator_state"):
+                seed = keras.ops.convert_to_numpy(variable)[0]
+                variable.assign([seed, epoch << 20])
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Goes to the seed of the batch, on torch."""
+        # Dropout draws from torch's global generator, which has no place in a file.
+        if keras.backend.backend() == "torch":
+            place = (self._epoch << 20) + batch + self.loader.skipped
+            kernels.seed_global(self.seed + place)
+
+
+def on_this_backend(data):
+    """A loader as `fit` and `evaluate` of this backend take it."""
+    if (
+        isinstance(data, GraphLoader)
+        and keras.backend.backend() == "tensorflow"
+        and not data.batcher.fixed_shapes
+    ):
+        # Keras takes the signature from two batches; other sizes may follow.
+        return data.to_tf_data()
+    return data
+
+
+def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
+    """Trains, from where a `SaveProgress` among the callbacks says.
+
+    Args:
+        model: The model.
+        fit: Keras' own `fit` of the model.
+        loader: The training graphs.
+        **kwargs: Arguments of `fit`, callbacks among them.
+
+    Returns:
+        Keras' `History`.
+    """
+    saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
+    place = None
+    for callback in saving:
+        callback.follow(loader)
+        place = place or callback.restore(model, loader)
+    epoch, batches = place or (kwargs.get("initial_epoch", 0), 0)
+    before = None
+    if batches:
+        for callback in saving:
+            callback.follow(loader, batches)
+        # Keras has no epoch that begins in the middle: what is left of it is a `fit`
+        # of its own.
+        rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
+        before = fit(on_this_backend(loader), None, **rest)
+        loader.whole_epochs()
+        epoch += 1
+    history = before
+    if before is None or not model.stop_training:
+        kwargs["initial_epoch"] = epoch
+        history = fit(on_this_backend(loader), None, **kwargs)
+        if before is not None:
+            history.epoch = before.epoch + history.epoch
+            for name, values in before.history.items():
+                history.history[name] = values + history.history.get(name, [])
+    for callback in saving:
+        callback.clear()
+    return history

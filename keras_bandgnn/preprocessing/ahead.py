@@ -1,0 +1,79 @@
+"""`Ahead`: batches that are assembled before they are asked for."""
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+# Small batches are assembled together, up to so many and to so many nodes and edges.
+_TOGETHER = 8
+_ROWS = 131_072
+
+
+def batches_together(sizes: Mapping[str, np.ndarray], batches: int) -> int:
+    """How many batches are best assembled by one call.
+
+    Args:
+        sizes: Resource -> int [n], what each graph needs.
+        batches: Batches of an epoch, over all hosts.
+    """
+    rows = sum(int(sizes[name].sum()) for name in ("node", "edge")) // batches
+    return max(1, min(_TOGETHER, _ROWS // max(rows, 1)))
+
+
+class Ahead:
+    """Builds blocks of neighbouring batches, in the background if there are threads.
+
+    Args:
+        build: `build(indices, epoch)`, the batches of a range of indices.
+        length: Batches of an epoch.
+        together: Batches that are built by one call.
+        prefetch: Batches that should be ready before they are asked for; with 0 they
+            are built when they are asked for.
+        threads: Threads that build.
+    """
+
+    def __init__(
+        self, build: Callable, length: int, together: int, prefetch: int, threads: int
+    ):
+        self._build = build
+        self._length = length
+        self._together = together
+        self._blocks = max(threads, -(-prefetch // together)) if prefetch else 0
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(threads, "graph-loader") if prefetch else None
+        self._waiting: dict[tuple[int, int], Future] = {}
+        self._current: tuple = (None, [])
+
+    def get(self, index: int, epoch: int):
+        """A batch."""
+        block, place = divmod(index, self._together)
+        current = self._current
+        if current[0] != (epoch, block):
+            current = (epoch, block), self._block(block, epoch)
+            self._current = current
+        return current[1][place]
+
+    def soon(self, function: Callable, *arguments) -> None:
+        """Calls a function in the background, if there are threads."""
+        if self._pool is not None:
+            self._pool.submit(function, *arguments)
+
+    def _indices(self, block: int) -> range:
+        first = block * self._together
+        return range(first, min(first + self._together, self._length))
+
+    def _block(self, block: int, epoch: int) -> list:
+        if self._pool is None:
+            return self._build(self._indices(block), epoch)
+        with self._lock:
+            last = min(block + self._blocks, (self._length - 1) // self._together)
+            wanted = [(epoch, b) for b in range(block, last + 1)]
+            self._waiting = {
+                key: self._waiting.get(key)
+                or self._pool.submit(self._build, self._indices(key[1]), epoch)
+                for key in wanted
+            }
+            future = self._waiting.pop((epoch, block))
+        return future.result()

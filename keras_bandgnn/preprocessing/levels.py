@@ -1,0 +1,134 @@
+"""`Level`: rows of chosen graphs, laid side by side and padded."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+class Level:
+    """Where the rows of one level ("node", "edge", ...) lie and where they go.
+
+    Rows of all supergraphs lie in one array, each supergraph padded to its capacity:
+    a few calls of NumPy serve many supergraphs.
+
+    Args:
+        parts: The data.
+        pointers: Of each part, int64 [n + 1]; None if a graph has one row.
+        members: Ids of the graphs of each supergraph.
+        starts: First id of each part.
+        capacity: Rows that each supergraph is padded to; None for no padding.
+        what: Name of the rows in errors.
+    """
+
+    def __init__(self, parts, pointers, members, starts, capacity=None, what="rows"):
+        ids = np.concatenate(members)
+        self.counts = np.ones(len(ids), np.int64)
+        if pointers is not None:
+            self.counts = np.empty(len(ids), np.int64)
+        first = np.empty(len(ids), np.int64)
+        shard = None
+        if len(parts) == 1:
+            first, self.counts = _rows_of(pointers and pointers[0], ids)
+        else:
+            shard = np.searchsorted(starts, ids, side="right") - 1
+            for number in np.unique(shard):
+                here = shard == number
+                first[here], self.counts[here] = _rows_of(
+                    pointers and pointers[number], ids[here] - starts[number]
+                )
+        ends = self.counts.cumsum()
+        graphs = np.cumsum([0, *map(len, members)])
+        bounds = np.concatenate([[0], ends])[graphs].tolist()
+        self.before = ends - self.counts
+        shift = (first - self.before).repeat(self.counts)
+        if capacity is None:
+            capacity = np.diff(bounds).tolist()
+        self.offsets = np.cumsum([0, *capacity]).tolist()
+        # Where the real rows of each supergraph are, flat and padded.
+        self.real = [slice(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        self.place = [
+            slice(o, o + r.stop - r.start)
+            for o, r in zip(self.offsets, self.real, strict=False)
+        ]
+        for s, place in enumerate(self.place):
+            if place.stop > self.offsets[s + 1]:
+                raise ValueError(
+                    f"Expected at most {capacity[s]} {what} in supergraph {s}. "
+                    f"Received: {place.stop - place.start}. Raise the budget."
+                )
+        self.tails = [
+            slice(p.stop, end)
+            for p, end in zip(self.place, self.offsets[1:], strict=True)
+        ]
+        counting = _counting(len(shift))
+        if shard is None:
+            padded = np.empty(self.offsets[-1], np.int64)
+            for tail in self.tails:
+                padded[tail] = 0
+            for place, real in zip(self.place, self.real, strict=True):
+                np.add(shift[real], counting[real], out=padded[place])
+            self.pieces = [(parts[0], padded, slice(None))]
+            return
+        rows = shift + counting
+        self.pieces = []
+        for low, high, place in zip(graphs, graphs[1:], self.place, strict=False):
+            at = place.start
+            for number in np.unique(shard[low:high]):
+                # Members are sorted, so those of a part are neighbours.
+                inside = np.flatnonzero(shard[low:high] == number) + low
+                begin, end = self.before[inside[0]], ends[inside[-1]]
+                piece = slice(at, at + end - begin)
+                self.pieces.append((parts[number], rows[begin:end], piece))
+                at = piece.stop
+
+    def column(self, first: np.ndarray, read: Callable, fill=0) -> np.ndarray:
+        """The rows of a column, like `first` in dtype and shape of a row."""
+        out = np.empty((self.offsets[-1], *first.shape[1:]), first.dtype)
+        for part, rows, piece in self.pieces:
+            # With "wrap" NumPy writes into `out` directly; the rows are in range.
+            source = read(part)
+            if len(source):
+                source.take(rows, axis=0, out=out[piece], mode="wrap")
+        for tail in self.tails:
+            out[tail] = fill
+        return out
+
+    def cut(self, values: np.ndarray, first: int, width: int) -> np.ndarray:
+        """The rows of `width` supergraphs, [width, capacity, ...]."""
+        low, high = self.offsets[first], self.offsets[first + width]
+        if width == 1:
+            return values[None, low:high]
+        return values[low:high].reshape((width, -1, *values.shape[1:]))
+
+    def placed(self, values: np.ndarray, fill) -> np.ndarray:
+        """Values of the real rows, padded."""
+        out = np.full(self.offsets[-1], fill, np.int32)
+        for place, real in zip(self.place, self.real, strict=True):
+            out[place] = values[real]
+        return out
+
+    def mask(self) -> np.ndarray:
+        """True for real rows."""
+        out = np.zeros(self.offsets[-1], bool)
+        for place in self.place:
+            out[place] = True
+        return out
+
+
+def _counting(length: int) -> np.ndarray:
+    """0, 1, 2, ..., from a table that grows."""
+    global _table
+    if len(_table) < length:
+        _table = np.arange(2 * length)
+    return _table[:length]
+
+
+_table = np.arange(1)
+
+
+def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First row and number of rows of graphs."""
+    if pointer is None:
+        return ids, np.ones(len(ids), np.int64)
+    first = pointer.take(ids)
+    return first, pointer.take(ids + 1) - first

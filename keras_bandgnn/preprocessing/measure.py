@@ -1,0 +1,52 @@
+"""What each graph needs of a supergraph."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.assemble import supergraph_edges
+from keras_bandgnn.primitives.plan import Plan
+
+# Edges that are measured at a time.
+_CHUNK = 4_000_000
+
+
+def measure(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int
+) -> dict[str, np.ndarray]:
+    """Measures graphs in the resources of batches and of a plan.
+
+    Args:
+        parts: The graphs.
+        plan: Who carries which edge.
+        num_types: P.
+
+    Returns:
+        Resource ("node", "edge", "candidate", those of the plan) -> int64 [n].
+    """
+    tables = []
+    for whole in parts:
+        cuts = np.arange(0, int(whole.edge_ptr[-1]) + 1, _CHUNK)
+        cuts = np.append(np.searchsorted(whole.edge_ptr, cuts), len(whole))
+        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+            if low < high:
+                tables.append(_measure(whole, low, high, plan, num_types))
+    return {
+        name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
+        for name in tables[0]
+    }
+
+
+def _measure(
+    whole: FlatGraphs, low: int, high: int, plan: Plan, num_types: int
+) -> dict:
+    part = whole
+    if high - low < len(whole):
+        part = whole.take(np.arange(low, high))
+    table = {"node": part.num_nodes, "edge": part.num_edges}
+    if part.candidates is not None:
+        table["candidate"] = np.diff(part.candidate_ptr)
+    edges = supergraph_edges(part, int(part.node_ptr[-1]), num_types)
+    graph = np.repeat(np.arange(len(part)), part.num_edges)
+    return {**table, **plan.sizes(edges, graph, len(part))}
