@@ -15,17 +15,23 @@ PUBLIC = {
     "keras_bandgnn": "Graph batch data layers models ops plotting preprocessing "
     "primitives training",
     "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore ProgramGraph RELATIONS "
-    "SLOT_LABEL StoreWriter encode_characters encode_program gather_rows hash_id "
-    "load_varmisuse open_store program_graphs python_files read_tree read_varmisuse "
-    "split_of split_subtokens varmisuse_split_files write_store write_varmisuse",
+    "SLOT_LABEL StoreWriter encode_characters encode_program from_ase from_jraph "
+    "from_networkx from_pandas from_pyg from_scipy from_smiles gather_rows graphs_of "
+    "hash_id list_datasets load load_varmisuse open_store parts_of program_graphs "
+    "python_files read_tree read_varmisuse split_of split_subtokens to_ase to_jraph "
+    "to_networkx to_pandas to_pyg to_scipy varmisuse_split_files write_store "
+    "write_varmisuse",
     "keras_bandgnn.layers": "BandedMessagePassing CharacterEncoder GRUUpdate "
-    "NodeEncoder",
-    "keras_bandgnn.models": "Backbone GGNNBackbone NodeSelector Task list_presets",
-    "keras_bandgnn.preprocessing": "DynamicBatcher GraphLayer GraphLoader "
-    "GraphPreprocessor ProgramEncoder RCMKCompile ReachabilityFilter",
+    "GraphReadout NodeEncoder",
+    "keras_bandgnn.models": "Backbone GGNNBackbone GraphRegressor NodeSelector Task "
+    "list_presets",
+    "keras_bandgnn.preprocessing": "BatcherChoice DynamicBatcher GraphLayer "
+    "GraphLoader GraphPreprocessor ProgramEncoder RCMKCompile ReachabilityFilter "
+    "StaticBatcher TargetNormalizer choose_batcher",
     "keras_bandgnn.primitives": "Banded Edges Grouped Plan Primitive Segment "
     "is_prepared prepare propagate",
-    "keras_bandgnn.training": "LinearDecay SelectionCrossentropy make_optimizer",
+    "keras_bandgnn.training": "LinearDecay RecompilationError RecompileGuard "
+    "SaveProgress SelectionCrossentropy make_optimizer",
 }
 
 
@@ -81,7 +87,8 @@ def test_registered_names_are_a_file_format():
 
     for name in (
         "BandedMessagePassing CharacterEncoder DynamicBatcher GGNNBackbone "
-        "GRUUpdate GraphPreprocessor LinearDecay NodeEncoder NodeSelector "
-        "ProgramEncoder RCMKCompile ReachabilityFilter SelectionCrossentropy"
+        "GRUUpdate GraphPreprocessor GraphReadout GraphRegressor LinearDecay "
+        "NodeEncoder NodeSelector ProgramEncoder RCMKCompile ReachabilityFilter "
+        "SelectionCrossentropy StaticBatcher TargetNormalizer"
     ).split():
         assert keras.saving.get_registered_object(f"keras_bandgnn>{name}"), name

@@ -2,7 +2,7 @@
 
 import argparse
 
-from keras_bandgnn.cli import bench_batching, bench_host
+from keras_bandgnn.cli import bench_batching, bench_host, options
 
 _SUBJECTS = {
     "host": (bench_host, "reading, compiling and packing program graphs"),
@@ -20,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             description=module.__doc__,
             formatter_class=parser.formatter_class,
         )
+        options.add_common(subject, again=True)
         module.add_arguments(subject)
 
 
-def run(options: argparse.Namespace) -> None:
+def run(given: argparse.Namespace) -> None:
     """Runs the command."""
-    _SUBJECTS[options.subject][0].run(options)
+    _SUBJECTS[given.subject][0].run(given)

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from keras_bandgnn.cli import interrupts
+from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend
 
 _COMMANDS = {
@@ -17,6 +17,7 @@ _COMMANDS = {
     "evaluate": "score a model beside trivial guesses",
     "predict": "list the most suspicious variable usages",
     "inspect": "show sizes and bandwidths before and after reordering",
+    "batching": "forecast which batching algorithm trains fastest",
     "bench": "measure reading, compiling and packing",
 }
 _EPILOG = """\
@@ -58,31 +59,24 @@ def _parser() -> argparse.ArgumentParser:
             description=module.__doc__,
             formatter_class=_Help,
         )
-        command.add_argument(
-            "--backend",
-            choices=("jax", "torch", "tensorflow"),
-            help="Keras backend; KERAS_BACKEND or an installed one if omitted",
-        )
-        command.add_argument(
-            "--debug", action="store_true", help="show the traceback of an error"
-        )
+        options.add_common(command)
         module.add_arguments(command)
         command.set_defaults(run=module.run)
     return parser
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    given = _parser().parse_args(arguments)
     handler = interrupts.listen()
     try:
-        choose_backend(options.backend)
-        return int(options.run(options) or 0)
+        choose_backend(given.backend)
+        return int(given.run(given) or 0)
     except BrokenPipeError:
         # The reader of our output has seen enough.
         sys.stderr.close()
         return 0
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        if options.debug:
+        if given.debug:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1

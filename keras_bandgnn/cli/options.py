@@ -19,6 +19,28 @@ def above_zero(text: str) -> float:
     return value
 
 
+def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
+    """Adds the options of every command.
+
+    Args:
+        parser: The command, or the subject of one.
+        again: Whether the command that it belongs to has them, too.
+    """
+    missing = {"default": argparse.SUPPRESS} if again else {}
+    parser.add_argument(
+        "--backend",
+        choices=("jax", "torch", "tensorflow"),
+        help="Keras backend; KERAS_BACKEND or an installed one if omitted",
+        **missing,
+    )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="show the traceback of an error",
+        **missing,
+    )
+
+
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """Adds the options of reading source code."""
     group = parser.add_argument_group("reading source code")

@@ -1,5 +1,7 @@
 """Host-side layers: from graphs to batches of static shape. NumPy and SciPy only."""
 
+from keras_bandgnn.preprocessing.choose_batcher import BatcherChoice as BatcherChoice
+from keras_bandgnn.preprocessing.choose_batcher import choose_batcher as choose_batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher as DynamicBatcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader as GraphLoader
@@ -17,6 +19,7 @@ from keras_bandgnn.preprocessing.target_normalizer import (
 )
 
 __all__ = [
+    "BatcherChoice",
     "DynamicBatcher",
     "GraphLayer",
     "GraphLoader",
@@ -26,4 +29,5 @@ __all__ = [
     "ReachabilityFilter",
     "StaticBatcher",
     "TargetNormalizer",
+    "choose_batcher",
 ]

@@ -233,7 +233,9 @@ class Assembler:
             column(pairs, "sender") + starts.repeat(pairs.counts),
             budgets,
         )
-        row = laid.place.take(pair_of_edge, mode="wrap")
+        row = np.zeros(len(pair_of_edge), np.int32)
+        if len(laid.place):
+            laid.place.take(pair_of_edge, out=row, mode="wrap")
         for tail in edge.tails:
             row[tail] = 0
         return lambda x, first, width: laid.cut(

@@ -218,5 +218,8 @@ def test_to_tf_data():
     assert spec["graph"]["mask"].shape.as_list() == [1, 4]
     batches = list(data)
     assert same(_numpy(batches[2]), loader[2])
+    typed = [Graph(n, [0], [1], [n % 3]) for n in [3] * 40 + [70] * 8]
+    loader = GraphLoader(typed, StaticBatcher(4, "64"))
+    assert same(_numpy(list(loader.to_tf_data())[1]), loader[1])
     fixed = GraphLoader(graphs_of([3] * 40), DynamicBatcher(4)).to_tf_data()
     assert fixed.element_spec[0]["node"]["mask"].shape == tf.TensorShape([1, 64])
