@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.preprocessing.levels import Level
+from keras_bandgnn.preprocessing.levels import LOW_BITS, Level, packed_ends
 from keras_bandgnn.primitives.base import Edges
 from keras_bandgnn.primitives.grouped import Grouped
 from keras_bandgnn.primitives.grouped_columns import GroupedColumns, lay_out
@@ -51,6 +51,10 @@ class Assembler:
         self.num_types = num_types
         self.slots = slots
         self._columns_of = self._compile()
+        self._ends = packed_ends(self.parts)
+
+    def __reduce__(self):
+        return Assembler, (self.parts, self.plan, self.num_types, self.slots)
 
     def _compile(self) -> dict[int, GroupedColumns] | None:
         """What `Grouped` needs of each part, if it carries all edges."""
@@ -170,8 +174,13 @@ class Assembler:
 
     def _add_edges(self, flat, level: Level, starts, budgets) -> None:
         part = self.parts[0]
-        sender = level.column(part.senders, lambda p: p.senders)
-        receiver = level.column(part.receivers, lambda p: p.receivers)
+        if self._ends is None:
+            sender = level.column(part.senders, lambda p: p.senders)
+            receiver = level.column(part.receivers, lambda p: p.receivers)
+        else:
+            ends = level.column(self._ends[id(part)], lambda p: self._ends[id(p)])
+            sender = (ends & LOW_BITS).view(np.int32)
+            receiver = np.right_shift(ends, 16, out=ends).view(np.int32)
         shift = starts.repeat(level.counts)
         for place, real in zip(level.place, level.real, strict=True):
             sender[place] += shift[real]

@@ -1,8 +1,11 @@
 """`Level`: rows of chosen graphs, laid side by side and padded."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
+
+LOW_BITS = np.uint32(0xFFFF)
+_MOST_PACKED = 64_000_000
 
 
 class Level:
@@ -132,3 +135,22 @@ def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return ids, np.ones(len(ids), np.int64)
     first = pointer.take(ids)
     return first, pointer.take(ids + 1) - first
+
+
+def packed_ends(parts: Sequence) -> dict[int, np.ndarray] | None:
+    """Sender and receiver of each edge in one number, which is read at once.
+
+    Memory is what assembling waits for. None if ids are too large for that, or if the
+    edges are so many that a copy of them should not lie in memory.
+    """
+    edges = sum(len(part.senders) for part in parts)
+    nodes = max(int(part.num_nodes.max(initial=0)) for part in parts)
+    if edges > _MOST_PACKED or nodes > LOW_BITS + 1:
+        return None
+    packed = {}
+    for part in parts:
+        ends = part.receivers.astype(np.uint32)
+        ends <<= 16
+        ends |= part.senders.view(np.uint32)
+        packed[id(part)] = ends
+    return packed
