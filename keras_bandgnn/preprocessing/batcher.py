@@ -117,6 +117,19 @@ class Batcher(keras.layers.Layer):
 
     def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
         """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
+        budget = dict(self.budget)
+        for name in set(sizes) & set(budget):
+            largest = int(np.asarray(sizes[name])[too_large].max())
+            room = largest if name in PER_GRAPH else self.room_for(largest)
+            budget[name] = max(budget[name], room)
+        return budget
+
+    def room_for(self, largest: int) -> int:
+        """Capacity of supergraphs for graphs that do not fit the budget.
+
+        Args:
+            largest: What the largest of them needs.
+        """
         raise NotImplementedError
 
     def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:

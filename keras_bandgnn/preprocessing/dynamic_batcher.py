@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
-from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher, size_table
+from keras_bandgnn.preprocessing.batcher import Batcher, size_table
 from keras_bandgnn.preprocessing.budgets import mean_rule, quantile_rule
 from keras_bandgnn.preprocessing.packing import (
     ceil64,
@@ -83,16 +83,9 @@ class DynamicBatcher(Batcher):
             budget = {**mean_rule(sizes, self.batch_size), **budget}
         return quantile_rule(sizes, self.batch_size, budget, self.pack)
 
-    def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
-        """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
-        budget = dict(self.budget)
-        for name, values in sizes.items():
-            largest = int(np.asarray(values)[too_large].max())
-            if name in PER_GRAPH:
-                budget[name] = max(budget[name], largest)
-            else:
-                budget[name] = max(budget[name], int(ceil64(largest)))
-        return budget
+    def room_for(self, largest: int) -> int:
+        """Room for one graph, with padding."""
+        return int(ceil64(largest))
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
         """Cuts an order of graphs into supergraphs.

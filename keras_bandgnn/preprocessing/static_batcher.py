@@ -75,8 +75,7 @@ class StaticBatcher(Batcher):
         if self.fixed_shapes:
             for name, values in sizes.items():
                 if name not in (*PER_GRAPH, *budget):
-                    largest = int(np.asarray(values).max())
-                    budget[name] = int(ceil64(self.batch_size * largest))
+                    budget[name] = self.room_for(int(np.asarray(values).max()))
         return budget
 
     def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
@@ -99,17 +98,9 @@ class StaticBatcher(Batcher):
                 fits &= np.asarray(values) * (self.batch_size - 1) <= capacity
         return fits
 
-    def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
-        """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
-        budget = dict(self.budget)
-        for name, values in sizes.items():
-            largest = int(np.asarray(values)[too_large].max())
-            if name in PER_GRAPH:
-                budget[name] = max(budget[name], largest)
-            elif self.fixed_shapes:
-                padded = int(ceil64(self.batch_size * largest))
-                budget[name] = max(budget[name], padded)
-        return budget
+    def room_for(self, largest: int) -> int:
+        """Room for a whole batch of the largest graph."""
+        return int(ceil64(self.batch_size * largest))
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
         """Cuts an order of graphs into supergraphs of `batch_size - 1` graphs."""

@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
 from keras_bandgnn.batch import unbatch
@@ -78,23 +76,6 @@ def test_labels_of_graphs_and_nodes():
     _, y, weight = GraphLoader(nodes)[0]
     assert y[weight > 0].tolist() == [4, 5]
     assert len(GraphLoader([Graph(2, [], [])])[0]) == 1
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(1, 60), min_size=1, max_size=60),
-    batch_size=st.integers(2, 12),
-    seed=st.integers(0, 5),
-    replicas=st.integers(1, 3),
-    node=st.one_of(st.none(), st.integers(8, 90)),
-)
-def test_every_graph_exactly_once_per_epoch(sizes, batch_size, seed, replicas, node):
-    graphs = [Graph(n, [0] * (n // 2), [n - 1] * (n // 2)) for n in sizes]
-    batcher = DynamicBatcher(batch_size, None if node is None else {"node": node})
-    loader = GraphLoader(graphs, batcher, seed=seed, replicas=replicas)
-    for epoch in range(3):
-        assert sorted(ids_of(loader, epoch)) == list(range(len(sizes)))
-        assert len(loader.composition(epoch)) == len(loader) * replicas
 
 
 def test_epochs_differ_and_are_reproducible():
