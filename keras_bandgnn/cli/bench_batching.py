@@ -9,19 +9,17 @@ beside as many steps on one ready-made batch. Medians of alternated runs.
 import argparse
 import time
 
+from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("data", help="a store, or a data set such as qm9")
-    parser.add_argument("--path", help="file or folder of the data set")
-    parser.add_argument("--edges", choices=("bonds", "full"), help="of molecules")
+    data_sets.add_data(parser)
     parser.add_argument("--batch-size", type=shared.positive, nargs="+", default=[32])
     parser.add_argument("--window", type=shared.positive, default=1024)
     parser.add_argument("--hidden", type=shared.positive, default=64)
-    parser.add_argument("--steps", type=shared.positive, default=3)
+    parser.add_argument("--layers", type=shared.positive, default=3)
     parser.add_argument("--runs", type=shared.positive, default=5)
     parser.add_argument("--no-fit", action="store_true", help="leave out feeding")
 
@@ -78,38 +76,12 @@ def loader_batches(loader):
     loader[0]
 
 
-def make_task(graphs, loader, options):
-    """A GGNN that regresses the label, or one made of the number of nodes."""
-    from keras_bandgnn import models
-
-    first = graphs[0]
-    names = [k for k, v in first.node.items() if v.dtype.kind == "i" and v.ndim == 1]
-    inputs = {
-        k: {"ids": int(max(p.node[k].max() for p in loader.parts)) + 1}
-        for k in names[:1]
-    }
-    if not inputs:
-        raise ValueError(
-            "Expected a node feature of ids, such as 'atomic_number', for the model. "
-            f"Received: {sorted(first.node)}. Pass --no-fit."
-        )
-    backbone = models.GGNNBackbone(
-        inputs,
-        hidden_dim=options.hidden,
-        num_steps=options.steps,
-        num_edge_types=loader.num_edge_types,
-    )
-    if first.candidates is not None:
-        return models.NodeSelector(backbone)
-    return models.GraphRegressor(backbone, num_targets=len(loader[0][1][0, 0]))
-
-
 def feeding(graphs, loader, options) -> tuple[float, float]:
     """Seconds of an epoch with the loader, and on one ready-made batch."""
     import keras
     import numpy as np
 
-    task = make_task(graphs, loader, options)
+    task = data_sets.make_model(graphs, options.hidden, options.layers)
 
     class Ready(keras.utils.PyDataset):
         """One batch, again and again."""
@@ -142,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
 
     from keras_bandgnn.preprocessing import GraphLoader
 
-    graphs = shared.read_graphs(options)
+    graphs = data_sets.read_graphs(options)
     for size in options.batch_size:
         rows = []
         for name, batcher in batchers(size, options.window).items():

@@ -117,15 +117,3 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train and test on random labels: shows what a leak would give",
     )
-
-
-def read_graphs(options: argparse.Namespace):
-    """The graphs that the options `data`, `path` and `edges` name."""
-    from pathlib import Path
-
-    from keras_bandgnn.data import load, open_store
-
-    if Path(options.data).is_dir() and options.path is None:
-        return open_store(options.data)
-    chosen = {"edges": options.edges} if options.edges else {}
-    return load(options.data, path=options.path, **chosen)

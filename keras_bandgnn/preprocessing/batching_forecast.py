@@ -1,6 +1,5 @@
 """`BatchingForecast`: what training steps will cost under each batching algorithm."""
 
-import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 
@@ -11,76 +10,31 @@ from scipy.optimize import nnls
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher
+from keras_bandgnn.preprocessing.algorithms import (
+    ALGORITHMS,
+    AlgorithmForecast,
+    make_batcher,
+)
+from keras_bandgnn.preprocessing.batcher import PER_GRAPH
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.shape_counts import ShapeCounts, count_shapes
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.step_timer import StepTimer
 
-ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
-"""The algorithms of Speckhard et al. 2025."""
-
-_ROUNDS = 5
+_ROUNDS = 7
 _FEWEST_SHAPES = 3
 # Shapes of an algorithm that are timed, by their place among its steps.
 _QUANTILES = (0.5, 0.1, 0.9)
 _MORE_QUANTILES = (0.3, 0.7)
 _BAD_RESIDUAL = 0.1
-# Steps in a sample of the data: enough to hide how an epoch begins.
+# Steps of a sample of the data: enough to hide how an epoch begins.
 _SAMPLE_STEPS = 64
+_EPOCH_SECONDS = 0.7
 _READ = 16
-
-
-@dataclasses.dataclass(frozen=True)
-class AlgorithmForecast:
-    """What training under one algorithm will cost.
-
-    Attributes:
-        algorithm: `"dynamic"`, `"constant"`, `"64"` or `"power_of_two"`.
-        shapes: Distinct padded shapes over the planned steps.
-        exact: Whether `shapes` is exact, rather than a lower bound.
-        compilations: Programs that the backend compiles for them.
-        node_waste: Share of the padded nodes that is padding.
-        edge_waste: Share of the padded edges that is padding.
-        graphs_per_step: Real graphs per step.
-        batching_ms: Milliseconds of composing and assembling a batch, in another
-            thread.
-        update_ms: Milliseconds of the device's work in a step, without compilations.
-        steady_ms: Milliseconds of a step without compilations: the update, and what
-            batching adds to it.
-        compile_s: Seconds of one compilation.
-        step_ms: Milliseconds per planned step, compilations included.
-        graph_us: Microseconds per real graph, compilations included.
-    """
-
-    algorithm: str
-    shapes: int
-    exact: bool
-    compilations: int
-    node_waste: float
-    edge_waste: float
-    graphs_per_step: float
-    batching_ms: float
-    update_ms: float
-    steady_ms: float
-    compile_s: float
-    step_ms: float
-    graph_us: float
-
-
-def make_batcher(algorithm: str, batch_size: int, packing: str) -> Batcher:
-    """The batcher of an algorithm.
-
-    Args:
-        algorithm: One of `ALGORITHMS`.
-        batch_size: Graphs per supergraph, the padding graph included.
-        packing: Of the dynamic one, see `DynamicBatcher`.
-    """
-    one_of("algorithm", algorithm, ALGORITHMS)
-    if algorithm == "dynamic":
-        return DynamicBatcher(batch_size, packing=packing)
-    return StaticBatcher(batch_size, padding=algorithm)
+_VISIT_SECONDS = 0.15
+_LEAST_SECONDS = 2.0
+_MOST_SHOWN = 10.0
 
 
 def _key(shape: Mapping[str, int]) -> tuple:
@@ -131,6 +85,7 @@ class BatchingForecast:
         verbose: bool = True,
     ):
         self.steps = positive_int("steps", steps)
+        one_of("packing", packing, ("sequential", "best_fit"))
         if isinstance(algorithms, str) or not algorithms:
             raise ValueError(
                 f"Expected `algorithms` to be a list of some of {ALGORITHMS}. "
@@ -180,18 +135,17 @@ class BatchingForecast:
             model.adapt(loader)
         return loader
 
-    def _sample(self, batch_size: int, seed: int) -> FlatGraphs:
-        """Graphs for some steps, drawn with replacement."""
-        total = int(self._loader.starts[-1])
-        rng = np.random.default_rng(seed)
-        ids = np.sort(rng.integers(0, total, _SAMPLE_STEPS * (batch_size - 1)))
+    def _take(self, ids: np.ndarray) -> FlatGraphs:
+        """Copies graphs, in this order; ids may repeat."""
+        order = np.argsort(ids, kind="stable")
         pieces = []
         for start, part in zip(self._loader.starts, self._loader.parts, strict=False):
-            inside = ids[(ids >= start) & (ids < start + len(part))] - start
+            inside = ids[order] - start
+            inside = inside[(inside >= 0) & (inside < len(part))]
             if inside.size:
                 pieces.append(part.take(inside))
         flat = pieces[0] if len(pieces) == 1 else FlatGraphs.concatenate(pieces)
-        return flat.take(rng.permutation(len(ids)))
+        return flat.take(np.argsort(order))
 
     def _sample_loader(self, sample, batcher, **options) -> GraphLoader:
         return GraphLoader(
@@ -203,27 +157,38 @@ class BatchingForecast:
         )
 
     def _measure(self, batch_size: int, seed: int, seconds: float, advance) -> None:
-        deadline = time.monotonic() + seconds
-        timed = self._time_shapes(_QUANTILES, deadline - 0.45 * seconds)
+        began = time.monotonic()
+        timed = self._time_shapes(_QUANTILES, began + 0.55 * seconds)
         advance(3 * len(self.batchers))
-        sample = self._sample(batch_size, seed)
+        # To measure for longer than training would take helps nobody.
+        step_s = self.timer.rough_s
+        left = min(began + seconds - time.monotonic(), self.steps * step_s)
+        deadline = time.monotonic() + max(left, _LEAST_SECONDS)
+        visit_s = max(left, _LEAST_SECONDS) / (2 * _ROUNDS * len(timed))
+        visit_s = min(visit_s, _VISIT_SECONDS)
+        epoch_s = max(_EPOCH_SECONDS, 2 * self.timer.epoch_s)
+        steps = int(np.clip(epoch_s / step_s, _READ, _SAMPLE_STEPS))
+        rng = np.random.default_rng(seed)
+        ids = rng.integers(0, int(self._loader.starts[-1]), steps * (batch_size - 1))
+        sample = self._take(ids)
         assembling = {
             name: self._sample_loader(sample, batcher, prefetch=0)
             for name, batcher in self.batchers.items()
         }
-        # The pipeline as it will run, on a shape that is compiled already.
-        budget = dict(timed[0])
-        whole = DynamicBatcher(batch_size, budget=budget, oversize="drop")
-        pipeline = self._sample_loader(sample, whole)
-        self.timer.fit(pipeline)
-        together, assembly = [], {name: [] for name in assembling}
+        whole = DynamicBatcher(batch_size, dict(timed[0]), oversize="drop")
+        pipelines = {True: (self._sample_loader(sample, whole), {timed[0]: 1})}
+        pipelines |= self._varying_pipeline(steps, rng)
+        for loader, _ in pipelines.values():
+            self.timer.fit(loader)
+        together = {fixed: [] for fixed in pipelines}
+        assembly = {name: [] for name in assembling}
         for number in range(_ROUNDS):
             if number > 1 and time.monotonic() > deadline:
                 break
             for key in timed:
-                self.timer.visit(key)
-            steps = len(pipeline)
-            together.append(1e3 * self.timer.fit(pipeline) / steps)
+                self.timer.visit(key, visit_s)
+            for fixed, (loader, _) in pipelines.items():
+                together[fixed].append(self.timer.fit_ms(loader))
             for name, loader in assembling.items():
                 for index in range(min(_READ, len(loader))):
                     loader[index]
@@ -234,16 +199,41 @@ class BatchingForecast:
         if self.residual > _BAD_RESIDUAL and time.monotonic() < deadline:
             for key in self._time_shapes(_MORE_QUANTILES, deadline):
                 for _ in range(_ROUNDS):
-                    self.timer.visit(key)
+                    self.timer.visit(key, visit_s)
             self._fit()
         self.batching_ms = {
             name: float(np.median(values)) + self.counts[name].compose_ms
             for name, values in assembly.items()
         }
-        added = float(np.median(together)) - self.timer.ms(timed[0])
-        # The first shape is one of the first algorithm.
-        batching = float(np.median(next(iter(assembly.values()))))
-        self.shown = float(np.clip(added / batching, 0.0, 2.0))
+        batching = float(np.mean([np.median(values) for values in assembly.values()]))
+        # Share of the batching that a step shows, for fixed shapes and for others.
+        self.shown = {}
+        for fixed, (_, keys) in pipelines.items():
+            times = [self.timer.ms(key) for key in keys]
+            update = np.average(times, weights=list(keys.values()))
+            added = float(np.quantile(together[fixed], 0.25)) - update
+            self.shown[fixed] = float(np.clip(added / batching, 0.0, _MOST_SHOWN))
+        self.shown.setdefault(False, self.shown[True])
+
+    def _varying_pipeline(self, steps: int, rng: np.random.Generator) -> dict:
+        """A loader whose shapes change and are compiled, and how often each occurs."""
+        for name, batcher in self.batchers.items():
+            # Others than whole supergraphs would shift those after them.
+            examples = [
+                example
+                for example in self.counts[name].examples
+                if _key(example.budget) in self.timer.visits
+                and len(example.members) == batcher.batch_size - 1
+            ]
+            if batcher.fixed_shapes or len(examples) < 2:
+                continue
+            turns = rng.permutation(np.arange(steps) % len(examples))
+            ids = np.concatenate([examples[turn].members for turn in turns])
+            loader = self._sample_loader(self._take(ids), batcher, shuffle=False)
+            counts = np.bincount(turns).tolist()
+            keys = [_key(example.budget) for example in examples]
+            return {False: (loader, dict(zip(keys, counts, strict=True)))}
+        return {}
 
     def _time_shapes(self, quantiles: Sequence[float], deadline: float) -> list[tuple]:
         """Lets the timer know shapes at these places of each algorithm."""
@@ -301,7 +291,8 @@ class BatchingForecast:
             times = [self.update_ms(example.budget) for example in found.examples]
             update = float(np.average(times, weights=found.counts))
             batching = self.batching_ms[name]
-            steady = max(update + self.shown * batching, batching)
+            shown = self.shown[self.batchers[name].fixed_shapes]
+            steady = max(update + shown * batching, batching)
             compilations = self.timer.programs(shapes)
             step = steady + 1e3 * compilations * compile_s / steps
             rows.append(

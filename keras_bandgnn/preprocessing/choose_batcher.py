@@ -6,16 +6,15 @@ from collections.abc import Sequence
 import keras
 
 from keras_bandgnn.checks import one_of
+from keras_bandgnn.preprocessing.algorithms import ALGORITHMS, AlgorithmForecast
 from keras_bandgnn.preprocessing.batcher import Batcher
-from keras_bandgnn.preprocessing.batching_forecast import (
-    ALGORITHMS,
-    AlgorithmForecast,
-    BatchingForecast,
-)
+from keras_bandgnn.preprocessing.batching_forecast import BatchingForecast
 from keras_bandgnn.primitives.plan import Plan
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
 _EQUAL = 0.02
+# Above this scatter the explanation says that the machine was busy.
+_BUSY = 0.25
 _COLUMNS = (
     "algorithm",
     "shapes",
@@ -33,7 +32,7 @@ _COLUMNS = (
 _CRITERIA = {"step": "step_ms", "graph": "graph_us"}
 
 
-def cells(row: AlgorithmForecast) -> list[str]:
+def _cells(row: AlgorithmForecast) -> list[str]:
     """The figures of an algorithm as text, one per column of the table."""
     return [
         row.algorithm,
@@ -75,6 +74,8 @@ class BatcherChoice:
         criterion: `"step"` or `"graph"`.
         steps: Planned steps.
         residual: Largest relative error of the fitted times at measured shapes.
+        scatter: How far the slower measurements of a shape lie above the quick ones,
+            relatively. Much above 0.1 the machine had other work.
     """
 
     batcher: Batcher
@@ -83,6 +84,7 @@ class BatcherChoice:
     criterion: str
     steps: int
     residual: float
+    scatter: float
 
     def __getitem__(self, algorithm: str) -> AlgorithmForecast:
         """The forecast of an algorithm."""
@@ -91,7 +93,7 @@ class BatcherChoice:
 
     def summary(self) -> str:
         """The table as text, with a sentence that explains the choice."""
-        lines = [list(_COLUMNS), *(cells(row) for row in self.table)]
+        lines = [list(_COLUMNS), *(_cells(row) for row in self.table)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = []
         for line in lines:
@@ -112,8 +114,14 @@ class BatcherChoice:
             f"{own.algorithm} is chosen for {self.steps:,} steps: {value} per {unit}"
         ]
         others = [row for row in self.table if row is not own]
+        busy = (
+            f" Times scatter by {100 * self.scatter:.0f} %: the machine had other "
+            "work. Measure again when it is idle."
+            if self.scatter > _BUSY
+            else ""
+        )
         if not others:
-            return parts[0] + "."
+            return f"{parts[0]}.{busy}"
         name = _CRITERIA[self.criterion]
         next_best = min(others, key=lambda row: getattr(row, name))
         ratio = getattr(next_best, name) / getattr(own, name)
@@ -131,12 +139,12 @@ class BatcherChoice:
             if share > 0.05:
                 parts.append(
                     f"{row.algorithm} spends {100 * share:.0f} % of its time on "
-                    f"{row.compilations} compilations."
+                    f"{row.compilations} compilation{'s' * (row.compilations != 1)}."
                 )
         crossing = self._crossing(own, next_best)
         if crossing:
             parts.append(crossing)
-        return " ".join(parts)
+        return " ".join(parts) + busy
 
     def _crossing(self, own: AlgorithmForecast, other: AlgorithmForecast) -> str:
         """Where another number of steps would turn the choice around."""
@@ -148,6 +156,7 @@ class BatcherChoice:
             return ""
         steps = extra / gain
         side = "more" if steps > self.steps else "fewer"
+        steps = float(f"{steps:.2g}")
         return f"With {side} than about {steps:,.0f} steps {other.algorithm} is faster."
 
 
@@ -237,4 +246,5 @@ def choose_batcher(
         criterion=criterion,
         steps=forecast.steps,
         residual=forecast.residual,
+        scatter=forecast.timer.scatter,
     )

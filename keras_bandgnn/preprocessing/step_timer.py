@@ -7,9 +7,13 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-# A visit to a batch lasts about so long, and so many steps at most.
-_VISIT_SECONDS = 0.2
 _MOST_STEPS = 200
+_SOME_STEPS = 6
+
+
+def _usual(values: Sequence[float]) -> float:
+    """The lower quartile: other work on the machine only ever adds time."""
+    return float(np.quantile(values, 0.25))
 
 
 class _Repeated(keras.utils.PyDataset):
@@ -99,7 +103,8 @@ class StepTimer:
         self.first_s: dict = {}
         self.visits: dict = {}
         self._batches: dict = {}
-        self._steps: dict = {}
+        self._step_s: dict = {}
+        self._epoch_s: list[float] = []
 
     def programs(self, shapes: int) -> int:
         """Programs that the backend compiles for so many shapes.
@@ -124,6 +129,16 @@ class StepTimer:
         self.model.fit(data, epochs=1, **options)
         return clock.seconds
 
+    def fit_ms(self, data) -> float:
+        """Milliseconds per step of an epoch over `data`, but for what any epoch costs.
+
+        Args:
+            data: A `keras.utils.PyDataset`, all of whose shapes are compiled already.
+        """
+        seconds = self.fit(data)
+        # An epoch of few steps must not fall below what a step costs at the least.
+        return 1e3 * max(seconds - self.epoch_s, 0.1 * seconds) / len(data)
+
     def add(self, key, batch: tuple) -> None:
         """Takes in a batch and runs its first step, which may compile.
 
@@ -134,21 +149,45 @@ class StepTimer:
         self._batches[key] = batch
         self.visits[key] = []
         self.first_s[key] = self.fit(_Repeated([batch], 1))
-        # How many steps a visit takes follows from steps that compile nothing.
-        seconds = self.fit(_Repeated([batch], 2)) / 2
-        steps = round(_VISIT_SECONDS / max(seconds, 1e-6))
-        self._steps[key] = int(np.clip(steps, 2, _MOST_STEPS))
+        one, more = (self.fit(_Repeated([batch], n)) for n in (1, _SOME_STEPS))
+        self._step_s[key] = max(more - one, 0.1 * more) / (_SOME_STEPS - 1)
+        self._epoch_s.append(max(0.0, one - self._step_s[key]))
 
-    def visit(self, key) -> float:
-        """Runs some steps of a batch; returns milliseconds per step."""
-        steps = self._steps[key]
-        seconds = self.fit(_Repeated([self._batches[key]], steps))
-        self.visits[key].append(1e3 * seconds / steps)
+    @property
+    def epoch_s(self) -> float:
+        """Seconds that an epoch costs beside its steps."""
+        return _usual(self._epoch_s) if self._epoch_s else 0.0
+
+    @property
+    def rough_s(self) -> float:
+        """Seconds per step, roughly, as known before any visit."""
+        return float(np.mean(list(self._step_s.values())))
+
+    def visit(self, key, seconds: float = 0.2) -> float:
+        """Runs some steps of a batch; returns milliseconds per step.
+
+        Args:
+            key: A batch that was added.
+            seconds: About how long to run.
+        """
+        # So long that the epoch around the steps hardly counts.
+        seconds = max(seconds, 2 * self.epoch_s)
+        steps = int(np.clip(seconds / self._step_s[key], 2, _MOST_STEPS))
+        self.visits[key].append(self.fit_ms(_Repeated([self._batches[key]], steps)))
         return self.visits[key][-1]
 
     def ms(self, key) -> float:
-        """Median milliseconds per step over the visits to a batch."""
-        return float(np.median(self.visits[key]))
+        """Milliseconds per step of a batch, the lower quartile over the visits."""
+        return _usual(self.visits[key])
+
+    @property
+    def scatter(self) -> float:
+        """Relative distance of the slower visits, in the median over the batches.
+
+        Much above 0.1 the machine was busy with other work.
+        """
+        slow = [np.quantile(v, 0.75) / self.ms(k) for k, v in self.visits.items() if v]
+        return float(np.median(slow)) - 1
 
     def compile_s(self) -> float:
         """Seconds that a compilation takes: median of first steps minus steady ones.
@@ -156,7 +195,7 @@ class StepTimer:
         The very first step is left out if there are others: it also loads libraries.
         """
         extra = [
-            self.first_s[key] - self.ms(key) / 1e3
+            self.first_s[key] - self.epoch_s - self.ms(key) / 1e3
             for key in self._batches
             if self.visits[key]
         ]

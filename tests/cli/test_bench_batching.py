@@ -22,7 +22,7 @@ def test_bench_batching(tmp_path, capsys):
     ]
     write_store(tmp_path / "store", graphs)
     command = ["bench", "batching", str(tmp_path / "store"), "--batch-size", "8"]
-    command += ["--hidden", "4", "--steps", "1", "--runs", "1"]
+    command += ["--hidden", "4", "--layers", "1", "--runs", "1"]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "dynamic, best fit" in out and "assembly, batch size 8" in out

@@ -1,0 +1,78 @@
+"""Commands on any data: a store, or a data set that `kb.data.load` reads."""
+
+import argparse
+from pathlib import Path
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name graphs."""
+    parser.add_argument("data", help="folder of a store, or name of a data set")
+    group = parser.add_argument_group("data set")
+    group.add_argument("--path", type=Path, help="file or folder that has its files")
+    group.add_argument("--split", help="train, valid or test; all graphs if omitted")
+    group.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of its reader, such as edges=full",
+    )
+
+
+def read_graphs(options: argparse.Namespace):
+    """The store or the data set that the options name."""
+    from keras_bandgnn import data
+
+    if (Path(options.data) / "store.json").is_file():
+        if options.path or options.split or options.option:
+            raise ValueError(
+                "Expected --path, --split and --option with the name of a data set. "
+                "Received: a store."
+            )
+        return data.open_store(Path(options.data))
+    if Path(options.data).exists():
+        raise ValueError(
+            "Expected a folder with a store, or the name of a data set. Received: "
+            f"{options.data}. For files of a data set run: "
+            f"bandgnn {options.command} NAME --path {options.data}"
+        )
+    given = {}
+    for item in options.option:
+        name, sign, value = item.partition("=")
+        if not sign:
+            raise ValueError(f"Expected --option NAME=VALUE. Received: {item!r}.")
+        given[name] = value
+    return data.load(options.data, options.split, options.path, **given)
+
+
+def make_model(graphs, hidden: int, layers: int):
+    """An untrained GGNN for graphs, with the head that their labels need."""
+    import numpy as np
+
+    from keras_bandgnn import models
+    from keras_bandgnn.data.sources import parts_of
+
+    parts = parts_of(graphs)
+    first = parts[0]
+    inputs = {}
+    for name, values in first.node.items():
+        if values.dtype.kind == "i" and values.ndim <= 2:
+            largest = max(int(part.node[name].max(initial=0)) for part in parts)
+            inputs[name] = {"ids": largest + 1}
+        elif values.dtype.kind == "f" and values.ndim == 2:
+            inputs[name] = {"features": values.shape[1]}
+    if not inputs or first.label is None or first.label_level != "graph":
+        raise ValueError(
+            "Expected graphs with node features and a label per graph. Received: node "
+            f"features {sorted(first.node)}, "
+            f"{'no' if first.label is None else first.label_level} labels. "
+            "Name a model that fits with --model."
+        )
+    types = max(int(part.edge_type.max(initial=0)) + 1 for part in parts)
+    backbone = models.GGNNBackbone(inputs, hidden, layers, types)
+    if first.candidates is not None:
+        slots = all(part.slot.min() >= 0 for part in parts)
+        readout = "slot" if slots else "candidate"
+        return models.NodeSelector(backbone, readout=readout)
+    targets = int(np.prod(first.label.shape[1:], dtype=int))
+    return models.GraphRegressor(backbone, num_targets=targets)

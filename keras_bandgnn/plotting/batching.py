@@ -1,0 +1,165 @@
+"""Figures 3 to 5 of Speckhard et al. 2025: shapes, times and speed-ups of batching."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+_MARKERS = {"dynamic": "o", "constant": "s", "64": "^", "power_of_two": "v"}
+_ROWS = {
+    "batching_ms": "batching",
+    "update_ms": "gradient update",
+    "combined_ms": "combined",
+}
+
+
+def _new_figure(width: float, height: float):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "Expected matplotlib to be installed for figures. Received: it is not. "
+            "Install it with pip install 'keras-bandgnn[plot]'."
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _save(figure, path: str | os.PathLike) -> None:
+    path = Path(path)
+    partial = path.with_name(f".{path.name}")
+    figure.savefig(partial, format=path.suffix.lstrip(".") or "png", dpi=150)
+    os.replace(partial, path)
+
+
+def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
+    """Cells that differ in nothing but the batch size, by what they have in common."""
+    groups: dict[str, list[Mapping]] = {}
+    for cell in sorted(cells, key=lambda cell: cell["batch_size"]):
+        title = f"{cell['backend']}, {cell['edges']}, H = {cell['hidden']}"
+        groups.setdefault(title, []).append(cell)
+    if not groups:
+        raise ValueError(
+            "Expected at least one cell to draw. Received: none. Measure first."
+        )
+    return groups
+
+
+def _lines(axes, group: Sequence[Mapping], value) -> None:
+    """One line per algorithm over the batch sizes."""
+    for name, marker in _MARKERS.items():
+        points = [
+            (cell["batch_size"], value(cell["algorithms"][name]))
+            for cell in group
+            if name in cell["algorithms"]
+        ]
+        if points:
+            axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+    sizes = [cell["batch_size"] for cell in group]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+
+
+def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+    """Draws Figure 3: distinct shapes over the batch size, and graphs in a batch.
+
+    Args:
+        cells: Measurements, each a dict with `backend`, `edges`, `hidden`,
+            `batch_size` and `algorithms`: name -> dict with `shapes` (number of steps
+            -> distinct shapes) and `graphs_in_batch` (counts of batches with 0, 1, ...
+            real graphs).
+        path: File to write; its suffix decides the format.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    groups = _groups(cells)
+    by_edges = {group[0]["edges"]: group for group in groups.values()}
+    figure = _new_figure(6 * 2, 3.6 * len(by_edges))
+    axes = figure.subplots(len(by_edges), 2, squeeze=False)
+    for (left, right), (edges, group) in zip(axes, by_edges.items(), strict=True):
+        steps = max(map(int, next(iter(group[0]["algorithms"].values()))["shapes"]))
+        _lines(left, group, lambda item, n=str(steps): item["shapes"][n])
+        left.set(
+            xlabel="batch size",
+            ylabel=f"shapes in {steps:,} steps",
+            yscale="log",
+            title=edges,
+        )
+        left.legend(fontsize="small")
+        middle = group[len(group) // 2]
+        for name, item in middle["algorithms"].items():
+            counts = np.array(item["graphs_in_batch"])
+            right.stairs(100 * counts / counts.sum(), label=name)
+        right.set(
+            xlabel="real graphs in a batch",
+            ylabel="% of the batches",
+            title=f"{edges}, batch size {middle['batch_size']}",
+        )
+    _save(figure, path)
+
+
+def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+    """Draws Figure 4: batching, update and combined time per step, no compilations.
+
+    Args:
+        cells: As for `plot_shapes`; of each algorithm `batching_ms`, `update_ms` and
+            `combined_ms`, dicts with `mean`.
+        path: File to write; its suffix decides the format.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    groups = _groups(cells)
+    figure = _new_figure(3.2 * len(groups), 8)
+    axes = figure.subplots(len(_ROWS), len(groups), squeeze=False, sharex="col")
+    for column, (title, group) in enumerate(groups.items()):
+        for row, (key, name) in enumerate(_ROWS.items()):
+            _lines(axes[row, column], group, lambda item, k=key: item[k]["mean"])
+            axes[row, column].set_ylim(bottom=0)
+            if column == 0:
+                axes[row, column].set_ylabel(f"{name}, ms per step")
+        axes[0, column].set_title(title, fontsize="medium")
+        axes[-1, column].set_xlabel("batch size")
+    axes[0, 0].legend(fontsize="small")
+    _save(figure, path)
+
+
+def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+    """Draws Figure 5: how much faster each algorithm is than the slowest.
+
+    Args:
+        cells: As for `plot_shapes`; of each algorithm `total_ms`: number of steps ->
+            milliseconds per step, compilations included. The largest number is drawn.
+        path: File to write; its suffix decides the format.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    groups = _groups(cells)
+    figure = _new_figure(3.2 * len(groups), 3.4)
+    axes = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
+    for place, (title, group) in zip(axes, groups.items(), strict=True):
+        steps = max(map(int, next(iter(group[0]["algorithms"].values()))["total_ms"]))
+        width = 0.8 / len(_MARKERS)
+        for number, name in enumerate(_MARKERS):
+            for position, cell in enumerate(group):
+                times = {
+                    k: v["total_ms"][str(steps)] for k, v in cell["algorithms"].items()
+                }
+                if name in times:
+                    place.bar(
+                        position + (number - 1.5) * width,
+                        max(times.values()) / times[name],
+                        width,
+                        color=f"C{number}",
+                        label=name if position == 0 else None,
+                    )
+        place.set_xticks(range(len(group)), [str(c["batch_size"]) for c in group])
+        place.axhline(1, color="black", linewidth=0.8)
+        place.set_title(title, fontsize="medium")
+        place.set_xlabel("batch size")
+    axes[0].set_ylabel(f"speed-up over the slowest, {steps:,} steps")
+    axes[0].legend(fontsize="small")
+    _save(figure, path)
