@@ -1,9 +1,10 @@
 """Static against dynamic batching, measured, beside the forecast of `choose_batcher`.
 
 The experiment of Speckhard et al. 2025 with a GGNN: molecules with all pairs of atoms
-as edges ("full", without edge types) or bonds ("bonds", typed), four algorithms, four
-batch sizes. PATH is a file or folder that `kb.data.load("qm9", path=PATH)` reads;
-without --data molecule-like graphs with QM9's sizes are made up.
+as edges ("full", without edge types) or bonds ("bonds", typed), and graphs made up with
+the long tail of AFLOW's sizes ("crystals"); four algorithms, four batch sizes. PATH is
+a file or folder that `kb.data.load("qm9", path=PATH)` reads; without --data
+molecule-like graphs with QM9's sizes are made up.
 
     python examples/batching_study.py --data PATH --out study
     python examples/batching_study.py --short
@@ -40,6 +41,7 @@ from keras_bandgnn.preprocessing.choose_batcher import fastest
 ENERGY = {1: -0.6, 6: -37.8, 7: -54.6, 8: -75.0, 9: -99.7}
 # Single, double, triple and aromatic bonds are 1 to 4.
 EDGE_TYPES = 5
+EDGES = ("full", "bonds", "crystals")
 GRAPHS_MADE = 8000
 
 
@@ -70,6 +72,26 @@ def made_molecules(count: int, seed: int) -> kb.data.FlatGraphs:
     return kb.data.FlatGraphs.from_graphs(graphs)
 
 
+def made_crystals(count: int, seed: int) -> kb.data.FlatGraphs:
+    """Graphs with a long tail of sizes, as AFLOW has, and 24 neighbours per atom."""
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for _ in range(count):
+        atoms = int(np.clip(round(rng.lognormal(np.log(7), 0.7)), 1, 200))
+        element = rng.choice([1, 6, 7, 8, 9], atoms)
+        graphs.append(
+            kb.Graph(
+                atoms,
+                # With periods an atom may neighbour itself, and another one twice.
+                senders=rng.integers(0, atoms, 24 * atoms),
+                receivers=np.repeat(np.arange(atoms), 24),
+                node={"atomic_number": element},
+                label=float(np.mean([ENERGY[int(e)] for e in element])),
+            )
+        )
+    return kb.data.FlatGraphs.from_graphs(graphs)
+
+
 def all_pairs(graphs: kb.data.FlatGraphs) -> kb.data.FlatGraphs:
     """The same graphs with an untyped edge from each atom to each other."""
     full = []
@@ -81,6 +103,8 @@ def all_pairs(graphs: kb.data.FlatGraphs) -> kb.data.FlatGraphs:
 
 
 def read_graphs(options: argparse.Namespace, edges: str) -> kb.data.FlatGraphs:
+    if edges == "crystals":
+        return made_crystals(60 if options.short else GRAPHS_MADE, options.seed)
     if options.data is None:
         made = made_molecules(60 if options.short else GRAPHS_MADE, options.seed)
         return all_pairs(made) if edges == "full" else made
@@ -93,7 +117,7 @@ def make_task(edges: str, hidden: int, layers: int, rate: float = 1e-4):
         {"atomic_number": 10},
         hidden_dim=hidden,
         num_steps=layers,
-        num_edge_types=1 if edges == "full" else EDGE_TYPES,
+        num_edge_types=EDGE_TYPES if edges == "bonds" else 1,
     )
     task = kb.models.GraphRegressor(backbone)
     task.compile(keras.optimizers.Adam(rate))
@@ -471,7 +495,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="file or folder of QM9")
     parser.add_argument("--out", type=Path, default=Path("batching_study"))
-    parser.add_argument("--edges", nargs="+", default=["full", "bonds"])
+    parser.add_argument("--edges", nargs="+", default=list(EDGES), choices=EDGES)
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[16, 32, 64, 128])
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=3)

@@ -6,6 +6,7 @@ import keras
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loader_exports import to_tf_data
 from keras_bandgnn.training.save_progress import SaveProgress
 
 
@@ -46,10 +47,10 @@ def on_this_backend(data):
     if (
         isinstance(data, GraphLoader)
         and keras.backend.backend() == "tensorflow"
-        and not data.batcher.fixed_shapes
+        and not (data.batcher.fixed_shapes and len(data.budgets) == 1)
     ):
         # Keras takes the signature from two batches; other sizes may follow.
-        return data.to_tf_data()
+        return to_tf_data(data)
     return data
 
 
@@ -78,8 +79,10 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         # Keras has no epoch that begins in the middle: what is left of it is a `fit`
         # of its own.
         rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
-        before = fit(on_this_backend(loader), None, **rest)
-        loader.whole_epochs()
+        try:
+            before = fit(on_this_backend(loader), None, **rest)
+        finally:
+            loader.whole_epochs()
         epoch += 1
     history = before
     if before is None or not model.stop_training:

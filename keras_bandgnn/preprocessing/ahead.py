@@ -45,12 +45,17 @@ class Ahead:
         self._pool = ThreadPoolExecutor(threads, "graph-loader") if prefetch else None
         self._waiting: dict[tuple[int, int], Future] = {}
         self._current: tuple = (None, [])
+        self._before = -1
 
     def get(self, index: int, epoch: int):
         """A batch."""
         block, place = divmod(index, self._together)
-        current = self._current
+        current, before = self._current, self._before
+        self._before = index
         if current[0] != (epoch, block):
+            if index not in (0, before + 1):
+                # Not in order: neighbours and followers would be built in vain.
+                return self._build(range(index, index + 1), epoch)[0]
             current = (epoch, block), self._block(block, epoch)
             self._current = current
         return current[1][place]

@@ -1,5 +1,6 @@
 """`Batcher`: which graphs may share a supergraph, and how large it is."""
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import keras
@@ -8,6 +9,7 @@ import numpy as np
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.primitives.plan import is_resource
 
+_LOG = logging.getLogger("keras_bandgnn")
 # Not additive over graphs: capacity is the largest value of one graph.
 PER_GRAPH = ("candidate",)
 
@@ -72,6 +74,13 @@ class Batcher(keras.layers.Layer):
                 largest = int(np.asarray(sizes[name]).max(initial=1))
                 budget.setdefault(name, largest)
         self.budget = budget
+
+    def complete(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Adapts, but keeps the capacities that there are."""
+        known = dict(self.budget)
+        self.adapt(sizes)
+        if len(known) > len(self.given):
+            self.budget = {**self.budget, **known}
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Capacities for graphs of these sizes, by name."""
@@ -152,7 +161,16 @@ class Batcher(keras.layers.Layer):
             )
         if self.oversize == "drop":
             return np.where(large, 2, 0).astype(np.int8), [dict(self.budget)]
-        return large.astype(np.int8), [dict(self.budget), self.bucket(sizes, large)]
+        larger = self.bucket(sizes, large)
+        _LOG.warning(
+            "%d of %d graphs are above the budget %s. They get supergraphs of their "
+            "own, %s: one more compilation.",
+            large.sum(),
+            len(large),
+            self.budget,
+            larger,
+        )
+        return large.astype(np.int8), [dict(self.budget), larger]
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
         """Cuts an order of graphs into supergraphs.

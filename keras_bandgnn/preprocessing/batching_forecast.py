@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
-from scipy.optimize import nnls
 
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.data.datasets.progress import progress_bar
@@ -15,12 +14,12 @@ from keras_bandgnn.preprocessing.algorithms import (
     AlgorithmForecast,
     make_batcher,
 )
-from keras_bandgnn.preprocessing.batcher import PER_GRAPH
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.shape_counts import ShapeCounts, count_shapes
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.step_timer import StepTimer
+from keras_bandgnn.preprocessing.time_model import TimeModel
 
 _ROUNDS = 7
 _FEWEST_SHAPES = 3
@@ -29,7 +28,7 @@ _QUANTILES = (0.5, 0.1, 0.9)
 _MORE_QUANTILES = (0.3, 0.7)
 _BAD_RESIDUAL = 0.1
 # Steps of a sample of the data: enough to hide how an epoch begins.
-_SAMPLE_STEPS = 64
+_FEWEST_STEPS, _SAMPLE_STEPS = 4, 64
 _EPOCH_SECONDS = 0.7
 _READ = 16
 _VISIT_SECONDS = 0.15
@@ -41,22 +40,13 @@ def _key(shape: Mapping[str, int]) -> tuple:
     return tuple(sorted(shape.items()))
 
 
-def _at_quantiles(found: ShapeCounts, quantiles: Sequence[float]) -> list[int]:
-    """Positions of the shapes at these places among the steps, small to large."""
-    sizes = np.array([[e.budget["node"], e.budget["edge"]] for e in found.examples])
-    order = (sizes / sizes.mean(axis=0).clip(1)).sum(axis=1).argsort(kind="stable")
-    share = found.counts[order].cumsum() / found.counts.sum()
-    places = np.searchsorted(share, quantiles).clip(0, len(order) - 1)
-    return list(dict.fromkeys(order[places].tolist()))
-
-
 class BatchingForecast:
     """Shapes from sizes alone, milliseconds from a few measured steps.
 
     Every shape of the planned steps is known exactly, because compositions follow
-    from the sizes. A step takes a + sum over resources r of b_r * size_r, with
-    coefficients that are not negative, fitted to a few shapes that occur; a shape
-    that was measured has its measured time.
+    from the sizes. A few shapes that occur are measured; other shapes follow from
+    them, see `TimeModel`. What the loader adds to a step is measured on two loaders,
+    one whose shapes never change and one whose shapes do.
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
@@ -167,7 +157,7 @@ class BatchingForecast:
         visit_s = max(left, _LEAST_SECONDS) / (2 * _ROUNDS * len(timed))
         visit_s = min(visit_s, _VISIT_SECONDS)
         epoch_s = max(_EPOCH_SECONDS, 2 * self.timer.epoch_s)
-        steps = int(np.clip(epoch_s / step_s, _READ, _SAMPLE_STEPS))
+        steps = int(np.clip(epoch_s / step_s, _FEWEST_STEPS, _SAMPLE_STEPS))
         rng = np.random.default_rng(seed)
         ids = rng.integers(0, int(self._loader.starts[-1]), steps * (batch_size - 1))
         sample = self._take(ids)
@@ -237,10 +227,7 @@ class BatchingForecast:
 
     def _time_shapes(self, quantiles: Sequence[float], deadline: float) -> list[tuple]:
         """Lets the timer know shapes at these places of each algorithm."""
-        wanted = [
-            [found.examples[i] for i in _at_quantiles(found, quantiles)]
-            for found in self.counts.values()
-        ]
+        wanted = [found.at(quantiles) for found in self.counts.values()]
         turns = max(map(len, wanted))
         examples = [w[turn] for turn in range(turns) for w in wanted if turn < len(w)]
         added = []
@@ -257,25 +244,21 @@ class BatchingForecast:
         return added
 
     def _fit(self) -> None:
-        """Fits milliseconds to sizes; errors count relative to the time itself."""
+        """Fits the times of other shapes to those of measured ones."""
         keys = list(self.timer.visits)
-        names = [n for n in self.sizes if n not in (*PER_GRAPH, "graph")]
-        table = np.array([[dict(key)[name] for name in names] for key in keys], float)
-        _, chosen = np.unique(table, axis=1, return_index=True)
-        self._names = [names[i] for i in sorted(chosen)]
-        scale = table[:, sorted(chosen)].max(axis=0).clip(1)
-        rows = np.column_stack([np.ones(len(keys)), table[:, sorted(chosen)] / scale])
-        times = np.array([self.timer.ms(key) for key in keys])
-        weights, _ = nnls(rows / times[:, None], np.ones(len(keys)))
-        self.residual = float(np.abs(rows @ weights / times - 1).max())
-        self._constant, self._slopes = weights[0], weights[1:] / scale
+        times = [self.timer.ms(key) for key in keys]
+        self._model = TimeModel([dict(key) for key in keys], times)
+
+    @property
+    def residual(self) -> float:
+        """Largest relative error of the fitted times at measured shapes."""
+        return self._model.residual
 
     def update_ms(self, shape: Mapping[str, int]) -> float:
         """Milliseconds of a step on a padded shape, without batching."""
         if self.timer.visits.get(_key(shape)):
             return self.timer.ms(_key(shape))
-        sizes = np.array([shape[name] for name in self._names], float)
-        return float(self._constant + sizes @ self._slopes)
+        return self._model.ms(shape)
 
     def rows(self, steps: int | None = None) -> list[AlgorithmForecast]:
         """The forecast of each algorithm.

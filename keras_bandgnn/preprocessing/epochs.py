@@ -87,7 +87,10 @@ class Epochs:
             packed = self._pack(self._order(0, self._shortest))
         # Keras reads the length once per fit, so all epochs have the same.
         missing = (self.length - self._steps(packed)) * self.width
-        packed[0] = spread(packed[0], len(packed[0]) + missing)
+        # Supergraphs with most graphs are split, so that no step is empty.
+        most = [max(map(len, supergraphs), default=0) for supergraphs in packed]
+        fullest = int(np.argmax(most))
+        packed[fullest] = spread(packed[fullest], len(packed[fullest]) + missing)
         steps, budgets = [], []
         for bucket, members in enumerate(packed):
             made = [

@@ -1,7 +1,5 @@
 """`GraphLoader`: batches of graphs for `fit`, `evaluate` and `predict`."""
 
-import hashlib
-import json
 import threading
 import time
 from concurrent.futures import Future
@@ -18,13 +16,14 @@ from keras_bandgnn.preprocessing.assemble import Assembler, Supergraph
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
+from keras_bandgnn.preprocessing.loader_place import LoaderPlace
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
-from keras_bandgnn.preprocessing.measure import measure
+from keras_bandgnn.preprocessing.measure import joined, measure
 from keras_bandgnn.primitives.auto import auto_plan
 from keras_bandgnn.primitives.plan import Plan
 
 
-class GraphLoader(keras.utils.PyDataset):
+class GraphLoader(LoaderPlace, keras.utils.PyDataset):
     """Supergraphs of static shapes, assembled ahead of the device.
 
     The composition of an epoch follows from the graphs' sizes, `seed` and the number
@@ -49,6 +48,9 @@ class GraphLoader(keras.utils.PyDataset):
         host: Number of this host, when several train together.
         num_hosts: Hosts that train together. Each gets its own supergraphs of every
             step; all have equally many batches of equal shapes.
+
+    Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
+    Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
 
     Raises:
         ValueError: For no graphs, graphs that disagree, or graphs above the budget
@@ -77,7 +79,7 @@ class GraphLoader(keras.utils.PyDataset):
         num_hosts: int = 1,
     ):
         super().__init__(workers=1)
-        self.parts = parts_of(graphs)
+        self.parts = joined(parts_of(graphs))
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
         if not self.starts[-1]:
             raise ValueError("Expected at least one graph. Received: none.")
@@ -89,7 +91,12 @@ class GraphLoader(keras.utils.PyDataset):
                 f"num_edge_types={num_edge_types}. Received: type {occurring - 1}. "
                 "Raise num_edge_types of the model."
             )
-        self.batcher = batcher or DynamicBatcher()
+        self.batcher = DynamicBatcher() if batcher is None else batcher
+        if not isinstance(self.batcher, Batcher):
+            raise ValueError(
+                "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
+                f"Received: batcher={batcher!r}."
+            )
         self.plan = auto_plan(self.num_edge_types) if plan == "auto" else plan
         if not isinstance(self.plan, Plan):
             raise ValueError(
@@ -111,11 +118,12 @@ class GraphLoader(keras.utils.PyDataset):
         self.sizes = measure(self.parts, self.plan, self.num_edge_types)
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
-            self.batcher.adapt(self.sizes)
+            self.batcher.complete(self.sizes)
+        self._facts = [self.batcher.plain_config(), self.plan.get_config()]
         # Batches have the same keys throughout: slots only if every graph has one.
         slots = all(part.slot.min() >= 0 for part in self.parts)
         self._assembler = Assembler(self.parts, self.plan, self.num_edge_types, slots)
-        self._skip = 0
+        self._skip, self._held = 0, False
         self._epochs = Epochs(
             self.sizes,
             self.batcher,
@@ -124,10 +132,10 @@ class GraphLoader(keras.utils.PyDataset):
         )
         self._together = batches_together(self.sizes, len(self) * self.num_hosts)
         self.epoch = 0
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
-        """Makes what belongs to this process."""
+    def begin(self) -> None:
+        """Makes threads and locks anew, as a copy of a process needs."""
         self.stats = LoaderStats(self.epoch)
         self._lock = threading.Lock()
         self._ahead = Ahead(
@@ -146,8 +154,14 @@ class GraphLoader(keras.utils.PyDataset):
 
     @property
     def num_dropped(self) -> int:
-        """Graphs above the budget that the batcher drops."""
-        return int((self._epochs.bucket >= len(self.budgets)).sum())
+        """Graphs of an epoch that the batcher drops."""
+        kept = sum(len(s.members) for s in self.composition(self.epoch))
+        return int(self.starts[-1]) - kept
+
+    @property
+    def num_oversized(self) -> int:
+        """Graphs above the budget."""
+        return int((self._epochs.bucket > 0).sum())
 
     def composition(self, epoch: int) -> list[Supergraph]:
         """The supergraphs of an epoch, over all replicas and hosts.
@@ -166,6 +180,7 @@ class GraphLoader(keras.utils.PyDataset):
             try:
                 future.set_result(self._epochs.composition(epoch))
             except BaseException as error:
+                self._composed.pop(epoch, None)
                 future.set_exception(error)
         return future.result()
 
@@ -183,7 +198,15 @@ class GraphLoader(keras.utils.PyDataset):
         return self.composition(epoch)[first : first + self.replicas]
 
     def build(self, index: int, epoch: int):
-        """Builds batch `index` of `epoch`: (x, y, sample_weight), or (x,)."""
+        """Builds batch `index` of `epoch`: (x, y, sample_weight), or (x,).
+
+        Raises:
+            IndexError: If an epoch has no such batch.
+        """
+        if not 0 <= index < self._epochs.length:
+            raise IndexError(
+                f"Expected a batch in [0, {self._epochs.length}). Received: {index}."
+            )
         return self._build_several(range(index, index + 1), epoch)[0][0]
 
     def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
@@ -211,7 +234,7 @@ class GraphLoader(keras.utils.PyDataset):
             )
         began = time.perf_counter()
         epoch, index = self.epoch, index + self._skip
-        if self.stats.epoch != epoch:
+        if self.stats.epoch != epoch or index == self._skip:
             self.stats = LoaderStats(epoch)
         batch, figures = self._ahead.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
@@ -220,74 +243,19 @@ class GraphLoader(keras.utils.PyDataset):
         return batch
 
     def on_epoch_end(self) -> None:
-        """Moves on to the order of the next epoch."""
+        """Moves on to the next epoch, whole and in its own order."""
         if self.shuffle:
             self.epoch += 1
-
-    def state(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Where training is, to go on later with `resume`.
-
-        Args:
-            batches: Batches of the epoch that were used.
-            epoch: The epoch, by default the current one.
-
-        Returns:
-            A dict that JSON can hold.
-        """
-        return {
-            "epoch": self.epoch if epoch is None else epoch,
-            "batch": batches,
-            "fingerprint": self.fingerprint(),
-        }
-
-    def fingerprint(self) -> str:
-        """Tells apart loaders whose epochs differ."""
-        facts = [self.shuffle, self.seed, self.replicas * self.num_hosts]
-        facts += [self.batcher.plain_config(), self.plan.get_config()]
-        digest = hashlib.sha256(json.dumps(facts, default=str).encode())
-        for name in sorted(self.sizes):
-            digest.update(np.ascontiguousarray(self.sizes[name]))
-        return digest.hexdigest()
-
-    def resume(self, state: dict[str, Any]) -> None:
-        """Goes to a batch within an epoch; `len` counts what is left of it.
-
-        Args:
-            state: What `state()` returned.
-
-        Raises:
-            ValueError: If the graphs, the batcher, the plan or the seed differ.
-        """
-        if state["fingerprint"] != self.fingerprint():
-            raise ValueError(
-                "Expected the graphs, batcher, plan, seed and number of replicas that "
-                "training began with. Received: others. Start again without the saved "
-                "progress, or restore them."
-            )
-        self._skip = 0
-        batch = positive_int("batch", state["batch"], 0)
-        if batch > self._epochs.length:
-            raise ValueError(
-                f"Expected a batch in [0, {self._epochs.length}]. Received: {batch}."
-            )
-        self.epoch, self._skip = state["epoch"], batch
-
-    @property
-    def skipped(self) -> int:
-        """Batches of the epoch that were used before `resume`."""
-        return self._skip
-
-    def whole_epochs(self) -> None:
-        """Ends what `resume` began: epochs have all batches again."""
-        self._skip = 0
+        if not self._held:
+            self._skip = 0
 
     def to_tf_data(self):
-        """Returns a `tf.data.Dataset` of the batches of the current epoch.
+        """Returns a `tf.data.Dataset` of the batches of an epoch.
 
         Its signature says which sizes vary, so TensorFlow traces once whatever the
-        batcher. It counts the epochs no further; call `on_epoch_end` for a new order.
+        batcher. Each further pass over it is the next epoch, in its own order.
         """
-        return loader_exports.to_tf_data(self)
+        return loader_exports.to_tf_data(self, new_orders=True)
 
     def to_torch(self, epochs: int = 1):
         """Returns a map-style `torch.utils.data.Dataset` of batches of tensors.
@@ -313,7 +281,7 @@ class GraphLoader(keras.utils.PyDataset):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._begin()
+        self.begin()
 
     def __repr__(self) -> str:
         return (

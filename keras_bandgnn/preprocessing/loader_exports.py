@@ -1,6 +1,7 @@
 """A loader's batches as data sets of TensorFlow, torch and Grain."""
 
 import importlib
+import os
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,23 @@ class Batches:
     def __init__(self, loader, epochs: int):
         self.loader = loader
         self.first = loader.epoch
-        self.epochs = epochs
+        self.skipped = loader.skipped
+        self.length = epochs * loader.batches_per_epoch - loader.skipped
+        self._process = os.getpid()
 
     def __len__(self) -> int:
-        return self.epochs * len(self.loader)
+        return self.length
 
     def __getitem__(self, index: int) -> tuple:
         if not 0 <= index < len(self):
             raise IndexError(
                 f"Expected a batch in [0, {len(self)}). Received: {index}."
             )
-        epoch, batch = divmod(index, len(self.loader))
+        if self._process != os.getpid():
+            # A copy of the process has no threads, and locks as they happened to be.
+            self.loader.begin()
+            self._process = os.getpid()
+        epoch, batch = divmod(index + self.skipped, self.loader.batches_per_epoch)
         return self.loader.build(batch, self.first + epoch)
 
 
@@ -47,7 +54,9 @@ def to_grain(loader, epochs: int):
     return grain.MapDataset.source(Batches(loader, epochs))
 
 
-class _TensorBatches(Batches):
+class TensorBatches(Batches):
+    """The same as tensors of torch; a map-style data set."""
+
     def __getitem__(self, index: int) -> tuple:
         torch = _import("torch", "keras-bandgnn[torch]")
 
@@ -61,12 +70,8 @@ class _TensorBatches(Batches):
 
 def to_torch(loader, epochs: int):
     """See `GraphLoader.to_torch`."""
-    data = _import("torch.utils.data", "keras-bandgnn[torch]")
-
-    class TensorDataset(_TensorBatches, data.Dataset):
-        """Batches of a `GraphLoader` as tensors."""
-
-    return TensorDataset(loader, epochs)
+    _import("torch", "keras-bandgnn[torch]")
+    return TensorBatches(loader, epochs)
 
 
 def signature(loader) -> tuple:
@@ -79,7 +84,8 @@ def signature(loader) -> tuple:
     larger = {**budget, **loader.budgets[-1]}
     if not loader.batcher.fixed_shapes:
         fixed = {"graph", "candidate"}
-        larger = {k: v if k in fixed else v + 64 for k, v in budget.items()}
+        # Far larger: sizes that follow from these by a division differ, too.
+        larger = {k: v if k in fixed else 2 * v + 4096 for k, v in budget.items()}
     one, two = (
         loader.build_as([members[:0]] * loader.replicas, b) for b in (budget, larger)
     )
@@ -97,8 +103,13 @@ def signature(loader) -> tuple:
     return compare(one, two)
 
 
-def to_tf_data(loader):
-    """See `GraphLoader.to_tf_data`."""
+def to_tf_data(loader, new_orders: bool = False):
+    """See `GraphLoader.to_tf_data`.
+
+    Args:
+        loader: The `GraphLoader`.
+        new_orders: Whether each pass after the first goes to the next epoch.
+    """
     tf = _import("tensorflow", "keras-bandgnn[tensorflow]")
 
     def spec(tree: Any):
@@ -106,7 +117,12 @@ def to_tf_data(loader):
             return {name: spec(value) for name, value in tree.items()}
         return tf.TensorSpec(*tree)
 
+    begun = []
+
     def batches():
+        if new_orders and begun:
+            loader.on_epoch_end()
+        begun.append(True)
         for index in range(len(loader)):
             yield loader[index]
 

@@ -10,6 +10,18 @@ from keras_bandgnn.primitives.plan import Plan
 
 # Edges that are measured at a time.
 _CHUNK = 4_000_000
+_MOST_JOINED = 1 << 30
+
+
+def joined(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
+    """One part instead of many, if that is small enough to lie in memory.
+
+    Batches of one part are assembled with far fewer calls than those of many.
+    """
+    size = sum(array.nbytes for part in parts for array in part.columns().values())
+    if len(parts) < 2 or size > _MOST_JOINED:
+        return parts
+    return [FlatGraphs.concatenate(parts)]
 
 
 def measure(

@@ -73,6 +73,8 @@ def pack_best_fit(
     Returns:
         List of int arrays, the graphs of each supergraph.
     """
+    if not len(order):
+        return []
     value = (sizes[:, :scored] / np.maximum(capacity[:scored], 1)).sum(axis=1)
     reserve = np.ceil(_CHOSEN * sizes[order].mean(axis=0)).astype(np.int64)
     pool, following, out = order[:window], window, []

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -54,6 +54,14 @@ class ShapeCounts:
     def after(self, steps: int) -> int:
         """Distinct shapes among the first `steps` steps."""
         return int((self.first < steps).sum())
+
+    def at(self, quantiles: Sequence[float]) -> list[Supergraph]:
+        """Supergraphs at these places among the steps, from small to large shapes."""
+        sizes = np.array([[e.budget["node"], e.budget["edge"]] for e in self.examples])
+        order = (sizes / sizes.mean(axis=0).clip(1)).sum(axis=1).argsort(kind="stable")
+        share = self.counts[order].cumsum() / self.counts.sum()
+        places = np.searchsorted(share, quantiles).clip(0, len(order) - 1)
+        return [self.examples[i] for i in dict.fromkeys(order[places].tolist())]
 
 
 def count_shapes(

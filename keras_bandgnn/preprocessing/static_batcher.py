@@ -111,6 +111,8 @@ class StaticBatcher(Batcher):
                 order, range(self.batch_size - 1, len(order), self.batch_size - 1)
             )
         whole = len(order) // self.batch_size
+        if not whole:
+            return []
         return list(order[: whole * self.batch_size].reshape(whole, -1)[:, :-1])
 
     def shapes(

@@ -9,6 +9,8 @@ import numpy as np
 
 _MOST_STEPS = 200
 _SOME_STEPS = 6
+# Steps of so many seconds are not repeated more than needed.
+_LONG_S = 0.3
 
 
 def _usual(values: Sequence[float]) -> float:
@@ -149,7 +151,11 @@ class StepTimer:
         self._batches[key] = batch
         self.visits[key] = []
         self.first_s[key] = self.fit(_Repeated([batch], 1))
-        one, more = (self.fit(_Repeated([batch], n)) for n in (1, _SOME_STEPS))
+        one = self.fit(_Repeated([batch], 1))
+        if self._epoch_s and one > _LONG_S:
+            self._step_s[key] = max(one - self.epoch_s, 0.1 * one)
+            return
+        more = self.fit(_Repeated([batch], _SOME_STEPS))
         self._step_s[key] = max(more - one, 0.1 * more) / (_SOME_STEPS - 1)
         self._epoch_s.append(max(0.0, one - self._step_s[key]))
 
@@ -172,7 +178,7 @@ class StepTimer:
         """
         # So long that the epoch around the steps hardly counts.
         seconds = max(seconds, 2 * self.epoch_s)
-        steps = int(np.clip(seconds / self._step_s[key], 2, _MOST_STEPS))
+        steps = int(np.clip(seconds / self._step_s[key], 1, _MOST_STEPS))
         self.visits[key].append(self.fit_ms(_Repeated([self._batches[key]], steps)))
         return self.visits[key][-1]
 

@@ -23,7 +23,8 @@ class SaveProgress(keras.callbacks.Callback):
     interruption: training goes on with the batch after the last saved one, in the same
     order, with the same dropout, and no graph is seen twice or not at all. When
     training has ended the files are deleted. Metrics of a resumed epoch are those of
-    its remaining batches.
+    its remaining batches. The states of other callbacks, such as the patience of
+    EarlyStopping, are not saved.
 
     Args:
         directory: Folder for the files; it is made if it is missing.
@@ -50,15 +51,28 @@ class SaveProgress(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.save_freq = save_freq
         self.loader = None
-        self._first = 0
+        self._first = self._last = 0
         self._seeds = []
 
     def saved(self) -> dict | None:
-        """The saved progress, or None."""
+        """The saved progress, or None.
+
+        Raises:
+            ValueError: If the files are damaged.
+        """
         try:
-            return json.loads((self.directory / _PLACE).read_text())
+            saved = json.loads((self.directory / _PLACE).read_text())
+            whole = {"weights", "loader", "seeds"} <= set(saved)
         except FileNotFoundError:
             return None
+        except ValueError:
+            whole = False
+        if not whole or not (self.directory / saved["weights"]).is_file():
+            raise ValueError(
+                f"Expected the progress of a training in {self.directory}. Received: "
+                "damaged or incomplete files. Delete the folder to start again."
+            )
+        return saved
 
     def follow(self, loader, first_batch: int = 0) -> None:
         """Says whose place is saved; tasks call it.
@@ -80,7 +94,7 @@ class SaveProgress(keras.callbacks.Callback):
         saved = self.saved()
         if saved is None:
             return None
-        loader.resume(saved["loader"])
+        loader.resume(saved["loader"], hold=True)
         model.load_weights(self.directory / saved["weights"])
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
@@ -89,6 +103,8 @@ class SaveProgress(keras.callbacks.Callback):
         """Saves the state after some batches of an epoch."""
         self.directory.mkdir(parents=True, exist_ok=True)
         before = self.saved()
+        for left in self.directory.glob("partial-*.weights.h5"):
+            left.unlink()
         name = f"epoch-{epoch}-batch-{batches}.weights.h5"
         model = self.model
         partial = self.directory / f"partial-{name}"
@@ -111,13 +127,14 @@ class SaveProgress(keras.callbacks.Callback):
         if self.loader is None:
             raise ValueError(
                 "Expected SaveProgress in `fit` of a task, such as GraphRegressor, "
-                "with graphs or a GraphLoader. Received: other data. For a model of "
-                "your own call follow(loader) first, and restore(model, loader)."
+                "with graphs or a GraphLoader. Received: other data. Make the model a "
+                "task, or use keras.callbacks.BackupAndRestore, which saves epochs."
             )
 
     def on_epoch_begin(self, epoch, logs=None):
         """Remembers the epoch; dropout of a resumed one goes on where it was."""
         self._epoch = epoch
+        self._last = self._first
         # Not earlier: what `fit` does before its first epoch draws, too.
         seeds, self._seeds = self._seeds, []
         if self._first and seeds:
@@ -127,8 +144,12 @@ class SaveProgress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Saves every `save_freq` batches."""
         done = batch + 1 + self._first
-        if self.save_freq != "epoch" and done % self.save_freq == 0:
+        # The end of an epoch is saved once validation is done, too.
+        if self.save_freq == "epoch" or done >= self.loader.batches_per_epoch:
+            return
+        if done - self._last >= self.save_freq:
             self.save(self._epoch, done)
+            self._last = done
 
     def on_epoch_end(self, epoch, logs=None):
         """Saves the end of the epoch."""

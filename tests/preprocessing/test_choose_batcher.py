@@ -24,6 +24,7 @@ from keras_bandgnn.preprocessing.choose_batcher import (
 )
 from keras_bandgnn.preprocessing.shape_counts import count_shapes
 from keras_bandgnn.preprocessing.step_timer import StepTimer
+from keras_bandgnn.preprocessing.time_model import TimeModel
 from keras_bandgnn.training import RecompileGuard
 
 SIZES = np.random.default_rng(0).integers(3, 60, 90)
@@ -81,6 +82,8 @@ def test_shapes_are_those_of_the_loader(steps):
         else:
             assert batcher.fixed_shapes
             assert found.graphs_per_step == pytest.approx(count / steps, rel=0.1)
+        sizes = [e.budget["node"] for e in found.at((0.0, 0.5, 1.0))]
+        assert min(sizes) == min(e.budget["node"] for e in found.examples)
         for example in found.examples:
             loader.build_as([example.members], example.budget)
 
@@ -270,16 +273,23 @@ def test_explanation_says_where_the_choice_turns():
 
 
 def test_times_of_other_shapes_follow_from_measured_ones():
-    forecast = BatchingForecast(
-        graphs_of(), make_task(), 6, 30, ["64", "constant"], seconds=0.1, verbose=False
-    )
-    for key in forecast.timer.visits:
-        sizes = dict(key)
-        forecast.timer.visits[key] = [1 + 0.01 * sizes["node"] + 0.002 * sizes["edge"]]
-    forecast._fit()
-    assert forecast.residual < 1e-6
-    shape = {name: 1280 for name in forecast.sizes}
-    assert forecast.update_ms(shape) == pytest.approx(1 + 12.8 + 2.56)
+    def shape(node, edge, **others):
+        return {"graph": 8, "edge": edge, "node": node, "candidate": 3, **others}
+
+    shapes = [shape(64, 128), shape(64, 512), shape(128, 192), shape(1024, 4096)]
+    times = [1 + 0.01 * s["node"] + 0.002 * s["edge"] for s in shapes]
+    model = TimeModel(shapes, times)
+    assert model.residual < 1e-6
+    assert model.ms(shape(1280, 1280)) == pytest.approx(1 + 12.8 + 2.56)
+    # Rows of a plan that agree with the edges change nothing; others have a share.
+    equal = [{**s, "segment": s["edge"]} for s in shapes]
+    assert TimeModel(equal, times).ms(equal[0]) == pytest.approx(times[0])
+    rows = [{**s, "row": n} for s, n in zip(shapes, (10, 90, 20, 70), strict=True)]
+    more = [t + 0.1 * s["row"] for s, t in zip(rows, times, strict=True)]
+    assert TimeModel(rows, more).residual < 1e-6
+    # Errors are relative: 10 % off at one shape is 10 % at most anywhere.
+    off = [times[0] * 1.1, *times[1:]]
+    assert 0.01 < TimeModel(shapes, off).residual < 0.1
 
 
 def test_other_work_and_epochs_do_not_count(monkeypatch):
@@ -300,6 +310,11 @@ def test_other_work_and_epochs_do_not_count(monkeypatch):
     assert timer.ms("key") == pytest.approx(600 / 33)
     assert timer.scatter == pytest.approx((0.6 + 0.75) / 0.6 - 1)
     assert timer.compile_s() == pytest.approx(8.5 - 0.6 / 33)
+    # Of long steps one is enough to know how long they are.
+    seconds = iter([9.0, 2.5, 2.5])
+    timer.add("long", None)
+    timer.visit("long")
+    assert steps[7:] == [1, 1, 1] and timer.ms("long") == pytest.approx(2000)
 
 
 def test_programs_of_each_backend():

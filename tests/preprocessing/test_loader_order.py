@@ -1,6 +1,7 @@
 """Which batches come, in which order, whoever builds them."""
 
 import json
+import os
 import pickle
 
 import numpy as np
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import GraphLoader, open_store, write_store
-from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher, measure
+from keras_bandgnn.primitives import Grouped, Plan
 
 BATCHERS = {
     "dynamic": lambda b: DynamicBatcher(b),
@@ -127,7 +129,8 @@ def test_resume_refuses_other_data():
         loader.resume({**state, "batch": 99})
 
 
-def test_batches_of_one_file_and_of_several(tmp_path):
+def test_batches_of_one_file_and_of_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "_MOST_JOINED", 0)
     graphs = graphs_of([4, 9, 5, 7, 3, 8, 2, 6])
     store = open_store(write_store(tmp_path / "s", graphs, shard_size=3).path)
     one = GraphLoader(graphs, StaticBatcher(4, "64"), replicas=2)
@@ -223,3 +226,115 @@ def test_to_tf_data():
     assert same(_numpy(list(loader.to_tf_data())[1]), loader[1])
     fixed = GraphLoader(graphs_of([3] * 40), DynamicBatcher(4)).to_tf_data()
     assert fixed.element_spec[0]["node"]["mask"].shape == tf.TensorShape([1, 64])
+
+
+def test_own_loops_resume_and_go_on_with_whole_epochs():
+    graphs = graphs_of([5] * 50)
+    loader = GraphLoader(graphs, DynamicBatcher(4))
+    state = loader.state(3)
+    other = GraphLoader(graphs, DynamicBatcher(4))
+    other.resume(state)
+    left = other.to_torch(epochs=2)
+    assert len(left) == 2 * len(loader) - 3
+    assert same(_numpy(left[0]), loader.build(3, 0))
+    assert same(_numpy(left[len(loader) - 3]), loader.build(0, 1))
+    assert len(list(other.to_tf_data())) == len(loader) - 3
+    other.on_epoch_end()
+    assert len(other) == len(loader) and ids(other[0]) == ids(loader.build(0, 1))
+
+
+def test_other_labels_are_other_data():
+    graphs = graphs_of([3, 4, 5])
+    state = GraphLoader(graphs).state()
+    changed = [g.replace(label=9.0) for g in graphs]
+    with pytest.raises(ValueError, match="training began with"):
+        GraphLoader(changed).resume(state)
+
+
+def test_passes_over_tf_data_have_new_orders():
+    pytest.importorskip("tensorflow")
+    loader = GraphLoader(graphs_of(range(1, 40)), DynamicBatcher(4))
+    data = loader.to_tf_data()
+    orders = [[ids(_numpy(b)) for b in data] for _ in range(2)]
+    assert orders[0] != orders[1]
+    assert orders[1][0] == ids(loader.build(0, 1))
+
+
+def test_signatures_of_sizes_that_are_divided():
+    pytest.importorskip("tensorflow")
+    graphs = [
+        Graph(n, [0] * n, range(n), [i % 3 for i in range(n)]) for n in range(3, 40)
+    ]
+    loader = GraphLoader(graphs, StaticBatcher(8, "64"), Plan(rest=Grouped(100)))
+    assert len(list(loader.to_tf_data())) == len(loader)
+
+
+def test_random_access_builds_what_is_asked_for():
+    loader = GraphLoader(graphs_of([5] * 80), DynamicBatcher(2))
+    order = np.random.default_rng(0).permutation(len(loader))
+    for index in order.tolist():
+        assert same(loader[index], loader.build(index, 0))
+    assert len(loader.stats.assembly_ms) < 4 * len(loader)
+
+
+def test_no_step_is_empty_while_graphs_can_be_split():
+    loader = GraphLoader(graphs_of([30] * 40), DynamicBatcher(budget={"node": 2}))
+    assert loader.num_oversized == 40
+    for epoch in range(5):
+        assert all(len(s.members) for s in loader.composition(epoch))
+
+
+def test_a_second_data_set_keeps_the_budget():
+    train = [Graph(20, [0, 1], [1, 2], [0, 2])] * 30
+    batcher = DynamicBatcher(4)
+    budget = dict(GraphLoader(train, batcher).batcher.budget)
+    GraphLoader([Graph(3, [0], [1], [0])] * 9, batcher)
+    assert {k: batcher.budget[k] for k in budget} == budget
+
+
+def test_drop_trigger_counts_what_it_loses():
+    batcher = StaticBatcher(5, drop_trigger=True)
+    assert GraphLoader(graphs_of([4] * 22), batcher).num_dropped == 22 - 4 * 4
+    with pytest.raises(ValueError, match="at least one graph"):
+        GraphLoader(graphs_of([4] * 3), StaticBatcher(5, drop_trigger=True))
+
+
+def test_a_failed_composition_is_forgotten(monkeypatch):
+    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(4))
+    compose = loader._epochs.composition
+
+    def interrupted(epoch):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loader._epochs, "composition", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        loader.composition(0)
+    monkeypatch.setattr(loader._epochs, "composition", compose)
+    assert loader.composition(0)
+
+
+def test_wrong_places():
+    loader = GraphLoader(graphs_of([4] * 9), DynamicBatcher(4))
+    for index in (-1, len(loader)):
+        with pytest.raises(IndexError, match="Expected a batch in"):
+            loader.build(index, 0)
+    with pytest.raises(ValueError, match="`batcher` to be a batcher"):
+        GraphLoader(graphs_of([4]), 32)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_workers_of_torch():
+    torch = pytest.importorskip("torch")
+    loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
+    loader[0]
+    data = loader.to_torch(epochs=2)
+    loader._lock.acquire()  # As if the epoch was being composed at the fork.
+    batches = torch.utils.data.DataLoader(
+        data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
+    )
+    found = [ids(_numpy(batch)) for batch in batches]
+    loader._lock.release()
+    assert found == [ids(_numpy(batch)) for batch in loader.to_torch(epochs=2)]
+    pickle.loads(pickle.dumps(data))

@@ -89,6 +89,75 @@ def test_goes_on_in_the_middle_of_an_epoch(tmp_path, kind, place):
     assert not (tmp_path / "progress").exists()
 
 
+class StopInValidation(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        raise InterruptedError
+
+
+def test_a_stop_during_validation(tmp_path):
+    whole = task(DynamicBatcher(4))
+    history = whole.fit(graphs(), validation_data=graphs(9), epochs=2, verbose=0)
+    saving = SaveProgress(tmp_path / "p", 1)
+    with pytest.raises(InterruptedError):
+        task(DynamicBatcher(4)).fit(
+            graphs(),
+            validation_data=graphs(9),
+            epochs=2,
+            verbose=0,
+            callbacks=[saving, StopInValidation()],
+        )
+    model = task(DynamicBatcher(4))
+    again = model.fit(
+        graphs(),
+        validation_data=graphs(9),
+        epochs=2,
+        verbose=0,
+        callbacks=[SaveProgress(tmp_path / "p", 1)],
+    )
+    assert again.epoch == [0, 1]
+    for a, b in zip(
+        history.history["val_loss"], again.history["val_loss"], strict=True
+    ):
+        assert a == pytest.approx(b, abs=1e-5)
+    # The loader is whole again.
+    assert len(model.predict(graphs())) == 40
+
+
+def test_graphs_above_the_budget_on_every_backend(tmp_path):
+    data = (
+        graphs()
+        + [
+            kb.Graph(
+                40,
+                range(39),
+                range(1, 40),
+                node={"type": [1] * 40},
+                candidates=[0, 1],
+                label=0,
+            )
+        ]
+        * 3
+    )
+    saving = SaveProgress(tmp_path / "p", 2)
+    made = [task(DynamicBatcher(budget={"node": 30})) for _ in range(2)]
+    with pytest.raises(InterruptedError):
+        made[0].fit(data, epochs=2, verbose=0, callbacks=[saving, Stop(0, 4)])
+    again = SaveProgress(tmp_path / "p", 2)
+    history = made[1].fit(data, epochs=2, verbose=0, callbacks=[again])
+    assert np.isfinite(history.history["loss"]).all()
+
+
+def test_damaged_files(tmp_path):
+    (tmp_path / "progress.json").write_text("{")
+    with pytest.raises(ValueError, match="Delete the folder"):
+        SaveProgress(tmp_path).saved()
+    (tmp_path / "progress.json").write_text(
+        '{"weights": "a", "loader": {}, "seeds": []}'
+    )
+    with pytest.raises(ValueError, match="Delete the folder"):
+        SaveProgress(tmp_path).saved()
+
+
 def test_other_graphs_are_refused(tmp_path):
     model = task(DynamicBatcher(4))
     saving = SaveProgress(tmp_path, save_freq=1)
@@ -123,7 +192,7 @@ def test_bad_arguments():
         SaveProgress("x", save_freq=0)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="follow"):
+    with pytest.raises(ValueError, match="Make the model a"):
         model.fit(np.ones((4, 1)), np.ones(4), callbacks=[SaveProgress("x")], verbose=0)
 
 

@@ -69,7 +69,8 @@ def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
 
     An attribute that fits nodes or edges in every sample is theirs; one that fits
     only now and then is of the graph. A name with "edge" in it goes to the edges
-    first. What has one row in samples of one node or edge each stays undecided.
+    first. What has one row in samples of one node or edge each stays undecided, and so
+    does what fits both nodes and edges in all samples.
 
     Args:
         samples: What `sized` returned for some graphs.
@@ -97,8 +98,8 @@ def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
             levels[name] = "edge"
         elif not fits:
             levels[name] = "context"
-        elif any(len(v[name]) != 1 for v in having):
-            levels[name] = "node" if "node" in fits else "edge"
+        elif len(fits) == 1 and any(len(v[name]) != 1 for v in having):
+            levels[name] = fits.pop()
     return levels
 
 
