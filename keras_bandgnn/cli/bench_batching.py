@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=shared.positive, default=64)
     parser.add_argument("--layers", type=shared.positive, default=3)
     parser.add_argument("--runs", type=shared.positive, default=5)
+    parser.add_argument(
+        "--untyped", action="store_true", help="take all edges as of one type"
+    )
     parser.add_argument("--no-fit", action="store_true", help="leave out feeding")
 
 
@@ -35,6 +38,16 @@ def batchers(size: int, window: int) -> dict:
         "dynamic": DynamicBatcher(size),
         "dynamic, best fit": DynamicBatcher(size, packing="best_fit", window=window),
     }
+
+
+def untyped(graphs):
+    """The same graphs with edges of one type."""
+    from keras_bandgnn.data import FlatGraphs, parts_of
+
+    whole = FlatGraphs.concatenate(parts_of(graphs))
+    columns = whole.columns()
+    columns["edge_type"] = columns["edge_type"] * 0
+    return FlatGraphs.from_columns(columns, whole.info)
 
 
 def padding(loader, epoch: int = 0) -> dict[str, float]:
@@ -115,6 +128,8 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.preprocessing import GraphLoader
 
     graphs = data_sets.read_graphs(options)
+    if options.untyped:
+        graphs = untyped(graphs)
     for size in options.batch_size:
         rows = []
         for name, batcher in batchers(size, options.window).items():
