@@ -163,7 +163,7 @@ def _known(name: str, levels: Mapping[str, str]) -> str:
             how = 'label_level="graph" or "node"'
         raise ValueError(
             f"Expected the shape of `{name}` to show whether it belongs to the nodes, "
-            f"the edges or the graph. Received: one row, in a graph of one node or "
-            f"one edge. Pass {how} to from_pyg, or make a Graph of it yourself."
+            "the edges or the graph. Received: as many rows as there are both nodes "
+            f"and edges, or one. Pass {how} to from_pyg, or make a Graph of it yourself."
         )
     return levels[name]
