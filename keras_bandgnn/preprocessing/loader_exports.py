@@ -81,8 +81,10 @@ def signature(loader) -> tuple:
         A batch with `(shape, dtype)` in place of each array.
     """
     members, budget = loader.composition(loader.epoch)[0]
-    larger = {**budget, **loader.budgets[-1]}
-    if not loader.batcher.fixed_shapes:
+    larger = loader.budgets[-1]
+    if loader.batcher.fixed_shapes:
+        budget = loader.budgets[0]
+    else:
         fixed = {"graph", "candidate"}
         # Far larger: sizes that follow from these by a division differ, too.
         larger = {k: v if k in fixed else 2 * v + 4096 for k, v in budget.items()}

@@ -164,6 +164,6 @@ def _known(name: str, levels: Mapping[str, str]) -> str:
         raise ValueError(
             f"Expected the shape of `{name}` to show whether it belongs to the nodes, "
             "the edges or the graph. Received: as many rows as there are both nodes "
-            f"and edges, or one. Pass {how} to from_pyg, or make a Graph of it yourself."
+            f"and edges, or one. Pass {how} to from_pyg, or make the Graph yourself."
         )
     return levels[name]

@@ -24,8 +24,9 @@ def from_pyg(
     `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor is a
     feature of its own name: of the nodes or edges if it has as many rows, otherwise of
     the graph. If there are equally many nodes and edges it is of the edges if "edge"
-    is in its name; say `levels=` for another. Features of the graph and `y` lose a leading axis of 1. int64 becomes
-    int32, float64 float32. Text and the like goes to `info`.
+    is in its name; say `levels=` for another. Features of the graph and `y` lose a
+    leading axis of 1. int64 becomes int32, float64 float32. Text and the like goes to
+    `info`.
 
     Args:
         data: One graph; heterogeneous data and batches are refused.
