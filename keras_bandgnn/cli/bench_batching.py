@@ -75,18 +75,17 @@ def seconds_per_batch(batches, count: int) -> float:
     iterator = iter(batches)
     next(iterator)
     start = time.perf_counter()
-    made = 0
-    for _ in zip(range(count), iterator, strict=False):
-        made += 1
-    return (time.perf_counter() - start) / max(1, made)
+    for _ in range(count):
+        next(iterator)
+    return (time.perf_counter() - start) / max(1, count)
 
 
 def loader_batches(loader):
-    """The batches of an epoch, assembled anew."""
+    """The batches of the next epoch, which is composed before it is timed."""
+    loader.on_epoch_end()
+    loader.composition(loader.epoch)
     for index in range(len(loader)):
         yield loader[index]
-    loader.on_epoch_end()
-    loader[0]
 
 
 def feeding(graphs, loader, options) -> tuple[float, float]:
@@ -158,9 +157,13 @@ def run(options: argparse.Namespace) -> None:
         peer = pyg_batches(graphs, size - 1)
         for _ in range(options.runs):
             for name, loader in subjects.items():
-                times[name].append(seconds_per_batch(loader_batches(loader), 100))
+                batches = loader_batches(loader)
+                times[name].append(
+                    seconds_per_batch(batches, min(100, len(loader) - 1))
+                )
             if peer is not None:
-                times["torch_geometric"].append(seconds_per_batch(peer, 100))
+                count = min(100, len(peer) - 1)
+                times["torch_geometric"].append(seconds_per_batch(peer, count))
         middle = {k: 1e3 * float(np.median(v)) for k, v in times.items() if v}
         base = middle.get("torch_geometric")
         rows = [
