@@ -45,7 +45,7 @@ def make_preprocessor(options: argparse.Namespace, language: str):
                 subtoken_nodes=not options.no_subtoken_nodes,
             ),
             preprocessing.ReachabilityFilter(options.steps),
-            preprocessing.RCMKCompile(options.block_size),
+            preprocessing.RCMKCompile(options.block_size, options.ordering),
         ]
     )
 

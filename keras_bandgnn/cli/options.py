@@ -79,8 +79,25 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--steps", type=positive, default=8, help="T: propagation steps of the model"
     )
+    add_ordering(group, "rcmk")
+
+
+def add_ordering(group, default: str | None) -> None:
+    """Adds the options of the order of nodes.
+
+    Args:
+        group: The parser, or a group of its options.
+        default: The ordering; None if the command must know that none was given.
+    """
     group.add_argument(
         "--block-size", type=positive, default=128, help="S of the banded plan"
+    )
+    group.add_argument(
+        "--ordering",
+        choices=("rcmk", "natural", "breadth_first", "bisection", "metis"),
+        default=default,
+        help="order of the nodes: rcmk if omitted; bisection puts the most edges "
+        "into the band",
     )
 
 

@@ -6,28 +6,7 @@ import numpy as np
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-
-
-def reverse_cuthill_mckee(graph: Graph) -> np.ndarray:
-    """Order of the nodes by Reverse Cuthill-McKee on the symmetrised adjacency.
-
-    Args:
-        graph: Any graph.
-
-    Returns:
-        int32 [N]: the node that comes k-th.
-    """
-    from scipy.sparse import csr_array
-    from scipy.sparse.csgraph import reverse_cuthill_mckee as scipy_rcm
-
-    # Loops lie on the diagonal anyway and would only distort the degrees.
-    real = graph.senders != graph.receivers
-    senders, receivers = graph.senders[real], graph.receivers[real]
-    row = np.concatenate([senders, receivers])
-    column = np.concatenate([receivers, senders])
-    size = (graph.num_nodes, graph.num_nodes)
-    adjacency = csr_array((np.ones(row.shape[0], np.int8), (row, column)), shape=size)
-    return scipy_rcm(adjacency, symmetric_mode=True)
+from keras_bandgnn.preprocessing.orderings import ORDERINGS, node_order
 
 
 class _Seen:
@@ -38,21 +17,45 @@ class _Seen:
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class RCMKCompile(GraphLayer):
-    """Compiles a graph: its nodes in Reverse Cuthill-McKee order.
+    """Compiles a graph: reorders its nodes so that edges lie near the diagonal.
 
     Every field that belongs to nodes moves with them: features, candidates, slot and
     labels. `graph.origin` keeps the permutation (`origin[k]` is the caller's id of
-    node k), so predictions return to the caller's order. Linear time.
+    node k), so predictions return to the caller's order.
 
-    `stats()` reports the bandwidths of the graphs that the layer has seen.
+    Orderings:
+
+    - `"rcmk"`: Reverse Cuthill-McKee (SciPy), for the smallest bandwidth: if it is
+      below S, the band carries every edge. Linear time.
+    - `"bisection"`: for the most edges with |i - j| < S, where the bandwidth stays
+      above S; no fewer than with `"rcmk"`. About 20 ms for a graph of 1,000 nodes.
+    - `"metis"`: clusters of about S nodes with few edges between them; the extra
+      `metis`. About 5 ms.
+    - `"breadth_first"`: by the number of edges to a read node (candidates and slot),
+      for models whose later steps need only the nodes that are near.
+    - `"natural"`: as given.
+
+    Share of the edges with |i - j| < S in 800 program graphs of the VarMisuse data set,
+    without and with nodes for subtokens (docs/orderings.md has more):
+
+    | S | natural | rcmk | breadth_first | bisection | metis |
+    | --- | --- | --- | --- | --- | --- |
+    | 128 | 70, 42 % | 45, 26 % | 44, 27 % | 97, 78 % | 96, 71 % |
+    | 256 | 74, 49 % | 60, 39 % | 60, 38 % | 99, 86 % | 98, 77 % |
+
+    `stats()` reports bandwidths and coverage of the graphs that the layer has seen.
 
     Args:
         block_size: S of the banded plan that the order is meant for; `stats()`
             reports the share of edges with |i - j| < S.
-        ordering: `"rcmk"`, or `"natural"` to keep the order.
+        ordering: `"rcmk"`, `"natural"`, `"breadth_first"`, `"bisection"` or `"metis"`.
+
+    Raises:
+        ImportError: When a graph is compiled with `"metis"` and pymetis is absent.
 
     Reference:
-        Cuthill and McKee 1969; Balog et al. 2019, Section 3.1.
+        Cuthill and McKee 1969; Balog et al. 2019, Section 3.1. The other orderings
+        name theirs, see `keras_bandgnn.preprocessing.orderings`.
 
     Example:
     >>> compiled = RCMKCompile(64)(Graph(4, [0, 1, 2], [3, 3, 1]))
@@ -63,7 +66,7 @@ class RCMKCompile(GraphLayer):
     def __init__(self, block_size: int = 128, ordering: str = "rcmk", **kwargs):
         super().__init__(**kwargs)
         self.block_size = positive_int("block_size", block_size)
-        self.ordering = one_of("ordering", ordering, ("rcmk", "natural"))
+        self.ordering = one_of("ordering", ordering, ORDERINGS)
         self.reset_stats()
 
     def reset_stats(self) -> None:
@@ -74,8 +77,8 @@ class RCMKCompile(GraphLayer):
     def call(self, graph: Graph) -> Graph:
         """Returns the reordered graph."""
         before = graph.bandwidth
-        if self.ordering == "rcmk":
-            graph = graph.subgraph(reverse_cuthill_mckee(graph))
+        if self.ordering != "natural":
+            graph = graph.subgraph(node_order(graph, self.ordering, self.block_size))
         distance = np.abs(graph.senders - graph.receivers)
         (seen,) = self._seen
         seen.before.append(before)

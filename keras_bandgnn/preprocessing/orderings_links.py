@@ -1,0 +1,49 @@
+"""Adjacency of a graph as the orderings see it, and what an order loses."""
+
+import numpy as np
+
+from keras_bandgnn.graph import Graph
+
+
+def links(graph: Graph):
+    """Symmetric adjacency without loops; an entry counts the edges of a pair.
+
+    Returns:
+        A `scipy.sparse.csr_array` float64 [N, N] with sorted indices.
+    """
+    from scipy.sparse import csr_array
+
+    # Loops lie on the diagonal anyway and would only distort the degrees.
+    real = graph.senders != graph.receivers
+    senders, receivers = graph.senders[real], graph.receivers[real]
+    row = np.concatenate([senders, receivers])
+    column = np.concatenate([receivers, senders])
+    size = (graph.num_nodes, graph.num_nodes)
+    adjacency = csr_array((np.ones(row.shape[0]), (row, column)), shape=size)
+    adjacency.sort_indices()
+    return adjacency
+
+
+def rows_of(adjacency) -> np.ndarray:
+    """Row of each entry of a CSR array, int64."""
+    return np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
+
+
+def cuthill_mckee(adjacency) -> np.ndarray:
+    """SciPy's Reverse Cuthill-McKee order of a symmetric CSR array, int32 [N]."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    return reverse_cuthill_mckee(adjacency, symmetric_mode=True)
+
+
+def positions(order: np.ndarray) -> np.ndarray:
+    """Position of each node in an order, int64 [N]."""
+    position = np.empty(order.size, np.int64)
+    position[order] = np.arange(order.size)
+    return position
+
+
+def lost(adjacency, row: np.ndarray, position: np.ndarray, block_size: int) -> float:
+    """Weight of the entries outside the band, |i - j| >= S; each pair counts twice."""
+    far = np.abs(position[row] - position[adjacency.indices]) >= block_size
+    return float(adjacency.data @ far)
