@@ -21,12 +21,20 @@ edges and B graphs. Absent features are omitted, never None.
     `mask` bool [G, B]; the last slot is always padding.
     `n_node`, `n_edge` int32 [G, B]: sizes, 0 where padded.
     `id` int32 [G, B]: position of the graph in the loader's data, -1 where padded.
+    `n_read` int32 [G, B] (plans with a schedule): nodes of the graph that are read.
 `x["candidate"]` (graphs with candidates)
     `node` int32 [G, B, C]: node ids within the supergraph; `mask` bool [G, B, C].
     `slot` int32 [G, B]: node id of the slot (graphs with a slot).
 `x["plan"]`
     One dict of arrays per primitive, by its key ("banded:128", "segment", ...); the
     primitive's `pack` documents them.
+
+Plans with a schedule (`ReceptiveField`)
+    `x["plan"]` has a dict "step:t" for each step t: the arrays of the plan's primitives
+    from the rows of the list before to those of the step's own list, and `state`, the
+    gather (`layout.transposed`) of each row's old state. `x["node"]` has the rows of
+    the first list: of nodes that are computed as one, one. `x["candidate"]` counts in
+    rows of the last list, and so do labels of nodes. There is no `x["edge"]`.
 
 `y` and `sample_weight`
     Selection: y int32 [G, B], weight float [G, B].
@@ -54,7 +62,7 @@ def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
     values = np.asarray(values)
     mask = np.asarray(x["graph"]["mask"])
     ids = np.asarray(x["graph"]["id"])
-    counts = np.asarray(x["graph"]["n_node"])
+    counts = np.asarray(x["graph"].get("n_read", x["graph"]["n_node"]))
     starts = np.cumsum(counts, axis=1) - counts
     out = []
     for group, slot in np.argwhere(mask):

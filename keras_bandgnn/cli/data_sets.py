@@ -45,6 +45,18 @@ def read_graphs(options: argparse.Namespace):
     return data.load(options.data, options.split, options.path, **given)
 
 
+def node_inputs(parts) -> dict[str, dict[str, int]]:
+    """Which node features a backbone can embed, and how."""
+    inputs = {}
+    for name, values in parts[0].node.items():
+        if values.dtype.kind == "i" and values.ndim <= 2:
+            largest = max(int(part.node[name].max(initial=0)) for part in parts)
+            inputs[name] = {"ids": largest + 1}
+        elif values.dtype.kind == "f" and values.ndim == 2:
+            inputs[name] = {"features": values.shape[1]}
+    return inputs
+
+
 def make_model(graphs, hidden: int, layers: int):
     """An untrained GGNN for graphs, with the head that their labels need."""
     import numpy as np
@@ -53,14 +65,7 @@ def make_model(graphs, hidden: int, layers: int):
     from keras_bandgnn.data.sources import parts_of
 
     parts = parts_of(graphs)
-    first = parts[0]
-    inputs = {}
-    for name, values in first.node.items():
-        if values.dtype.kind == "i" and values.ndim <= 2:
-            largest = max(int(part.node[name].max(initial=0)) for part in parts)
-            inputs[name] = {"ids": largest + 1}
-        elif values.dtype.kind == "f" and values.ndim == 2:
-            inputs[name] = {"features": values.shape[1]}
+    first, inputs = parts[0], node_inputs(parts)
     if not inputs or first.label is None or first.label_level != "graph":
         raise ValueError(
             "Expected graphs with node features and a label per graph. Received: node "

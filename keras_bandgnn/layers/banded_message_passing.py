@@ -3,7 +3,7 @@
 import keras
 
 from keras_bandgnn import primitives
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import fraction, one_of, positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -12,9 +12,9 @@ class BandedMessagePassing(keras.layers.Layer):
 
     Balog et al. 2019, Algorithm 1, lines 1 to 5:
 
-        m[n] = sum over edges (j -> n, type p) of (x[j] W[p] + b[p]).
+        m[n] = sum over edges (j -> n, type p) of w (x[j] W[p] + b[p]),
 
-    The plan in the batch says how: as three batched matmuls over diagonal blocks
+    with w = 1 unless the loader was given `edge_weight`. The plan in the batch says how: as three batched matmuls over diagonal blocks
     (`"banded:S"`), by gather and segment sum, or both, each edge once. Edges outside
     the band are therefore carried exactly, unless the plan drops them. The weights
     do not depend on the plan.
@@ -24,6 +24,9 @@ class BandedMessagePassing(keras.layers.Layer):
         num_edge_types: P.
         use_bias: Whether each message gets the learnable bias of its edge type.
         dropout: Share of the states' entries that are dropped before they are sent.
+        reduce: `"sum"`, as in the paper; `"mean"`, the sum over the number of incoming
+            edges; or `"max"`, the largest message per unit (plans of `Segment` or
+            `Grouped` alone). Nodes without incoming edges get 0.
 
     Input shape:
         states: float [G, N, H] (supergraphs, nodes, channels).
@@ -53,6 +56,7 @@ class BandedMessagePassing(keras.layers.Layer):
         num_edge_types: int = 1,
         use_bias: bool = True,
         dropout: float = 0.0,
+        reduce: str = "sum",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -61,6 +65,7 @@ class BandedMessagePassing(keras.layers.Layer):
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_bias = bool(use_bias)
         self.dropout = fraction("dropout", dropout)
+        self.reduce = one_of("reduce", reduce, ("sum", "mean", "max"))
         # === Layers ===
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
@@ -99,7 +104,12 @@ class BandedMessagePassing(keras.layers.Layer):
             What to pass as `plan` to the calls.
         """
         return primitives.prepare(
-            plan, num_nodes, self.num_edge_types, self.compute_dtype
+            plan,
+            num_nodes,
+            self.num_edge_types,
+            self.compute_dtype,
+            self.use_bias,
+            self.reduce,
         )
 
     def call(self, states, plan, training=False):
@@ -109,7 +119,7 @@ class BandedMessagePassing(keras.layers.Layer):
         states = self.dropout_layer(states, training=training)
         kernel = keras.ops.convert_to_tensor(self.kernel)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
-        return primitives.propagate(plan, states, kernel, bias)
+        return primitives.propagate(plan, states, kernel, bias, self.reduce)
 
     def compute_output_shape(self, states_shape, plan_shape=None):
         """[G, N, U]."""
@@ -123,4 +133,5 @@ class BandedMessagePassing(keras.layers.Layer):
             "num_edge_types": self.num_edge_types,
             "use_bias": self.use_bias,
             "dropout": self.dropout,
+            "reduce": self.reduce,
         }

@@ -3,6 +3,7 @@
 import keras
 from keras import ops
 
+from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import fraction, positive_int
 
 
@@ -72,12 +73,12 @@ class GRUUpdate(keras.layers.Layer):
 
     def call(self, messages, states, training=False):
         """Returns the new states."""
-        given_z, given_r, given_n = ops.split(self.input_dense(messages), 3, axis=-1)
-        own_z, own_r, own_n = ops.split(self.state_dense(states), 3, axis=-1)
-        update = ops.sigmoid(given_z + own_z)
-        reset = ops.sigmoid(given_r + own_r)
-        candidate = ops.tanh(given_n + reset * own_n)
-        new = candidate + update * (states - candidate)
+        weights = [
+            ops.convert_to_tensor(weight)
+            for dense in (self.input_dense, self.state_dense)
+            for weight in (dense.kernel, dense.bias)
+        ]
+        new = kernels.gated_update(messages, states, *weights)
         return self.dropout_layer(new, training=training)
 
     def compute_output_shape(self, messages_shape, states_shape):

@@ -14,6 +14,14 @@ class Backbone(keras.Model):
     hidden_dim: int
     num_edge_types: int
 
+    def receptive_field(self, training: bool):
+        """The `ReceptiveField` that is exact for this backbone, or None.
+
+        Args:
+            training: Whether dropout acts.
+        """
+        del training
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
 

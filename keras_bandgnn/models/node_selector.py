@@ -52,6 +52,7 @@ class NodeSelector(Task):
     """
 
     output_level = "candidate"
+    reads_few = True
 
     def __init__(
         self,

@@ -36,6 +36,8 @@ class Task(keras.Model):
     """
 
     output_level = "graph"
+    # Whether only candidates and the slot are read.
+    reads_few = False
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class Task(keras.Model):
                 shuffle=shuffle,
                 seed=seed,
                 num_edge_types=self.backbone.num_edge_types,
+                schedule=self.receptive_field(training=adapt),
             )
+        self._check_schedule(graphs.plan.schedule, training=adapt)
         if graphs.num_edge_types > self.backbone.num_edge_types:
             raise ValueError(
                 f"Expected edge types below {self.backbone.num_edge_types}, as the "
@@ -96,6 +100,30 @@ class Task(keras.Model):
             self.backbone.check(part)
         self.check(graphs)
         return graphs
+
+    def receptive_field(self, training: bool):
+        """The schedule that is exact for this task, or None; see `ReceptiveField`."""
+        return self.backbone.receptive_field(training) if self.reads_few else None
+
+    def _check_schedule(self, given, training: bool) -> None:
+        if given is None:
+            return
+        exact = self.receptive_field(training)
+        if exact is None:
+            raise ValueError(
+                f"Expected a plan without a schedule: {type(self).__name__} over "
+                f"{type(self.backbone).__name__} reads all nodes. Received: {given}."
+            )
+        if given.steps != exact.steps:
+            raise ValueError(
+                f"Expected a schedule of {exact.steps} steps, as the backbone has. "
+                f"Received: {given}."
+            )
+        if given.merge and not exact.merge:
+            raise ValueError(
+                "Expected ReceptiveField(..., merge=False) for training with dropout, "
+                f"which makes equal nodes differ. Received: {given}."
+            )
 
     def check(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the graphs do not fit the task."""

@@ -67,3 +67,28 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
     )
     sums = ops.reshape(sums, (-1, num_segments + 1, *ops.shape(data)[2:]))
     return ops.cast(sums[:, :num_segments], dtype)
+
+
+def batched_segment_max(data, ids, num_segments):
+    """Largest entries by segment within each supergraph; empty segments are 0.
+
+    Where several rows hold the maximum, they share its gradient.
+
+    Args:
+        data: [G, E, ...].
+        ids: int32 [G, E] in [0, num_segments], sorted; rows with the last id are
+            dropped.
+        num_segments: Number of segments per supergraph.
+
+    Returns:
+        [G, num_segments, ...].
+    """
+    flat = ops.stop_gradient(_flatten(data))
+    all_ids = ops.reshape(offset_ids(ids, num_segments + 1), (-1,))
+    groups = ops.shape(data)[0]
+    largest = kernels.segment_max(flat, all_ids, groups * (num_segments + 1))
+    chosen = ops.cast(flat == kernels.gather(largest, all_ids), data.dtype)
+    chosen = ops.reshape(chosen, ops.shape(data))
+    total = batched_segment_sum(data * chosen, ids, num_segments, is_sorted=True)
+    count = batched_segment_sum(chosen, ids, num_segments, is_sorted=True)
+    return total / ops.maximum(count, 1)

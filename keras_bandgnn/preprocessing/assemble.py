@@ -59,7 +59,8 @@ class Assembler:
     def _compile(self) -> dict[int, GroupedColumns] | None:
         """What `Grouped` needs of each part, if it carries all edges."""
         grouped = self.plan.primitives[0]
-        if len(self.plan.primitives) > 1 or not isinstance(grouped, Grouped):
+        alone = len(self.plan.primitives) == 1 and isinstance(grouped, Grouped)
+        if not alone or grouped.first != "transform":
             return None
         return {id(part): GroupedColumns(part, self.num_types) for part in self.parts}
 
@@ -120,7 +121,7 @@ class Assembler:
                 for kind in ("node", "edge", "graph")
             }
             if part.candidates is not None:
-                x["candidate"] = _stack([candidates[s] for s in chosen])
+                x["candidate"] = stack([candidates[s] for s in chosen])
             if grouped is not None:
                 x["plan"] = {self.plan.keys[0]: grouped(x["edge"], first, width)}
             else:
@@ -128,7 +129,7 @@ class Assembler:
                     self._plan(x["edge"], g, levels["edge"].place[s], budgets[s])
                     for g, s in enumerate(chosen)
                 ]
-                x["plan"] = _stack(plans)
+                x["plan"] = stack(plans)
             if part.label is None:
                 batches.append(((x,), figures))
                 continue
@@ -281,9 +282,9 @@ def _filled(level: Level, first: int, width: int) -> tuple[int, int]:
     return real, level.offsets[last] - level.offsets[first]
 
 
-def _stack(trees: Sequence) -> dict | np.ndarray:
+def stack(trees: Sequence) -> dict | np.ndarray:
     """Joins the arrays of G supergraphs along a new axis 0."""
     first = trees[0]
     if isinstance(first, dict):
-        return {key: _stack([tree[key] for tree in trees]) for key in first}
+        return {key: stack([tree[key] for tree in trees]) for key in first}
     return np.stack(trees) if len(trees) > 1 else first[None]

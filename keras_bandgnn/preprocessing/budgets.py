@@ -10,6 +10,7 @@ from keras_bandgnn.preprocessing.packing import ceil64, round_up_64
 # Graphs that the quantile rule packs to look at what supergraphs need.
 _SAMPLE = 8192
 _USUAL = 0.95
+_STEP_QUANTILES = (0.35, 0.5, 0.8, 0.95)
 _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
 
 
@@ -105,13 +106,36 @@ def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float
         most = max((len(members) for members in packed), default=1)
         budget["graph"] = int(1.5 * most) + 2
     for name, values in sizes.items():
-        if name in PER_GRAPH or name in budget:
+        if name in PER_GRAPH or name in budget or "@" in name:
             continue
         if np.array_equal(values, sizes["edge"]):
             budget[name] = budget["edge"]
         else:
             budget[name] = _at_quantile(values, fitting, packed, _USUAL)
+    steps = [name for name in sizes if "@" in name and name not in budget]
+    if steps:
+        budget |= _of_steps(budget, steps, sizes, pack)
     return budget, padding
+
+
+def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict:
+    """Capacities of the resources of a schedule.
+
+    They are the arrays that are computed on: tight ones pad less, although
+    supergraphs may then hold fewer graphs than nodes and edges allow.
+    """
+    fitting, packed = _packed(budget, sizes, pack)
+    total = sum(int(sizes[name][fitting].sum()) for name in steps)
+    best = None
+    for quantile in _STEP_QUANTILES:
+        found = {
+            name: _at_quantile(sizes[name], fitting, packed, quantile) for name in steps
+        }
+        needed = _packed({**budget, **found}, sizes, pack)[1]
+        room = len(needed) * sum(found.values()) / max(1, total)
+        if best is None or room < best[0]:
+            best = room, found
+    return best[1]
 
 
 def _packed(budget: dict, sizes: Mapping, pack: Callable) -> tuple[np.ndarray, list]:

@@ -13,6 +13,7 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
 from keras_bandgnn.preprocessing.assemble import Assembler, Supergraph
+from keras_bandgnn.preprocessing.assemble_steps import StepAssembler
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
@@ -21,6 +22,7 @@ from keras_bandgnn.preprocessing.loader_stats import LoaderStats
 from keras_bandgnn.preprocessing.measure import joined, measure
 from keras_bandgnn.primitives.auto import auto_plan
 from keras_bandgnn.primitives.plan import Plan
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 
 class GraphLoader(LoaderPlace, keras.utils.PyDataset):
@@ -48,6 +50,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         host: Number of this host, when several train together.
         num_hosts: Hosts that train together. Each gets its own supergraphs of every
             step; all have equally many batches of equal shapes.
+        schedule: The `ReceptiveField` that `plan="auto"` may use: only for models
+            that read no other nodes. Tasks give it.
 
     Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
     Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
@@ -77,13 +81,13 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         threads: int = 1,
         host: int = 0,
         num_hosts: int = 1,
+        schedule: ReceptiveField | None = None,
     ):
         super().__init__(workers=1)
         self.parts = joined(parts_of(graphs))
-        self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        if not self.starts[-1]:
-            raise ValueError("Expected at least one graph. Received: none.")
-        occurring = max(int(p.edge_type.max(initial=0)) + 1 for p in self.parts)
+        occurring = max(
+            (int(p.edge_type.max(initial=0)) + 1 for p in self.parts), default=1
+        )
         self.num_edge_types = num_edge_types or occurring
         if occurring > self.num_edge_types:
             raise ValueError(
@@ -97,11 +101,26 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
                 f"Received: batcher={batcher!r}."
             )
-        self.plan = auto_plan(self.num_edge_types) if plan == "auto" else plan
+        if plan == "auto":
+            plan = auto_plan(self.num_edge_types).replace(schedule=schedule)
+        self.plan = plan
         if not isinstance(self.plan, Plan):
             raise ValueError(
                 "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
                 f"Received: plan={plan!r}."
+            )
+        self.num_filtered = 0
+        if self.plan.filter:
+            kept = [np.flatnonzero(self.plan.keeps(part)) for part in self.parts]
+            self.num_filtered = sum(map(len, self.parts)) - sum(map(len, kept))
+            self.parts = [p.take(k) for p, k in zip(self.parts, kept, strict=True)]
+        self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
+        if not self.starts[-1]:
+            raise ValueError(
+                "Expected at least one graph. Received: none, after the plan's filter "
+                f"{self.plan.filter} left out {self.num_filtered}."
+                if self.num_filtered
+                else "Expected at least one graph. Received: none."
             )
         self.shuffle = bool(shuffle)
         self.seed = positive_int("seed", seed, 0)
@@ -115,14 +134,19 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
                 f"Received: host={host}."
             )
-        self.sizes = measure(self.parts, self.plan, self.num_edge_types)
+        # Batches have the same keys throughout: slots only if every graph has one.
+        slots = all(part.slot.min() >= 0 for part in self.parts)
+        facts = (self.parts, self.plan, self.num_edge_types)
+        if self.plan.schedule is None:
+            self.sizes = measure(*facts)
+            self._assembler = Assembler(*facts, slots)
+        else:
+            self._assembler = StepAssembler(*facts, slots)
+            self.sizes = self._assembler.sizes()
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
             self.batcher.complete(self.sizes)
         self._facts = [self.batcher.plain_config(), self.plan.get_config()]
-        # Batches have the same keys throughout: slots only if every graph has one.
-        slots = all(part.slot.min() >= 0 for part in self.parts)
-        self._assembler = Assembler(self.parts, self.plan, self.num_edge_types, slots)
         self._skip, self._held = 0, False
         self._epochs = Epochs(
             self.sizes,

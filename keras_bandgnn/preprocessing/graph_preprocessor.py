@@ -136,8 +136,12 @@ class GraphPreprocessor(keras.layers.Layer):
         if isinstance(graphs, GraphLoader):
             return graphs
         compiled = self.compile(graphs)
-        batcher = self.batcher if adapt else self.batcher.copy()
-        return GraphLoader(compiled, batcher, self.plan, **options)
+        batcher, plan = self.batcher, self.plan
+        if not adapt:
+            batcher = self.batcher.copy()
+            # What is left out of training is still predicted.
+            plan = plan if plan == "auto" else plan.replace(filter=None)
+        return GraphLoader(compiled, batcher, plan, **options)
 
     def call(self, graphs):
         """Applies the graph layers to the graphs."""

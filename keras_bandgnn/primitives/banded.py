@@ -3,8 +3,8 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
-from keras_bandgnn.primitives.base import Edges, Primitive, pad
+from keras_bandgnn.ops import densify
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
 
 
 class Banded(Primitive):
@@ -33,6 +33,7 @@ class Banded(Primitive):
             )
         self.block_size = int(block_size)
         self.coverage = cover
+        self.depends_on_place = cover == "blocks"
 
     def key(self) -> str:
         """`"banded:S"`, or `"banded:S:band"`."""
@@ -59,47 +60,28 @@ class Banded(Primitive):
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
         """Ids of the covered edges; the blocks are made of them on the device."""
         length = budget[self.key()]
-        return {
+        arrays = {
             "sender": pad(edges.sender, length, 0, self.key()),
             "receiver": pad(edges.receiver, length, 0, self.key()),
             "type": pad(edges.type, length, 0, self.key()),
             "mask": pad(np.ones(len(edges), bool), length, 0, self.key()),
         }
+        if edges.weight is not None:
+            arrays["weight"] = pad(edges.weight, length, 0, self.key())
+        return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the dense blocks, [3, G, K, S * P, S] for L, C and U.
+        """Makes the dense blocks L, C and U, side by side; see `ops.densify`.
 
         Duplicate edges count as often as they occur. The counts are whole numbers,
         exact in bfloat16 up to 256.
         """
-        size = self.block_size
-        num_blocks = -(-num_nodes // size)
-        sender, receiver = arrays["sender"], arrays["receiver"]
-        shape = ops.shape(sender)
-        block = receiver // size
-        values = ops.cast(arrays["mask"], dtype)
-        group = ops.broadcast_to(
-            ops.reshape(ops.arange(shape[0], dtype="int32"), (-1, 1)), shape
+        values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
+        ends = (arrays["sender"], arrays["receiver"], arrays["type"])
+        blocks = densify.banded_tiles(
+            *ends, values, num_nodes, num_types, self.block_size
         )
-        row = (receiver % size) * num_types + arrays["type"]
-        part = sender // size - block + 1
-        blocks = kernels.scatter_add(
-            tuple(
-                ops.reshape(index, (-1,))
-                for index in (part, group, block, row, sender % size)
-            ),
-            ops.reshape(values, (-1,)),
-            (3, shape[0], num_blocks, size * num_types, size),
-        )
-        degree = kernels.scatter_add(
-            tuple(
-                ops.reshape(index, (-1,)) for index in (group, receiver, arrays["type"])
-            ),
-            # Not in half precision: counts above 256 must stay exact.
-            ops.reshape(ops.cast(arrays["mask"], "float32"), (-1,)),
-            (shape[0], num_nodes, num_types),
-        )
-        return {"blocks": blocks, "degree": degree}
+        return {**arrays, "blocks": blocks}
 
     def typed_sum(self, prepared: dict, x, num_types: int):
         """Sum of the senders' states per receiver and type (lines 1 to 4).
@@ -112,17 +94,21 @@ class Banded(Primitive):
         Returns:
             [G, N, P * H].
         """
-        blocks, size = prepared["blocks"], self.block_size
-        groups, num_nodes, width = ops.shape(x)
-        num_blocks = -(-num_nodes // size)
-        x = ops.pad(x, ((0, 0), (0, num_blocks * size - num_nodes), (0, 0)))
-        x = ops.reshape(x, (groups, num_blocks, size, width))
-        following = ops.pad(x[:, 1:], ((0, 0), (0, 1), (0, 0), (0, 0)))
-        preceding = ops.pad(x[:, :-1], ((0, 0), (1, 0), (0, 0), (0, 0)))
-        total = (
-            ops.matmul(blocks[1], x)
-            + ops.matmul(blocks[2], following)
-            + ops.matmul(blocks[0], preceding)
+        return densify.banded_matmul(
+            prepared["blocks"], x, self.block_size, num_types
         )
-        total = ops.reshape(total, (groups, num_blocks * size, num_types * width))
-        return total[:, :num_nodes]
+
+    def cost(self, load: Load, hardware) -> float:
+        """Making the blocks, three matmuls per block, and the product with the kernel.
+
+        The blocks serve all steps, so a step bears an eighth of making them.
+        """
+        nodes, size = load.sizes["node"], self.block_size
+        rows = nodes * load.num_types
+        entries = 3 * rows * size
+        return (
+            hardware.matmul_seconds(3 * rows, size, load.width)
+            + hardware.write_seconds(entries / 8)
+            + hardware.scatter_seconds(load.sizes[self.key()] / 8, 1)
+            + hardware.matmul_seconds(rows, load.width, load.units)
+        )

@@ -1,16 +1,18 @@
-"""`Grouped`: transform each (sender, type) that occurs once, then sum by receiver."""
+"""`Grouped`: one product per (node, type) that occurs, none for the others."""
 
 import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.primitives.base import Edges, Primitive, pad
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
+from keras_bandgnn.primitives.layout import transposed
+from keras_bandgnn.primitives.segment import BACK, back_arrays, largest, row_sums
 
 _GROUP = 64
 
 
 class Grouped(Primitive):
-    """Transform-then-aggregate over the (sender, type) pairs that have edges.
+    """Products with the kernel over the (node, type) pairs that have edges.
 
     The pairs are sorted by type and cut into groups of `group_size` rows with one
     type each, so the transformation is one batched matmul with gathered kernels.
@@ -18,32 +20,57 @@ class Grouped(Primitive):
 
     Args:
         group_size: Rows per group. Each type wastes less than one group.
+        first: `"transform"`: each (sender, type) is transformed once, then summed by
+            receiver. `"aggregate"`: the states are summed per (receiver, type), then
+            transformed. Whichever has fewer pairs is cheaper.
     """
 
     covers_all = True
+    transforms = True
+    bipartite = True
 
-    def __init__(self, group_size: int = _GROUP):
+    def __init__(self, group_size: int = _GROUP, first: str = "transform"):
         if not isinstance(group_size, int | np.integer) or group_size < 1:
             raise ValueError(
                 "Expected `group_size` to be a positive integer. "
                 f"Received: group_size={group_size!r}."
             )
+        if first not in ("transform", "aggregate"):
+            raise ValueError(
+                "Expected `first` to be 'transform' or 'aggregate'. "
+                f"Received: first={first!r}."
+            )
         self.group_size = int(group_size)
+        self.first = first
 
     def key(self) -> str:
-        """`"grouped"`, or `"grouped:R"`."""
-        return "grouped" + ("" if self.group_size == _GROUP else f":{self.group_size}")
+        """`"grouped"`, `"grouped:R"`, `"grouped:aggregate"`, ..."""
+        parts = ["grouped"]
+        if self.group_size != _GROUP:
+            parts.append(str(self.group_size))
+        if self.first == "aggregate":
+            parts.append("aggregate")
+        return ":".join(parts)
 
     @classmethod
     def from_key(cls, key: str) -> "Grouped":
         """Builds the primitive that `key` names."""
-        parts = key.split(":")
-        return cls(int(parts[1])) if len(parts) > 1 else cls()
+        parts = key.split(":")[1:]
+        first = parts.pop() if parts[-1:] == ["aggregate"] else "transform"
+        return cls(int(parts[0]) if parts else _GROUP, first)
+
+    @property
+    def takes_maximum(self) -> bool:
+        """Whether there is a row per message."""
+        return self.first == "transform"
 
     def _pairs(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Pairs type * N + sender that occur, the pair of each edge, pairs per type."""
-        types, nodes = edges.num_types, edges.num_nodes
-        pair = edges.type.astype(np.int64) * nodes + edges.sender
+        """Pairs type * M + node that occur, the pair of each edge, pairs per type."""
+        transform = self.first == "transform"
+        types = edges.num_types
+        nodes = edges.senders if transform else edges.num_nodes
+        pair = edges.type.astype(np.int64) * nodes
+        pair += edges.sender if transform else edges.receiver
         if types * nodes > 64 * len(edges):
             pairs, row = np.unique(pair, return_inverse=True)
             return pairs, row, np.bincount(pairs // nodes, minlength=types)
@@ -58,69 +85,168 @@ class Grouped(Primitive):
         return occurs.nonzero()[0], row, counts
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Edges, and (sender, type) pairs as rows."""
+        """Edges, and (node, type) pairs as rows."""
         pairs, _, _ = self._pairs(edges)
-        sender = pairs % edges.num_nodes
-        graph_of_node = np.zeros(edges.num_nodes, np.int64)
-        graph_of_node[edges.sender] = graph_of_edge
-        rows = np.bincount(graph_of_node[sender], minlength=num_graphs)
+        transform = self.first == "transform"
+        nodes = edges.senders if transform else edges.num_nodes
+        graph_of_node = np.zeros(nodes, np.int64)
+        graph_of_node[edges.sender if transform else edges.receiver] = graph_of_edge
+        rows = np.bincount(graph_of_node[pairs % nodes], minlength=num_graphs)
         edge_counts = np.bincount(graph_of_edge, minlength=num_graphs)
         return {self.key(): edge_counts, f"{self.key()}.row": rows}
 
+    def num_groups(self, rows: int, num_types: int) -> int:
+        """Groups that hold so many pairs, however they divide into types."""
+        return -(-rows // self.group_size) + num_types
+
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Senders of the groups of rows, type of each group, row of each edge."""
-        size = self.group_size
-        # Every type may leave one group partly filled.
-        groups = -(-budget[f"{self.key()}.row"] // size) + edges.num_types
+        """Node and type of the groups of rows, and the row of each edge.
+
+        `node` int32 [groups, R] (senders, or receivers for "aggregate"), `type` int32
+        [groups]; of the edges `row` and the other end, `receiver` or `sender`.
+        """
+        size, key = self.group_size, self.key()
+        groups = self.num_groups(budget[f"{key}.row"], edges.num_types)
+        transform = self.first == "transform"
+        if transform:
+            edges = edges.sorted_by(edges.receiver)
         pairs, row, counts = self._pairs(edges)
         groups_of_type = -(-counts // size)
         if groups_of_type.sum() > groups:
             raise ValueError(
                 f"Expected at most {groups} groups of {size} rows for "
-                f"'{self.key()}.row'. Received: {groups_of_type.sum()}. Raise the "
-                f"budget of '{self.key()}.row'."
+                f"'{key}.row'. Received: {groups_of_type.sum()}. Raise the "
+                f"budget of '{key}.row'."
             )
         shift = (groups_of_type.cumsum() - groups_of_type) * size
         shift -= counts.cumsum() - counts
-        position = shift.repeat(counts) + np.arange(pairs.size)
-        first = np.arange(edges.num_types) * edges.num_nodes
-        sender = np.zeros(groups * size, np.int32)
-        sender[position] = pairs - first.repeat(counts)
-        position = position.astype(np.int32)
-        group_type = np.repeat(
-            np.arange(edges.num_types, dtype=np.int32), groups_of_type
-        )
-        length = budget[self.key()]
-        if (edges.receiver[1:] < edges.receiver[:-1]).any():
-            order = np.argsort(edges.receiver, kind="stable")
-            edges, row = edges.keep(order), row[order]
+        place = (shift.repeat(counts) + np.arange(pairs.size)).astype(np.int32)
+        nodes = edges.senders if transform else edges.num_nodes
+        first = np.arange(edges.num_types) * nodes
+        own = (pairs - first.repeat(counts)).astype(np.int32)
+        node = np.full(groups * size, 0 if transform else nodes, np.int32)
+        node[place] = own
+        kinds = np.arange(edges.num_types, dtype=np.int32).repeat(groups_of_type)
+        row = place.take(row)
+        if not transform:
+            order = np.argsort(row, kind="stable")
+            row, edges = row[order], edges.keep(order)
+        length, rows = budget[key], groups * size
+        arrays = {
+            "node": node.reshape(groups, size),
+            # The last type goes on to the end: types stay sorted.
+            "type": pad(kinds, groups, edges.num_types - 1, f"{key}.row"),
+            "row": pad(row, length, 0 if transform else rows, key),
+        }
+        if transform:
+            arrays["receiver"] = pad(edges.receiver, length, edges.num_nodes, key)
+        else:
+            arrays["sender"] = pad(edges.sender, length, 0, key)
+        if edges.weight is not None:
+            arrays["weight"] = pad(edges.weight, length, 0, key)
+        if not edges.transpose:
+            return arrays
+        if transform:
+            shape = (edges.num_nodes, rows)
+            arrays |= back_arrays(edges.receiver, edges, shape, length, key, row)
+        else:
+            arrays |= back_arrays(row, edges, (rows, edges.senders), length, key)
+        read = transposed(place, own, (rows, nodes), rows, f"{key}.row")
+        names = ("row", "column", "pointer")
+        return arrays | {f"node_{name}": read[name] for name in names}
+
+    def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
+        """The matrix of the edges, and that of the rows of each node."""
+        groups, count, size = ops.shape(arrays["node"])
+        node = ops.reshape(arrays["node"], (groups, count * size))
+        back = {name: arrays[name] for name in BACK if name in arrays}
+        names = ("row", "column", "pointer")
+        if self.first == "transform":
+            matrix = {"row": arrays["receiver"], "column": arrays["row"], **back}
+            read = {"index": node}
+            if "node_row" in arrays:
+                read |= {f"back_{name}": arrays[f"node_{name}"] for name in names}
+                num_senders = ops.shape(arrays["node_pointer"])[1] - 1
+            else:
+                num_senders = num_nodes
+            return {
+                "type": arrays["type"],
+                "sum": kernels.complete_matrix(matrix, num_nodes, count * size),
+                "read": kernels.complete_gather(read, num_senders),
+            }
+        matrix = {"row": arrays["row"], "column": arrays["sender"], **back}
+        num_senders = num_nodes
+        if "back_pointer" in arrays:
+            num_senders = ops.shape(arrays["back_pointer"])[1] - 1
+        if "node_row" in arrays:
+            out = {name: arrays[f"node_{name}"] for name in names}
+        else:
+            order = ops.argsort(node, axis=1)
+            by_node = ops.take_along_axis(node, order, axis=1)
+            out = {"row": by_node, "column": ops.cast(order, "int32")}
         return {
-            "sender": sender.reshape(groups, size),
-            "type": pad(group_type, groups, 0, f"{self.key()}.row"),
-            "row": pad(position.take(row), length, 0, self.key()),
-            "receiver": pad(edges.receiver, length, edges.num_nodes, self.key()),
+            "type": arrays["type"],
+            "sum": kernels.complete_matrix(matrix, count * size, num_senders),
+            "out": kernels.complete_matrix(out, num_nodes, count * size),
         }
 
-    def messages(self, prepared: dict, x, kernel, bias):
-        """Incoming messages.
-
-        Args:
-            prepared: The packed arrays.
-            x: [G, N, H].
-            kernel: [P, H, U].
-            bias: [P, U] or None.
-
-        Returns:
-            [G, N, U].
-        """
-        sent = kernels.batched_gather(x, prepared["sender"])
+    def _rows(self, prepared: dict, x, kernel, bias):
+        """Transformed rows [G, L, U]."""
         kinds = prepared["type"]
-        rows = ops.matmul(sent, kernels.gather(kernel, kinds))
-        if bias is not None:
-            rows = rows + ops.expand_dims(kernels.gather(bias, kinds), 2)
-        shape = ops.shape(rows)
-        rows = ops.reshape(rows, (shape[0], shape[1] * shape[2], shape[3]))
-        received = kernels.batched_gather(rows, prepared["row"])
-        return kernels.batched_segment_sum(
-            received, prepared["receiver"], ops.shape(x)[1], is_sorted=True
+        if self.first == "transform":
+            rows = kernels.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
+        else:
+            rows = kernels.sparse_matmul(prepared["sum"], x)
+            rows = kernels.grouped_matmul(rows, kinds, kernel)
+        if bias is None:
+            return rows
+        groups, length, units = ops.shape(rows)
+        share = ops.expand_dims(kernels.gather(bias, kinds), 2)
+        if self.first == "aggregate":
+            degree = row_sums(prepared["sum"])
+            degree = ops.reshape(degree, (groups, ops.shape(kinds)[1], -1, 1))
+            share = share * ops.cast(degree, share.dtype)
+        rows = ops.reshape(rows, (groups, ops.shape(kinds)[1], -1, units)) + share
+        return ops.reshape(rows, (groups, length, units))
+
+    def apply(self, prepared: dict, x, kernel, bias=None):
+        """Incoming messages of every node over the covered edges, [G, N, U]."""
+        rows = self._rows(prepared, x, kernel, bias)
+        last = prepared["sum" if self.first == "transform" else "out"]
+        return kernels.sparse_matmul(last, rows)
+
+    def count(self, prepared: dict, num_nodes: int, num_types: int):
+        """Edges per receiver, [G, N]."""
+        if self.first == "transform":
+            pointer = ops.cast(prepared["sum"]["pointer"], "float32")
+            return pointer[:, 1:] - pointer[:, :-1]
+        pointer = ops.cast(prepared["sum"]["pointer"], "float32")
+        rows = ops.expand_dims(pointer[:, 1:] - pointer[:, :-1], -1)
+        return kernels.sparse_matmul(prepared["out"], rows)[..., 0]
+
+    def maximum(self, prepared: dict, x, kernel, bias=None):
+        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        matrix = prepared["sum"]
+        rows = self._rows(prepared, x, kernel, bias)
+        messages = kernels.batched_gather(rows, matrix["column"])
+        num_nodes = ops.shape(matrix["pointer"])[1] - 1
+        return largest(matrix, messages, matrix["row"], num_nodes)
+
+    def cost(self, load: Load, hardware) -> float:
+        """A gather, a grouped product and a sparse product."""
+        key = self.key()
+        rows = load.sizes[f"{key}.row"] + load.num_types * self.group_size / 2
+        seconds = hardware.grouped_seconds(rows, load.width, load.units)
+        if self.first == "transform":
+            return (
+                seconds
+                + hardware.gather_seconds(rows, load.width)
+                + hardware.sparse_seconds(
+                    load.sizes[key], load.sizes["node"], load.units
+                )
+            )
+        return (
+            seconds
+            + hardware.sparse_seconds(load.sizes[key], rows, load.width)
+            + hardware.sparse_seconds(rows, load.sizes["node"], load.units)
         )

@@ -78,7 +78,7 @@ class Laid:
             row = _fit(row, length, 0)
             receiver = _fit(receiver, length, self._budgets[first]["node"])
         return {
-            "sender": self._sender[low * self._size : high * self._size].reshape(
+            "node": self._sender[low * self._size : high * self._size].reshape(
                 width, -1, self._size
             ),
             "type": self._kind[low:high].reshape(width, -1),
@@ -118,7 +118,7 @@ def lay_out(
         budgets: Capacities of each supergraph.
 
     Returns:
-        The rows; a group that is not needed has sender 0 and type 0.
+        The rows; a group that is not needed has sender 0 and the last type.
     """
     size, num_types = grouped.group_size, counts.shape[1]
     row_key = f"{grouped.key()}.row"
@@ -143,7 +143,8 @@ def lay_out(
     flat_sender = np.zeros(starts[-1] * size, np.int32)
     shift = (starts[:-1] * size).repeat(lengths).repeat(pair_counts)
     flat_sender[place + shift] = sender
-    flat_kind = np.zeros(starts[-1], np.int32)
+    # The last type goes on to the end: types stay sorted.
+    flat_kind = np.full(starts[-1], num_types - 1, np.int32)
     types = np.arange(num_types, dtype=np.int32)
     for start, own in zip(starts.tolist(), needed, strict=False):
         values = types.repeat(own)

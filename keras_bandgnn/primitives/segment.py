@@ -1,16 +1,24 @@
-"""`Segment`: gather the senders' states, then sum them by receiver and type."""
+"""`Segment`: sums by receiver and type, as a sparse product."""
 
 import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.primitives.base import Edges, Primitive
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
+from keras_bandgnn.primitives.layout import transposed
 
 
 class Segment(Primitive):
-    """Any edges, as a gather and a segment sum over N * P rows."""
+    """Any edges, as a sparse matrix of N * P rows times the states.
+
+    On CPUs it is a CSR product (torch, JAX) or a product with a `SparseTensor`
+    (TensorFlow), and its gradient the product with the transpose; elsewhere a gather
+    and a sum of sorted segments.
+    """
 
     covers_all = True
+    takes_maximum = True
+    bipartite = True
 
     def key(self) -> str:
         """`"segment"`."""
@@ -21,39 +29,105 @@ class Segment(Primitive):
         key = edges.receiver
         if edges.num_types > 1:
             key = key.astype(np.int64) * edges.num_types + edges.type
-        if (key[1:] < key[:-1]).any():
-            edges = edges.keep(np.argsort(key, kind="stable"))
-        return edges.padded(budget["segment"], "segment")
+        edges = edges.sorted_by(key)
+        length, what = budget["segment"], "segment"
+        arrays = edges.padded(length, what)
+        if edges.transpose:
+            row = edges.receiver * edges.num_types + edges.type
+            shape = (edges.num_nodes * edges.num_types, edges.senders)
+            arrays |= back_arrays(row, edges, shape, length, what)
+        return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Row ids n * P + p and the in-degree per node and type."""
-        row = arrays["receiver"] * num_types + arrays["type"]
-        degree = kernels.batched_segment_sum(
-            ops.ones(ops.shape(row), "float32"),
-            row,
-            num_nodes * num_types,
-            is_sorted=True,
-        )
-        return {
-            "sender": arrays["sender"],
-            "row": row,
-            "degree": ops.reshape(degree, (-1, num_nodes, num_types)),
+        """The matrix of rows n * P + p and columns j."""
+        matrix = {
+            "row": arrays["receiver"] * num_types + arrays["type"],
+            "column": arrays["sender"],
+            **{name: arrays[name] for name in BACK if name in arrays},
         }
+        num_senders = num_nodes
+        if "back_pointer" in arrays:
+            num_senders = ops.shape(arrays["back_pointer"])[1] - 1
+        return kernels.complete_matrix(matrix, num_nodes * num_types, num_senders)
 
     def typed_sum(self, prepared: dict, x, num_types: int):
-        """Sum of the senders' states per receiver and type.
+        """Sum of the senders' states per receiver and type, [G, N, P * H]."""
+        total = kernels.sparse_matmul(prepared, x)
+        groups, rows, width = ops.shape(total)
+        return ops.reshape(total, (groups, rows // num_types, num_types * width))
 
-        Args:
-            prepared: What `prepare` returned.
-            x: [G, N, H].
-            num_types: P.
+    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+        """Sum of the weights per receiver and type, [G, N, P]."""
+        degree = row_sums(prepared)
+        return ops.reshape(degree, (-1, num_nodes, num_types))
 
-        Returns:
-            [G, N, P * H].
-        """
-        groups, num_nodes, width = ops.shape(x)
-        sent = kernels.batched_gather(x, prepared["sender"])
-        total = kernels.batched_segment_sum(
-            sent, prepared["row"], num_nodes * num_types, is_sorted=True
+    def count(self, prepared: dict, num_nodes: int, num_types: int):
+        """Edges per receiver, [G, N]."""
+        pointer = ops.cast(prepared["pointer"], "float32")[:, ::num_types]
+        return pointer[:, 1:] - pointer[:, :-1]
+
+    def maximum(self, prepared: dict, x, kernel, bias=None):
+        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        num_types, width, units = kernel.shape
+        flat = ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, num_types * units))
+        rows = ops.matmul(x, flat)
+        if bias is not None:
+            rows = rows + ops.reshape(bias, (-1,))
+        groups, size = ops.shape(x)[:2]
+        rows = ops.reshape(rows, (groups, size * num_types, units))
+        kind = prepared["row"] % num_types
+        return largest(
+            prepared,
+            kernels.batched_gather(rows, prepared["column"] * num_types + kind),
+            prepared["row"] // num_types,
+            (ops.shape(prepared["pointer"])[1] - 1) // num_types,
         )
-        return ops.reshape(total, (groups, num_nodes, num_types * width))
+
+    def cost(self, load: Load, hardware) -> float:
+        """A sparse product of N * P rows, and the product with the kernel."""
+        rows = load.sizes["node"] * load.num_types
+        return hardware.sparse_seconds(
+            load.sizes["segment"], rows, load.width
+        ) + hardware.matmul_seconds(rows, load.width, load.units)
+
+
+# Arrays of a matrix that a plan may bring along.
+BACK = ("weight", "back_row", "back_column", "back_pointer", "back_weight")
+
+
+def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -> dict:
+    """The transpose of the matrix that `prepare` makes of the edges.
+
+    Args:
+        row: Row of each edge.
+        edges: The edges.
+        shape: Rows and columns.
+        length: Capacity.
+        what: Name of the resource.
+        column: Column of each edge; the sender if omitted.
+    """
+    column = edges.sender if column is None else column
+    back = transposed(row, column, shape, length, what)
+    arrays = {f"back_{name}": back[name] for name in ("row", "column", "pointer")}
+    if edges.weight is not None:
+        arrays["back_weight"] = pad(edges.weight[back["order"]], length, 0, what)
+    return arrays
+
+
+def row_sums(matrix: dict):
+    """Sum of each row of a sparse matrix, float32 [G, rows]."""
+    if "weight" in matrix:
+        shape = (*ops.shape(matrix["back_pointer"]), 1)
+        ones = ops.ones((shape[0], shape[1] - 1, 1), "float32")
+        return kernels.sparse_matmul(matrix, ones)[..., 0]
+    pointer = ops.cast(matrix["pointer"], "float32")
+    return pointer[:, 1:] - pointer[:, :-1]
+
+
+def largest(matrix: dict, messages, receiver, num_nodes: int):
+    """Largest of the messages [G, E, U], times their weights, per receiver."""
+    if "weight" in matrix:
+        messages = messages * ops.expand_dims(
+            ops.cast(matrix["weight"], messages.dtype), -1
+        )
+    return kernels.batched_segment_max(messages, receiver, num_nodes)

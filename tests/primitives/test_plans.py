@@ -167,9 +167,9 @@ def test_banded_blocks_have_the_layout_of_algorithm_1():
     arrays = {k: keras.ops.convert_to_tensor(v[None]) for k, v in arrays.items()}
     blocks = Banded(4).prepare(arrays, 12, 3, "float32")["blocks"]
     blocks = np.asarray(keras.ops.convert_to_numpy(blocks))
-    assert blocks.shape == (3, 1, 3, 12, 4)
-    # Sender in the block before: L, at row s * P + p.
-    assert np.argwhere(blocks).tolist() == [[0, 0, 1, 1 * 3 + 2, 2]]
+    # Supergraph, block, tile of columns (senders k - 1, k, k + 1), row, column.
+    assert blocks.shape == (1, 3, 3, 12, 4)
+    assert np.argwhere(blocks).tolist() == [[0, 1, 0, 1 * 3 + 2, 2]]
 
 
 def test_each_edge_goes_to_exactly_one_primitive():

@@ -6,6 +6,9 @@ import threading
 import jax
 import jax.numpy as jnp
 
+# Whether sparse products take the transpose for their gradient.
+USES_TRANSPOSE = True
+
 
 def gather(x, ids):
     """Rows `x[ids]`; ids must be in range."""
@@ -17,6 +20,11 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     return jax.ops.segment_sum(
         data, ids, num_segments, indices_are_sorted=is_sorted, mode="drop"
     )
+
+
+def segment_max(data, ids, num_segments):
+    """Largest rows of `data` by segment; empty segments are unspecified."""
+    return jax.ops.segment_max(data, ids, num_segments, mode="drop")
 
 
 def scatter_add(indices, values, shape):
@@ -78,3 +86,232 @@ def watch_step(model, name, report):
             _step.batch = _step.report = None
 
     return watched
+
+
+def _csr_cpu(row, column, pointer, weight, x):
+    from jax.experimental import sparse
+
+    del row
+    entries = jnp.ones(column.shape, x.dtype) if weight is None else weight
+    shape = (pointer.shape[0] - 1, x.shape[0])
+    return sparse.BCSR((entries.astype(x.dtype), column, pointer), shape=shape) @ x
+
+
+def _sorted_sum(row, column, pointer, weight, x):
+    sent = gather(x, column)
+    if weight is not None:
+        sent = sent * weight[:, None].astype(x.dtype)
+    return segment_sum(sent, row, pointer.shape[0] - 1, is_sorted=True)
+
+
+def _product(side, x):
+    # Padded entries have a row that does not exist: both forms leave them out.
+    return jax.lax.platform_dependent(*side, x, cpu=_csr_cpu, default=_sorted_sum)
+
+
+@jax.custom_vjp
+def flat_sparse_matmul(forward, backward, x):
+    """Sparse matrix times dense rows; `backward` is the transposed matrix.
+
+    Args:
+        forward: Row ids [E] (sorted), column ids [E], pointers [N + 1], entries [E] or
+            None.
+        backward: The same of the transpose, M rows.
+        x: [M, H].
+
+    Returns:
+        [N, H].
+    """
+    del backward
+    return _product(forward, x)
+
+
+flat_sparse_matmul.defvjp(
+    lambda forward, backward, x: (_product(forward, x), backward),
+    lambda backward, dy: (None, None, _product(backward, dy)),
+)
+
+
+@jax.custom_vjp
+def flat_gather_rows(index, backward, x):
+    """Rows `x[index]`; `backward` is the transposed selection."""
+    del backward
+    return gather(x, index)
+
+
+flat_gather_rows.defvjp(
+    lambda index, backward, x: (gather(x, index), backward),
+    lambda backward, dy: (None, None, _product(backward, dy)),
+)
+
+
+def flat_grouped_matmul(rows, kinds, kernel):
+    """Multiplies each group of rows with the kernel of its type.
+
+    Args:
+        rows: [groups, R, H].
+        kinds: [groups].
+        kernel: [P, H, U].
+
+    Returns:
+        [groups, R, U].
+    """
+    return jnp.matmul(rows, gather(kernel, kinds))
+
+
+def can_gather_while_multiplying(x) -> bool:
+    """No: XLA plans its memory itself."""
+    del x
+    return False
+
+
+def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
+    """Not used on this backend."""
+    raise NotImplementedError
+
+
+def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
+    """New states of a GRU; see `GRUUpdate`."""
+    given_z, given_r, given_n = jnp.split(messages @ kernel + bias, 3, axis=-1)
+    own_z, own_r, own_n = jnp.split(states @ own_kernel + own_bias, 3, axis=-1)
+    update = jax.nn.sigmoid(given_z + own_z)
+    reset = jax.nn.sigmoid(given_r + own_r)
+    candidate = jnp.tanh(given_n + reset * own_n)
+    return candidate + update * (states - candidate)
+
+
+def _threaded(step, variables):
+    """`step` with the values of Keras variables as further inputs and outputs."""
+
+    def pure(states, values):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        return step(states), [jnp.asarray(v.value) for v in variables]
+
+    return pure
+
+
+def _run_threaded(run, states, variables):
+    before = [jnp.asarray(v.value) for v in variables]
+    try:
+        states, after = run(states, before)
+    except BaseException:
+        after = before
+        raise
+    finally:
+        # What a step assigns while it is traced is of no use outside.
+        for variable, value in zip(variables, after, strict=True):
+            variable.assign(value)
+    return states
+
+
+def checkpointed(step, states, variables):
+    """`step(states)`, computed again for the gradient; see `ops.remat`."""
+    return _run_threaded(jax.checkpoint(_threaded(step, variables)), states, variables)
+
+
+def repeat_checkpointed(step, states, num_steps, variables):
+    """`num_steps` times `checkpointed`, as one loop in the program."""
+    body = jax.checkpoint(_threaded(step, variables))
+
+    def run(states, values):
+        def once(carry, _):
+            return body(*carry), None
+
+        return jax.lax.scan(once, (states, values), length=num_steps)[0]
+
+    return _run_threaded(run, states, variables)
+
+
+def _tile_matmul_rows(tiles, x):
+    return sum(tiles[:, :, q] @ x[:, :, q] for q in range(tiles.shape[2]))
+
+
+def _tile_matmul_tpu(tiles, x):
+    from jax.experimental.layout import Layout, with_layout_constraint
+
+    # Without it the loop over the steps gets a transposed copy of all tiles for the
+    # gradient: twice the memory.
+    tiles = with_layout_constraint(tiles, Layout(major_to_minor=(0, 1, 2, 3, 4)))
+    return jnp.einsum("gkqrc,gkqch->gkrh", tiles, x)
+
+
+def tile_matmul(tiles, x):
+    """Products with dense blocks in column tiles; see `ops.densify`."""
+    return jax.lax.platform_dependent(
+        tiles, x, tpu=_tile_matmul_tpu, default=_tile_matmul_rows
+    )
+
+
+def split_over_cores(call, mesh):
+    """A task's stateless call with each core on its own supergraphs.
+
+    Inside, nothing is shared: gathers and sums over nodes stay on a core, and the only
+    communication is the sum of the weights' gradients.
+
+    Args:
+        call: `call(trainable, non_trainable, x, **options)` returns values with axis
+            0 = G, the updated non-trainable variables and perhaps more.
+        mesh: A mesh with the axis "batch".
+
+    Returns:
+        A function like `call`.
+    """
+    whole, split = jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("batch")
+
+    def shift(variables, sign):
+        # Seeds of dropout: each core draws its own.
+        core = jax.lax.axis_index("batch")
+        return [
+            v + sign * core.astype(v.dtype) if v.dtype == jnp.uint32 else v
+            for v in variables
+        ]
+
+    def split_call(trainable, non_trainable, x, **options):
+        def local(trainable, non_trainable, x):
+            values, updated, *rest = call(
+                trainable, shift(non_trainable, 1), x, **options
+            )
+            return values, shift(updated, -1), *rest
+
+        out_specs = (split, whole)
+        if options.get("return_losses"):
+            out_specs += (whole,)
+        # Every core returns the same updates, which the checker cannot see.
+        return jax.shard_map(
+            local,
+            mesh=mesh,
+            in_specs=(whole, whole, split),
+            out_specs=out_specs,
+            check_vma=False,
+        )(trainable, non_trainable, x)
+
+    return split_call
+
+
+def device() -> tuple[str, str]:
+    """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
+    first = jax.devices()[0]
+    return first.platform, first.device_kind
+
+
+def waiting_step(function, leaves, constants):
+    """A compiled call of `function` and its gradients that waits for the results.
+
+    Args:
+        function: Takes the leaves and the constants, returns one tensor.
+        leaves: Tensors with a gradient.
+        constants: Tensors without, or nested dicts of them.
+
+    Returns:
+        A function without arguments.
+    """
+
+    def step(leaves, constants, cotangent):
+        out, pull = jax.vjp(lambda *given: function(*given, *constants), *leaves)
+        return out, pull(cotangent)
+
+    shape = jax.eval_shape(function, *leaves, *constants)
+    given = (leaves, constants, jnp.ones(shape.shape, shape.dtype))
+    compiled = jax.jit(step).lower(*given).compile()
+    return lambda: jax.block_until_ready(compiled(*given))

@@ -1,0 +1,94 @@
+"""Banded adjacency as dense tiles that TPUs take without a copy.
+
+A TPU keeps the last two axes of an array in tiles of 8 by 128 numbers. Scattering into
+[rows, S] with S above 128 therefore costs a second array of the same size, for the
+change of layout. Blocks cut into columns of 128 lie in memory as the scatter writes
+them.
+"""
+
+import importlib
+
+import keras
+from keras import ops
+
+_backend = importlib.import_module(
+    f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
+)
+_LANES = 128
+
+
+def tile_width(size: int) -> int:
+    """Columns of a tile: 128, or the block size where 128 does not divide it."""
+    return _LANES if size % _LANES == 0 else size
+
+
+def banded_tiles(
+    sender, receiver, kind, values, num_nodes: int, num_types: int, size: int
+):
+    """Adjacency between neighbouring blocks of nodes, as column tiles.
+
+    Row s * P + p of block k is receiver k * S + s, type p. Its 3 S columns are the
+    senders (k - 1) * S to (k + 2) * S - 1, in Q tiles of `tile_width(S)` columns.
+
+    Args:
+        sender: int32 [G, E], in a block next to the receiver's or in the same.
+        receiver: int32 [G, E].
+        kind: int32 [G, E], edge types.
+        values: float [G, E], added up; 0 where padded.
+        num_nodes: N.
+        num_types: P.
+        size: S, nodes per block.
+
+    Returns:
+        [G, K, Q, S * P, 3 * S / Q], K = ceil(N / S), in the type of `values`.
+
+    Example:
+    >>> import numpy as np
+    >>> ids = np.zeros((1, 1), "int32")
+    >>> tuple(banded_tiles(ids, ids, ids, ops.ones((1, 1)), 8, 2, 4).shape)
+    (1, 2, 3, 8, 4)
+    """
+    width = tile_width(size)
+    groups, length = ops.shape(sender)
+    block = receiver // size
+    column = sender - (block - 1) * size
+    group = ops.expand_dims(ops.arange(groups, dtype="int32"), 1)
+    group = ops.broadcast_to(group, (groups, length))
+    row = (receiver % size) * num_types + kind
+    indices = (group, block, column // width, row, column % width)
+    shape = (groups, -(-num_nodes // size), 3 * size // width, size * num_types, width)
+    return _backend.scatter_add(
+        tuple(ops.reshape(index, (-1,)) for index in indices),
+        ops.reshape(values, (-1,)),
+        shape,
+    )
+
+
+def banded_matmul(tiles, x, size: int, num_types: int):
+    """Sum of the senders' states per receiver and type.
+
+    Args:
+        tiles: What `banded_tiles` returned.
+        x: [G, N, H].
+        size: S.
+        num_types: P.
+
+    Returns:
+        [G, N, P * H].
+
+    Example:
+    >>> import numpy as np
+    >>> ids = np.zeros((1, 1), "int32")
+    >>> tiles = banded_tiles(ids, ids, ids, ops.ones((1, 1)), 8, 2, 4)
+    >>> tuple(banded_matmul(tiles, ops.ones((1, 8, 5)), 4, 2).shape)
+    (1, 8, 10)
+    """
+    groups, num_nodes, channels = ops.shape(x)
+    blocks, width = tiles.shape[1], tiles.shape[-1]
+    x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
+    x = ops.reshape(x, (groups, blocks + 2, size, channels))
+    x = ops.concatenate([x[:, :-2], x[:, 1:-1], x[:, 2:]], axis=2)
+    x = ops.reshape(x, (groups, blocks, 3 * size // width, width, channels))
+    total = _backend.tile_matmul(tiles, x)
+    total = ops.reshape(total, (groups, blocks * size, num_types * channels))
+    return total[:, :num_nodes]

@@ -1,0 +1,54 @@
+"""Products of rows with the kernel of their group."""
+
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.sparse import gather_rows
+
+
+def grouped_matmul(rows, kinds, kernel):
+    """Multiplies each group of rows with the kernel of its type.
+
+    Args:
+        rows: [G, L, H], groups of equal size one after the other.
+        kinds: int32 [G, groups], type of each group.
+        kernel: [P, H, U].
+
+    Returns:
+        [G, L, U].
+    """
+    _, length, width = ops.shape(rows)
+    out = kernels.flat_grouped_matmul(
+        ops.reshape(rows, (-1, length // ops.shape(kinds)[1], width)),
+        ops.reshape(kinds, (-1,)),
+        kernel,
+    )
+    return ops.reshape(out, (-1, length, ops.shape(kernel)[2]))
+
+
+def gathered_grouped_matmul(x, arrays, kinds, kernel):
+    """`grouped_matmul` of rows that are read from `x`.
+
+    Args:
+        x: [G, M, H].
+        arrays: What `complete_gather` returned.
+        kinds: int32 [G, groups].
+        kernel: [P, H, U].
+
+    Returns:
+        [G, L, U].
+    """
+    groups, size, width = ops.shape(x)
+    alone = isinstance(groups, int) and groups == 1
+    if not (alone and kernels.can_gather_while_multiplying(x)):
+        return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
+    # The rows that are read are never held all at once.
+    names = ("row", "column", "pointer")
+    out = kernels.flat_gathered_grouped_matmul(
+        ops.reshape(x, (size, width)),
+        ops.reshape(arrays["index"], (-1,)),
+        tuple(ops.reshape(arrays[f"back_{name}"], (-1,)) for name in names),
+        ops.reshape(kinds, (-1,)),
+        kernel,
+    )
+    return ops.reshape(out, (1, *ops.shape(out)))

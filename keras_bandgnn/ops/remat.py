@@ -1,0 +1,69 @@
+"""Steps whose intermediate values are computed again for the gradient.
+
+Training keeps every intermediate value of every step until the gradient has used it. A
+checkpointed step keeps its input alone and runs a second time when its gradient is
+due: memory for one step instead of all, for one more forward computation.
+"""
+
+import importlib
+
+import keras
+
+_backend = importlib.import_module(
+    f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
+)
+
+
+def _state(layers) -> list:
+    """Variables that a step may change: the seeds of dropout."""
+    return [v for layer in layers for v in layer.non_trainable_variables]
+
+
+def checkpoint(step, states, layers=()):
+    """Returns `step(states)`, keeping nothing but `states` for the gradient.
+
+    The second computation draws the same dropout masks as the first, and the seeds
+    advance once.
+
+    Args:
+        step: Function from a tensor to a tensor. On TensorFlow gradients reach what it
+            uses besides its argument only if that is a variable.
+        states: Its argument.
+        layers: Keras layers that it calls.
+
+    Example:
+    >>> from keras import ops
+    >>> float(checkpoint(lambda x: 2 * x, ops.ones(())))
+    2.0
+    """
+    return _backend.checkpointed(step, states, _state(layers))
+
+
+def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
+    """Applies a step several times.
+
+    With `remat` every step is checkpointed; on JAX the steps are then one loop in the
+    compiled program (`lax.scan`), which also compiles faster. Results and dropout masks
+    are those of the plain Python loop.
+
+    Args:
+        step: Function from a tensor to one of the same shape and type; see
+            `checkpoint`.
+        states: The first argument.
+        num_steps: How often.
+        layers: Keras layers that the step calls.
+        remat: Whether to checkpoint.
+
+    Returns:
+        The last value.
+
+    Example:
+    >>> from keras import ops
+    >>> float(repeat(lambda x: 2 * x, ops.ones(()), 3))
+    8.0
+    """
+    if remat:
+        return _backend.repeat_checkpointed(step, states, num_steps, _state(layers))
+    for _ in range(num_steps):
+        states = step(states)
+    return states

@@ -1,0 +1,230 @@
+"""`Dense`: small graphs as dense blocks."""
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
+
+
+class Dense(Primitive):
+    """Whole small graphs as dense blocks and one batched matmul.
+
+    What hangs together is read off the edges: the nodes fall into the smallest
+    intervals that no edge leaves. All edges of an interval of at most n nodes are
+    covered, wherever it lies. A block holds neighbouring intervals, as many as fit n
+    nodes; row r * P + p of a block is its receiver r, type p. In a plan it comes first
+    or after `Supernode`: what hangs together must not depend on where a graph lies.
+
+    Args:
+        max_nodes: n, at least 1. The blocks are n nodes wide however small the graphs
+            are, so it should be little above the size of a typical graph.
+
+    Resources: `"dense:n"`, blocks; `"dense:n.edge"`, edges.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras_bandgnn.primitives import Edges
+    >>> from keras_bandgnn.primitives.dense import Dense
+    >>> ends = (np.array([0, 1, 4], np.int32), np.array([1, 0, 9], np.int32))
+    >>> edges = Edges(*ends, np.zeros(3, np.int32), num_nodes=10, num_types=1)
+    >>> Dense(4).cover(edges)
+    array([ True,  True, False])
+    """
+
+    depends_on_edges = True
+
+    def __init__(self, max_nodes: int = 32):
+        if not isinstance(max_nodes, int | np.integer) or max_nodes < 1:
+            raise ValueError(
+                "Expected `max_nodes` to be a positive integer. "
+                f"Received: max_nodes={max_nodes!r}."
+            )
+        self.max_nodes = int(max_nodes)
+
+    def key(self) -> str:
+        """`"dense:n"`."""
+        return f"dense:{self.max_nodes}"
+
+    @classmethod
+    def from_key(cls, key: str) -> "Dense":
+        """Builds the primitive that `key` names."""
+        _, max_nodes = key.split(":")
+        return cls(int(max_nodes))
+
+    def cover(self, edges: Edges) -> np.ndarray:
+        """Edges of intervals of at most n nodes, bool [E]."""
+        interval, first = intervals(edges)
+        length = np.diff(first, append=edges.num_nodes)
+        return length[interval] <= self.max_nodes
+
+    def _blocks(self, edges: Edges, owner=None) -> tuple[np.ndarray, np.ndarray]:
+        """First node of each block, and some edge of it; all edges are covered.
+
+        Blocks are filled from the left. No other choice needs fewer of them, so a
+        supergraph never needs more than its graphs do one by one.
+        """
+        interval, first = intervals(edges)
+        edge = np.zeros(len(first), np.int64)
+        edge[interval] = np.arange(len(edges))
+        used = np.zeros(len(first), bool)
+        used[interval] = True
+        last = np.append(first[1:], edges.num_nodes)[used]
+        first, edge = first[used], edge[used]
+        # The first interval that does not fit the block that begins with this one.
+        following = np.searchsorted(last, first + self.max_nodes, side="right")
+        if owner is not None:
+            end = np.searchsorted(owner[edge], owner[edge], side="right")
+            following = np.minimum(following, end)
+        following, chosen, item = following.tolist(), [], 0
+        while item < len(following):
+            chosen.append(item)
+            item = following[item]
+        chosen = np.array(chosen, np.int64)
+        return first[chosen], edge[chosen]
+
+    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+        """Blocks of each graph on its own, and its covered edges."""
+        covered = self.cover(edges)
+        edges, graph_of_edge = edges.keep(covered), graph_of_edge[covered]
+        _, edge = self._blocks(edges, graph_of_edge)
+        counts = [
+            np.bincount(graphs, minlength=num_graphs)
+            for graphs in (graph_of_edge[edge], graph_of_edge)
+        ]
+        return {self.key(): counts[0], f"{self.key()}.edge": counts[1]}
+
+    def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
+        """Place of the covered edges in the blocks, and of the nodes.
+
+        `row` int32 [E] is the receiver's place, block * n + r, `column` the sender's
+        place within the block. `node` and `place` int32 [blocks * n], both ascending,
+        list the nodes that have a place; N and blocks * n where padded.
+        """
+        key, size = self.key(), self.max_nodes
+        first, _ = self._blocks(edges)
+        length, places = budget[f"{key}.edge"], max(budget[key], 1) * size
+        if len(first) > budget[key]:
+            raise ValueError(
+                f"Expected at most {budget[key]} blocks for '{key}'. "
+                f"Received: {len(first)}. Raise the budget of '{key}'."
+            )
+        first = first.astype(np.int32)
+        block = np.searchsorted(first, edges.receiver, side="right") - 1
+        start = first[block]
+        row = (block * size + (edges.receiver - start)).astype(np.int32)
+        last = np.minimum(first + size, np.append(first[1:], edges.num_nodes))
+        count = last - first
+        number = np.arange(len(first), dtype=np.int32).repeat(count)
+        within = np.arange(count.sum(), dtype=np.int32)
+        within -= (count.cumsum() - count).astype(np.int32).repeat(count)
+        arrays = {
+            "receiver": pad(edges.receiver, length, 0, f"{key}.edge"),
+            "type": pad(edges.type, length, 0, f"{key}.edge"),
+            "mask": pad(np.ones(len(edges), bool), length, 0, f"{key}.edge"),
+            "row": pad(row, length, 0, f"{key}.edge"),
+            "column": pad(edges.sender - start, length, 0, f"{key}.edge"),
+            "node": pad(first[number] + within, places, edges.num_nodes, key),
+            "place": pad(number * size + within, places, places, key),
+        }
+        if edges.weight is not None:
+            arrays["weight"] = pad(edges.weight, length, 0, f"{key}.edge")
+        return arrays
+
+    def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
+        """Makes the blocks, [G, B, n * P, n], and the matrices that move the states.
+
+        Duplicate edges count as often as they occur. The counts are whole numbers,
+        exact in bfloat16 up to 256.
+        """
+        size = self.max_nodes
+        node, place = arrays["node"], arrays["place"]
+        groups, places = ops.shape(place)
+        values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
+        row = arrays["row"] * num_types + arrays["type"]
+        indices = (supergraph_ids(row), row, arrays["column"])
+        dense = kernels.scatter_add(
+            tuple(ops.reshape(index, (-1,)) for index in indices),
+            ops.reshape(values, (-1,)),
+            (groups, places * num_types, size),
+        )
+        real = node < num_nodes
+        read = {
+            "row": place,
+            "column": ops.where(real, node, 0),
+            "back_row": node,
+            "back_column": ops.where(real, place, 0),
+        }
+        back = {
+            "row": node,
+            "column": read["back_column"],
+            "back_row": place,
+            "back_column": read["column"],
+        }
+        return {
+            "blocks": ops.reshape(
+                dense, (groups, places // size, size * num_types, size)
+            ),
+            "read": both_pointers(read, places, num_nodes),
+            "write": both_pointers(back, num_nodes, places),
+            **arrays,
+        }
+
+    def typed_sum(self, prepared: dict, x, num_types: int):
+        """Sum of the senders' states per receiver and type, [G, N, P * H].
+
+        Args:
+            prepared: What `prepare` returned.
+            x: [G, N, H].
+            num_types: P.
+        """
+        blocks, size = prepared["blocks"], self.max_nodes
+        groups, count = ops.shape(blocks)[:2]
+        width = ops.shape(x)[2]
+        sent = kernels.sparse_matmul(prepared["read"], x)
+        sent = ops.reshape(sent, (groups, count, size, width))
+        total = ops.matmul(blocks, sent)
+        total = ops.reshape(total, (groups, count * size, num_types * width))
+        return kernels.sparse_matmul(prepared["write"], total)
+
+    def cost(self, load: Load, hardware) -> float:
+        """Reading the blocks, a batched matmul, and the product with the kernel.
+
+        The blocks serve all steps, so a step bears an eighth of making them.
+        """
+        nodes, places = load.sizes["node"], load.sizes[self.key()] * self.max_nodes
+        rows = places * load.num_types
+        return (
+            hardware.gather_seconds(places, load.width)
+            + hardware.matmul_seconds(rows, self.max_nodes, load.width)
+            + hardware.gather_seconds(nodes, load.num_types * load.width)
+            + hardware.write_seconds(rows * self.max_nodes / 8)
+            + hardware.scatter_seconds(load.sizes[f"{self.key()}.edge"] / 8, 1)
+            + hardware.matmul_seconds(nodes * load.num_types, load.width, load.units)
+        )
+
+
+def intervals(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest intervals of nodes that no edge leaves.
+
+    Returns:
+        int64 [E], interval of each edge; int64, first node of each interval.
+    """
+    low = np.minimum(edges.sender, edges.receiver)
+    high = np.maximum(edges.sender, edges.receiver)
+    count = edges.num_nodes
+    # How many edges lead from a node or those before it to nodes behind it.
+    open_edges = np.bincount(low, minlength=count)[:count]
+    open_edges -= np.bincount(high, minlength=count)[:count]
+    begins = np.ones(count, bool)
+    begins[1:] = np.cumsum(open_edges)[:-1] == 0
+    return np.cumsum(begins)[low] - 1, np.flatnonzero(begins)
+
+
+def both_pointers(matrix: dict, num_rows: int, num_columns: int) -> dict:
+    """`complete_matrix` for a matrix that brings its transpose along."""
+    flipped = {"row": matrix["back_row"], "column": matrix["back_column"]}
+    flipped |= {"back_row": matrix["row"], "back_column": matrix["column"]}
+    flipped = kernels.complete_matrix(flipped, num_columns, num_rows)
+    matrix = {**matrix, "back_pointer": flipped["pointer"]}
+    return kernels.complete_matrix(matrix, num_rows, num_columns)

@@ -1,0 +1,249 @@
+"""`Supernode`: dense rows and columns for nodes with many edges."""
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
+
+# Rows that share a type. There are few rows, so groups are small.
+_GROUP = 8
+
+
+class Supernode(Primitive):
+    """The edges of hubs, as products with one dense row or column per hub and type.
+
+    A node with d edges of a type towards it gets a dense row over all nodes; its
+    messages are one row of a matmul with the states. Of the edges that are left, those
+    of a node that sends d of a type go into a dense column. An edge between two hubs
+    is in the row. Hubs are what keeps an adjacency from being banded, so this comes
+    before `Banded` in a plan: what `Banded` takes depends on where a graph lies, and
+    degrees must not.
+
+    Args:
+        min_degree: d, at least 1. A row or column costs as much memory as N numbers.
+
+    Resources: `"supernode:d"`, edges; with the suffix `.in`, rows; `.out`, columns.
+
+    Reference:
+        Balog et al. 2019 name supernodes as future work.
+
+    Example:
+    >>> import numpy as np
+    >>> from keras_bandgnn.primitives import Edges
+    >>> from keras_bandgnn.primitives.supernode import Supernode
+    >>> ends = (np.array([1, 2, 0, 3], np.int32), np.array([0, 0, 3, 4], np.int32))
+    >>> edges = Edges(*ends, np.zeros(4, np.int32), num_nodes=5, num_types=1)
+    >>> Supernode(min_degree=2).cover(edges)
+    array([ True,  True, False, False])
+    """
+
+    transforms = True
+
+    depends_on_edges = True
+
+    def __init__(self, min_degree: int = 64):
+        if not isinstance(min_degree, int | np.integer) or min_degree < 1:
+            raise ValueError(
+                "Expected `min_degree` to be a positive integer. "
+                f"Received: min_degree={min_degree!r}."
+            )
+        self.min_degree = int(min_degree)
+
+    def key(self) -> str:
+        """`"supernode:d"`."""
+        return f"supernode:{self.min_degree}"
+
+    @classmethod
+    def from_key(cls, key: str) -> "Supernode":
+        """Builds the primitive that `key` names."""
+        _, min_degree = key.split(":")
+        return cls(int(min_degree))
+
+    def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
+        """Which edges lie in dense rows, and which in dense columns, bool [E] each."""
+        kind = edges.type.astype(np.int64) * edges.num_nodes
+        into = self._frequent(kind + edges.receiver)
+        out = ~into
+        out[out] = self._frequent((kind + edges.sender)[out])
+        return into, out
+
+    def _frequent(self, pair: np.ndarray) -> np.ndarray:
+        _, place, count = np.unique(pair, return_inverse=True, return_counts=True)
+        return (count >= self.min_degree)[place]
+
+    def cover(self, edges: Edges) -> np.ndarray:
+        """Edges into and out of hubs, bool [E]."""
+        into, out = self._sides(edges)
+        return into | out
+
+    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
+        """Covered edges, dense rows and dense columns."""
+        counts = []
+        sides = self._sides(edges)
+        for side, node in zip(sides, (edges.receiver, edges.sender), strict=True):
+            pair = edges.type[side].astype(np.int64) * edges.num_nodes + node[side]
+            _, first = np.unique(pair, return_index=True)
+            graphs = graph_of_edge[side][first]
+            counts.append(np.bincount(graphs, minlength=num_graphs))
+        covered = graph_of_edge[sides[0] | sides[1]]
+        key = self.key()
+        return {
+            key: np.bincount(covered, minlength=num_graphs),
+            f"{key}.in": counts[0],
+            f"{key}.out": counts[1],
+        }
+
+    def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
+        """Ids of the covered edges, and the hubs of rows and columns by type.
+
+        `row` int32 [E] is the edge's row in the dense rows (their number where it has
+        none) and `column` that in the dense columns. `in_node`, `out_node` int32 [L]
+        are the hubs, in groups of equal types `in_type`, `out_type` int32 [groups].
+        """
+        key, length = self.key(), budget[self.key()]
+        arrays = {
+            "sender": pad(edges.sender, length, 0, key),
+            "receiver": pad(edges.receiver, length, 0, key),
+            "type": pad(edges.type, length, 0, key),
+            "mask": pad(np.ones(len(edges), bool), length, 0, key),
+        }
+        if edges.weight is not None:
+            arrays["weight"] = pad(edges.weight, length, 0, key)
+        sides, ends = self._sides(edges), (edges.receiver, edges.sender)
+        for name, place, side, node, fill in zip(
+            ("in", "out"),
+            ("row", "column"),
+            sides,
+            ends,
+            (edges.num_nodes, 0),
+            strict=True,
+        ):
+            resource = f"{key}.{name}"
+            hubs, kinds, own = _grouped(
+                edges.keep(side), node[side], budget[resource], resource, fill
+            )
+            where = np.full(len(edges), len(hubs), np.int32)
+            where[side] = own
+            arrays |= {
+                f"{name}_node": hubs,
+                f"{name}_type": kinds,
+                place: pad(where, length, len(hubs), key),
+            }
+        return arrays
+
+    def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
+        """Makes the dense rows [G, L, N] and columns [G, N, L], and the rows' degrees.
+
+        Duplicate edges count as often as they occur. The counts are whole numbers,
+        exact in bfloat16 up to 256.
+        """
+        row, column = arrays["row"], arrays["column"]
+        groups, num_rows = ops.shape(arrays["in_node"])
+        num_columns = ops.shape(arrays["out_node"])[1]
+        sender, receiver = arrays["sender"], arrays["receiver"]
+        values = ops.cast(arrays.get("weight", arrays["mask"]), "float32")
+        into, out = row < num_rows, column < num_columns
+        # Edges of the other side add 0, at a place that is there.
+        row, column = ops.where(into, row, 0), ops.where(out, column, 0)
+        in_value, out_value = ops.where(into, values, 0), ops.where(out, values, 0)
+        group = supergraph_ids(row)
+        return {
+            "rows": _scatter(
+                (group, row, sender),
+                ops.cast(in_value, dtype),
+                (groups, num_rows, num_nodes),
+            ),
+            "columns": _scatter(
+                (group, receiver, column),
+                ops.cast(out_value, dtype),
+                (groups, num_nodes, num_columns),
+            ),
+            "degree": _scatter((group, row), in_value, (groups, num_rows)),
+            **arrays,
+        }
+
+    def apply(self, prepared: dict, x, kernel, bias=None):
+        """Incoming messages of every node over the covered edges, [G, N, U].
+
+        Args:
+            prepared: What `prepare` returned.
+            x: [G, N, H].
+            kernel: [P, H, U].
+            bias: [P, U] or None.
+        """
+        num_nodes = ops.shape(x)[1]
+        into = ops.matmul(prepared["rows"], x)
+        into = kernels.grouped_matmul(into, prepared["in_type"], kernel)
+        out = kernels.batched_gather(x, prepared["out_node"])
+        out = kernels.grouped_matmul(out, prepared["out_type"], kernel)
+        if bias is not None:
+            degree = ops.expand_dims(prepared["degree"], 2)
+            share = ops.cast(_bias_rows(bias, prepared["in_type"]), "float32")
+            into = into + ops.cast(degree * share, into.dtype)
+            out = out + _bias_rows(bias, prepared["out_type"])
+        total = kernels.batched_segment_sum(into, prepared["in_node"], num_nodes)
+        return total + ops.matmul(prepared["columns"], out)
+
+    def cost(self, load: Load, hardware) -> float:
+        """A product with the dense rows, one with the columns, and grouped products.
+
+        Rows and columns serve all steps, so a step bears an eighth of making them.
+        """
+        key, nodes = self.key(), load.sizes["node"]
+        rows, columns = (
+            _num_groups(load.sizes[f"{key}.{side}"], load.num_types) * _GROUP
+            for side in ("in", "out")
+        )
+        return (
+            hardware.matmul_seconds(rows, nodes, load.width)
+            + hardware.matmul_seconds(nodes, columns, load.units)
+            + hardware.grouped_seconds(rows + columns, load.width, load.units)
+            + hardware.scatter_seconds(rows, load.units)
+            + hardware.gather_seconds(columns, load.width)
+            + hardware.write_seconds((rows + columns) * nodes / 8)
+            + hardware.scatter_seconds(load.sizes[key] / 8, 1)
+        )
+
+
+def _num_groups(rows: float, num_types: int) -> int:
+    """Groups that hold so many rows, however they divide into types."""
+    # A type begins at most one group that is not full, and no group is empty.
+    return max(1, int(min(rows, rows // _GROUP + num_types)))
+
+
+def _grouped(edges: Edges, node: np.ndarray, capacity: int, what: str, fill: int):
+    """Hubs sorted by type in groups of equal type.
+
+    Returns:
+        Hubs int32 [L], `fill` where padded; types int32 [groups]; row of each edge.
+    """
+    nodes = edges.num_nodes
+    pair = edges.type.astype(np.int64) * nodes + node
+    pairs, of_edge = np.unique(pair, return_inverse=True)
+    if len(pairs) > capacity:
+        raise ValueError(
+            f"Expected at most {capacity} entries for '{what}'. "
+            f"Received: {len(pairs)}. Raise the budget of '{what}'."
+        )
+    kind, hub = np.divmod(pairs, nodes)
+    count = np.bincount(kind, minlength=edges.num_types)
+    needed = -(-count // _GROUP)
+    shift = (needed.cumsum() - needed) * _GROUP - (count.cumsum() - count)
+    place = np.arange(len(pairs)) + shift[kind]
+    groups = _num_groups(capacity, edges.num_types)
+    hubs = np.full(groups * _GROUP, fill, np.int32)
+    hubs[place] = hub
+    kinds = np.arange(edges.num_types, dtype=np.int32).repeat(needed)
+    # The last type goes on to the end: types stay sorted.
+    return hubs, pad(kinds, groups, edges.num_types - 1, what), place[of_edge]
+
+
+def _scatter(indices, values, shape):
+    indices = tuple(ops.reshape(index, (-1,)) for index in indices)
+    return kernels.scatter_add(indices, ops.reshape(values, (-1,)), shape)
+
+
+def _bias_rows(bias, kinds):
+    """Bias of each row, [G, L, U]."""
+    return ops.repeat(kernels.gather(bias, kinds), _GROUP, axis=1)
