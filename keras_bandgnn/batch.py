@@ -35,6 +35,10 @@ Plans with a schedule (`ReceptiveField`)
     gather (`layout.transposed`) of each row's old state. `x["node"]` has the rows of
     the first list: of nodes that are computed as one, one. `x["candidate"]` counts in
     rows of the last list, and so do labels of nodes. There is no `x["edge"]`.
+    With order="blocks" nodes, edges and candidates are those of plans without a
+    schedule. `x["plan"]` then has "banded:S", "blocks" with `order` and its inverse
+    `place`, int32 [G, K], and for each step t "step:t" with `block` int32 [G, A_t], the
+    blocks that it updates, and the arrays of the rest.
 
 `y` and `sample_weight`
     Selection: y int32 [G, B], weight float [G, B].

@@ -2,10 +2,17 @@
 
 import argparse
 
-from keras_bandgnn.cli import bench_batching, bench_host, bench_train, options
+from keras_bandgnn.cli import (
+    bench_batching,
+    bench_host,
+    bench_propagate,
+    bench_train,
+    options,
+)
 
 _SUBJECTS = {
     "host": (bench_host, "reading, compiling and packing program graphs"),
+    "propagate": (bench_propagate, "message passing under every plan"),
     "train": (bench_train, "graphs per second of training, plan by plan"),
     "batching": (bench_batching, "padding, assembly and feeding of batches"),
 }

@@ -50,11 +50,11 @@ def make_plan(name: str, num_types: int, steps: int, selects: bool):
 
     plan = auto_plan(num_types)
     if name == "auto":
-        return plan.replace(schedule=ReceptiveField(steps)) if selects else plan
+        return auto_plan(num_types, schedule=ReceptiveField(steps)) if selects else plan
     if name == "auto without schedule":
         return plan
     if name == "schedule without merging":
-        return plan.replace(schedule=ReceptiveField(steps, merge=False))
+        return auto_plan(num_types, schedule=ReceptiveField(steps, merge=False))
     return parse(name)
 
 

@@ -19,6 +19,8 @@ _COMMANDS = {
     "inspect": "show sizes and bandwidths before and after reordering",
     "batching": "forecast which batching algorithm trains fastest",
     "bench": "measure reading, compiling and packing",
+    "calibrate": "measure this machine, so that automatic plans are cheap ones",
+    "tpu-check": "compile a training step for TPUs that are not there",
 }
 _EPILOG = """\
 a first session:
@@ -52,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
-        module = importlib.import_module(f"keras_bandgnn.cli.{name}")
+        module = importlib.import_module(f"keras_bandgnn.cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name,
             help=summary,

@@ -42,7 +42,7 @@ def make_plan(text: str):
             f"Received: {text!r}."
         )
     config = {"primitives": [keys], "drop_rest": bool(drop)}
-    if keys.startswith("banded") and not drop:
+    if not keys.startswith(("segment", "grouped")) and not drop:
         config["primitives"].append("segment")
     return Plan.from_config(config)
 

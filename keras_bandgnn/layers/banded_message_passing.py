@@ -14,10 +14,10 @@ class BandedMessagePassing(keras.layers.Layer):
 
         m[n] = sum over edges (j -> n, type p) of w (x[j] W[p] + b[p]),
 
-    with w = 1 unless the loader was given `edge_weight`. The plan in the batch says how: as three batched matmuls over diagonal blocks
-    (`"banded:S"`), by gather and segment sum, or both, each edge once. Edges outside
-    the band are therefore carried exactly, unless the plan drops them. The weights
-    do not depend on the plan.
+    with w = 1 unless the loader was given `edge_weight`. The plan in the batch says
+    how: as three batched matmuls over diagonal blocks (`"banded:S"`), as a sparse
+    product, or both, each edge once. Edges outside the band are therefore carried
+    exactly, unless the plan drops them. The weights do not depend on the plan.
 
     Args:
         units: Width U of a message.

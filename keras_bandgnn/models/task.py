@@ -89,6 +89,7 @@ class Task(keras.Model):
                 seed=seed,
                 num_edge_types=self.backbone.num_edge_types,
                 schedule=self.receptive_field(training=adapt),
+                width=self.backbone.hidden_dim,
             )
         self._check_schedule(graphs.plan.schedule, training=adapt)
         if graphs.num_edge_types > self.backbone.num_edge_types:

@@ -26,3 +26,4 @@ scatter_add = _backend.scatter_add
 seed_global = _backend.seed_global
 segment_max = _backend.segment_max
 segment_sum = _backend.segment_sum
+waiting_step = _backend.waiting_step

@@ -84,11 +84,28 @@ def banded_matmul(tiles, x, size: int, num_types: int):
     (1, 8, 10)
     """
     groups, num_nodes, channels = ops.shape(x)
-    blocks, width = tiles.shape[1], tiles.shape[-1]
+    blocks = tiles.shape[1]
     x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
     x = ops.reshape(x, (groups, blocks + 2, size, channels))
-    x = ops.concatenate([x[:, :-2], x[:, 1:-1], x[:, 2:]], axis=2)
-    x = ops.reshape(x, (groups, blocks, 3 * size // width, width, channels))
-    total = _backend.tile_matmul(tiles, x)
-    total = ops.reshape(total, (groups, blocks * size, num_types * channels))
+    total = neighbours_matmul(tiles, (x[:, :-2], x[:, 1:-1], x[:, 2:]), num_types)
     return total[:, :num_nodes]
+
+
+def neighbours_matmul(tiles, neighbours, num_types: int):
+    """Sums over the senders of three blocks each.
+
+    Args:
+        tiles: [G, K, Q, S * P, 3 * S / Q], see `banded_tiles`.
+        neighbours: States of the blocks before, of the blocks themselves and of those
+            after, [G, K, S, H] each.
+        num_types: P.
+
+    Returns:
+        [G, K * S, P * H].
+    """
+    groups, blocks, size, channels = ops.shape(neighbours[1])
+    count, width = tiles.shape[2], tiles.shape[-1]
+    x = ops.concatenate(neighbours, axis=2)
+    x = ops.reshape(x, (groups, blocks, count, width, channels))
+    total = _backend.tile_matmul(tiles, x)
+    return ops.reshape(total, (groups, blocks * size, num_types * channels))

@@ -1,7 +1,7 @@
 """Sparse products and gathers within each supergraph, in one flat call.
 
 A matrix is a dict of arrays with axis 0 = G: `row` int32 [G, E] (sorted, the number of
-rows N where padded), `column` int32 [G, E] (0 where padded), perhaps `weight` [G, E], and
+rows N where padded), `column` int32 [G, E] (0 where padded), perhaps `weight`, and
 what `complete_matrix` adds: `pointer` int32 [G, N + 1], where each row begins, and the
 same arrays of the transpose with the prefix `back_`. With both directions a gradient is
 a sorted sum like the product itself.

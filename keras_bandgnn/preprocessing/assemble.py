@@ -40,26 +40,35 @@ class Assembler:
         plan: Who carries which edge.
         num_types: P.
         slots: Whether every graph of the data has a slot.
+        edge_weight: Edge feature that is the factor of each message, or None.
     """
 
     def __init__(
-        self, parts: Sequence[FlatGraphs], plan: Plan, num_types: int, slots: bool
+        self,
+        parts: Sequence[FlatGraphs],
+        plan: Plan,
+        num_types: int,
+        slots: bool,
+        edge_weight: str | None = None,
     ):
         self.parts = list(parts)
         self.starts = np.cumsum([0, *(len(part) for part in parts)])
         self.plan = plan
         self.num_types = num_types
         self.slots = slots
+        self.edge_weight = edge_weight
         self._columns_of = self._compile()
         self._ends = packed_ends(self.parts)
 
     def __reduce__(self):
-        return Assembler, (self.parts, self.plan, self.num_types, self.slots)
+        facts = (self.parts, self.plan, self.num_types, self.slots, self.edge_weight)
+        return Assembler, facts
 
     def _compile(self) -> dict[int, GroupedColumns] | None:
         """What `Grouped` needs of each part, if it carries all edges."""
         grouped = self.plan.primitives[0]
         alone = len(self.plan.primitives) == 1 and isinstance(grouped, Grouped)
+        alone = alone and self.edge_weight is None
         if not alone or grouped.first != "transform":
             return None
         return {id(part): GroupedColumns(part, self.num_types) for part in self.parts}
@@ -202,9 +211,15 @@ class Assembler:
             *(values[:count] for values in room),
             num_nodes=budget["node"],
             num_types=self.num_types,
+            weight=self._weight(edge, g, count),
             room=room,
         )
         return self.plan.pack(edges, budget)
+
+    def _weight(self, edge: Mapping, g: int, count: int) -> np.ndarray | None:
+        if self.edge_weight is None:
+            return None
+        return edge[self.edge_weight][g, :count].astype(np.float32)
 
     def _grouped(self, edge: Level, members, starts, budgets) -> Callable:
         """The arrays of `Grouped` for all supergraphs; returns what cuts them."""

@@ -161,7 +161,9 @@ class StepAssembler:
                 transpose=True,
             )
             tail = f"@{number}"
-            own = {k.removesuffix(tail): v for k, v in budget.items() if tail in k}
+            own = {
+                k.removesuffix(tail): v for k, v in budget.items() if k.endswith(tail)
+            }
             plan[f"step:{number}"] = {
                 "state": _state(state, before, now, f"node@{number + 1}"),
                 **self.plan.pack(edges, own),

@@ -13,14 +13,19 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
 from keras_bandgnn.preprocessing.assemble import Assembler, Supergraph
+from keras_bandgnn.preprocessing.assemble_blocks import BlockAssembler
 from keras_bandgnn.preprocessing.assemble_steps import StepAssembler
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
 from keras_bandgnn.preprocessing.loader_place import LoaderPlace
+from keras_bandgnn.preprocessing.loader_plan import (
+    cheapest_plan,
+    check_weight,
+    filtered,
+)
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
 from keras_bandgnn.preprocessing.measure import joined, measure
-from keras_bandgnn.primitives.auto import auto_plan
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
@@ -39,8 +44,11 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             of torch, TensorFlow or Grain.
         batcher: `DynamicBatcher` or `StaticBatcher`; one without a budget is adapted
             to these graphs.
-        plan: A `Plan`, or `"auto"`: `Grouped` for typed edges and `Segment` for
-            untyped ones on CPUs, `Banded` with an exact rest on GPUs and TPUs.
+        plan: A `Plan`, or `"auto"`: the cheapest exact one by the constants that
+            `bandgnn calibrate` has measured on this machine (see
+            `primitives.choose_plan`). Where it has not run: `Grouped` for typed edges
+            and `Segment` for untyped ones on CPUs, `Banded` with an exact rest on
+            GPUs and TPUs.
         shuffle: Whether each epoch has a new order.
         seed: Seed of the orders.
         num_edge_types: P; by default one more than the largest type that occurs.
@@ -52,6 +60,9 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             step; all have equally many batches of equal shapes.
         schedule: The `ReceptiveField` that `plan="auto"` may use: only for models
             that read no other nodes. Tasks give it.
+        width: Channels of a state, for `plan="auto"`. Tasks give it.
+        edge_weight: Edge feature, a number per edge, that is the factor of its
+            message; 1 for all edges if omitted.
 
     Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
     Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
@@ -82,6 +93,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         host: int = 0,
         num_hosts: int = 1,
         schedule: ReceptiveField | None = None,
+        width: int = 64,
+        edge_weight: str | None = None,
     ):
         super().__init__(workers=1)
         self.parts = joined(parts_of(graphs))
@@ -102,26 +115,19 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Received: batcher={batcher!r}."
             )
         if plan == "auto":
-            plan = auto_plan(self.num_edge_types).replace(schedule=schedule)
+            schedule = schedule if edge_weight is None else None
+            types = self.num_edge_types
+            plan = cheapest_plan(
+                self.parts, types, self.batcher, width, schedule, num_hosts
+            )
         self.plan = plan
         if not isinstance(self.plan, Plan):
             raise ValueError(
                 "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
                 f"Received: plan={plan!r}."
             )
-        self.num_filtered = 0
-        if self.plan.filter:
-            kept = [np.flatnonzero(self.plan.keeps(part)) for part in self.parts]
-            self.num_filtered = sum(map(len, self.parts)) - sum(map(len, kept))
-            self.parts = [p.take(k) for p, k in zip(self.parts, kept, strict=True)]
+        self.parts, self.num_filtered = filtered(self.parts, self.plan)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        if not self.starts[-1]:
-            raise ValueError(
-                "Expected at least one graph. Received: none, after the plan's filter "
-                f"{self.plan.filter} left out {self.num_filtered}."
-                if self.num_filtered
-                else "Expected at least one graph. Received: none."
-            )
         self.shuffle = bool(shuffle)
         self.seed = positive_int("seed", seed, 0)
         self.replicas = positive_int("replicas", replicas)
@@ -136,12 +142,15 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             )
         # Batches have the same keys throughout: slots only if every graph has one.
         slots = all(part.slot.min() >= 0 for part in self.parts)
+        check_weight(self.parts, self.plan, edge_weight)
         facts = (self.parts, self.plan, self.num_edge_types)
         if self.plan.schedule is None:
             self.sizes = measure(*facts)
-            self._assembler = Assembler(*facts, slots)
+            self._assembler = Assembler(*facts, slots, edge_weight)
         else:
-            self._assembler = StepAssembler(*facts, slots)
+            blocks = self.plan.schedule.order == "blocks"
+            chosen = BlockAssembler if blocks else StepAssembler
+            self._assembler = chosen(*facts, slots)
             self.sizes = self._assembler.sizes()
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):

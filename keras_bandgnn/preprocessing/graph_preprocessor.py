@@ -49,6 +49,7 @@ class GraphPreprocessor(keras.layers.Layer):
         batcher: `DynamicBatcher` or `StaticBatcher`; adapted to the first graphs that
             it meets.
         plan: A `Plan` or `"auto"` (see `GraphLoader`).
+        edge_weight: Edge feature that is the factor of each message, or None.
 
     Example:
     >>> preprocessor = GraphPreprocessor([RCMKCompile()], DynamicBatcher(4))
@@ -62,6 +63,7 @@ class GraphPreprocessor(keras.layers.Layer):
         layers: Iterable[GraphLayer] = (),
         batcher: Batcher | None = None,
         plan: Plan | str = "auto",
+        edge_weight: str | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -90,6 +92,7 @@ class GraphPreprocessor(keras.layers.Layer):
                 f"Received: plan={plan!r}."
             )
         self.plan = plan
+        self.edge_weight = edge_weight
 
     def layers_config(self) -> list[dict]:
         """Plain description of the graph layers, as stores keep it."""
@@ -141,7 +144,9 @@ class GraphPreprocessor(keras.layers.Layer):
             batcher = self.batcher.copy()
             # What is left out of training is still predicted.
             plan = plan if plan == "auto" else plan.replace(filter=None)
-        return GraphLoader(compiled, batcher, plan, **options)
+        return GraphLoader(
+            compiled, batcher, plan, edge_weight=self.edge_weight, **options
+        )
 
     def call(self, graphs):
         """Applies the graph layers to the graphs."""
@@ -159,6 +164,7 @@ class GraphPreprocessor(keras.layers.Layer):
             "layers": self.layers_config(),
             "batcher": _plain(self.batcher),
             "plan": plan,
+            "edge_weight": self.edge_weight,
         }
 
     @classmethod
@@ -170,4 +176,4 @@ class GraphPreprocessor(keras.layers.Layer):
             # Files of version 0.1.0 name no class.
             batcher = {"class_name": "DynamicBatcher", "config": batcher}
         batcher = _from_plain(batcher, _BATCHERS, "a batcher")
-        return cls(layers, batcher, config["plan"])
+        return cls(layers, batcher, config["plan"], config.get("edge_weight"))

@@ -140,9 +140,7 @@ def _list(active: np.ndarray, colour, total: int) -> tuple[np.ndarray, np.ndarra
     if colour is None:
         place[active] = np.arange(len(active))
         return active, place
-    _, first, which = np.unique(
-        colour[active], return_index=True, return_inverse=True
-    )
+    _, first, which = np.unique(colour[active], return_index=True, return_inverse=True)
     # In the order of the nodes, so graphs stay together.
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)

@@ -1,9 +1,13 @@
 """The ways to carry out a sum over edges, and the plan that chooses among them."""
 
+from keras_bandgnn.primitives.auto import PlanChoice as PlanChoice
+from keras_bandgnn.primitives.auto import choose_plan as choose_plan
 from keras_bandgnn.primitives.banded import Banded as Banded
 from keras_bandgnn.primitives.base import Edges as Edges
 from keras_bandgnn.primitives.base import Primitive as Primitive
 from keras_bandgnn.primitives.block_sparse import BlockSparse as BlockSparse
+from keras_bandgnn.primitives.calibration import calibrate as calibrate
+from keras_bandgnn.primitives.cost import Hardware as Hardware
 from keras_bandgnn.primitives.dense import Dense as Dense
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
@@ -22,11 +26,15 @@ __all__ = [
     "Dense",
     "Edges",
     "Grouped",
+    "Hardware",
     "Plan",
+    "PlanChoice",
     "Primitive",
     "ReceptiveField",
     "Segment",
     "Supernode",
+    "calibrate",
+    "choose_plan",
     "is_prepared",
     "is_scheduled",
     "prepare",

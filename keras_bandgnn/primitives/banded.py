@@ -94,9 +94,7 @@ class Banded(Primitive):
         Returns:
             [G, N, P * H].
         """
-        return densify.banded_matmul(
-            prepared["blocks"], x, self.block_size, num_types
-        )
+        return densify.banded_matmul(prepared["blocks"], x, self.block_size, num_types)
 
     def cost(self, load: Load, hardware) -> float:
         """Making the blocks, three matmuls per block, and the product with the kernel.
@@ -107,7 +105,7 @@ class Banded(Primitive):
         rows = nodes * load.num_types
         entries = 3 * rows * size
         return (
-            hardware.matmul_seconds(3 * rows, size, load.width)
+            hardware.matmul_seconds(3 * rows, size, load.width, blocks=True)
             + hardware.write_seconds(entries / 8)
             + hardware.scatter_seconds(load.sizes[self.key()] / 8, 1)
             + hardware.matmul_seconds(rows, load.width, load.units)

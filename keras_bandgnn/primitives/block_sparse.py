@@ -274,7 +274,7 @@ class BlockSparse(Primitive):
         tiles, rows = load.sizes[key] * size, load.sizes[f"{key}.row"] * size
         return (
             hardware.gather_seconds(tiles, load.width)
-            + hardware.matmul_seconds(tiles, size, load.width)
+            + hardware.matmul_seconds(tiles, size, load.width, blocks=True)
             + hardware.scatter_seconds(tiles, load.width)
             + hardware.grouped_seconds(rows, load.width, load.units)
             + hardware.scatter_seconds(rows, load.units)

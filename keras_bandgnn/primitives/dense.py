@@ -196,7 +196,7 @@ class Dense(Primitive):
         rows = places * load.num_types
         return (
             hardware.gather_seconds(places, load.width)
-            + hardware.matmul_seconds(rows, self.max_nodes, load.width)
+            + hardware.matmul_seconds(rows, self.max_nodes, load.width, blocks=True)
             + hardware.gather_seconds(nodes, load.num_types * load.width)
             + hardware.write_seconds(rows * self.max_nodes / 8)
             + hardware.scatter_seconds(load.sizes[f"{self.key()}.edge"] / 8, 1)

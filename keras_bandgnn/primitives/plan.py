@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Edges, Primitive, transform
 from keras_bandgnn.primitives.block_sparse import BlockSparse
@@ -17,6 +18,7 @@ from keras_bandgnn.primitives.segment import Segment
 from keras_bandgnn.primitives.supernode import Supernode
 
 _PRIMITIVES = {
+    "active": ActiveBlocks,
     "banded": Banded,
     "block_sparse": BlockSparse,
     "dense": Dense,

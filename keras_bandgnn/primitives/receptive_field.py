@@ -8,7 +8,7 @@ from keras_bandgnn.checks import one_of, positive_int
 
 
 class ReceptiveField:
-    """A schedule for tasks that read few nodes: the others are updated while they count.
+    """A schedule for tasks that read few nodes: others are updated while they count.
 
     After the last of T steps only the read nodes count: the candidates and the slot of
     a `NodeSelector`, or the nodes that a feature marks. Before it their senders count
@@ -91,7 +91,7 @@ class ReceptiveField:
         return read
 
     def distances(self, graphs) -> np.ndarray:
-        """Edges from each node to the nearest read node, int16 [N]; T + 1 if further."""
+        """Edges from each node to the nearest read one, int16 [N]; T + 1 if further."""
         first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
         sender, receiver = graphs.senders + first, graphs.receivers + first
         far = self.steps + 1

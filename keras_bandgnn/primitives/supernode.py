@@ -196,7 +196,7 @@ class Supernode(Primitive):
             for side in ("in", "out")
         )
         return (
-            hardware.matmul_seconds(rows, nodes, load.width)
+            hardware.matmul_seconds(rows, nodes, load.width, blocks=True)
             + hardware.matmul_seconds(nodes, columns, load.units)
             + hardware.grouped_seconds(rows + columns, load.width, load.units)
             + hardware.scatter_seconds(rows, load.units)

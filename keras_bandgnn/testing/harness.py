@@ -38,3 +38,42 @@ def run_layer_test(layer, *inputs, mixed: bool = True):
         weights = {keras.backend.standardize_dtype(w.dtype) for w in reduced.weights}
         assert weights <= {"float32"}
     return output
+
+
+def gradients_of(task, batch) -> dict[str, np.ndarray]:
+    """Gradient of the task's loss for each trainable weight, by the weight's path.
+
+    Args:
+        task: A compiled task.
+        batch: (x, y, sample_weight).
+    """
+    x, y, weight = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+    variables = task.trainable_variables
+    backend = keras.backend.backend()
+    if backend == "jax":
+        import jax
+
+        fixed = [v.value for v in task.non_trainable_variables]
+
+        def loss(values, x, y, weight):
+            outputs, _ = task.stateless_call(values, fixed, x)
+            return task.compute_loss(x, y, outputs, weight)
+
+        values = [v.value for v in variables]
+        gradients = jax.jit(jax.grad(loss))(values, x, y, weight)
+    elif backend == "torch":
+        for variable in variables:
+            variable.value.grad = None
+        task.compute_loss(x, y, task(x), weight).backward()
+        gradients = [v.value.grad for v in variables]
+    else:
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            loss = task.compute_loss(x, y, task(x), weight)
+        found = tape.gradient(loss, [v.value for v in variables])
+        gradients = [tf.convert_to_tensor(g) for g in found]
+    return {
+        v.path: np.asarray(keras.ops.convert_to_numpy(g))
+        for v, g in zip(variables, gradients, strict=True)
+    }

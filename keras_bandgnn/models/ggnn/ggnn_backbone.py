@@ -10,8 +10,10 @@ from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.ggnn.blocks import update_blocks
 from keras_bandgnn.ops import remat as rematerialise
 from keras_bandgnn.primitives import ReceptiveField, is_scheduled, scheduled_steps
+from keras_bandgnn.primitives.active_blocks import has_blocks
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -117,6 +119,9 @@ class GGNNBackbone(Backbone):
         Under a plan with a schedule these are the states of the nodes that are read.
         """
         states = self.encoder(x["node"])
+        if has_blocks(x["plan"]):
+            layers = (self.message_passing, self.update)
+            return update_blocks(states, x["plan"], self.num_steps, *layers, training)
         if is_scheduled(x["plan"]):
             return self._scheduled(states, x["plan"], training)
         plan = self.message_passing.prepare(x["plan"], keras.ops.shape(states)[1])

@@ -28,7 +28,9 @@ def segment_max(data, ids, num_segments):
     """Largest rows of `data` by segment; empty segments are unspecified."""
     shape = (num_segments, *data.shape[1:])
     zeros = torch.zeros(shape, dtype=data.dtype, device=data.device)
-    return zeros.index_reduce(0, ids, data, "amax", include_self=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # It is "in beta".
+        return zeros.index_reduce(0, ids, data, "amax", include_self=False)
 
 
 def scatter_add(indices, values, shape):

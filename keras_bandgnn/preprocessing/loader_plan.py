@@ -1,0 +1,80 @@
+"""What a loader's plan asks of the graphs, and which plan it takes by itself."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.batcher import Batcher
+from keras_bandgnn.primitives.auto import auto_plan, choose_plan
+from keras_bandgnn.primitives.cost import Hardware
+from keras_bandgnn.primitives.plan import Plan
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
+
+
+def cheapest_plan(
+    parts: Sequence[FlatGraphs],
+    num_types: int,
+    batcher: Batcher,
+    width: int,
+    schedule: ReceptiveField | None,
+    num_hosts: int,
+) -> Plan:
+    """The plan of `plan="auto"`.
+
+    Args:
+        parts: The graphs.
+        num_types: P.
+        batcher: Says how large supergraphs are.
+        width: Channels of a state.
+        schedule: What the task allows, or None.
+        num_hosts: Hosts that train together.
+    """
+    hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
+    # Hosts that train together must agree, whatever each has measured.
+    if hardware is None or num_hosts > 1 or not any(map(len, parts)):
+        return auto_plan(num_types, schedule=schedule)
+    nodes = (batcher.budget or {}).get("node")
+    if nodes is None:
+        total = sum(int(part.node_ptr[-1]) for part in parts)
+        nodes = int(batcher.batch_size * total / sum(map(len, parts)))
+    facts = (parts, num_types, width, width, schedule, nodes, hardware)
+    return choose_plan(*facts).plan
+
+
+def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
+    """The graphs that a plan's filter lets pass, and how many it does not.
+
+    Raises:
+        ValueError: If no graph is left.
+    """
+    total = sum(map(len, parts))
+    if plan.filter:
+        kept = [np.flatnonzero(plan.keeps(part)) for part in parts]
+        parts = [part.take(ids) for part, ids in zip(parts, kept, strict=True)]
+    left = sum(map(len, parts))
+    if not left:
+        why = f", after the plan's filter {plan.filter} left out {total}"
+        raise ValueError(
+            f"Expected at least one graph. Received: none{why if total else ''}."
+        )
+    return list(parts), total - left
+
+
+def check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
+    """Raises a ValueError if an edge feature cannot be the factor of messages."""
+    if name is None:
+        return
+    if plan.schedule is not None:
+        raise ValueError(
+            "Expected a plan without a schedule for weighted edges. Received: "
+            f"edge_weight={name!r}, plan={plan}."
+        )
+    for part in parts:
+        if name not in part.edge or part.edge[name].ndim != 1:
+            found = {k: v.shape[1:] for k, v in part.edge.items()}
+            raise ValueError(
+                f"Expected the edge feature {name!r}, a number per edge. Received: "
+                f"edge features {found} (with the shape of an edge's entry)."
+            )

@@ -1,0 +1,118 @@
+"""`ActiveBlocks`: the blocks of `Banded` that one step of a schedule updates."""
+
+from collections.abc import Mapping
+
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops import densify
+from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.base import Primitive
+
+
+class ActiveBlocks(Primitive):
+    """`Banded` for the first A blocks of receivers; the senders are all K blocks.
+
+    Blocks lie in the order in which they stop to count, so each step takes a prefix of
+    the dense blocks, and no step copies any. `prepare_steps` makes its arrays; batches
+    have none.
+
+    Args:
+        block_size: S.
+
+    Example:
+    >>> ActiveBlocks(128)
+    ActiveBlocks('active:128')
+    """
+
+    def __init__(self, block_size: int):
+        self.block_size = block_size
+
+    def key(self) -> str:
+        """`"active:S"`."""
+        return f"active:{self.block_size}"
+
+    @classmethod
+    def from_key(cls, key: str) -> "ActiveBlocks":
+        """Builds the primitive that `key` names."""
+        return cls(int(key.split(":")[1]))
+
+    def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
+        """Cuts off what the step does not update, from row `num_nodes` = A * S on."""
+        count = num_nodes // self.block_size
+        return {
+            **arrays,
+            "blocks": arrays["blocks"][:, :count],
+            "degree": arrays["degree"][:, :num_nodes],
+        }
+
+    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+        """Sum of the weights of each receiver's edges per type, [G, A * S, P]."""
+        return prepared["degree"]
+
+    def typed_sum(self, prepared: dict, x, num_types: int):
+        """Sum of the senders' states per receiver and type.
+
+        Args:
+            prepared: What `prepare` returned.
+            x: [G, K * S, H], in the order of the blocks.
+            num_types: P.
+
+        Returns:
+            [G, A * S, P * H].
+        """
+        size = self.block_size
+        groups, rows, width = ops.shape(x)
+        x = ops.reshape(x, (groups, rows // size, size, width))
+        count = ops.shape(prepared["preceding"])[1]
+        ends = (prepared["preceding"], prepared["following"])
+        before, after = (kernels.batched_gather(x, ids) for ids in ends)
+        neighbours = (before, x[:, :count], after)
+        return densify.neighbours_matmul(prepared["blocks"], neighbours, num_types)
+
+
+def has_blocks(plan: Mapping) -> bool:
+    """Whether `x["plan"]` is one of a `ReceptiveField` with order="blocks"."""
+    return "blocks" in plan
+
+
+def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict]:
+    """Makes the dense blocks, once for all steps.
+
+    Args:
+        plan: `x["plan"]`.
+        steps: Its steps, see `scheduled_steps`.
+        num_types: P.
+        dtype: Compute dtype.
+
+    Returns:
+        For each step a plan of the first A blocks, for `primitives.prepare`.
+    """
+    key = next(key for key in plan if key.startswith("banded:"))
+    banded = Banded.from_key(key)
+    size, place = banded.block_size, plan["blocks"]["place"]
+    num_blocks = ops.shape(place)[1]
+    # A receiver's block moves, and the senders with it: their blocks stay the one
+    # before, the same or the one after, whatever their number is now.
+    block = plan[key]["receiver"] // size
+    shift = (kernels.batched_gather(place, block) - block) * size
+    moved = {name: plan[key][name] + shift for name in ("sender", "receiver")}
+    num_nodes = num_blocks * size
+    arrays = banded.prepare({**plan[key], **moved}, num_nodes, num_types, dtype)
+    whole = {
+        "blocks": arrays["blocks"],
+        "degree": banded.degree(arrays, num_nodes, num_types),
+    }
+    plans = []
+    for step in steps:
+        # Beyond the first and the last block the dense blocks are zero.
+        before = ops.maximum(step["block"] - 1, 0)
+        after = ops.minimum(step["block"] + 1, num_blocks - 1)
+        own = {
+            **whole,
+            "preceding": kernels.batched_gather(place, before),
+            "following": kernels.batched_gather(place, after),
+        }
+        rest = {name: values for name, values in step.items() if name != "block"}
+        plans.append({ActiveBlocks(size).key(): own, **rest})
+    return plans
