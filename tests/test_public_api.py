@@ -28,8 +28,9 @@ PUBLIC = {
     "keras_bandgnn.preprocessing": "BatcherChoice DynamicBatcher GraphLayer "
     "GraphLoader GraphPreprocessor ProgramEncoder RCMKCompile ReachabilityFilter "
     "StaticBatcher TargetNormalizer choose_batcher",
-    "keras_bandgnn.primitives": "Banded Edges Grouped Plan Primitive Segment "
-    "is_prepared prepare propagate",
+    "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "
+    "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
+    "is_prepared is_scheduled prepare propagate scheduled_steps",
     "keras_bandgnn.training": "LinearDecay RecompilationError RecompileGuard "
     "SaveProgress SelectionCrossentropy make_optimizer",
 }

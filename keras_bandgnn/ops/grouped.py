@@ -26,14 +26,15 @@ def grouped_matmul(rows, kinds, kernel):
     return ops.reshape(out, (-1, length, ops.shape(kernel)[2]))
 
 
-def gathered_grouped_matmul(x, arrays, kinds, kernel):
-    """`grouped_matmul` of rows that are read from `x`.
+def gathered_grouped_matmul(x, arrays, kinds, kernel, bias=None):
+    """`grouped_matmul` of rows that are read from `x`, plus their types' biases.
 
     Args:
         x: [G, M, H].
         arrays: What `complete_gather` returned.
         kinds: int32 [G, groups].
         kernel: [P, H, U].
+        bias: [P, U] or None.
 
     Returns:
         [G, L, U].
@@ -41,7 +42,8 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
     groups, size, width = ops.shape(x)
     alone = isinstance(groups, int) and groups == 1
     if not (alone and kernels.can_gather_while_multiplying(x)):
-        return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
+        out = grouped_matmul(gather_rows(arrays, x), kinds, kernel)
+        return out if bias is None else add_biases(out, kinds, bias)
     # The rows that are read are never held all at once.
     names = ("row", "column", "pointer")
     out = kernels.flat_gathered_grouped_matmul(
@@ -50,5 +52,25 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
         tuple(ops.reshape(arrays[f"back_{name}"], (-1,)) for name in names),
         ops.reshape(kinds, (-1,)),
         kernel,
+        bias,
     )
     return ops.reshape(out, (1, *ops.shape(out)))
+
+
+def add_biases(rows, kinds, bias, factor=None):
+    """Adds to each row the bias of its group's type.
+
+    Args:
+        rows: [G, L, U].
+        kinds: int32 [G, groups].
+        bias: [P, U].
+        factor: [G, L], how often; once if omitted.
+    """
+    groups, length, units = ops.shape(rows)
+    count = ops.shape(kinds)[1]
+    share = ops.expand_dims(kernels.gather(bias, kinds), 2)
+    if factor is not None:
+        factor = ops.reshape(factor, (groups, count, length // count, 1))
+        share = share * ops.cast(factor, share.dtype)
+    rows = ops.reshape(rows, (groups, count, length // count, units)) + share
+    return ops.reshape(rows, (groups, length, units))

@@ -194,20 +194,13 @@ class Grouped(Primitive):
         """Transformed rows [G, L, U]."""
         kinds = prepared["type"]
         if self.first == "transform":
-            rows = kernels.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
-        else:
-            rows = kernels.sparse_matmul(prepared["sum"], x)
-            rows = kernels.grouped_matmul(rows, kinds, kernel)
+            read = prepared["read"]
+            return kernels.gathered_grouped_matmul(x, read, kinds, kernel, bias)
+        rows = kernels.sparse_matmul(prepared["sum"], x)
+        rows = kernels.grouped_matmul(rows, kinds, kernel)
         if bias is None:
             return rows
-        groups, length, units = ops.shape(rows)
-        share = ops.expand_dims(kernels.gather(bias, kinds), 2)
-        if self.first == "aggregate":
-            degree = row_sums(prepared["sum"])
-            degree = ops.reshape(degree, (groups, ops.shape(kinds)[1], -1, 1))
-            share = share * ops.cast(degree, share.dtype)
-        rows = ops.reshape(rows, (groups, ops.shape(kinds)[1], -1, units)) + share
-        return ops.reshape(rows, (groups, length, units))
+        return kernels.add_biases(rows, kinds, bias, row_sums(prepared["sum"]))
 
     def apply(self, prepared: dict, x, kernel, bias=None):
         """Incoming messages of every node over the covered edges, [G, N, U]."""

@@ -221,7 +221,7 @@ def can_gather_while_multiplying(x) -> bool:
     return False
 
 
-def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
+def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel, bias):
     """Not used on this backend."""
     raise NotImplementedError
 

@@ -84,7 +84,9 @@ def _product(side, x):
             matrix = torch.sparse_csr_tensor(
                 pointer, column, entries, (num_rows, x.shape[0]), check_invariants=False
             )
-        return matrix @ x
+            # Written once: the operator @ fills and copies the result first.
+            out = x.new_empty(num_rows, x.shape[1])
+            return torch.addmm(out, matrix, x, beta=0, out=out)
     sent = gather(x, column)
     if weight is not None:
         sent = sent * weight[:, None].to(x.dtype)
@@ -148,7 +150,7 @@ def flat_grouped_matmul(rows, kinds, kernel):
     if rows.device.type == "cpu" and not torch.compiler.is_compiling():
         groups, size, width = rows.shape
         return _GroupedMatmul.apply(
-            rows.reshape(-1, width), None, (), kinds, kernel
+            rows.reshape(-1, width), None, (), kinds, kernel, None
         ).reshape(groups, size, -1)
     return torch.bmm(rows, gather(kernel, kinds))
 
@@ -159,8 +161,8 @@ def can_gather_while_multiplying(x) -> bool:
     return on_host and x.dtype == torch.float32
 
 
-def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of the rows `x[index]`, [L, U].
+def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel, bias):
+    """`flat_grouped_matmul` of the rows `x[index]`, plus biases, [L, U].
 
     Args:
         x: [M, H].
@@ -168,12 +170,13 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
         backward: Row ids, column ids and pointers of the transposed selection.
         kinds: [groups].
         kernel: [P, H, U].
+        bias: [P, U] or None.
     """
-    return _GroupedMatmul.apply(x, index, backward, kinds, kernel)
+    return _GroupedMatmul.apply(x, index, backward, kinds, kernel, bias)
 
 
 # Rows that are multiplied at a time: they stay in the cache.
-_CHUNK = 4096
+_CHUNK = 8192
 
 
 def _runs(kinds, size):
@@ -191,16 +194,19 @@ class _GroupedMatmul(torch.autograd.Function):
     """One product per run of groups of the same type, instead of one per group."""
 
     @staticmethod
-    def forward(ctx, x, index, back, kinds, kernel):
+    def forward(ctx, x, index, back, kinds, kernel, bias):
         length = x.shape[0] if index is None else index.shape[0]
         out = x.new_empty(length, kernel.shape[2])
         ctx.runs = list(_runs(kinds, length // kinds.shape[0]))
         room = x.new_empty(min(_CHUNK, length), x.shape[1])
         for kind, a, b in ctx.runs:
             rows = _rows(x, index, a, b, room)
-            torch.mm(rows, kernel[kind], out=out[a:b])
+            if bias is None:
+                torch.mm(rows, kernel[kind], out=out[a:b])
+            else:
+                torch.addmm(bias[kind], rows, kernel[kind], out=out[a:b])
         ctx.save_for_backward(x, index, kernel)
-        ctx.back = back
+        ctx.back, ctx.with_bias = back, bias is not None
         return out
 
     @staticmethod
@@ -210,13 +216,16 @@ class _GroupedMatmul(torch.autograd.Function):
         length = dy.shape[0]
         d_rows = x.new_empty(length, x.shape[1])
         d_kernel = torch.zeros_like(kernel)
+        d_bias = kernel.new_zeros(kernel.shape[0], kernel.shape[2])
         room = x.new_empty(min(_CHUNK, length), x.shape[1])
         for kind, a, b in ctx.runs:
+            if ctx.with_bias:
+                d_bias[kind] += dy[a:b].sum(dim=0)
             torch.mm(dy[a:b], kernel[kind].t(), out=d_rows[a:b])
             rows = _rows(x, index, a, b, room)
             d_kernel[kind].addmm_(rows.t(), dy[a:b])
         dx = d_rows if index is None else _product((*ctx.back, None), d_rows)
-        return dx, None, None, None, d_kernel
+        return dx, None, None, None, d_kernel, d_bias if ctx.with_bias else None
 
 
 def _rows(x, index, a, b, room):
@@ -292,9 +301,9 @@ class _GatedUpdate(torch.autograd.Function):
             torch.mul(g_n, own_n, out=g_r)
             torch.mul(g_n, r, out=g_own)
             switch = grads[:, width : 3 * width]
-            torch.ops.aten.sigmoid_backward.grad_input(
-                switch, piece[:, :two], grad_input=switch
-            )
+            gate = piece[:, :two]
+            # Times z (1 - z), in place: z g - z (z g).
+            switch.mul_(gate).addcmul_(switch, gate, value=-1)
             given, own = grads[:, : 3 * width], grads[:, width:]
             torch.mm(given, swapped.t(), out=d_messages[a:b])
             own_d.addmm_(own, own_kernel.t())
