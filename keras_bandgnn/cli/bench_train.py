@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["auto", "auto without schedule"],
         metavar="PLAN",
         help="auto, 'auto without schedule', 'schedule without merging', or primitives "
-        "such as grouped, segment, banded:128, banded:128,drop",
+        "such as segment, banded:128, banded:128,drop or grouped:128,schedule",
     )
     parser.add_argument(
         "--peers", nargs="*", default=_PEERS[:2], choices=_PEERS, metavar="PEER"
@@ -55,6 +55,9 @@ def make_plan(name: str, num_types: int, steps: int, selects: bool):
         return plan
     if name == "schedule without merging":
         return auto_plan(num_types, schedule=ReceptiveField(steps, merge=False))
+    base, comma, _ = name.partition(",schedule")
+    if comma:
+        return parse(base).replace(schedule=ReceptiveField(steps))
     return parse(name)
 
 
