@@ -9,7 +9,7 @@ class Peer:
     Args:
         kind: "RGCNConv", "FastRGCNConv", or "matmul per type": each type's edges are
             gathered, multiplied with the type's matrix and added to the receivers.
-        inputs: Node features to embed, name -> vocabulary.
+        inputs: Node features to embed, as for `NodeEncoder`.
         hidden: H.
         steps: T.
         num_types: P.
@@ -21,9 +21,11 @@ class Peer:
 
         torch.manual_seed(0)
         self.kind, self.steps = kind, steps
-        self.embeddings = torch.nn.ModuleDict(
-            {f"of_{k}": torch.nn.Embedding(v, hidden) for k, v in inputs.items()}
-        )
+        self.embeddings = torch.nn.ModuleDict()
+        for name, spec in inputs.items():
+            ((form, size),) = spec.items()
+            make = torch.nn.Embedding if form == "ids" else torch.nn.Linear
+            self.embeddings[f"of_{name}"] = make(size, hidden)
         self.gru = torch.nn.GRUCell(hidden, hidden)
         self.head = torch.nn.Linear(3 * hidden, 1)
         self.bias = torch.nn.Parameter(torch.zeros(num_types, hidden))
@@ -76,8 +78,11 @@ class Peer:
         degree = degree.reshape(count, types)
         states = 0
         for name, embedding in self.embeddings.items():
-            ids = batch[name.removeprefix("of_")].long()
-            rows = embedding(ids)
+            ids = batch[name.removeprefix("of_")]
+            if ids.is_floating_point():
+                states = states + embedding(ids)
+                continue
+            rows = embedding(ids.long())
             if ids.ndim == 2:
                 real = (ids > 0).float().unsqueeze(-1)
                 rows = (rows * real).sum(1) / real.sum(1).clamp(min=1)

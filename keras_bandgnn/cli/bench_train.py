@@ -171,8 +171,7 @@ class Theirs:
     def __init__(self, graphs, kind, inputs, options, groups):
         from keras_bandgnn.cli import bench_peers
 
-        sizes = {k: v["ids"] for k, v in inputs.items()}
-        arguments = (kind, sizes, options.hidden, options.steps, options.types)
+        arguments = (kind, inputs, options.hidden, options.steps, options.types)
         self.model = bench_peers.Peer(*arguments)
         self.graphs, self.groups = graphs, groups
         self.batches = iter(())

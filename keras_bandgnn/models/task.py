@@ -67,7 +67,12 @@ class Task(keras.Model):
             super().__setattr__(name, value)
 
     def loader(
-        self, graphs, shuffle: bool = False, seed: int = 0, adapt: bool = False
+        self,
+        graphs,
+        shuffle: bool = False,
+        seed: int = 0,
+        adapt: bool = False,
+        training: bool = True,
     ) -> GraphLoader:
         """Returns a loader of the task's batches, after checking the graphs.
 
@@ -76,6 +81,8 @@ class Task(keras.Model):
             shuffle: Whether each epoch has a new order.
             seed: Seed of the orders.
             adapt: Whether a batcher without a budget keeps the one estimated here.
+            training: Whether the batches must suit training, where dropout rules out
+                to compute equal states once (see `ReceptiveField`).
         """
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
             self.preprocessor = GraphPreprocessor()
@@ -88,10 +95,10 @@ class Task(keras.Model):
                 shuffle=shuffle,
                 seed=seed,
                 num_edge_types=self.backbone.num_edge_types,
-                schedule=self.receptive_field(training=adapt),
+                schedule=self.receptive_field(training),
                 width=self.backbone.hidden_dim,
             )
-        self._check_schedule(graphs.plan.schedule, training=adapt)
+        self._check_schedule(graphs.plan.schedule, training)
         if graphs.num_edge_types > self.backbone.num_edge_types:
             raise ValueError(
                 f"Expected edge types below {self.backbone.num_edge_types}, as the "
@@ -172,7 +179,7 @@ class Task(keras.Model):
             kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
         if _is_graphs(validation_data):
             validation_data = self._labelled(
-                self.loader(validation_data), "validation_data"
+                self.loader(validation_data, training=False), "validation_data"
             )
         kwargs["validation_data"] = on_this_backend(validation_data)
         if isinstance(x, GraphLoader):
@@ -182,7 +189,7 @@ class Task(keras.Model):
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
         if _is_graphs(x):
-            x = self._labelled(self.loader(x), "x")
+            x = self._labelled(self.loader(x, training=False), "x")
         return super().evaluate(on_this_backend(x), y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
@@ -196,7 +203,7 @@ class Task(keras.Model):
             return super().predict(x, *args, **kwargs)
         if isinstance(x, list | tuple) and not x:
             return []
-        loader = self.loader(x)
+        loader = self.loader(x, training=False)
         out: list = [None] * int(loader.starts[-1])
         for index in range(len(loader)):
             batch = loader.build(index, loader.epoch)[0]

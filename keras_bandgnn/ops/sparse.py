@@ -63,13 +63,15 @@ def complete_matrix(matrix, num_rows, num_columns):
         The matrix for `sparse_matmul`.
     """
     row, column = matrix["row"], matrix["column"]
-    matrix = {"pointer": _pointer(row, num_rows), **matrix}
+    if "pointer" not in matrix:
+        matrix = {**matrix, "pointer": _pointer(row, num_rows)}
     if "back_row" in matrix:
         return matrix
     if not kernels.USES_TRANSPOSE:
         # The shape alone is used.
         zeros = ops.zeros((ops.shape(row)[0], num_columns + 1), "int32")
         return {**matrix, "back_pointer": zeros}
+    matrix = dict(matrix)
     key = ops.where(row < num_rows, column, num_columns)
     order = ops.argsort(key, axis=1)
     by_column = ops.take_along_axis(key, order, axis=1)

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
-from keras_bandgnn.primitives.layout import transposed
+from keras_bandgnn.primitives.layout import pointer_of, transposed
 
 
 class Segment(Primitive):
@@ -92,7 +92,7 @@ class Segment(Primitive):
 
 
 # Arrays of a matrix that a plan may bring along.
-BACK = ("weight", "back_row", "back_column", "back_pointer", "back_weight")
+BACK = ("weight", "pointer", "back_row", "back_column", "back_pointer", "back_weight")
 
 
 def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -> dict:
@@ -109,6 +109,7 @@ def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -
     column = edges.sender if column is None else column
     back = transposed(row, column, shape, length, what)
     arrays = {f"back_{name}": back[name] for name in ("row", "column", "pointer")}
+    arrays["pointer"] = pointer_of(row, shape[0])
     if edges.weight is not None:
         arrays["back_weight"] = pad(edges.weight[back["order"]], length, 0, what)
     return arrays

@@ -155,9 +155,15 @@ def test_steps_found_per_batch_equal_those_kept(monkeypatch):
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_training_with_dropout_merges_nothing(dropout):
     task = selector(dropout=dropout)
-    training = task.loader(graphs_of(5), shuffle=True, adapt=True)
+    training = task.loader(graphs_of(5))
     assert training.plan.schedule == ReceptiveField(STEPS, merge=not dropout)
-    assert task.loader(graphs_of(5)).plan.schedule == ReceptiveField(STEPS)
+    other = task.loader(graphs_of(5), training=False)
+    assert other.plan.schedule == ReceptiveField(STEPS)
+    # A loader for predictions tells a task what it cannot be used for.
+    if dropout:
+        with pytest.raises(ValueError, match="merge=False"):
+            task.fit(other, verbose=0)
+    assert len(task.predict(training)) == len(graphs_of(5))
 
 
 def test_fit_takes_the_schedule_by_itself():
