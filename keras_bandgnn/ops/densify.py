@@ -84,7 +84,7 @@ def banded_matmul(tiles, x, size: int, num_types: int):
     (1, 8, 10)
     """
     groups, num_nodes, channels = ops.shape(x)
-    blocks = tiles.shape[1]
+    blocks = ops.shape(tiles)[1]
     x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
     x = ops.reshape(x, (groups, blocks + 2, size, channels))
     total = neighbours_matmul(tiles, (x[:, :-2], x[:, 1:-1], x[:, 2:]), num_types)
