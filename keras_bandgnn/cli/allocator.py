@@ -16,8 +16,6 @@ TUNED = {
             "glibc.malloc.arena_max=1",
         ]
     ),
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "0",
 }
 
 

@@ -42,19 +42,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     allocator.add_option(parser)
 
 
-def make_plan(name: str, num_types: int, steps: int, selects: bool):
+def make_plan(name: str, num_types: int, steps: int, selects: bool, nodes: int):
     """The plan that a name stands for."""
     from keras_bandgnn.cli.train import make_plan as parse
     from keras_bandgnn.primitives import ReceptiveField
     from keras_bandgnn.primitives.auto import auto_plan
 
-    plan = auto_plan(num_types)
-    if name == "auto":
-        return auto_plan(num_types, schedule=ReceptiveField(steps)) if selects else plan
-    if name == "auto without schedule":
-        return plan
-    if name == "schedule without merging":
-        return auto_plan(num_types, schedule=ReceptiveField(steps, merge=False))
+    if name == "auto without schedule" or (name == "auto" and not selects):
+        return auto_plan(num_types, nodes=nodes)
+    if name in ("auto", "schedule without merging"):
+        field = ReceptiveField(steps, merge=name == "auto")
+        return auto_plan(num_types, schedule=field, nodes=nodes)
     base, comma, _ = name.partition(",schedule")
     if comma:
         return parse(base).replace(schedule=ReceptiveField(steps))
@@ -79,7 +77,8 @@ class Ours:
         else:
             self.task = models.GraphRegressor(backbone)
         self.task.compile(optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
-        plan = make_plan(name, options.types, options.steps, selects)
+        facts = options.types, options.steps, selects, options.nodes
+        plan = make_plan(name, *facts)
         self.loader = GraphLoader(
             graphs,
             DynamicBatcher(budget={"node": options.nodes}, packing="best_fit"),

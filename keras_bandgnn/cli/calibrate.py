@@ -49,7 +49,12 @@ def run(options: argparse.Namespace) -> None:
 
 def show(hardware) -> None:
     """Prints the constants."""
-    from keras_bandgnn.primitives.cost import BLOCK_SIZES, PRODUCT_SIZES, WRITE_BYTES
+    from keras_bandgnn.primitives.cost import (
+        BLOCK_SIZES,
+        GROUP_SIZES,
+        PRODUCT_SIZES,
+        WRITE_BYTES,
+    )
 
     rows = [
         [f"product, inner {inner}, columns {columns}", rate / 1e9, "GFLOP/s"]
@@ -61,7 +66,10 @@ def show(hardware) -> None:
         for size, rate in zip(BLOCK_SIZES, hardware.blocks, strict=True)
     ]
     rows += [
-        ["kernels by group, width 64", hardware.grouped / 1e9, "GFLOP/s"],
+        [f"kernels by group of {size} rows", rate / 1e9, "GFLOP/s"]
+        for size, rate in zip(GROUP_SIZES, hardware.grouped, strict=True)
+    ]
+    rows += [
         ["sparse products", hardware.sparse / 1e9, "G entries * channels / s"],
         ["reading rows by index", hardware.gather / 1e9, "GB/s"],
         ["summing rows by index", hardware.scatter / 1e9, "GB/s"],

@@ -8,8 +8,6 @@ from keras import ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
-# Ids of a feature that are looked up in one go.
-_MOST_AT_ONCE = 65536
 _KINDS = ("ids", "characters", "features")
 
 
@@ -136,10 +134,8 @@ class NodeEncoder(keras.layers.Layer):
             return encoder(values)
         weight = ops.cast(values > 0, self.compute_dtype)
         count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1.0)
-        length = ops.shape(values)[1] * values.shape[-1]
-        if isinstance(length, int) and length <= _MOST_AT_ONCE:
-            return ops.sum(encoder(values) * weight[..., None], axis=2) / count
-        # Position by position: no large [G, N, K, H] temporary.
+        # Position by position: no large [G, N, K, H] temporary, which XLA on CPUs is
+        # slow to add up.
         total = 0
         for k in range(values.shape[-1]):
             total = total + encoder(values[..., k]) * weight[..., k : k + 1]

@@ -5,7 +5,6 @@ from keras_bandgnn.ops.batched import batched_segment_max as batched_segment_max
 from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.chosen import *  # noqa: F403
-from keras_bandgnn.ops.grouped import add_biases as add_biases
 from keras_bandgnn.ops.grouped import (
     gathered_grouped_matmul as gathered_grouped_matmul,
 )

@@ -14,7 +14,6 @@ _backend = importlib.import_module(
     f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
 )
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
-can_gather_while_multiplying = _backend.can_gather_while_multiplying
 flat_gather_rows = _backend.flat_gather_rows
 flat_gathered_grouped_matmul = _backend.flat_gathered_grouped_matmul
 flat_grouped_matmul = _backend.flat_grouped_matmul

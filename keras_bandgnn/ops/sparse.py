@@ -14,7 +14,8 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.ops.batched import batched_segment_sum, offset_ids
 
 
-def _half(x) -> bool:
+def is_half(x) -> bool:
+    """Whether a tensor has 16 bits per number."""
     return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
 
 
@@ -117,7 +118,7 @@ def sparse_matmul(matrix, x):
     Returns:
         [G, N, H], N the rows of the matrix.
     """
-    if _half(x):
+    if is_half(x):
         return ops.cast(sparse_matmul(matrix, ops.cast(x, "float32")), x.dtype)
     groups, size, width = ops.shape(x)
     num_rows = ops.shape(matrix["pointer"])[1] - 1
@@ -146,7 +147,7 @@ def gather_rows(arrays, x):
     Returns:
         [G, L, H].
     """
-    if _half(x):
+    if is_half(x):
         return ops.cast(gather_rows(arrays, ops.cast(x, "float32")), x.dtype)
     groups, size, width = ops.shape(x)
     length = ops.shape(arrays["index"])[1]

@@ -10,7 +10,9 @@ from keras_bandgnn.preprocessing.packing import ceil64, round_up_64
 # Graphs that the quantile rule packs to look at what supergraphs need.
 _SAMPLE = 8192
 _USUAL = 0.95
-_STEP_QUANTILES = (0.35, 0.5, 0.8, 0.95)
+_STEP_QUANTILES = (0.35, 0.5, 0.65, 0.8, 0.95)
+# Lists of steps are first packed with so much room, in proportion.
+_STEP_ROOM = 1.1
 _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
 
 
@@ -88,7 +90,13 @@ def _node_capacities(nodes: np.ndarray, batch_size: int, given: Mapping) -> list
 def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float]:
     """The budget with the missing resources, and nodes and edges per needed one."""
     options = [budget]
-    if "edge" not in budget:
+    steps = [name for name in sizes if "@" in name and name not in budget]
+    if "edge" not in budget and "node@0" in sizes:
+        # No array is as long as the edges: they must not be what limits.
+        mean = sizes["edge"].mean() / sizes["node"].mean()
+        usual = max(2 * mean * budget["node"], sizes["edge"].max())
+        options = [{**budget, "edge": int(round_up_64(int(usual)))}]
+    elif "edge" not in budget:
         fitting, packed = _packed(budget, sizes, pack)
         edges = {_at_quantile(sizes["edge"], fitting, packed, q) for q in _QUANTILES}
         options = [{**budget, "edge": edge} for edge in sorted(edges)]
@@ -112,7 +120,6 @@ def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float
             budget[name] = budget["edge"]
         else:
             budget[name] = _at_quantile(values, fitting, packed, _USUAL)
-    steps = [name for name in sizes if "@" in name and name not in budget]
     if steps:
         budget |= _of_steps(budget, steps, sizes, pack)
     return budget, padding
@@ -124,7 +131,11 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
     They are the arrays that are computed on: tight ones pad less, although
     supergraphs may then hold fewer graphs than nodes and edges allow.
     """
-    fitting, packed = _packed(budget, sizes, pack)
+    share = _STEP_ROOM * budget["node"] / sizes["node"].mean()
+    room = {
+        name: int(max(share * sizes[name].mean(), sizes[name].max())) for name in steps
+    }
+    fitting, packed = _packed({**budget, **room}, sizes, pack)
     total = sum(int(sizes[name][fitting].sum()) for name in steps)
     best = None
     for quantile in _STEP_QUANTILES:
@@ -132,9 +143,9 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
             name: _at_quantile(sizes[name], fitting, packed, quantile) for name in steps
         }
         needed = _packed({**budget, **found}, sizes, pack)[1]
-        room = len(needed) * sum(found.values()) / max(1, total)
-        if best is None or room < best[0]:
-            best = room, found
+        padded = len(needed) * sum(found.values()) / max(1, total)
+        if best is None or padded < best[0]:
+            best = padded, found
     return best[1]
 
 

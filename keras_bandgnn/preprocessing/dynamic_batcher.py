@@ -103,8 +103,15 @@ class DynamicBatcher(Batcher):
         capacity, order = self.capacity(names, budget), np.asarray(order)
         if self.packing == "sequential":
             return pack_sequential(table, order, capacity)
-        scored = sum(name in ("node", "edge") for name in names)
-        return pack_best_fit(table, order, capacity, self.window, scored)
+        steps = np.array(["@" in name for name in names])
+        weight = np.array([float(name in ("node", "edge")) for name in names])
+        if steps.any() and len(order):
+            # The lists of the steps are computed on; nodes measure whole graphs.
+            weight = np.where(steps, table[order].mean(axis=0), 0.0)
+            weight[names.index("node")] = weight.max()
+        return pack_best_fit(
+            table, order, capacity, self.window, weight, bool(steps.any())
+        )
 
     def get_config(self) -> dict:
         """Returns the constructor's arguments, with the adapted budget."""

@@ -32,13 +32,14 @@ def cheapest_plan(
         num_hosts: Hosts that train together.
     """
     hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
-    # Hosts that train together must agree, whatever each has measured.
-    if hardware is None or num_hosts > 1 or not any(map(len, parts)):
-        return auto_plan(num_types, schedule=schedule)
+    count = sum(map(len, parts))
     nodes = (batcher.budget or {}).get("node")
     if nodes is None:
         total = sum(int(part.node_ptr[-1]) for part in parts)
-        nodes = int(batcher.batch_size * total / sum(map(len, parts)))
+        nodes = int(batcher.batch_size * total / max(count, 1))
+    # Hosts that train together must agree, whatever each has measured.
+    if hardware is None or num_hosts > 1 or not count:
+        return auto_plan(num_types, schedule=schedule, nodes=nodes)
     facts = (parts, num_types, width, width, schedule, nodes, hardware)
     return choose_plan(*facts).plan
 

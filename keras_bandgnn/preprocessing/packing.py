@@ -4,8 +4,10 @@ import numpy as np
 
 # Best fit chooses the last graphs of a supergraph among so many.
 _CANDIDATES = 160
-# It begins to choose when about so many average graphs still fit.
+# It begins to choose when about so many average graphs still fit; earlier where many
+# resources have to be filled alike.
 _CHOSEN = 2.0
+_BALANCED = 10.0
 
 
 def ceil64(values: np.ndarray | float) -> np.ndarray:
@@ -54,32 +56,44 @@ def pack_best_fit(
     order: np.ndarray,
     capacity: np.ndarray,
     window: int,
-    scored: int,
+    weight: np.ndarray,
+    balanced: bool = False,
 ) -> list:
     """Fills supergraphs oldest first, but chooses the last graphs of each to fit.
 
     Graphs wait in a pool of `window`. A supergraph takes the oldest ones until two
     average graphs are missing, then the pair, among many of the pool, that leaves
-    the least room in all scored resources together. The oldest graph of the pool is
-    always taken, so none waits long.
+    the least room in all resources together. The oldest graph of the pool is always
+    taken, so none waits long.
 
     Args:
         sizes: int64 [n, R], resources of each graph; each fits the capacity.
         order: int [m], the graphs to pack.
         capacity: int64 [R].
         window: Graphs in the pool.
-        scored: The first so many resources should be filled.
+        weight: float [R], how much it counts that a resource is filled.
+        balanced: Whether to choose the last ten graphs, one by one, so that what is
+            left of the resources stays in proportion. All of many are filled then.
 
     Returns:
         List of int arrays, the graphs of each supergraph.
     """
     if not len(order):
         return []
-    value = (sizes[:, :scored] / np.maximum(capacity[:scored], 1)).sum(axis=1)
-    reserve = np.ceil(_CHOSEN * sizes[order].mean(axis=0)).astype(np.int64)
+    mean = sizes[order].mean(axis=0)
+    share = sizes * (weight / np.maximum(capacity, 1))
+    value = share.sum(axis=1)
+    chosen = _CHOSEN
+    if balanced:
+        room = (capacity / np.maximum(mean, 1)).min()
+        chosen = max(_CHOSEN, min(_BALANCED, room / 2))
+        # What is left beyond this is chosen in proportion.
+        aim = np.ceil(_CHOSEN * mean), 1 / np.maximum(capacity, 1), weight
+    reserve = np.ceil(chosen * mean).astype(np.int64)
     pool, following, out = order[:window], window, []
     while pool.size:
-        taken = _fill(sizes[pool], value[pool], capacity, reserve)
+        facts = sizes[pool], value[pool], capacity, reserve
+        taken = _fill(*facts, aim if balanced else None)
         out.append(pool[taken])
         added = order[following : following + out[-1].size]
         pool = np.concatenate([pool[~taken], added])
@@ -87,7 +101,7 @@ def pack_best_fit(
     return out
 
 
-def _fill(size, value, capacity, reserve) -> np.ndarray:
+def _fill(size, value, capacity, reserve, aim) -> np.ndarray:
     """Which graphs of the pool form the next supergraph, bool [w]."""
     taken = np.zeros(len(size), bool)
     taken[0] = True
@@ -113,7 +127,10 @@ def _fill(size, value, capacity, reserve) -> np.ndarray:
         if fitting.size > _CANDIDATES:
             places = np.linspace(0, fitting.size - 1, _CANDIDATES).astype(np.int64)
             fitting = fitting[places]
-        best = _best_pair(size[fitting], value[fitting], free)
+        if aim is not None and (free > aim[0]).all():
+            best = _most_even(size[fitting], free, *aim[1:])
+        else:
+            best = _best_pair(size[fitting], value[fitting], free)
         taken[fitting[best]] = True
         free = free - size[fitting[best]].sum(axis=0)
 
@@ -131,6 +148,13 @@ def _best_pair(size, value, free) -> list[int]:
     if score[first, second] < value[single]:
         return [single]
     return [first, second]
+
+
+def _most_even(size, free, scale, weight) -> list[int]:
+    """The graph that leaves the most equal shares of the resources."""
+    left = (free - size) * scale
+    middle = left @ weight / weight.sum()
+    return [int((((left - middle[:, None]) ** 2) @ weight).argmin())]
 
 
 def spread(supergraphs: list, count: int) -> list:

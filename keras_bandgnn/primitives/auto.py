@@ -10,7 +10,7 @@ import numpy as np
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.block_sparse import BlockSparse
-from keras_bandgnn.primitives.cost import Hardware
+from keras_bandgnn.primitives.cost import GROUP_SIZES, Hardware
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.estimate import Estimate, sampled
 from keras_bandgnn.primitives.grouped import Grouped
@@ -28,6 +28,7 @@ def auto_plan(
     num_edge_types: int,
     block_size: int = 128,
     schedule: ReceptiveField | None = None,
+    nodes: int = 8192,
 ) -> Plan:
     """Dense blocks on accelerators, lists of edges on CPUs; always lossless.
 
@@ -37,13 +38,27 @@ def auto_plan(
         num_edge_types: P.
         block_size: S of the banded plan.
         schedule: A `ReceptiveField`, which lists of edges follow.
+        nodes: Nodes of a supergraph.
     """
-    rest = Grouped() if num_edge_types > 1 else Segment()
+    rest = Segment()
+    if num_edge_types > 1:
+        rest = Grouped(_group_size(nodes // num_edge_types))
     if schedule is not None:
         return Plan(rest=rest, schedule=schedule)
     if kernels.has_accelerator():
         return Plan(Banded(block_size), rest=rest)
     return Plan(rest=rest)
+
+
+def _group_size(nodes: int) -> int:
+    """Rows of a group, for so many nodes per edge type.
+
+    Eager torch makes one product of all groups of a type: small ones waste least.
+    Elsewhere large ones are quicker, but each type pads one.
+    """
+    if keras.backend.backend() == "torch" and not kernels.has_accelerator():
+        return 16
+    return 256 if nodes >= 1024 else 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,8 +171,9 @@ def _candidates(num_types: int, schedule, num_edges: int) -> Iterator[Plan]:
         yield Plan()
         # With one type there is a row per node in any case.
         if num_types > 1:
-            yield Plan(rest=Grouped())
-            yield Plan(rest=Grouped(first="aggregate"))
+            for size in GROUP_SIZES:
+                yield Plan(rest=Grouped(size))
+                yield Plan(rest=Grouped(size, "aggregate"))
         if schedule is not None:
             return
     sizes = (128, 64, 256) if num_edges < _LARGE else (128,)

@@ -174,14 +174,13 @@ class Primitive:
         counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
         return ops.sum(counts, axis=-1)
 
-    def apply(self, prepared: dict, x, kernel, bias=None):
-        """Incoming messages of every node over the covered edges.
+    def apply(self, prepared: dict, x, kernel):
+        """Incoming messages, without biases, of every node over the covered edges.
 
         Args:
             prepared: What `prepare` returned.
             x: [G, M, H].
             kernel: [P, H, U].
-            bias: [P, U] or None.
 
         Returns:
             [G, N, U].
@@ -225,16 +224,6 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
         ops.reshape(ops.cast(values, "float32"), (-1,)),
         (ops.shape(receiver)[0], num_nodes, num_types),
     )
-
-
-def transform(sums, degree, kernel, bias=None):
-    """Typed sums [G, N, P * H] times the kernel, plus the biases by degree."""
-    num_types, width, units = kernel.shape
-    out = ops.matmul(sums, ops.reshape(kernel, (num_types * width, units)))
-    if bias is not None:
-        share = ops.matmul(degree, ops.cast(bias, "float32"))
-        out = out + ops.cast(share, out.dtype)
-    return out
 
 
 @dataclasses.dataclass(frozen=True)

@@ -199,14 +199,13 @@ class BlockSparse(Primitive):
         return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the tiles, [G, T, b, b], and the degrees of the rows of pairs.
+        """Makes the tiles, [G, T, b, b].
 
         Duplicate edges count as often as they occur. The counts are whole numbers,
         exact in bfloat16 up to 256.
         """
         size, tile = self.block_size, arrays["tile"]
         groups, count = ops.shape(arrays["block"])
-        rows = ops.shape(arrays["row_block"])[1]
         values = ops.reshape(arrays.get("weight", arrays["mask"]), (-1,))
         group, place = supergraph_ids(tile), arrays["receiver"] % size
         tiles = kernels.scatter_add(
@@ -214,30 +213,17 @@ class BlockSparse(Primitive):
             ops.cast(values, dtype),
             (groups, count, size, size),
         )
-        # Padded tiles have a row behind the last one.
-        row = ops.take_along_axis(arrays["row"], tile, axis=1)
-        degree = kernels.scatter_add(
-            _flat(group, row, place),
-            ops.cast(values, "float32"),
-            (groups, rows + 1, size),
-        )
         blocks = -(-num_nodes // size)
         read = kernels.complete_gather({"index": arrays["block"]}, blocks)
-        return {
-            "tiles": tiles,
-            "degree": degree[:, :rows],
-            "read": read,
-            **arrays,
-        }
+        return {"tiles": tiles, "read": read, **arrays}
 
-    def apply(self, prepared: dict, x, kernel, bias=None):
+    def apply(self, prepared: dict, x, kernel):
         """Incoming messages of every node over the covered edges, [G, N, U].
 
         Args:
             prepared: What `prepare` returned.
             x: [G, N, H].
             kernel: [P, H, U].
-            bias: [P, U] or None.
         """
         size, tiles = self.block_size, prepared["tiles"]
         groups, num_nodes, width = ops.shape(x)
@@ -256,11 +242,6 @@ class BlockSparse(Primitive):
         kinds = prepared["row_type"]
         total = ops.reshape(total, (groups, rows * size, width))
         total = kernels.grouped_matmul(total, kinds, kernel)
-        total = ops.reshape(total, (groups, rows, size, units))
-        if bias is not None:
-            share = ops.expand_dims(kernels.gather(bias, kinds), 2)
-            degree = ops.expand_dims(prepared["degree"], 3)
-            total = total + ops.cast(degree * ops.cast(share, "float32"), total.dtype)
         total = ops.reshape(total, (groups, rows, size * units))
         total = kernels.batched_segment_sum(total, prepared["row_block"], blocks)
         return ops.reshape(total, (groups, blocks * size, units))[:, :num_nodes]
@@ -276,7 +257,7 @@ class BlockSparse(Primitive):
             hardware.gather_seconds(tiles, load.width)
             + hardware.matmul_seconds(tiles, size, load.width, blocks=True)
             + hardware.scatter_seconds(tiles, load.width)
-            + hardware.grouped_seconds(rows, load.width, load.units)
+            + hardware.grouped_seconds(rows, load.width, load.units, size)
             + hardware.scatter_seconds(rows, load.units)
             + hardware.write_seconds(tiles * size / 8)
             + hardware.scatter_seconds(load.sizes[f"{key}.edge"] / 8, 1)

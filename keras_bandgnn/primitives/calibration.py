@@ -13,6 +13,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.primitives.cost import (
     BLOCK_SIZES,
+    GROUP_SIZES,
     PRODUCT_SIZES,
     WRITE_BYTES,
     Hardware,
@@ -22,7 +23,7 @@ from keras_bandgnn.primitives.machine import device, machine
 
 _WIDTH = 64
 _TYPES = 8
-_GROUP = 64
+_FILLED = 64
 _CHAIN = 16
 _LEAST_ROUNDS = 3
 # Rows of a typical supergraph; accelerators need more to be busy.
@@ -89,7 +90,7 @@ def calibrate(
             for first in range(0, size**2, size)
         ),
         blocks=tuple(rates["blocks"]),
-        grouped=rates["grouped"][0],
+        grouped=tuple(rates["grouped"]),
         gather=rates["gather"][0],
         scatter=rates["scatter"][0],
         sparse=sparse.amount / max(taken - writing, taken / 2),
@@ -148,8 +149,9 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
         leaves, blocks = (states(count, size, _WIDTH),), (states(count, size, size),)
         yield _Trial("blocks", 4 * rows * size * _WIDTH, _block_product, leaves, blocks)
     leaves = (states(1, rows, _WIDTH), states(_TYPES, _WIDTH, _WIDTH))
-    kinds = (ids(_TYPES, rows // _GROUP),)
-    yield _Trial("grouped", 6 * rows * _WIDTH**2, _grouped_product, leaves, kinds)
+    for size in GROUP_SIZES:
+        kinds = (ids(_TYPES, rows // size),)
+        yield _Trial("grouped", 6 * rows * _WIDTH**2, _grouped_product, leaves, kinds)
     # About as many rows are read and summed as a sparse graph has edges.
     count = 2 * rows
     moved = count * _WIDTH * itemsize
@@ -167,12 +169,12 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
     leaves = (states(1, rows, _WIDTH),)
     yield _Trial("sparse", entries * _WIDTH, _sparse_product, leaves, (matrix,))
     for size in WRITE_BYTES:
-        place = ops.arange(_GROUP, dtype="int32")
+        place = ops.arange(_FILLED, dtype="int32")
 
         def fill(values, place, length=size // itemsize):
             return kernels.scatter_add((place,), values, (length,))
 
-        yield _Trial("write", size, fill, (states(_GROUP),), (place,))
+        yield _Trial("write", size, fill, (states(_FILLED),), (place,))
 
 
 def _chain(x, weight):

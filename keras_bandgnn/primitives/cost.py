@@ -14,10 +14,11 @@ import numpy as np
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.primitives.machine import device, machine
 
-VERSION = 1
+VERSION = 2
 # Sizes at which constants are given; in between, logarithms are interpolated.
 PRODUCT_SIZES = (16, 64, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+GROUP_SIZES = (16, 64, 256)
 WRITE_BYTES = (2**22, 2**26)
 # Memory moves in lines: a row of one number costs as much as one of 16.
 _LINE = 64
@@ -32,7 +33,8 @@ class Hardware:
             `PRODUCT_SIZES` of inner (outer tuple) and of columns (inner tuples).
         blocks: FLOP/s of batched products of dense blocks, which have no gradient,
             at `BLOCK_SIZES` of the columns of a block.
-        grouped: FLOP/s of rows of width 64 times the kernels of their groups.
+        grouped: FLOP/s of rows of width 64 times the kernels of their groups, at
+            `GROUP_SIZES` of the rows of a group.
         gather: Bytes/s of rows that are read by index.
         scatter: Bytes/s of rows that are summed by index.
         sparse: Entries times channels per second of sparse products.
@@ -50,7 +52,7 @@ class Hardware:
 
     matmul: tuple[tuple[float, ...], ...]
     blocks: tuple[float, ...]
-    grouped: float
+    grouped: tuple[float, ...]
     gather: float
     scatter: float
     sparse: float
@@ -83,11 +85,14 @@ class Hardware:
             return 2 * (flops / rate + self.launch)
         return 3 * (flops / self.matmul_flops(inner, columns) + self.launch)
 
-    def grouped_seconds(self, rows: float, width: int, units: int) -> float:
+    def grouped_seconds(
+        self, rows: float, width: int, units: int, group_size: int
+    ) -> float:
         """Products of groups of rows with the kernel [width, units] of each group."""
         rate = self.matmul_flops(width, units) / self.matmul_flops(64, 64)
+        rate *= _between(GROUP_SIZES, self.grouped, group_size)
         flops = 2 * rows * width * units
-        return 3 * (flops / (self.grouped * rate) + self.launch)
+        return 3 * (flops / rate + self.launch)
 
     def gather_seconds(self, rows: float, width: float) -> float:
         """Reading rows by index; the gradient sums them."""
@@ -201,6 +206,7 @@ class Hardware:
         shapes = {
             "matmul": (len(PRODUCT_SIZES),) * 2,
             "blocks": (len(BLOCK_SIZES),),
+            "grouped": (len(GROUP_SIZES),),
             "write": (len(WRITE_BYTES),),
         }
         for name, value in values.items():
@@ -236,7 +242,7 @@ _DEFAULTS = {
     "cpu": {
         "matmul": ((2e10, 4e10, 5e10), (4e10, 9e10, 1.1e11), (6e10, 1.2e11, 1.35e11)),
         "blocks": (1.2e10, 2.5e10, 5e10, 8e10, 1e11),
-        "grouped": 6e10,
+        "grouped": (2e10, 5e10, 6e10),
         "gather": 3e9,
         "scatter": 1e9,
         "sparse": 2e9,
@@ -246,7 +252,7 @@ _DEFAULTS = {
     "gpu": {
         "matmul": ((2e12, 5e12, 8e12), (5e12, 2e13, 3e13), (8e12, 3e13, 5e13)),
         "blocks": (5e11, 2e12, 6e12, 2.5e13, 3e13),
-        "grouped": 6e12,
+        "grouped": (1.5e12, 6e12, 1.5e13),
         "gather": 4e11,
         "scatter": 2e11,
         "sparse": 2e10,
@@ -258,7 +264,7 @@ _DEFAULTS = {
     "tpu": {
         "matmul": ((1e12, 3e12, 6e12), (4e12, 1.5e13, 3e13), (8e12, 3e13, 6e13)),
         "blocks": (3e11, 1.2e12, 6e12, 4e13, 5e13),
-        "grouped": 5e12,
+        "grouped": (5e11, 2e12, 1e13),
         "gather": 2e10,
         "scatter": 1e10,
         "sparse": 2e9,
@@ -268,6 +274,6 @@ _DEFAULTS = {
 }
 _CPU = {
     "jax": {"sparse": 2.8e9, "launch": 3e-6},
-    "torch": {"sparse": 1.8e9},
+    "torch": {"sparse": 1.8e9, "grouped": (6e10, 6e10, 6e10)},
     "tensorflow": {"sparse": 1.2e9, "launch": 5e-6},
 }

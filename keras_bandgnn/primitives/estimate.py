@@ -190,9 +190,9 @@ class _Meter:
         self._count(times * 2 * rows * inner * columns, times * numbers)
         return self.hardware.matmul_seconds(rows, inner, columns, blocks)
 
-    def grouped_seconds(self, rows, width, units):
+    def grouped_seconds(self, rows, width, units, group_size):
         self._count(6 * rows * width * units, 3 * rows * (width + units))
-        return self.hardware.grouped_seconds(rows, width, units)
+        return self.hardware.grouped_seconds(rows, width, units, group_size)
 
     def gather_seconds(self, rows, width):
         # Read and written, forward and backward.

@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
+from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
 from keras_bandgnn.primitives.layout import transposed
 from keras_bandgnn.primitives.segment import BACK, back_arrays, largest, row_sums
 
@@ -103,7 +103,8 @@ class Grouped(Primitive):
         """Node and type of the groups of rows, and the row of each edge.
 
         `node` int32 [groups, R] (senders, or receivers for "aggregate"), `type` int32
-        [groups]; of the edges `row` and the other end, `receiver` or `sender`.
+        [groups]; of the edges `row` and the other end, `receiver` or `sender`. With
+        `edges.transpose` also the transposes and `degree` float32 [N, P].
         """
         size, key = self.group_size, self.key()
         groups = self.num_groups(budget[f"{key}.row"], edges.num_types)
@@ -153,13 +154,19 @@ class Grouped(Primitive):
             arrays |= back_arrays(row, edges, (rows, edges.senders), length, key)
         read = transposed(place, own, (rows, nodes), rows, f"{key}.row")
         names = ("row", "column", "pointer")
-        return arrays | {f"node_{name}": read[name] for name in names}
+        arrays |= {f"node_{name}": read[name] for name in names}
+        pair = edges.receiver * edges.num_types + edges.type
+        size = edges.num_nodes * edges.num_types
+        degree = np.bincount(pair, edges.weight, minlength=size)
+        arrays["degree"] = degree.astype(np.float32).reshape(-1, edges.num_types)
+        return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """The matrix of the edges, and that of the rows of each node."""
         groups, count, size = ops.shape(arrays["node"])
         node = ops.reshape(arrays["node"], (groups, count * size))
         back = {name: arrays[name] for name in BACK if name in arrays}
+        given = {name: arrays[name] for name in ("type", "degree") if name in arrays}
         names = ("row", "column", "pointer")
         if self.first == "transform":
             matrix = {"row": arrays["receiver"], "column": arrays["row"], **back}
@@ -170,7 +177,7 @@ class Grouped(Primitive):
             else:
                 num_senders = num_nodes
             return {
-                "type": arrays["type"],
+                **given,
                 "sum": kernels.complete_matrix(matrix, num_nodes, count * size),
                 "read": kernels.complete_gather(read, num_senders),
             }
@@ -185,28 +192,38 @@ class Grouped(Primitive):
             by_node = ops.take_along_axis(node, order, axis=1)
             out = {"row": by_node, "column": ops.cast(order, "int32")}
         return {
-            "type": arrays["type"],
+            **given,
             "sum": kernels.complete_matrix(matrix, count * size, num_senders),
             "out": kernels.complete_matrix(out, num_nodes, count * size),
         }
 
-    def _rows(self, prepared: dict, x, kernel, bias):
-        """Transformed rows [G, L, U]."""
-        kinds = prepared["type"]
+    def apply(self, prepared: dict, x, kernel):
+        """Incoming messages of every node over the covered edges, [G, N, U]."""
+        kinds, matrix = prepared["type"], prepared["sum"]
         if self.first == "transform":
             read = prepared["read"]
-            return kernels.gathered_grouped_matmul(x, read, kinds, kernel, bias)
-        rows = kernels.sparse_matmul(prepared["sum"], x)
+            rows = kernels.gathered_grouped_matmul(x, read, kinds, kernel)
+            return kernels.sparse_matmul(matrix, rows)
+        rows = kernels.sparse_matmul(matrix, x)
         rows = kernels.grouped_matmul(rows, kinds, kernel)
-        if bias is None:
-            return rows
-        return kernels.add_biases(rows, kinds, bias, row_sums(prepared["sum"]))
+        return kernels.sparse_matmul(prepared["out"], rows)
 
-    def apply(self, prepared: dict, x, kernel, bias=None):
-        """Incoming messages of every node over the covered edges, [G, N, U]."""
-        rows = self._rows(prepared, x, kernel, bias)
-        last = prepared["sum" if self.first == "transform" else "out"]
-        return kernels.sparse_matmul(last, rows)
+    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+        """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
+        if "degree" in prepared:
+            return prepared["degree"]
+        kinds, matrix = prepared["type"], prepared["sum"]
+        if self.first == "transform":
+            receiver, row = matrix["row"], matrix["column"]
+            ones = ops.ones(ops.shape(row), "float32")
+            values = matrix.get("weight", ones)
+        else:
+            receiver, row = prepared["out"]["row"], prepared["out"]["column"]
+            values = ops.take_along_axis(row_sums(matrix), row, axis=1)
+        kind = ops.take_along_axis(kinds, row // self.group_size, axis=1)
+        # Padding belongs to a node behind the last one.
+        arrays = {"receiver": receiver, "type": kind}
+        return per_receiver(arrays, values, num_nodes + 1, num_types)[:, :num_nodes]
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
         """Edges per receiver, [G, N]."""
@@ -219,8 +236,12 @@ class Grouped(Primitive):
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
-        matrix = prepared["sum"]
-        rows = self._rows(prepared, x, kernel, bias)
+        matrix, kinds = prepared["sum"], prepared["type"]
+        read = prepared["read"]
+        rows = kernels.gathered_grouped_matmul(x, read, kinds, kernel)
+        if bias is not None:
+            share = ops.repeat(kernels.gather(bias, kinds), self.group_size, axis=1)
+            rows = rows + share
         messages = kernels.batched_gather(rows, matrix["column"])
         num_nodes = ops.shape(matrix["pointer"])[1] - 1
         return largest(matrix, messages, matrix["row"], num_nodes)
@@ -229,7 +250,8 @@ class Grouped(Primitive):
         """A gather, a grouped product and a sparse product."""
         key = self.key()
         rows = load.sizes[f"{key}.row"] + load.num_types * self.group_size / 2
-        seconds = hardware.grouped_seconds(rows, load.width, load.units)
+        size = self.group_size
+        seconds = hardware.grouped_seconds(rows, load.width, load.units, size)
         if self.first == "transform":
             return (
                 seconds

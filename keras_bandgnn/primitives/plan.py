@@ -9,7 +9,7 @@ from keras import ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import Edges, Primitive, transform
+from keras_bandgnn.primitives.base import Edges, Primitive
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.grouped import Grouped
@@ -279,10 +279,10 @@ def prepare(
         prepared["count"] = sum(
             p.count(parts[key], num_nodes, num_types) for key, p in primitives.items()
         )
-    linear = {key: p for key, p in primitives.items() if not p.transforms}
-    if use_bias and linear and reduce != "max":
+    if use_bias and reduce != "max":
+        # As many numbers as nodes have types, instead of a bias per message.
         prepared["degree"] = sum(
-            p.degree(parts[key], num_nodes, num_types) for key, p in linear.items()
+            p.degree(parts[key], num_nodes, num_types) for key, p in primitives.items()
         )
     return prepared
 
@@ -340,14 +340,18 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
     for key, primitive in parts.items():
         arrays = prepared["parts"][key]
         if primitive.transforms:
-            part = primitive.apply(arrays, x, kernel, bias)
+            part = primitive.apply(arrays, x, kernel)
             total = part if total is None else total + part
         else:
             part = primitive.typed_sum(arrays, x, num_types)
             sums = part if sums is None else sums + part
     if sums is not None:
-        part = transform(sums, prepared.get("degree"), kernel, bias)
+        width, units = kernel.shape[1:]
+        part = ops.matmul(sums, ops.reshape(kernel, (num_types * width, units)))
         total = part if total is None else total + part
+    if bias is not None:
+        share = ops.matmul(prepared["degree"], ops.cast(bias, "float32"))
+        total = total + ops.cast(share, total.dtype)
     if reduce == "mean":
         count = ops.expand_dims(ops.maximum(prepared["count"], 1.0), -1)
         total = total / ops.cast(count, total.dtype)

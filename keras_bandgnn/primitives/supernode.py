@@ -133,7 +133,7 @@ class Supernode(Primitive):
         return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the dense rows [G, L, N] and columns [G, N, L], and the rows' degrees.
+        """Makes the dense rows [G, L, N] and columns [G, N, L].
 
         Duplicate edges count as often as they occur. The counts are whole numbers,
         exact in bfloat16 up to 256.
@@ -159,29 +159,22 @@ class Supernode(Primitive):
                 ops.cast(out_value, dtype),
                 (groups, num_nodes, num_columns),
             ),
-            "degree": _scatter((group, row), in_value, (groups, num_rows)),
             **arrays,
         }
 
-    def apply(self, prepared: dict, x, kernel, bias=None):
+    def apply(self, prepared: dict, x, kernel):
         """Incoming messages of every node over the covered edges, [G, N, U].
 
         Args:
             prepared: What `prepare` returned.
             x: [G, N, H].
             kernel: [P, H, U].
-            bias: [P, U] or None.
         """
         num_nodes = ops.shape(x)[1]
         into = ops.matmul(prepared["rows"], x)
         into = kernels.grouped_matmul(into, prepared["in_type"], kernel)
         out = kernels.batched_gather(x, prepared["out_node"])
         out = kernels.grouped_matmul(out, prepared["out_type"], kernel)
-        if bias is not None:
-            degree = ops.expand_dims(prepared["degree"], 2)
-            share = ops.cast(_bias_rows(bias, prepared["in_type"]), "float32")
-            into = into + ops.cast(degree * share, into.dtype)
-            out = out + _bias_rows(bias, prepared["out_type"])
         total = kernels.batched_segment_sum(into, prepared["in_node"], num_nodes)
         return total + ops.matmul(prepared["columns"], out)
 
@@ -198,7 +191,7 @@ class Supernode(Primitive):
         return (
             hardware.matmul_seconds(rows, nodes, load.width, blocks=True)
             + hardware.matmul_seconds(nodes, columns, load.units)
-            + hardware.grouped_seconds(rows + columns, load.width, load.units)
+            + hardware.grouped_seconds(rows + columns, load.width, load.units, _GROUP)
             + hardware.scatter_seconds(rows, load.units)
             + hardware.gather_seconds(columns, load.width)
             + hardware.write_seconds((rows + columns) * nodes / 8)
@@ -242,8 +235,3 @@ def _grouped(edges: Edges, node: np.ndarray, capacity: int, what: str, fill: int
 def _scatter(indices, values, shape):
     indices = tuple(ops.reshape(index, (-1,)) for index in indices)
     return kernels.scatter_add(indices, ops.reshape(values, (-1,)), shape)
-
-
-def _bias_rows(bias, kinds):
-    """Bias of each row, [G, L, U]."""
-    return ops.repeat(kernels.gather(bias, kinds), _GROUP, axis=1)

@@ -60,6 +60,7 @@ def test_bench_propagate_reads_a_matrix(tmp_path, capsys):
 
 def test_the_allocator_restarts_the_command_once(monkeypatch):
     started = []
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setattr("os.execve", lambda *given: started.append(given))
     allocator.apply("tuned")

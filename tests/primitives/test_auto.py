@@ -1,5 +1,6 @@
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 
@@ -48,7 +49,8 @@ def cheap(**rates):
         "matmul": ((1e6,) * 3,) * 3,
         "blocks": (1e6,) * 5,
         "write": (1e6,) * 2,
-        **dict.fromkeys(("grouped", "gather", "scatter", "sparse"), 1e6),
+        **dict.fromkeys(("gather", "scatter", "sparse"), 1e6),
+        "grouped": (1e6,) * 3,
         "launch": 1e-9,
     }
     return Hardware(**slow | rates)
@@ -61,7 +63,7 @@ def test_default_constants_of_cpus_choose_lists_of_edges():
         assert choose_plan(graphs, 1, hardware=hardware).plan == Plan()
         graphs = [molecules(num_types=4)]
         plan = choose_plan(graphs, 4, hardware=hardware).plan
-        assert plan == Plan(rest=Grouped())
+        assert isinstance(plan.rest, Grouped) and plan.rest.first == "transform"
 
 
 def test_sparse_products_for_free_give_segment():
@@ -70,15 +72,18 @@ def test_sparse_products_for_free_give_segment():
 
 
 def test_grouped_products_for_free_give_grouped():
-    hardware = cheap(grouped=1e15, gather=1e15, write=(1e15, 1e15))
-    assert choose_plan([molecules()], 4, hardware=hardware).plan == (
-        Plan(rest=Grouped())
-    )
+    hardware = cheap(grouped=(1e15,) * 3, gather=1e15, write=(1e15, 1e15))
+    plan = choose_plan([molecules()], 4, hardware=hardware).plan
+    # Rows of larger groups are padded, and gathered too.
+    assert plan == Plan(rest=Grouped(16))
     # With rows that are dear to read, those that are summed first.
-    hardware = cheap(grouped=1e15, sparse=1e15, write=(1e15, 1e15))
-    assert choose_plan([molecules()], 4, hardware=hardware).plan == (
-        Plan(rest=Grouped(first="aggregate"))
-    )
+    hardware = cheap(grouped=(1e15,) * 3, sparse=1e15, write=(1e15, 1e15))
+    plan = choose_plan([molecules()], 4, hardware=hardware).plan
+    assert plan.rest.first == "aggregate"
+    # Products of small groups may be slow.
+    hardware = cheap(grouped=(1e3, 1e3, 1e15), gather=1e15, write=(1e15, 1e15))
+    plan = choose_plan([molecules()], 4, hardware=hardware).plan
+    assert plan == Plan(rest=Grouped(256))
 
 
 def test_dense_products_for_free_give_a_primitive_of_blocks():
@@ -104,7 +109,7 @@ def test_hubs_give_supernodes():
         matmul=((1e15,) * 3,) * 3,
         blocks=(1e15,) * 5,
         write=(1e15, 1e15),
-        grouped=1e15,
+        grouped=(1e15,) * 3,
     )
     plan = choose_plan([FlatGraphs.from_graphs(hubs)], 1, hardware=hardware).plan
     assert plan.keys[0] == "supernode:64"
@@ -120,7 +125,7 @@ def test_full_tiles_give_tiles():
         blocks=(1e9,) * 5,
         gather=1e12,
         scatter=1e12,
-        grouped=1e12,
+        grouped=(1e12,) * 3,
         write=(1e12, 1e12),
     )
     choice = choose_plan([graphs], 1, hardware=hardware)
@@ -132,7 +137,7 @@ def test_schedule_compares_what_can_follow_it():
     compact = choose_plan([molecules()], 4, schedule=ReceptiveField(3), hardware=CPU)
     assert compact.plan.schedule == ReceptiveField(3)
     assert all(p.bipartite for row in compact.table for p in row["plan"].primitives)
-    assert len(compact.table) == 3
+    assert len(compact.table) == 1 + 2 * 3
     whole = choose_plan([molecules()], 4, hardware=CPU)
     # Far from the candidates nothing is computed.
     flops = {row["plan"].keys: row["flops"] for row in whole.table}
@@ -187,7 +192,7 @@ def test_choice_says_which_constants_it_used(tmp_path, monkeypatch):
     graphs = [molecules(5)]
     text = str(choose_plan(graphs, 4))
     assert "default constants" in text and "run `bandgnn calibrate`" in text
-    assert "ms/step" in text and "Plan(rest='grouped')" in text
+    assert "ms/step" in text and "Plan(rest='grouped:16')" in text
     dataclasses.replace(CPU, date="2026-01-02", name="toy").save()
     assert "calibrated on 2026-01-02 (toy)" in str(choose_plan(graphs, 4))
 
@@ -224,8 +229,11 @@ def test_one_large_graph_has_few_plans(monkeypatch):
 
 def test_auto_plan_needs_no_graphs(monkeypatch):
     monkeypatch.setattr(auto_module.kernels, "has_accelerator", lambda: False)
+    torch = keras.backend.backend() == "torch"
     assert auto_plan(1) == Plan(rest=Segment())
-    assert auto_plan(3) == Plan(rest=Grouped())
+    assert auto_plan(3) == Plan(rest=Grouped(16 if torch else 256))
+    assert auto_plan(30) == Plan(rest=Grouped(16 if torch else 64))
+    assert auto_plan(30, nodes=40_000) == Plan(rest=Grouped(16 if torch else 256))
     monkeypatch.setattr(auto_module.kernels, "has_accelerator", lambda: True)
     assert auto_plan(1, 64) == Plan(Banded(64))
-    assert auto_plan(3) == Plan(Banded(128), rest=Grouped())
+    assert auto_plan(3) == Plan(Banded(128), rest=Grouped(256))

@@ -25,7 +25,8 @@ def toy(**changes):
         "matmul": ((1.0,) * 3,) * 3,
         "blocks": (1.0,) * 5,
         "write": (1.0,) * 2,
-        **dict.fromkeys(("grouped", "gather", "scatter", "sparse"), 1.0),
+        **dict.fromkeys(("gather", "scatter", "sparse"), 1.0),
+        "grouped": (1.0,) * 3,
         "launch": 1e-30,
     }
     return Hardware(**ones | changes)
@@ -38,7 +39,7 @@ def test_seconds_are_work_over_rates():
     assert hardware.matmul_seconds(5, 16, 7, blocks=True) == pytest.approx(
         4 * 5 * 16 * 7
     )
-    assert hardware.grouped_seconds(5, 64, 7) == pytest.approx(6 * 5 * 64 * 7)
+    assert hardware.grouped_seconds(5, 64, 7, 64) == pytest.approx(6 * 5 * 64 * 7)
     assert hardware.gather_seconds(5, 32) == pytest.approx(5 * 32 * 4)
     # A row of one number costs a whole line of memory.
     assert hardware.scatter_seconds(5, 1) == pytest.approx(5 * 64)
@@ -50,7 +51,7 @@ def test_every_operation_takes_its_launches():
     hardware = toy(launch=10.0)
     assert hardware.matmul_seconds(0, 1, 1) == 30
     assert hardware.matmul_seconds(0, 1, 1, blocks=True) == 20
-    assert hardware.grouped_seconds(0, 1, 1) == 30
+    assert hardware.grouped_seconds(0, 1, 1, 16) == 30
     assert hardware.gather_seconds(0, 1) == hardware.scatter_seconds(0, 1) == 20
     assert hardware.write_seconds(0) == 10
     assert hardware.sparse_seconds(0, 0, 1) == 20 + 2 * 10

@@ -159,15 +159,11 @@ def flat_grouped_matmul(rows, kinds, kernel):
     return jnp.matmul(rows, gather(kernel, kinds))
 
 
-def can_gather_while_multiplying(x) -> bool:
-    """No: XLA plans its memory itself."""
-    del x
-    return False
-
-
-def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel, bias):
-    """Not used on this backend."""
-    raise NotImplementedError
+def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
+    """`flat_grouped_matmul` of the rows `x[index]`; see `ops.grouped`."""
+    rows = flat_gather_rows(index, backward, x)
+    rows = rows.reshape(kinds.shape[0], -1, x.shape[1])
+    return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
 
 
 def gated_update(messages, states, kernel, bias, own_kernel, own_bias):

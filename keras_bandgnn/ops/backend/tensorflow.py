@@ -215,15 +215,12 @@ def flat_grouped_matmul(rows, kinds, kernel):
     return tf.matmul(rows, tf.gather(kernel, kinds))
 
 
-def can_gather_while_multiplying(x) -> bool:
-    """No: that is worth it where memory is handed out anew for each operation."""
-    del x
-    return False
-
-
-def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel, bias):
-    """Not used on this backend."""
-    raise NotImplementedError
+def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
+    """`flat_grouped_matmul` of the rows `x[index]`; see `ops.grouped`."""
+    rows = flat_gather_rows(index, backward, x)
+    rows = tf.reshape(rows, (tf.shape(kinds)[0], -1, x.shape[1]))
+    rows = flat_grouped_matmul(rows, kinds, kernel)
+    return tf.reshape(rows, (-1, kernel.shape[2]))
 
 
 def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
