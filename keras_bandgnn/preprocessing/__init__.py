@@ -3,12 +3,17 @@
 from keras_bandgnn.preprocessing.choose_batcher import BatcherChoice as BatcherChoice
 from keras_bandgnn.preprocessing.choose_batcher import choose_batcher as choose_batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher as DynamicBatcher
+from keras_bandgnn.preprocessing.fully_connected_graph import (
+    FullyConnectedGraph as FullyConnectedGraph,
+)
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader as GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import (
     GraphPreprocessor as GraphPreprocessor,
 )
+from keras_bandgnn.preprocessing.k_nearest_graph import KNearestGraph as KNearestGraph
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder as ProgramEncoder
+from keras_bandgnn.preprocessing.radius_graph import RadiusGraph as RadiusGraph
 from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile as RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
@@ -21,11 +26,14 @@ from keras_bandgnn.preprocessing.target_normalizer import (
 __all__ = [
     "BatcherChoice",
     "DynamicBatcher",
+    "FullyConnectedGraph",
     "GraphLayer",
     "GraphLoader",
     "GraphPreprocessor",
+    "KNearestGraph",
     "ProgramEncoder",
     "RCMKCompile",
+    "RadiusGraph",
     "ReachabilityFilter",
     "StaticBatcher",
     "TargetNormalizer",

@@ -8,9 +8,12 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.fully_connected_graph import FullyConnectedGraph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.k_nearest_graph import KNearestGraph
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
+from keras_bandgnn.preprocessing.radius_graph import RadiusGraph
 from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
@@ -18,7 +21,15 @@ from keras_bandgnn.primitives.plan import Plan
 
 # The only layers that a configuration file can name.
 _LAYERS = {
-    cls.__name__: cls for cls in (ProgramEncoder, RCMKCompile, ReachabilityFilter)
+    cls.__name__: cls
+    for cls in (
+        FullyConnectedGraph,
+        KNearestGraph,
+        ProgramEncoder,
+        RCMKCompile,
+        RadiusGraph,
+        ReachabilityFilter,
+    )
 }
 _BATCHERS = {cls.__name__: cls for cls in (DynamicBatcher, StaticBatcher)}
 

@@ -1,0 +1,145 @@
+"""Structures of atoms from the files that ASE reads."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.converters.ase_atoms import from_ase
+from keras_bandgnn.data.converters.optional import needed
+from keras_bandgnn.data.datasets.progress import progress_bar
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.graph import Graph
+
+ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
+"""Endings of the files of a folder that are read, in lower case."""
+
+_BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
+# Text such as "energy=-3" gives an integer.
+_REAL = ("energy", "forces")
+_COMPRESSED = (".gz", ".bz2", ".xz")
+
+_Path = str | os.PathLike
+
+
+def read_structures(
+    path: _Path | Sequence[_Path],
+    label: str | None = None,
+    format: str | None = None,
+    progress: bool = True,
+) -> FlatGraphs:
+    r"""Reads structures: xyz, extxyz, cif, POSCAR and whatever else ASE reads.
+
+    Every frame of every file becomes a graph without edges, as `from_ase` makes it:
+    `node["atomic_number"]`, `node["position"]`, `context["cell"]`, `context["pbc"]`
+    and, if the file has them, `context["energy"]` (eV) and `node["forces"]` (eV per
+    Angstrom). `RadiusGraph`, `KNearestGraph` or `FullyConnectedGraph` adds edges.
+    `info` has the further facts of the frame, and `file` and `frame`: the name of the
+    file and the number of the frame in it.
+
+    Of a folder the files in it and below it are read, in the order of their paths,
+    whose names end in one of `ENDINGS`, or begin with POSCAR, CONTCAR, OUTCAR, vasprun
+    or XDATCAR. They may be compressed (`.gz`, `.bz2`, `.xz`).
+
+    Needs `pip install "keras-bandgnn[chem]"`.
+
+    Args:
+        path: A file, a folder, or a list of files and folders.
+        label: What becomes the label: `"energy"`, `"forces"` (a label of the nodes) or
+            a key of `atoms.info`, an integer if it is one in every frame.
+        format: Name of the format in ASE, if the files do not show it.
+        progress: Whether to draw a bar when it takes over two seconds.
+
+    Raises:
+        FileNotFoundError: If a file is not there, or a folder has none to read.
+        ValueError: If a file cannot be read, lacks the label, or has other features
+            than the first one; the message names the file and the frame.
+        ImportError: If ASE is not installed.
+
+    Example:
+    >>> from pathlib import Path
+    >>> _ = Path("water.xyz").write_text("3\n\nO 0 0 0\nH 0 0 1\nH 0 1 0\n")
+    >>> read_structures("water.xyz")[0].node["atomic_number"]  # doctest: +SKIP
+    array([8, 1, 1], dtype=int32)
+    """
+    files = _files(path)
+    graphs: list[Graph] = []
+    with progress_bar("Reading structures", len(files), progress) as advance:
+        for file in files:
+            graphs += _graphs(file, label, format)
+            advance(1)
+    kinds = {graph.label.dtype.kind for graph in graphs if graph.label is not None}
+    if label in _REAL or len(kinds) > 1:
+        graphs = [g.replace(label=g.label.astype(np.float32)) for g in graphs]
+    try:
+        return FlatGraphs.from_graphs(graphs)
+    except ValueError:  # which names the number of a graph
+        first = FlatGraphs.from_graphs(graphs[:1]).spec()
+        for graph in graphs:
+            found = FlatGraphs.from_graphs([graph]).spec()
+            check_same_spec(_name(graph), found, _name(graphs[0]), first)
+        raise
+
+
+def _name(graph: Graph) -> str:
+    return f"{graph.info['file']}, frame {graph.info['frame']}"
+
+
+def _files(path: _Path | Sequence[_Path]) -> list[Path]:
+    if not isinstance(path, str | os.PathLike):
+        files = [file for each in path for file in _files(each)]
+        if not files:
+            raise FileNotFoundError("Expected at least one file. Received: none.")
+        return files
+    path = Path(path)
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"Expected a file or a folder of structures. Received: {path}, which is "
+            "not there."
+        )
+    files = sorted(file for file in path.rglob("*") if _is_structure(file))
+    if not files:
+        raise FileNotFoundError(
+            f"Expected files in {path} that end in {', '.join(ENDINGS)} or begin with "
+            "POSCAR or the like. Received: none. Pass a list of the files."
+        )
+    return files
+
+
+def _is_structure(file: Path) -> bool:
+    name = file.name.lower()
+    for ending in _COMPRESSED:
+        name = name.removesuffix(ending)
+    return file.is_file() and (name.endswith(ENDINGS) or name.startswith(_BEGINNINGS))
+
+
+def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph]:
+    for frame, atoms in enumerate(_frames(file, format)):
+        try:
+            graph = from_ase(atoms, label=label)
+        except ValueError as error:
+            raise ValueError(f"{file}, frame {frame}: {error}") from error
+        context = dict(graph.context)
+        if "energy" in context:
+            context["energy"] = context["energy"].astype(np.float32)
+        info = {**graph.info, "file": file.name, "frame": frame}
+        yield graph.replace(context=context, info=info)
+
+
+def _frames(file: Path, format: str | None) -> list[Any]:
+    read = needed("ase.io", "keras-bandgnn[chem]").read
+    try:
+        # ASE takes some relative names for addresses, and cuts others at an @.
+        return read(file.absolute(), ":", format, do_not_split_by_at_sign=True)
+    except Exception as error:  # each of its readers has errors of its own
+        kind = type(error).__name__
+        raise ValueError(
+            f"Expected {file} to be a file of structures that ASE reads. "
+            f"Received: {kind}: {error}. Check the file, or pass format=, such as "
+            "'extxyz', 'cif' or 'vasp'."
+        ) from error

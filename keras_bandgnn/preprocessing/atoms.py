@@ -1,0 +1,114 @@
+"""`Atoms`: positions and cells of graphs, checked."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+
+_FLAT = 1e-12
+"""Square of the smallest volume that cell vectors of length 1 may span."""
+
+
+class Atoms(NamedTuple):
+    """Where the atoms of n graphs are, in double precision.
+
+    Attributes:
+        num_nodes: int64 [n].
+        position: float64 [N, 3], Angstrom.
+        cell: float64 [n, 3, 3], rows are lattice vectors; None without.
+        periodic: bool [n, 3], along which of them a structure repeats.
+    """
+
+    num_nodes: np.ndarray
+    position: np.ndarray
+    cell: np.ndarray | None
+    periodic: np.ndarray
+
+    def part(self, start: int, stop: int) -> "Atoms":
+        """The graphs from number `start` to `stop`."""
+        nodes = slice(self.num_nodes[:start].sum(), self.num_nodes[:stop].sum())
+        graphs = slice(start, stop)
+        cell = None if self.cell is None else self.cell[graphs]
+        facts = (self.num_nodes[graphs], self.position[nodes], cell)
+        return Atoms(*facts, self.periodic[graphs])
+
+
+def atoms_of(part: FlatGraphs, first: int = 0) -> Atoms:
+    """Reads `node["position"]`, `context["cell"]` and `context["pbc"]`.
+
+    Without `pbc` a graph repeats in all directions if its cell is not 0.
+
+    Args:
+        part: The graphs.
+        first: Number of the first graph, for errors.
+
+    Raises:
+        ValueError: For missing positions, wrong shapes, numbers that are not finite,
+            or a periodic graph whose lattice vectors lie in a plane.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> pair = Graph(2, [], [], node={"position": [[0, 0, 0], [0, 0, 1.1]]})
+    >>> atoms_of(FlatGraphs.from_graphs([pair])).periodic.tolist()
+    [[False, False, False]]
+    """
+    graphs = len(part)
+    position = part.node.get("position")
+    if position is None:
+        raise ValueError(
+            "Expected node['position'], the coordinates of the atoms in Angstrom. "
+            f"Received: the node features {sorted(part.node)}. Add them with "
+            "Graph(node={'position': ...})."
+        )
+    position = _finite(part, first, "node['position']", position, (3,))
+    cell, pbc = part.context.get("cell"), part.context.get("pbc")
+    if cell is not None:
+        cell = _finite(part, first, "context['cell']", cell, (3, 3))
+    if pbc is not None:
+        periodic = _finite(part, first, "context['pbc']", pbc, (3,)) != 0
+    else:
+        some = np.zeros(graphs, bool) if cell is None else cell.any(axis=(1, 2))
+        periodic = np.repeat(some[:, None], 3, axis=1)
+    _check_cells(cell, periodic, first)
+    return Atoms(part.num_nodes.astype(np.int64), position, cell, periodic)
+
+
+def _finite(part, first: int, name: str, values: np.ndarray, shape) -> np.ndarray:
+    if values.shape[1:] != shape:
+        raise ValueError(
+            f"Expected `{name}` of shape {[*shape]} for each of "
+            f"{'the nodes' if name.startswith('node') else 'the graphs'}. "
+            f"Received: {list(values.shape[1:])}."
+        )
+    values = values.astype(np.float64)
+    bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        graph = at
+        if name.startswith("node"):
+            graph = int(np.searchsorted(part.node_ptr, at, "right")) - 1
+        raise ValueError(
+            f"Expected finite numbers in `{name}`. Received: {values[at].tolist()} in "
+            f"graph {first + graph}. Leave the graph out, or correct it."
+        )
+    return values
+
+
+def _check_cells(cell: np.ndarray | None, periodic: np.ndarray, first: int) -> None:
+    if cell is None:
+        cell = np.zeros((len(periodic), 3, 3))
+    lengths = np.linalg.norm(cell, axis=2)
+    rows = cell / np.where(lengths > 0, lengths, 1)[..., None]
+    rows = np.where(periodic[..., None], rows, 0)
+    gram = rows @ rows.transpose(0, 2, 1)
+    gram[:, range(3), range(3)] += ~periodic
+    flat = np.linalg.det(gram) < _FLAT
+    if flat.any():
+        at = int(np.flatnonzero(flat)[0])
+        raise ValueError(
+            "Expected independent lattice vectors (rows of context['cell']) along the "
+            f"periodic directions. Received: cell={cell[at].tolist()}, periodic="
+            f"{periodic[at].tolist()} in graph {first + at}. Set context['pbc'] to 0 "
+            "along directions without a period."
+        )
