@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes", type=shared.positive, default=40960, help="per supergraph"
     )
+    parser.add_argument(
+        "--largest", type=shared.positive, help="leave out graphs with more nodes"
+    )
     parser.add_argument("--hidden", type=shared.positive, default=128)
     parser.add_argument("--steps", type=shared.positive, default=8)
     parser.add_argument("--types", type=shared.positive, default=22)
@@ -199,6 +202,8 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.data.sources import parts_of
 
     graphs = FlatGraphs.concatenate(parts_of(data_sets.read_graphs(options)))
+    if options.largest is not None:
+        graphs = graphs.take(np.flatnonzero(graphs.num_nodes <= options.largest))
     selects = graphs.candidates is not None
     inputs = data_sets.node_inputs([graphs])
     runs = {n: Ours(graphs, n, options, inputs, selects) for n in options.plans}

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
-from keras_bandgnn.primitives.plan import is_resource
+from keras_bandgnn.primitives.keys import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
 # Not additive over graphs: capacity is the largest value of one graph.

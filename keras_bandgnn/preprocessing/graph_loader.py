@@ -12,20 +12,18 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
-from keras_bandgnn.preprocessing.assemble import Assembler, Supergraph
-from keras_bandgnn.preprocessing.assemble_blocks import BlockAssembler
-from keras_bandgnn.preprocessing.assemble_steps import StepAssembler
+from keras_bandgnn.preprocessing.assemble import Supergraph
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.epochs import Epochs
 from keras_bandgnn.preprocessing.loader_place import LoaderPlace
 from keras_bandgnn.preprocessing.loader_plan import (
+    assembler_of,
     cheapest_plan,
-    check_weight,
     filtered,
 )
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
-from keras_bandgnn.preprocessing.measure import joined, measure
+from keras_bandgnn.preprocessing.measure import joined
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
@@ -115,11 +113,9 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Received: batcher={batcher!r}."
             )
         if plan == "auto":
-            schedule = schedule if edge_weight is None else None
-            types = self.num_edge_types
-            plan = cheapest_plan(
-                self.parts, types, self.batcher, width, schedule, num_hosts
-            )
+            facts = (self.parts, self.num_edge_types, self.batcher, width)
+            schedule = None if edge_weight is not None else schedule
+            plan = cheapest_plan(*facts, schedule, num_hosts)
         self.plan = plan
         if not isinstance(self.plan, Plan):
             raise ValueError(
@@ -140,18 +136,9 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
                 f"Received: host={host}."
             )
-        # Batches have the same keys throughout: slots only if every graph has one.
-        slots = all(part.slot.min() >= 0 for part in self.parts)
-        check_weight(self.parts, self.plan, edge_weight)
-        facts = (self.parts, self.plan, self.num_edge_types)
-        if self.plan.schedule is None:
-            self.sizes = measure(*facts)
-            self._assembler = Assembler(*facts, slots, edge_weight)
-        else:
-            blocks = self.plan.schedule.order == "blocks"
-            chosen = BlockAssembler if blocks else StepAssembler
-            self._assembler = chosen(*facts, slots)
-            self.sizes = self._assembler.sizes()
+        self._assembler, self.sizes = assembler_of(
+            self.parts, self.plan, self.num_edge_types, edge_weight
+        )
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
             self.batcher.complete(self.sizes)

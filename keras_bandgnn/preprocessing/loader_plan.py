@@ -6,7 +6,11 @@ import keras
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.assemble import Assembler
+from keras_bandgnn.preprocessing.assemble_blocks import BlockAssembler
+from keras_bandgnn.preprocessing.assemble_steps import StepAssembler
 from keras_bandgnn.preprocessing.batcher import Batcher
+from keras_bandgnn.preprocessing.measure import measure
 from keras_bandgnn.primitives.auto import auto_plan, choose_plan
 from keras_bandgnn.primitives.cost import Hardware
 from keras_bandgnn.primitives.plan import Plan
@@ -63,8 +67,32 @@ def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
     return list(parts), total - left
 
 
-def check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
-    """Raises a ValueError if an edge feature cannot be the factor of messages."""
+def assembler_of(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
+) -> tuple:
+    """What lays out the batches of a plan, and what each graph needs.
+
+    Args:
+        parts: The graphs.
+        plan: Who carries which edge, perhaps with a schedule.
+        num_types: P.
+        edge_weight: Edge feature that is the factor of each message, or None.
+
+    Returns:
+        The assembler, and resource -> int64 [n].
+    """
+    _check_weight(parts, plan, edge_weight)
+    # Batches have the same keys throughout: slots only if every graph has one.
+    slots = all(part.slot.min() >= 0 for part in parts)
+    if plan.schedule is None:
+        sizes = measure(parts, plan, num_types)
+        return Assembler(parts, plan, num_types, slots, edge_weight), sizes
+    chosen = BlockAssembler if plan.schedule.order == "blocks" else StepAssembler
+    assembler = chosen(parts, plan, num_types, slots)
+    return assembler, assembler.sizes()
+
+
+def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
     if name is None:
         return
     if plan.schedule is not None:

@@ -11,11 +11,11 @@ from keras_bandgnn.primitives.cost import Hardware as Hardware
 from keras_bandgnn.primitives.dense import Dense as Dense
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
-from keras_bandgnn.primitives.plan import is_prepared as is_prepared
-from keras_bandgnn.primitives.plan import is_scheduled as is_scheduled
-from keras_bandgnn.primitives.plan import prepare as prepare
-from keras_bandgnn.primitives.plan import propagate as propagate
-from keras_bandgnn.primitives.plan import scheduled_steps as scheduled_steps
+from keras_bandgnn.primitives.propagation import is_prepared as is_prepared
+from keras_bandgnn.primitives.propagation import is_scheduled as is_scheduled
+from keras_bandgnn.primitives.propagation import prepare as prepare
+from keras_bandgnn.primitives.propagation import propagate as propagate
+from keras_bandgnn.primitives.propagation import scheduled_steps as scheduled_steps
 from keras_bandgnn.primitives.receptive_field import ReceptiveField as ReceptiveField
 from keras_bandgnn.primitives.segment import Segment as Segment
 from keras_bandgnn.primitives.supernode import Supernode as Supernode

@@ -22,6 +22,8 @@ from keras_bandgnn.primitives.supernode import Supernode
 # Above, in one graph, only a few plans are measured.
 _LARGE = 2_000_000
 _MOST_BLOCK_BYTES = 2**31
+# Estimates do not tell plans apart that differ by less: the simplest is taken.
+_ALIKE = 1.15
 
 
 def auto_plan(
@@ -53,12 +55,16 @@ def auto_plan(
 def _group_size(nodes: int) -> int:
     """Rows of a group, for so many nodes per edge type.
 
-    Eager torch makes one product of all groups of a type: small ones waste least.
-    Elsewhere large ones are quicker, but each type pads one.
+    Large ones are quicker, but each type pads one.
     """
-    if keras.backend.backend() == "torch" and not kernels.has_accelerator():
+    if _multiplies_runs():
         return 16
     return 256 if nodes >= 1024 else 64
+
+
+def _multiplies_runs() -> bool:
+    """Whether all groups of a type are one product: then small ones waste least."""
+    return keras.backend.backend() == "torch" and not kernels.has_accelerator()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +72,8 @@ class PlanChoice:
     """The cheapest plan, and what the others would cost.
 
     Args:
-        plan: The cheapest.
+        plan: The cheapest, or the first candidate (simple ones come first) that is
+            estimated less than 15 % above it.
         table: A dict per plan, the cheapest first: `plan`, `ms` per propagation step
             of a supergraph (forward and backward, messages alone), `dense` (share of
             the edges in dense blocks), `flops`, `bytes` and `block_bytes`.
@@ -153,8 +160,10 @@ def choose_plan(
             f"Received: {len(candidates)} plans with larger ones. Lower the nodes of "
             f"a supergraph, {nodes:,}."
         )
+    limit = _ALIKE * min(row["ms"] for row in rows)
+    plan = next(row["plan"] for row in rows if row["ms"] <= limit)
     rows.sort(key=lambda row: row["ms"])
-    return PlanChoice(rows[0]["plan"], tuple(rows), _reason(hardware), nodes)
+    return PlanChoice(plan, tuple(rows), _reason(hardware), nodes)
 
 
 def _reason(hardware: Hardware) -> str:
@@ -164,16 +173,16 @@ def _reason(hardware: Hardware) -> str:
 
 
 def _candidates(num_types: int, schedule, num_edges: int) -> Iterator[Plan]:
-    """Exact plans, simple ones first: of equals the first is taken."""
+    """Exact plans, simple ones first."""
     blocks = schedule is not None and schedule.order == "blocks"
     rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
     if not blocks:
         yield Plan()
         # With one type there is a row per node in any case.
         if num_types > 1:
-            for size in GROUP_SIZES:
-                yield Plan(rest=Grouped(size))
-                yield Plan(rest=Grouped(size, "aggregate"))
+            sizes = (16,) if _multiplies_runs() else GROUP_SIZES[::-1]
+            yield from (Plan(rest=Grouped(size)) for size in sizes)
+            yield from (Plan(rest=Grouped(size, "aggregate")) for size in sizes)
         if schedule is not None:
             return
     sizes = (128, 64, 256) if num_edges < _LARGE else (128,)

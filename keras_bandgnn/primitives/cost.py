@@ -242,7 +242,7 @@ _DEFAULTS = {
     "cpu": {
         "matmul": ((2e10, 4e10, 5e10), (4e10, 9e10, 1.1e11), (6e10, 1.2e11, 1.35e11)),
         "blocks": (1.2e10, 2.5e10, 5e10, 8e10, 1e11),
-        "grouped": (2e10, 5e10, 6e10),
+        "grouped": (2.8e10, 6.5e10, 7.3e10),
         "gather": 3e9,
         "scatter": 1e9,
         "sparse": 2e9,

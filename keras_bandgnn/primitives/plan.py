@@ -1,46 +1,14 @@
 """`Plan`: which primitive carries out the sum over which edges."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Edges, Primitive
-from keras_bandgnn.primitives.block_sparse import BlockSparse
-from keras_bandgnn.primitives.dense import Dense
-from keras_bandgnn.primitives.grouped import Grouped
+from keras_bandgnn.primitives.keys import primitive_of
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
-from keras_bandgnn.primitives.segment import Segment
-from keras_bandgnn.primitives.supernode import Supernode
-
-_PRIMITIVES = {
-    "active": ActiveBlocks,
-    "banded": Banded,
-    "block_sparse": BlockSparse,
-    "dense": Dense,
-    "grouped": Grouped,
-    "segment": Segment,
-    "supernode": Supernode,
-}
-
-
-def _primitive(key: str) -> Primitive:
-    try:
-        return _PRIMITIVES[key.split(":")[0]].from_key(key)
-    except (KeyError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"Expected the key of a primitive, such as 'banded:128' or one of "
-            f"{sorted(_PRIMITIVES)}. Received: {key!r}."
-        ) from error
-
-
-def is_resource(name: str) -> bool:
-    """Whether a resource of this name belongs to some primitive."""
-    return "@" in name or re.split("[:.]", name)[0] in _PRIMITIVES
 
 
 class Plan:
@@ -74,7 +42,7 @@ class Plan:
                     f"Expected primitives such as Banded(128). Received: {primitive!r}."
                 )
         if isinstance(rest, str):
-            rest = None if rest == "drop" else _primitive(rest)
+            rest = None if rest == "drop" else primitive_of(rest)
         elif not isinstance(rest, Primitive):
             raise ValueError(
                 "Expected `rest` to be 'drop' or a primitive such as Segment(). "
@@ -172,7 +140,7 @@ class Plan:
     @classmethod
     def from_config(cls, config: Mapping) -> "Plan":
         """Builds a plan from `get_config()`."""
-        primitives = [_primitive(key) for key in config["primitives"]]
+        primitives = [primitive_of(key) for key in config["primitives"]]
         options = {"filter": config.get("filter")}
         if config.get("schedule"):
             options["schedule"] = ReceptiveField.from_config(config["schedule"])
@@ -246,123 +214,3 @@ def _checked_filter(given: Mapping) -> dict[str, int]:
             )
         positive_int(f"filter[{name!r}]", limit)
     return {name: int(limit) for name, limit in given.items()}
-
-
-def prepare(
-    plan: Mapping[str, Mapping],
-    num_nodes: int,
-    num_types: int,
-    dtype: str,
-    use_bias: bool = True,
-    reduce: str = "sum",
-):
-    """Device work of a plan that is done once per batch.
-
-    Args:
-        plan: `x["plan"]`, key of a primitive -> its arrays.
-        num_nodes: N.
-        num_types: P.
-        dtype: Compute dtype.
-        use_bias: Whether messages have a bias.
-        reduce: How messages are joined, see `propagate`.
-
-    Returns:
-        What `propagate` takes.
-    """
-    parts = {
-        key: _primitive(key).prepare(arrays, num_nodes, num_types, dtype)
-        for key, arrays in plan.items()
-    }
-    prepared = {"parts": parts}
-    primitives = {key: _primitive(key) for key in parts}
-    if reduce == "mean":
-        prepared["count"] = sum(
-            p.count(parts[key], num_nodes, num_types) for key, p in primitives.items()
-        )
-    if use_bias and reduce != "max":
-        # As many numbers as nodes have types, instead of a bias per message.
-        prepared["degree"] = sum(
-            p.degree(parts[key], num_nodes, num_types) for key, p in primitives.items()
-        )
-    return prepared
-
-
-def is_scheduled(plan: Mapping) -> bool:
-    """Whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
-    return "step:0" in plan
-
-
-def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
-    """The steps of `x["plan"]` in order.
-
-    Args:
-        plan: `x["plan"]` of a plan with a schedule.
-        num_steps: T of the model.
-
-    Returns:
-        For each step the arrays of the plan and `state`, the gather of old states.
-    """
-    found = sum(key.startswith("step:") for key in plan)
-    if found != num_steps:
-        raise ValueError(
-            f"Expected a schedule of {num_steps} steps, as the model has. Received: a "
-            f"batch of {found} steps. Set ReceptiveField(steps={num_steps})."
-        )
-    return [plan[f"step:{number}"] for number in range(num_steps)]
-
-
-def is_prepared(plan: Mapping) -> bool:
-    """Whether `plan` is what `prepare` returned, rather than `x["plan"]`."""
-    return "parts" in plan
-
-
-def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
-    """Incoming messages of every node under a plan.
-
-    out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
-
-    Args:
-        prepared: What `prepare` returned.
-        x: [G, M, H], states of the nodes that send.
-        kernel: [P, H, U].
-        bias: [P, U] or None; counts once per message.
-        reduce: `"sum"`; `"mean"`, the sum over the number of edges; or `"max"`, the
-            largest message per unit. Nodes without edges get 0.
-
-    Returns:
-        [G, N, U].
-    """
-    parts = {key: _primitive(key) for key in prepared["parts"]}
-    if reduce == "max":
-        return _maximum(parts, prepared, x, kernel, bias)
-    num_types = kernel.shape[0]
-    sums, total = None, None
-    for key, primitive in parts.items():
-        arrays = prepared["parts"][key]
-        if primitive.transforms:
-            part = primitive.apply(arrays, x, kernel)
-            total = part if total is None else total + part
-        else:
-            part = primitive.typed_sum(arrays, x, num_types)
-            sums = part if sums is None else sums + part
-    if sums is not None:
-        width, units = kernel.shape[1:]
-        part = ops.matmul(sums, ops.reshape(kernel, (num_types * width, units)))
-        total = part if total is None else total + part
-    if bias is not None:
-        share = ops.matmul(prepared["degree"], ops.cast(bias, "float32"))
-        total = total + ops.cast(share, total.dtype)
-    if reduce == "mean":
-        count = ops.expand_dims(ops.maximum(prepared["count"], 1.0), -1)
-        total = total / ops.cast(count, total.dtype)
-    return total
-
-
-def _maximum(parts, prepared, x, kernel, bias):
-    if len(parts) > 1 or not all(p.takes_maximum for p in parts.values()):
-        raise ValueError(
-            "Expected a plan of Segment() or Grouped() alone for reduce='max', as "
-            f"dense blocks can only add. Received: {sorted(parts)}."
-        )
-    ((key, primitive),) = parts.items()
-    return primitive.maximum(prepared["parts"][key], x, kernel, bias)

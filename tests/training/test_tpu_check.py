@@ -19,6 +19,9 @@ PLANS = {
     "blocks": ["--plan", "banded:16", "--rest", "drop"],
     "blocks and segment": ["--plan", "banded:16", "--rest", "segment"],
     "blocks and grouped": ["--plan", "banded:16", "--rest", "grouped"],
+    "small graphs": ["--plan", "dense:16", "--rest", "segment"],
+    "hubs": ["--plan", "supernode:4", "--rest", "grouped"],
+    "tiles": ["--plan", "block_sparse:16", "--rest", "segment"],
 }
 SIZES = ["--nodes", "256", "--graphs", "4", "--candidates", "4"]
 

@@ -4,7 +4,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.primitives.active_blocks import prepare_steps
-from keras_bandgnn.primitives.plan import scheduled_steps
+from keras_bandgnn.primitives.propagation import scheduled_steps
 
 
 def update_blocks(

@@ -1,0 +1,56 @@
+"""Softmax within segments, such as the edges into a node or the nodes of a graph."""
+
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+
+
+def segment_softmax(scores, ids, mask, num_segments, own=None, is_sorted=False):
+    """Weights that add up to 1 in each segment of each supergraph.
+
+    The largest score of each segment is taken off first, so no score is too large.
+
+    Args:
+        scores: float [G, E, K].
+        ids: int32 [G, E] in [0, num_segments]; rows with the last id have no weight.
+        mask: bool [G, E]; rows without it have no weight.
+        num_segments: S.
+        own: float [G, S, K], one more score in each segment, or None.
+        is_sorted: Whether the ids ascend within each supergraph.
+
+    Returns:
+        float32 [G, E, K]; with `own` also the weights [G, S, K] of these scores.
+
+    Example:
+    >>> import numpy as np
+    >>> scores, ids = np.array([[[1.0], [1.0], [5.0]]]), np.array([[0, 0, 2]])
+    >>> mask = np.ones((1, 3), bool)
+    >>> np.asarray(segment_softmax(scores, ids, mask, 2))[0, :, 0].tolist()
+    [0.5, 0.5, 0.0]
+    """
+    scores, ids = ops.cast(scores, "float32"), ops.convert_to_tensor(ids)
+    mask = ops.expand_dims(ops.logical_and(mask, ids < num_segments), -1)
+    inside = ops.minimum(ids, num_segments - 1)
+    if own is not None:
+        # Against a score that is always there, segments without rows need no care.
+        own = ops.cast(own, "float32")
+        scores = scores - kernels.batched_gather(own, inside)
+    seen = ops.stop_gradient(ops.where(mask, scores, -1e30))
+    groups, _, width = ops.shape(seen)
+    top = kernels.segment_max(
+        ops.reshape(seen, (-1, width)),
+        ops.reshape(kernels.offset_ids(ids, num_segments + 1), (-1,)),
+        groups * (num_segments + 1),
+    )
+    top = ops.reshape(top, (-1, num_segments + 1, width))[:, :num_segments]
+    if own is not None:
+        top = ops.maximum(top, 0.0)
+    scores = ops.where(mask, scores - kernels.batched_gather(top, inside), 0.0)
+    shares = ops.where(mask, ops.exp(scores), 0.0)
+    total = kernels.batched_segment_sum(shares, ids, num_segments, is_sorted)
+    if own is not None:
+        own = ops.exp(-top)
+        total = total + own
+    total = ops.where(total > 0, total, 1.0)
+    shares = shares / kernels.batched_gather(total, inside)
+    return shares if own is None else (shares, own / total)

@@ -1,0 +1,99 @@
+"""`ROCAUC`: the area under the ROC curve, target by target."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class ROCAUC(keras.metrics.Metric):
+    """Mean over the targets of the area under the ROC curve.
+
+    The area of a target is the share of the pairs of a positive and a negative entry
+    in which the positive one has the larger logit; ties count half. Targets that lack
+    either are left out of the mean, as OGB does. Logits are put into `num_bins` bins
+    of logit / (1 + |logit|), and those in one bin are ties.
+
+    Args:
+        num_targets: T. Entries follow each other in the order of the targets: entry i
+            belongs to target i modulo T.
+        num_bins: Number of bins.
+        name: Name of the metric.
+        dtype: Dtype of the counts.
+
+    Raises:
+        ValueError: For counts below 1.
+
+    Example:
+    >>> import numpy as np
+    >>> metric = ROCAUC()
+    >>> metric.update_state(np.array([0, 1, 1]), np.array([-1.0, 2.0, -3.0]))
+    >>> float(metric.result())
+    0.5
+    """
+
+    def __init__(
+        self,
+        num_targets: int = 1,
+        num_bins: int = 4096,
+        name: str = "roc_auc",
+        dtype=None,
+    ):
+        super().__init__(name=name, dtype=dtype)
+        self.num_targets = positive_int("num_targets", num_targets)
+        self.num_bins = positive_int("num_bins", num_bins)
+        self.positive, self.negative = (
+            self.add_variable(
+                shape=(self.num_targets, self.num_bins), initializer="zeros", name=name
+            )
+            for name in ("positive", "negative")
+        )
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Counts entries.
+
+        Args:
+            y_true: 0 or 1, T entries per graph, any shape.
+            y_pred: Logits of as many entries.
+            sample_weight: Weights of as many entries.
+        """
+        logit = ops.reshape(ops.cast(y_pred, self.dtype), (-1,))
+        label = ops.reshape(ops.cast(y_true, self.dtype), (-1,))
+        weight = ops.ones_like(label)
+        if sample_weight is not None:
+            weight = ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
+        share = 0.5 + 0.5 * logit / (1.0 + ops.abs(logit))
+        place = ops.cast(share * self.num_bins, "int32")
+        place = ops.clip(place, 0, self.num_bins - 1)
+        place = ops.reshape(place, (-1, self.num_targets))
+        place = place + self.num_bins * ops.arange(self.num_targets, dtype="int32")
+        place = ops.reshape(place, (-1,))
+        size = self.num_targets * self.num_bins
+        for counts, values in (
+            (self.positive, weight * label),
+            (self.negative, weight * (1.0 - label)),
+        ):
+            new = kernels.segment_sum(values, place, size)
+            counts.assign_add(ops.reshape(new, (self.num_targets, self.num_bins)))
+
+    def result(self):
+        """The mean area; 0 where no target has both kinds of entries."""
+        positive = ops.convert_to_tensor(self.positive)
+        negative = ops.convert_to_tensor(self.negative)
+        below = ops.cumsum(negative, axis=1) - 0.5 * negative
+        wins = ops.sum(positive * below, axis=1)
+        pairs = ops.sum(positive, axis=1) * ops.sum(negative, axis=1)
+        defined = pairs > 0
+        area = ops.where(defined, wins / ops.where(defined, pairs, 1.0), 0.0)
+        count = ops.sum(ops.cast(defined, area.dtype))
+        return ops.sum(area) / ops.maximum(count, 1.0)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_targets": self.num_targets,
+            "num_bins": self.num_bins,
+        }

@@ -1,0 +1,59 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_bandgnn.training.roc_auc import ROCAUC
+
+
+def area(label, logit, weight=None):
+    """Share of the pairs in the right order, ties half."""
+    weight = np.ones(len(label)) if weight is None else weight
+    positive, negative = label == 1, label == 0
+    above = np.sign(logit[positive][:, None] - logit[negative])
+    pairs = weight[positive][:, None] * weight[negative]
+    return (pairs * (above + 1) / 2).sum() / pairs.sum()
+
+
+def result(metric):
+    return float(keras.ops.convert_to_numpy(metric.result()))
+
+
+def test_equals_the_share_of_pairs_over_several_batches():
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 2, (300, 3)).astype("float32")
+    logit = rng.normal(size=(300, 3)) + label * [0.0, 1.0, 3.0]
+    # Rare positives have logits that hardly differ as probabilities.
+    logit[:, 2] = logit[:, 2] - 8
+    weight = rng.integers(0, 2, (300, 3)).astype("float32")
+    metric = ROCAUC(3)
+    for rows in np.split(np.arange(300), [100, 101]):
+        columns = (a[rows].reshape(-1, 1) for a in (label, logit.astype("float32")))
+        metric.update_state(*columns, sample_weight=weight[rows].reshape(-1))
+    expected = np.mean(
+        [
+            area(*columns.T)
+            for columns in np.stack([label, logit, weight], -1).transpose(1, 0, 2)
+        ]
+    )
+    assert result(metric) == pytest.approx(expected, abs=2e-3)
+    metric.reset_state()
+    assert result(metric) == 0
+
+
+def test_targets_of_one_kind_are_left_out():
+    metric = ROCAUC(2)
+    metric.update_state(np.array([[1, 1], [0, 1]]), np.array([[2.0, 1.0], [1.0, 1.0]]))
+    assert result(metric) == 1
+    ties = ROCAUC()
+    ties.update_state(np.array([1, 0, 0]), np.array([9e9, 9e9, -9e9]))
+    assert result(ties) == pytest.approx(0.75)
+
+
+def test_config():
+    metric = ROCAUC(2, 64)
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(metric)
+    )
+    assert again.get_config() == metric.get_config()
+    with pytest.raises(ValueError, match="`num_targets` to be at least 1"):
+        ROCAUC(0)
