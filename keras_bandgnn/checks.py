@@ -1,5 +1,6 @@
 """Checks of arguments, with one form of message."""
 
+import math
 import numbers
 from typing import Any
 
@@ -16,6 +17,19 @@ def positive_int(name: str, value: Any, minimum: int = 1) -> int:
             f"Expected `{name}` to be at least {minimum}. Received: {name}={value}."
         )
     return int(value)
+
+
+def positive_number(name: str, value: Any) -> float:
+    """Returns `value` as a float above 0, or raises."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(
+            f"Expected `{name}` to be a number. Received: {name}={value!r}."
+        )
+    if not 0 < value < math.inf:
+        raise ValueError(
+            f"Expected `{name}` to be positive and finite. Received: {name}={value}."
+        )
+    return float(value)
 
 
 def fraction(name: str, value: Any) -> float:

@@ -1,17 +1,47 @@
 """Keras layers over the batch contract."""
 
+from keras_bandgnn.layers.activations import shifted_softplus as shifted_softplus
 from keras_bandgnn.layers.banded_message_passing import (
     BandedMessagePassing as BandedMessagePassing,
 )
 from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
+from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
+from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
+from keras_bandgnn.layers.element_embedding import ElementEmbedding as ElementEmbedding
+from keras_bandgnn.layers.gaussian_basis import GaussianBasis as GaussianBasis
+from keras_bandgnn.layers.graph_attention import GraphAttention as GraphAttention
+from keras_bandgnn.layers.graph_convolution import GraphConvolution as GraphConvolution
 from keras_bandgnn.layers.graph_readout import GraphReadout as GraphReadout
+from keras_bandgnn.layers.gru_readout import GRUReadout as GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate as GRUUpdate
+from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInteraction
 from keras_bandgnn.layers.node_encoder import NodeEncoder as NodeEncoder
+from keras_bandgnn.layers.painn_message import PaiNNMessage as PaiNNMessage
+from keras_bandgnn.layers.painn_update import PaiNNUpdate as PaiNNUpdate
+from keras_bandgnn.layers.readout_head import ReadoutHead as ReadoutHead
+from keras_bandgnn.layers.schnet_interaction import (
+    SchNetInteraction as SchNetInteraction,
+)
+from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
 
 __all__ = [
     "BandedMessagePassing",
     "CharacterEncoder",
+    "ContinuousFilter",
+    "CosineCutoff",
+    "ElementEmbedding",
+    "GRUReadout",
     "GRUUpdate",
+    "GaussianBasis",
+    "GraphAttention",
+    "GraphConvolution",
     "GraphReadout",
+    "MPEUInteraction",
     "NodeEncoder",
+    "PaiNNMessage",
+    "PaiNNUpdate",
+    "ReadoutHead",
+    "SchNetInteraction",
+    "SineBasis",
+    "shifted_softplus",
 ]

@@ -5,21 +5,25 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GraphReadout(keras.layers.Layer):
-    """Sum or mean over the nodes of each graph of a small network per node.
+    """Sum over the nodes of each graph of a small network per node.
 
         u_n = W_2 activation(W_1 h_n + b_1) + b_2
-        out_g = sum over the nodes n of graph g of u_n,  divided by n_node_g for "mean"
+        out_g = sum over the nodes n of graph g of a_n u_n
+
+    with a_n = 1 for "sum", 1 / n_node_g for "mean", and for "attention" the softmax
+    over the nodes of the graph of a learned number w . h_n.
 
     Padding nodes add nothing, and graphs without nodes give 0. Half-precision values
     are added up in float32.
 
     Args:
         units: Width D of the output.
-        reduce: `"sum"` or `"mean"` over the nodes of a graph.
+        reduce: `"sum"`, `"mean"` or `"attention"` over the nodes of a graph.
         hidden: Width of the hidden layer; by default half the width of the states.
         activation: Name of the hidden layer's activation, or a function.
         use_bias: Whether the two layers have biases.
@@ -37,7 +41,8 @@ class GraphReadout(keras.layers.Layer):
 
     Reference:
         Schuett et al. 2017 (SchNet) and Speckhard et al. 2025: C -> C / 2 -> 1 per
-        node, then the mean (the paper's equations say sum).
+        node, then the mean (the paper's equations say sum). Li et al. 2016, Eq. 7, with
+        a softmax: "attention".
 
     Example:
     >>> import keras_bandgnn as kb
@@ -59,13 +64,13 @@ class GraphReadout(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.reduce = one_of("reduce", reduce, ("sum", "mean"))
+        self.reduce = one_of("reduce", reduce, ("sum", "mean", "attention"))
         self.hidden = None if hidden is None else positive_int("hidden", hidden)
         self.activation = keras.activations.get(activation)
         self.use_bias = bool(use_bias)
 
     def build(self, states_shape, x_shape=None):
-        """Makes the two layers."""
+        """Makes the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden_dense = keras.layers.Dense(
@@ -77,6 +82,11 @@ class GraphReadout(keras.layers.Layer):
         self.output_dense = keras.layers.Dense(self.units, name="output", **options)
         self.hidden_dense.build((None, None, width))
         self.output_dense.build((None, None, self.hidden_dense.units))
+        if self.reduce == "attention":
+            # A bias would be the same for all nodes.
+            options["use_bias"] = False
+            self.score_dense = keras.layers.Dense(1, name="score", **options)
+            self.score_dense.build((None, None, width))
         self.built = True
 
     def call(self, states, x):
@@ -85,11 +95,13 @@ class GraphReadout(keras.layers.Layer):
         counts = x["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
         # Padding goes to a segment of its own, which is dropped.
-        ids = ops.where(x["node"]["mask"], x["node"]["graph_id"], num_graphs)
+        mask = x["node"]["mask"]
+        ids = ops.where(mask, ops.cast(x["node"]["graph_id"], "int32"), num_graphs)
+        if self.reduce == "attention":
+            shares = segment_softmax(self.score_dense(states), ids, mask, num_graphs)
+            values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
-        sums = kernels.batched_segment_sum(
-            ops.cast(values, wide), ops.cast(ids, "int32"), num_graphs
-        )
+        sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
         if self.reduce == "mean":
             counts = ops.cast(ops.maximum(counts, 1), wide)
             sums = sums / ops.expand_dims(counts, axis=-1)

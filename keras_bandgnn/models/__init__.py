@@ -1,17 +1,33 @@
 """Backbones, tasks and presets."""
 
 from keras_bandgnn.models.backbone import Backbone as Backbone
+from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
+from keras_bandgnn.models.gat import GATBackbone as GATBackbone
+from keras_bandgnn.models.gcn import GCNBackbone as GCNBackbone
 from keras_bandgnn.models.ggnn import GGNNBackbone as GGNNBackbone
+from keras_bandgnn.models.graph_classifier import GraphClassifier as GraphClassifier
 from keras_bandgnn.models.graph_regressor import GraphRegressor as GraphRegressor
+from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
+from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
+from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
 from keras_bandgnn.models.presets import list_presets as list_presets
+from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
 from keras_bandgnn.models.task import Task as Task
 
 __all__ = [
     "Backbone",
+    "ForceRegressor",
+    "GATBackbone",
+    "GCNBackbone",
     "GGNNBackbone",
+    "GraphClassifier",
     "GraphRegressor",
+    "MPEUBackbone",
+    "NodeClassifier",
     "NodeSelector",
+    "PaiNNBackbone",
+    "SchNetBackbone",
     "Task",
     "list_presets",
 ]

@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.graph_readout import GraphReadout
+from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.target_normalizer import TargetNormalizer
@@ -25,14 +26,16 @@ class GraphRegressor(Task):
         backbone: The model from a batch to node states.
         preprocessor: What turns graphs into batches.
         num_targets: D.
-        reduce: `"mean"` or `"sum"` over the nodes, see `GraphReadout`. Take `"sum"`
-            for labels that grow with the graph.
+        reduce: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`.
+            Take `"sum"` for labels that grow with the graph.
         hidden: Width of the readout's hidden layer; by default half the states'.
         activation: Activation of the readout's hidden layer.
         use_bias: Whether the readout has biases.
         normalizer: A `TargetNormalizer`; None for labels that are on a scale near 1
             already. `"auto"` has mode "graph" for means and "atom" for sums. One that
             is not adapted is adapted by `fit`, to the training graphs.
+        readout: A layer such as `GRUReadout(64)` in the place of `reduce`, `hidden` and
+            `activation`, see `ReadoutHead`; or the same names as for `reduce`.
 
     Input shape:
         `x`, a batch (see `keras_bandgnn.batch`).
@@ -74,20 +77,19 @@ class GraphRegressor(Task):
         activation="silu",
         use_bias: bool = True,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
+        readout=None,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
         self.num_targets = positive_int("num_targets", num_targets)
         # === Layers ===
-        self.head = GraphReadout(
+        self.head = make_head(
             self.num_targets,
-            reduce,
+            reduce if readout is None else readout,
             hidden,
             activation,
             use_bias,
-            dtype="float32",
-            name="head",
         )
         self.normalizer = self._normalizer(normalizer)
         self.build()
@@ -95,7 +97,8 @@ class GraphRegressor(Task):
 
     def _normalizer(self, given) -> TargetNormalizer | None:
         if isinstance(given, str) and given == "auto":
-            mode = "atom" if self.head.reduce == "sum" else "graph"
+            sums = isinstance(self.head, GraphReadout) and self.head.reduce == "sum"
+            mode = "atom" if sums else "graph"
             return TargetNormalizer(mode)
         if isinstance(given, Mapping):
             return TargetNormalizer.from_config(dict(given))
@@ -206,17 +209,37 @@ class GraphRegressor(Task):
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(loader)
 
+    def predict_forces(self, x) -> list:
+        """Forces on the nodes: the negative gradient of the predicted energy.
+
+        Args:
+            x: Graphs whose edges have displacements, in any form that `fit` takes.
+
+        Returns:
+            For each graph, in the order of the graphs, float32 [N, 3]: the label's
+            unit per angstrom, in the order of the graph's nodes.
+
+        Raises:
+            ValueError: For several targets, or edges without displacements.
+        """
+        from keras_bandgnn.models.forces import Forces, check_energy
+
+        check_energy(self)
+        if "_forces" not in self.__dict__:
+            # Its weights are those of the task: Keras must not track them twice.
+            self.__dict__["_forces"] = Forces(self)
+        self._forces.preprocessor = self.preprocessor
+        return self._forces.predict(x)
+
     def compute_output_shape(self, input_shape):
         """[G, B, D]."""
         return (*input_shape["graph"]["mask"], self.num_targets)
 
     def head_config(self) -> dict:
         """Returns the arguments of the head, with the normaliser's constants."""
-        head = self.head.get_config()
-        names = ("reduce", "hidden", "activation", "use_bias")
+        head = head_arguments(self.head)
+        if isinstance(self.head, GraphReadout):
+            # Files of version 0.1.0 have this name.
+            head["reduce"] = head.pop("readout")
         normalizer = self.normalizer and self.normalizer.get_config()
-        return {
-            "num_targets": self.num_targets,
-            **{name: head[name] for name in names},
-            "normalizer": normalizer,
-        }
+        return {"num_targets": self.num_targets, **head, "normalizer": normalizer}

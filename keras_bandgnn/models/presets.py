@@ -167,7 +167,7 @@ def load_task(cls, preset, load_weights: bool = True):
     if (path / _PREPROCESSOR).is_file():
         config = _read(path / _PREPROCESSOR)["config"]
         preprocessor = GraphPreprocessor.from_config(config)
-    task = task_class(backbone, preprocessor, **entry["config"])
+    task = task_class(backbone, preprocessor=preprocessor, **entry["config"])
     if load_weights:
         for name in (_WEIGHTS, _HEAD):
             if not (path / name).is_file():

@@ -12,7 +12,8 @@ from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
 
-def _is_graphs(data) -> bool:
+def is_graphs(data) -> bool:
+    """Whether data is graphs, which tasks batch themselves."""
     if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
@@ -45,7 +46,8 @@ class Task(keras.Model):
         preprocessor: GraphPreprocessor | None = None,
         **kwargs,
     ):
-        super().__init__(**kwargs)
+        # Mixed precision must not round geometry; layers cast for themselves.
+        super().__init__(autocast=False, **kwargs)
         if not isinstance(backbone, Backbone):
             raise ValueError(
                 "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
@@ -157,7 +159,7 @@ class Task(keras.Model):
         Returns:
             Keras' `History`.
         """
-        if _is_graphs(x):
+        if is_graphs(x):
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
             names = ("batch_size", "epochs", "verbose", "callbacks")
@@ -177,7 +179,7 @@ class Task(keras.Model):
             given = kwargs.pop("callbacks", None) or []
             given = given if isinstance(given, list | tuple) else [given]
             kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
-        if _is_graphs(validation_data):
+        if is_graphs(validation_data):
             validation_data = self._labelled(
                 self.loader(validation_data, training=False), "validation_data"
             )
@@ -188,7 +190,7 @@ class Task(keras.Model):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
-        if _is_graphs(x):
+        if is_graphs(x):
             x = self._labelled(self.loader(x, training=False), "x")
         return super().evaluate(on_this_backend(x), y, *args, **kwargs)
 
@@ -199,7 +201,7 @@ class Task(keras.Model):
             For graphs a list with one array per graph, in the order of the graphs;
             None for graphs that the batcher drops.
         """
-        if not _is_graphs(x):
+        if not is_graphs(x):
             return super().predict(x, *args, **kwargs)
         if isinstance(x, list | tuple) and not x:
             return []

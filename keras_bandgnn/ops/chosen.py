@@ -25,4 +25,5 @@ scatter_add = _backend.scatter_add
 seed_global = _backend.seed_global
 segment_max = _backend.segment_max
 segment_sum = _backend.segment_sum
+value_and_gradient = _backend.value_and_gradient
 waiting_step = _backend.waiting_step

@@ -239,6 +239,21 @@ def tile_matmul(tiles, x):
     )
 
 
+def value_and_gradient(function, x):
+    """Values and the gradient of their sum.
+
+    Args:
+        function: Takes a tensor, returns one.
+        x: The tensor.
+
+    Returns:
+        What the function returns, and the gradient with respect to `x`, which has a
+        gradient itself.
+    """
+    values, pull = jax.vjp(function, x)
+    return values, pull(jnp.ones_like(values))[0]
+
+
 def device() -> tuple[str, str]:
     """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
     first = jax.devices()[0]

@@ -265,6 +265,23 @@ def tile_matmul(tiles, x):
     return sum(tf.matmul(tiles[:, :, q], x[:, :, q]) for q in range(tiles.shape[2]))
 
 
+def value_and_gradient(function, x):
+    """Values and the gradient of their sum.
+
+    Args:
+        function: Takes a tensor, returns one.
+        x: The tensor.
+
+    Returns:
+        What the function returns, and the gradient with respect to `x`, which has a
+        gradient itself.
+    """
+    with tf.GradientTape(watch_accessed_variables=False) as tape:
+        tape.watch(x)
+        values = function(x)
+    return values, tape.gradient(values, x)
+
+
 def device() -> tuple[str, str]:
     """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
     for found in tf.config.list_physical_devices():

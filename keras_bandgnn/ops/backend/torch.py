@@ -225,6 +225,26 @@ def tile_matmul(tiles, x):
     return sum(torch.matmul(tiles[:, :, q], x[:, :, q]) for q in range(tiles.shape[2]))
 
 
+def value_and_gradient(function, x):
+    """Values and the gradient of their sum.
+
+    Args:
+        function: Takes a tensor, returns one.
+        x: The tensor.
+
+    Returns:
+        What the function returns, and the gradient with respect to `x`, which has a
+        gradient itself where gradients are recorded.
+    """
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        if not (recorded and x.requires_grad):
+            x = x.detach().requires_grad_()
+        values = function(x)
+        (slopes,) = torch.autograd.grad(values.sum(), x, create_graph=recorded)
+    return (values, slopes) if recorded else (values.detach(), slopes)
+
+
 def device() -> tuple[str, str]:
     """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
     if not has_accelerator():

@@ -1,0 +1,114 @@
+"""Lengths, directions and counts of the edges of a batch."""
+
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+
+
+def edge_distances(edge):
+    """Length of each edge, from its displacement or, without one, as it is given.
+
+    Args:
+        edge: `x["edge"]`: `displacement` float [G, E, 3] or `distance` float [G, E],
+            in angstrom.
+
+    Returns:
+        float [G, E], angstrom. The gradient at length 0 is 0.
+
+    Raises:
+        ValueError: If the batch has neither.
+
+    Example:
+    >>> import numpy as np
+    >>> float(edge_distances({"displacement": np.array([[[3.0, 0.0, 4.0]]])})[0, 0])
+    5.0
+    """
+    if "displacement" not in edge:
+        if "distance" not in edge:
+            raise ValueError(
+                "Expected edge features 'displacement' or 'distance'. Received: "
+                f"{sorted(edge)}. Make the edges from the positions first."
+            )
+        return ops.convert_to_tensor(edge["distance"])
+    displacement = ops.convert_to_tensor(edge["displacement"])
+    squares = ops.sum(displacement * displacement, axis=-1)
+    # The root has no gradient at 0, and 0 times infinity is NaN.
+    apart = squares > 0
+    return ops.where(apart, ops.sqrt(ops.where(apart, squares, 1.0)), 0.0)
+
+
+def edge_directions(edge, distances):
+    """Unit vectors from each receiver to its sender.
+
+    Args:
+        edge: `x["edge"]` with `displacement` float [G, E, 3].
+        distances: float [G, E], from `edge_distances`.
+
+    Returns:
+        float [G, E, 3]; 0 for edges of length 0.
+
+    Raises:
+        ValueError: If the batch has no displacements.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"displacement": np.array([[[0.0, 2.0, 0.0]]])}
+    >>> edge_directions(edge, edge_distances(edge))[0, 0].tolist()
+    [0.0, 1.0, 0.0]
+    """
+    if "displacement" not in edge:
+        raise ValueError(
+            "Expected the edge feature 'displacement'. Received: "
+            f"{sorted(edge)}. Lengths alone have no direction."
+        )
+    length = ops.where(distances > 0, distances, 1.0)
+    return ops.convert_to_tensor(edge["displacement"]) / ops.expand_dims(length, -1)
+
+
+def in_degrees(edge, num_nodes):
+    """Number of edges into each node, at least 1.
+
+    Args:
+        edge: `x["edge"]` with `receiver` int32 [G, E].
+        num_nodes: N.
+
+    Returns:
+        float32 [G, N].
+
+    Example:
+    >>> import numpy as np
+    >>> in_degrees({"receiver": np.array([[0, 0, 2]])}, 2).tolist()
+    [[2.0, 1.0]]
+    """
+    receiver = ops.convert_to_tensor(edge["receiver"])
+    ones = ops.ones(ops.shape(receiver), "float32")
+    counts = kernels.batched_segment_sum(ones, receiver, num_nodes, is_sorted=True)
+    return ops.maximum(counts, 1.0)
+
+
+def forces_on_nodes(slopes, edge, num_nodes):
+    """Forces on the nodes from the slopes of an energy along its edges.
+
+    With d_e = r_sender - r_receiver the energy falls by F_i per angstrom that node i
+    moves: F_i = sum over edges into i of dE/d(d_e) - sum over edges out of i of it.
+
+    Args:
+        slopes: float [G, E, 3], dE/d(d_e); 0 for padded edges.
+        edge: `x["edge"]` with `sender` and `receiver` int32 [G, E].
+        num_nodes: N.
+
+    Returns:
+        float [G, N, 3], energy per angstrom.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"sender": np.array([[1]]), "receiver": np.array([[0]])}
+    >>> forces_on_nodes(np.array([[[1.0, 0.0, 0.0]]]), edge, 2)[0, :, 0].tolist()
+    [1.0, -1.0]
+    """
+    ends = {name: ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")}
+    slopes = ops.convert_to_tensor(slopes)
+    into = kernels.batched_segment_sum(
+        slopes, ends["receiver"], num_nodes, is_sorted=True
+    )
+    return into - kernels.batched_segment_sum(slopes, ends["sender"], num_nodes)

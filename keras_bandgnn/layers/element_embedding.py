@@ -1,0 +1,101 @@
+"""`ElementEmbedding`: first states of atoms."""
+
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class ElementEmbedding(keras.layers.Layer):
+    """One learned vector per element: a one-hot vector times a matrix.
+
+    Args:
+        units: Width C of a state.
+        elements: The atomic numbers that occur, or an integer V for all below V.
+
+    Input shape:
+        int32 [G, N], atomic numbers. Those of padding may be any; `check` refuses
+        others on the host.
+
+    Output shape:
+        float [G, N, C].
+
+    Raises:
+        ValueError: For repeated or negative numbers, or none.
+
+    Reference:
+        Schuett et al. 2017 (SchNet).
+
+    Example:
+    >>> import numpy as np
+    >>> embedding = ElementEmbedding(4, elements=(1, 6, 7, 8, 9))
+    >>> embedding(np.array([[6, 1, 1]])).shape[-1], embedding.count_params()
+    (4, 20)
+    """
+
+    def __init__(self, units: int, elements: int | Iterable[int], **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        if isinstance(elements, Iterable) and not isinstance(elements, str):
+            self.elements = [positive_int("elements", e, minimum=0) for e in elements]
+            if not elements or len(set(self.elements)) < len(self.elements):
+                raise ValueError(
+                    "Expected `elements` to be distinct atomic numbers, at least one. "
+                    f"Received: elements={self.elements}."
+                )
+        else:
+            self.elements = positive_int("elements", elements)
+        # === Layers ===
+        known = self._known()
+        self.table = keras.layers.Embedding(
+            len(known),
+            self.units,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=1.0),
+            dtype=self.dtype_policy,
+            name="table",
+        )
+        self._rows = np.zeros(max(known) + 1, np.int32)
+        self._rows[known] = np.arange(len(known))
+
+    def _known(self) -> list[int]:
+        if isinstance(self.elements, int):
+            return list(range(self.elements))
+        return self.elements
+
+    def build(self, shape=None):
+        """Makes the table; its shape follows from the configuration."""
+        self.table.build((None, None))
+        self.built = True
+
+    def check(self, atomic_numbers: np.ndarray) -> None:
+        """Raises a ValueError if an element is not known.
+
+        Args:
+            atomic_numbers: int [N].
+        """
+        unknown = sorted(set(np.unique(atomic_numbers).tolist()) - set(self._known()))
+        if unknown:
+            raise ValueError(
+                f"Expected atomic numbers among elements={self.elements}. Received: "
+                f"{unknown}. Add them to the model's `elements`."
+            )
+
+    def call(self, atomic_numbers):
+        """Returns the vector of each atom."""
+        numbers = ops.clip(ops.cast(atomic_numbers, "int32"), 0, len(self._rows) - 1)
+        rows = kernels.gather(ops.convert_to_tensor(self._rows), numbers)
+        return self.table(rows)
+
+    def compute_output_shape(self, shape):
+        """[G, N, C]."""
+        return (*shape, self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "units": self.units, "elements": self.elements}

@@ -1,0 +1,162 @@
+"""`GraphAttention`: the layer of a GAT."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.layers.schnet_interaction import check_width
+from keras_bandgnn.ops.segment_softmax import segment_softmax
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphAttention(keras.layers.Layer):
+    """Attention of each node over the senders of its edges and itself.
+
+    Velickovic et al. 2018, Eqs. 1 to 5, without the activation, for each of K heads:
+
+        e[j, n] = leaky_relu(a_s . W h[j] + a_r . W h[n])
+        out[n] = sum over j of softmax over j (e[j, n]) W h[j] + b
+
+    where j goes over the senders of the edges into n and n itself, once. The heads lie
+    side by side in the output. Types of edges and `x["plan"]` are not read. The
+    softmax runs in float32.
+
+    Args:
+        units: Width U of the new states, all heads together.
+        num_heads: K, a divisor of U.
+        dropout: Share of the attention weights that are dropped.
+        negative_slope: Slope of the leaky ReLU below 0.
+        use_bias: Whether there is a bias b.
+        use_kernel: Whether there is a W; without it the states are taken as W h, so
+            that H = U.
+
+    Input shape:
+        states: float [G, N, H].
+        edge: `x["edge"]` of a batch; of it are read `sender` and `receiver`, int32
+            [G, E].
+
+    Output shape:
+        float [G, N, U].
+
+    Raises:
+        ValueError: For arguments out of range, `units` that heads do not divide, or
+            states that are not U wide without W.
+
+    Reference:
+        Velickovic et al. 2018, https://arxiv.org/abs/1710.10903.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
+    >>> GraphAttention(8, num_heads=2)(np.ones((1, 3, 4)), edge).shape[-1]
+    8
+    """
+
+    def __init__(
+        self,
+        units: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        use_bias: bool = True,
+        use_kernel: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.num_heads = positive_int("num_heads", num_heads)
+        if self.units % self.num_heads:
+            raise ValueError(
+                "Expected `units` to be a multiple of `num_heads`. "
+                f"Received: units={units}, num_heads={num_heads}."
+            )
+        self.dropout = fraction("dropout", dropout)
+        self.negative_slope = fraction("negative_slope", negative_slope)
+        self.use_bias = bool(use_bias)
+        self.use_kernel = bool(use_kernel)
+        # === Layers ===
+        policy = self.dtype_policy
+        if self.use_kernel:
+            self.transform = keras.layers.Dense(
+                self.units, use_bias=False, dtype=policy, name="transform"
+            )
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+
+    def build(self, states_shape, edge_shape=None):
+        """Makes W [H, U], a_s and a_r [K, U / K] and the bias [U]."""
+        if self.use_kernel:
+            self.transform.build(states_shape)
+        else:
+            check_width("states", states_shape, self.units)
+        shape = (self.num_heads, self.units // self.num_heads)
+        self.sender_kernel, self.receiver_kernel = (
+            self.add_weight(name=name, shape=shape, initializer="glorot_uniform")
+            for name in ("sender_kernel", "receiver_kernel")
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.units,), initializer="zeros"
+            )
+        self.built = True
+
+    def call(self, states, edge, training=False):
+        """Returns the new states."""
+        num_nodes = ops.shape(states)[1]
+        heads, width = self.num_heads, self.units // self.num_heads
+        sender = ops.convert_to_tensor(edge["sender"])
+        receiver = ops.convert_to_tensor(edge["receiver"])
+        rows = self.transform(states) if self.use_kernel else states
+        rows = ops.reshape(rows, (-1, num_nodes, heads, width))
+        sent = ops.sum(rows * ops.convert_to_tensor(self.sender_kernel), axis=-1)
+        wanted = ops.sum(rows * ops.convert_to_tensor(self.receiver_kernel), axis=-1)
+
+        def score(values):
+            return ops.leaky_relu(values, self.negative_slope)
+
+        # Padded edges have the receiver N.
+        inside = ops.minimum(receiver, num_nodes - 1)
+        weights, own = segment_softmax(
+            score(
+                kernels.batched_gather(sent, sender)
+                + kernels.batched_gather(wanted, inside)
+            ),
+            receiver,
+            # A node attends to itself anyway.
+            ops.not_equal(sender, receiver),
+            num_nodes,
+            own=score(sent + wanted),
+            is_sorted=True,
+        )
+        weights, own = (
+            ops.expand_dims(
+                self.dropout_layer(ops.cast(w, rows.dtype), training=training), -1
+            )
+            for w in (weights, own)
+        )
+        total = own * rows + kernels.batched_segment_sum(
+            kernels.batched_gather(rows, sender) * weights,
+            receiver,
+            num_nodes,
+            is_sorted=True,
+        )
+        out = ops.reshape(total, (-1, num_nodes, self.units))
+        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+
+    def compute_output_shape(self, states_shape, edge_shape=None):
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "negative_slope": self.negative_slope,
+            "use_bias": self.use_bias,
+            "use_kernel": self.use_kernel,
+        }

@@ -1,0 +1,148 @@
+"""`GraphConvolution`: the layer of a GCN."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn import primitives
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.schnet_interaction import check_width
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphConvolution(keras.layers.Layer):
+    """Weighted sum over the neighbours and the node itself, after a linear map.
+
+    Kipf and Welling 2017, Eq. 2, without the activation:
+
+        out = D^-1/2 (A + I) D^-1/2 H W + b,  D[n] = 1 + number of edges into n
+
+    node by node
+
+        out[n] = sum over edges (j -> n) of h[j] W / sqrt(D[j] D[n]) + h[n] W / D[n] + b
+
+    The sum over edges is carried out by the batch's plan, and D is counted from the
+    plan on the device, once per batch: neither the plan, nor padding, nor the other
+    graphs of a batch change a result. A loader's `edge_weight` makes a weighted A.
+    Edges from a node to itself count once: without weights they are the I.
+
+    Args:
+        units: Width U of the new states.
+        num_edge_types: P, types of edges that batches may have. All share W.
+        use_bias: Whether there is a bias b.
+        use_kernel: Whether there is a W; without it the states are taken as H W, so
+            that H = U.
+
+    Input shape:
+        states: float [G, N, H].
+        x: A batch (see `keras_bandgnn.batch`), or what `prepare` made of it.
+
+    Output shape:
+        float [G, N, U].
+
+    Raises:
+        ValueError: For arguments out of range, or states that are not U wide without
+            W.
+
+    Reference:
+        Kipf and Welling 2017, https://arxiv.org/abs/1609.02907.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> GraphConvolution(4)(x["node"]["h"], x).shape[-1]
+    4
+    """
+
+    def __init__(
+        self,
+        units: int,
+        num_edge_types: int = 1,
+        use_bias: bool = True,
+        use_kernel: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.use_bias = bool(use_bias)
+        self.use_kernel = bool(use_kernel)
+
+    def build(self, states_shape, x_shape=None):
+        """Makes the kernel [H, U] and the bias [U]."""
+        self.kernel = None
+        if self.use_kernel:
+            self.kernel = self.add_weight(
+                name="kernel",
+                shape=(states_shape[-1], self.units),
+                initializer="glorot_uniform",
+            )
+        else:
+            check_width("states", states_shape, self.units)
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.units,), initializer="zeros"
+            )
+        self.built = True
+
+    def prepare(self, x):
+        """Does what several layers of as many edge types share on one batch.
+
+        Args:
+            x: A batch.
+
+        Returns:
+            What to pass as `x` to the calls.
+        """
+        edge = x["edge"]
+        num_nodes = ops.shape(x["node"]["mask"])[1]
+        plan = primitives.prepare(
+            x["plan"], num_nodes, self.num_edge_types, self.compute_dtype
+        )
+        loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "float32")
+        loops = kernels.batched_segment_sum(
+            loops, edge["receiver"], num_nodes, is_sorted=True
+        )
+        # The plan carries the loops of the data as well.
+        own = 1.0 - loops
+        degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
+        # Weights may add up to nothing.
+        some = degree > 0
+        scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), 0.0)
+        return {
+            "plan": plan,
+            "scale": ops.cast(ops.expand_dims(scale, -1), self.compute_dtype),
+            "own": ops.cast(ops.expand_dims(own, -1), self.compute_dtype),
+        }
+
+    def call(self, states, x):
+        """Returns the new states."""
+        if "scale" not in x:
+            x = self.prepare(x)
+        own = scaled = states * x["scale"]
+        if self.use_kernel:
+            kernel = ops.convert_to_tensor(self.kernel)
+            own = ops.matmul(scaled, kernel)
+        else:
+            kernel = ops.eye(self.units, dtype=self.compute_dtype)
+        shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
+        total = primitives.propagate(x["plan"], scaled, shared)
+        out = x["scale"] * (total + x["own"] * own)
+        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+
+    def compute_output_shape(self, states_shape, x_shape=None):
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_edge_types": self.num_edge_types,
+            "use_bias": self.use_bias,
+            "use_kernel": self.use_kernel,
+        }

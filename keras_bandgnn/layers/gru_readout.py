@@ -1,0 +1,118 @@
+"""`GRUReadout`: a graph's state, refined by attention to its nodes."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.layers.schnet_interaction import check_width
+from keras_bandgnn.ops.segment_softmax import segment_softmax
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GRUReadout(keras.layers.Layer):
+    """One state per graph, which looks at the graph's nodes several times.
+
+    The readout of AttentiveFP, as in the authors' program and torch_geometric:
+
+        g = relu(sum over the nodes n of h[n])
+        T times:
+            a[n] = softmax over the nodes (leaky_relu(a_n . W h[n] + a_g . W g, 0.01))
+            c = elu(sum over the nodes of a[n] W h[n] + b)
+            g = relu(GRU(c, g))
+
+    Padding nodes have no weight, and graphs without nodes give 0. Sums and the softmax
+    run in float32.
+
+    Args:
+        units: C, width of the graph's state and of the nodes' states.
+        num_steps: T.
+
+    Input shape:
+        states: float [G, N, C].
+        x: The batch (see `keras_bandgnn.batch`); of it are read `x["node"]["mask"]`,
+            `x["node"]["graph_id"]` [G, N] and `x["graph"]["n_node"]` [G, B].
+
+    Output shape:
+        float [G, B, C].
+
+    Raises:
+        ValueError: For arguments below 1, or states that are not C wide.
+
+    Reference:
+        Xiong et al. 2019 (AttentiveFP), https://doi.org/10.1021/acs.jmedchem.9b00959.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> GRUReadout(2)(x["node"]["h"], x).shape[-1]
+    2
+    """
+
+    def __init__(self, units: int, num_steps: int = 2, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.num_steps = positive_int("num_steps", num_steps)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.transform = keras.layers.Dense(
+            self.units, use_bias=False, dtype=policy, name="transform"
+        )
+        options = {"use_bias": False, "dtype": policy}
+        self.node_score = keras.layers.Dense(1, name="node_score", **options)
+        self.graph_score = keras.layers.Dense(1, name="graph_score", **options)
+        self.update = GRUUpdate(self.units, dtype=policy, name="update")
+
+    def build(self, states_shape, x_shape=None):
+        """Makes the weights, shared by all steps."""
+        check_width("states", states_shape, self.units)
+        for layer in (self.transform, self.node_score, self.graph_score):
+            layer.build(states_shape)
+        self.update.build(states_shape, states_shape)
+        self.bias = self.add_weight(
+            name="bias", shape=(self.units,), initializer="zeros"
+        )
+        self.built = True
+
+    def call(self, states, x):
+        """Returns one state per graph."""
+        mask, slot = x["node"]["mask"], ops.cast(x["node"]["graph_id"], "int32")
+        counts = x["graph"]["n_node"]
+        num_graphs = ops.shape(counts)[1]
+        ids = ops.where(mask, slot, num_graphs)
+        wide = keras.backend.result_type(self.compute_dtype, "float32")
+
+        def total(values):
+            sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
+            return ops.cast(sums, self.compute_dtype)
+
+        graph = ops.relu(total(states))
+        rows = self.transform(states)
+        scores = self.node_score(rows)
+        bias = ops.convert_to_tensor(self.bias)
+        for _ in range(self.num_steps):
+            wanted = self.graph_score(self.transform(graph))
+            weights = segment_softmax(
+                ops.leaky_relu(scores + kernels.batched_gather(wanted, slot), 0.01),
+                ids,
+                mask,
+                num_graphs,
+            )
+            context = ops.elu(total(rows * ops.cast(weights, rows.dtype)) + bias)
+            graph = ops.relu(self.update(context, graph))
+        return ops.where(ops.expand_dims(counts > 0, -1), graph, 0.0)
+
+    def compute_output_shape(self, states_shape, x_shape):
+        """[G, B, C]."""
+        return (*x_shape["graph"]["n_node"], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_steps": self.num_steps,
+        }

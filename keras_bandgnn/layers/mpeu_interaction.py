@@ -1,0 +1,105 @@
+"""`MPEUInteraction`: a step that updates edges, then nodes."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.activations import shifted_softplus
+from keras_bandgnn.layers.continuous_filter import ContinuousFilter
+from keras_bandgnn.layers.schnet_interaction import SchNetInteraction, check_width
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class MPEUInteraction(keras.layers.Layer):
+    """One step of message passing with edge updates, without biases.
+
+        e' = W_b s(W_a [h_j, h_i, e])  for each edge j -> i
+        m_i = sum or mean over the edges into i of (W_1 h_j) * s(W_3 s(W_2 e'))
+        h_i' = h_i + W_5 s(W_4 m_i)
+
+    with s the shifted softplus. The hidden layer of the edge update is 2 C wide. Its
+    product is taken per node for the parts of h_j and h_i, before they go to the edges.
+
+    Args:
+        units: Width C of the states of nodes and of the new states of edges.
+
+    Input shape:
+        states: float [G, N, C].
+        edges: float [G, E, K], radial basis (first step) or states of edges.
+        edge: `x["edge"]`; of it are read `sender` and `receiver`, int32 [G, E].
+        degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
+            sums.
+
+    Output shape:
+        Two arrays: new states of nodes, float [G, N, C], and of edges, float
+        [G, E, C]. The states of padded edges mean nothing.
+
+    Raises:
+        ValueError: If the states are not C wide.
+
+    Reference:
+        Jorgensen et al. 2018; Speckhard et al. 2025, Eqs. 2 to 5.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
+    >>> layer = MPEUInteraction(4)
+    >>> states, edges = layer(np.ones((1, 3, 4)), np.ones((1, 2, 8)), edge)
+    >>> states.shape[-1], edges.shape[-1]
+    (4, 4)
+    """
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.edge_hidden = keras.layers.Dense(
+            2 * self.units, use_bias=False, dtype=policy, name="edge_hidden"
+        )
+        self.edge_output = keras.layers.Dense(
+            self.units, use_bias=False, dtype=policy, name="edge_output"
+        )
+        self.filter = ContinuousFilter(self.units, dtype=policy, name="filter")
+        self.interaction = SchNetInteraction(
+            self.units, dtype=policy, name="interaction"
+        )
+
+    def build(self, states_shape, edges_shape):
+        """Makes all layers."""
+        check_width("states", states_shape, self.units)
+        new = (None, None, self.units)
+        self.edge_hidden.build((None, None, 2 * self.units + edges_shape[-1]))
+        self.edge_output.build((None, None, 2 * self.units))
+        self.filter.build(new)
+        self.interaction.build(states_shape, new)
+        self.built = True
+
+    def _new_edges(self, states, edges, edge):
+        kernel = ops.convert_to_tensor(self.edge_hidden.kernel)
+        width = self.units
+        of_sender = ops.matmul(states, kernel[:width])
+        of_receiver = ops.matmul(states, kernel[width : 2 * width])
+        # Padded edges have the receiver N.
+        of_receiver = ops.pad(of_receiver, ((0, 0), (0, 1), (0, 0)))
+        hidden = (
+            kernels.batched_gather(of_sender, edge["sender"])
+            + kernels.batched_gather(of_receiver, edge["receiver"])
+            + ops.matmul(edges, kernel[2 * width :])
+        )
+        return self.edge_output(shifted_softplus(hidden))
+
+    def call(self, states, edges, edge, degree=None):
+        """Returns the new states of nodes and edges."""
+        edges = self._new_edges(states, edges, edge)
+        return self.interaction(states, self.filter(edges), edge, degree), edges
+
+    def compute_output_shape(self, states_shape, edges_shape):
+        """[G, N, C] and [G, E, C]."""
+        return tuple(states_shape), (*edges_shape[:-1], self.units)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "units": self.units}

@@ -1,0 +1,97 @@
+"""`PaiNNUpdate`: scalar and vector states of a node update each other."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.layers.schnet_interaction import check_width
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class PaiNNUpdate(keras.layers.Layer):
+    """The update of each node by itself.
+
+        [V v, U v] = W v                                     (no bias)
+        |V v| = sqrt(sum over the three axes of (V v)^2 + epsilon)
+        [a_ss, a_vv, a_sv] = W_2 silu(W_1 [s, |V v|] + b_1) + b_2
+        s' = s + a_ss + a_sv <U v, V v>
+        v' = v + a_vv U v
+
+    Norms and inner products are taken in float32 at least.
+
+    Args:
+        units: Width C of the states.
+        epsilon: Keeps the gradient of the norm finite at 0.
+
+    Input shape:
+        states: float [G, N, C].
+        vectors: float [G, N, 3, C].
+
+    Output shape:
+        Two arrays: new states, float [G, N, C], and vectors, float [G, N, 3, C].
+
+    Raises:
+        ValueError: If the states are not C wide.
+
+    Reference:
+        Schuett et al. 2021, Eqs. 9 and 10; Speckhard et al. 2025, Eqs. 6 and 7.
+
+    Example:
+    >>> import numpy as np
+    >>> layer = PaiNNUpdate(4)
+    >>> states, vectors = layer(np.ones((1, 2, 4)), np.ones((1, 2, 3, 4)))
+    >>> tuple(states.shape), tuple(vectors.shape)
+    ((1, 2, 4), (1, 2, 3, 4))
+    """
+
+    def __init__(self, units: int, epsilon: float = 1e-8, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.epsilon = positive_number("epsilon", epsilon)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.mix = keras.layers.Dense(
+            2 * self.units, use_bias=False, dtype=policy, name="mix"
+        )
+        self.context_hidden = keras.layers.Dense(
+            self.units, "silu", dtype=policy, name="context_hidden"
+        )
+        self.context_output = keras.layers.Dense(
+            3 * self.units, dtype=policy, name="context_output"
+        )
+
+    def build(self, states_shape, vectors_shape):
+        """Makes the three layers."""
+        check_width("states", states_shape, self.units)
+        check_width("vectors", vectors_shape, self.units)
+        self.mix.build(vectors_shape)
+        self.context_hidden.build((None, None, 2 * self.units))
+        self.context_output.build((None, None, self.units))
+        self.built = True
+
+    def call(self, states, vectors):
+        """Returns the new states and vectors."""
+        compute = self.compute_dtype
+        wide = keras.backend.result_type(compute, "float32")
+        first, second = ops.split(self.mix(vectors), 2, axis=-1)
+        broad = ops.cast(first, wide)
+        norm = ops.sqrt(ops.sum(broad * broad, axis=2) + self.epsilon)
+        inner = ops.sum(broad * ops.cast(second, wide), axis=2)
+        context = ops.concatenate([states, ops.cast(norm, compute)], axis=-1)
+        context = self.context_output(self.context_hidden(context))
+        alone, gate, product = ops.split(context, 3, axis=-1)
+        states = states + alone + product * ops.cast(inner, compute)
+        return states, vectors + ops.expand_dims(gate, 2) * second
+
+    def compute_output_shape(self, states_shape, vectors_shape):
+        """[G, N, C] and [G, N, 3, C]."""
+        return tuple(states_shape), tuple(vectors_shape)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "epsilon": self.epsilon,
+        }

@@ -1,0 +1,101 @@
+"""`SchNetInteraction`: messages through filters, and the update of the nodes."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.activations import shifted_softplus
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class SchNetInteraction(keras.layers.Layer):
+    """One step of SchNet: a continuous-filter convolution and a residual update.
+
+        m_i = sum or mean over the edges e (j -> i) of (W_1 h_j) * w_e
+        h_i' = h_i + W_5 s(W_4 m_i)
+
+    with the filters w_e of `ContinuousFilter` and s the shifted softplus. Padded edges
+    add nothing.
+
+    Args:
+        units: Width C of a state.
+        use_bias: Whether W_4 and W_5 have biases; W_1 has none.
+
+    Input shape:
+        states: float [G, N, C].
+        filters: float [G, E, F].
+        edge: `x["edge"]`; of it are read `sender` and `receiver`, int32 [G, E].
+        degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
+            sums.
+
+    Output shape:
+        float [G, N, C].
+
+    Raises:
+        ValueError: If the states are not C wide.
+
+    Reference:
+        Schuett et al. 2017, Eq. 2; Speckhard et al. 2025, Eqs. 1, 4 and 5.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
+    >>> layer = SchNetInteraction(4)
+    >>> layer(np.ones((1, 3, 4)), np.ones((1, 2, 8)), edge).shape[-1]
+    4
+    """
+
+    def __init__(self, units: int, use_bias: bool = False, **kwargs):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.use_bias = bool(use_bias)
+
+    def build(self, states_shape, filters_shape):
+        """Makes the three layers."""
+        check_width("states", states_shape, self.units)
+        width, policy = filters_shape[-1], self.dtype_policy
+        self.send_dense = keras.layers.Dense(
+            width, use_bias=False, dtype=policy, name="send"
+        )
+        options = {"use_bias": self.use_bias, "dtype": policy}
+        self.hidden_dense = keras.layers.Dense(
+            self.units, shifted_softplus, name="hidden", **options
+        )
+        self.output_dense = keras.layers.Dense(self.units, name="output", **options)
+        self.send_dense.build(states_shape)
+        self.hidden_dense.build((None, None, width))
+        self.output_dense.build((None, None, self.units))
+        self.built = True
+
+    def call(self, states, filters, edge, degree=None):
+        """Returns the new states."""
+        sent = kernels.batched_gather(self.send_dense(states), edge["sender"])
+        messages = kernels.batched_segment_sum(
+            sent * filters, edge["receiver"], ops.shape(states)[1], is_sorted=True
+        )
+        if degree is not None:
+            messages = messages / ops.expand_dims(degree, -1)
+        return states + self.output_dense(self.hidden_dense(messages))
+
+    def compute_output_shape(self, states_shape):
+        """[G, N, C]."""
+        return tuple(states_shape)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "use_bias": self.use_bias,
+        }
+
+
+def check_width(name: str, shape, units: int) -> None:
+    """Raises a ValueError if the last axis is not `units` long."""
+    if shape[-1] != units:
+        raise ValueError(
+            f"Expected `{name}` with {units} channels, as units={units}. "
+            f"Received: shape {tuple(shape)}."
+        )

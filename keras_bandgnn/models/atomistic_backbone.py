@@ -1,0 +1,79 @@
+"""`AtomisticBackbone`: what the backbones of molecules and crystals share."""
+
+from collections.abc import Iterable
+
+import keras
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.element_embedding import ElementEmbedding
+from keras_bandgnn.models.backbone import Backbone
+
+
+class AtomisticBackbone(Backbone):
+    """A backbone over atoms and the edges between near ones.
+
+    Reads `x["node"]["atomic_number"]` int32 [G, N] and `x["edge"]["displacement"]`
+    float [G, E, 3], the vector from the receiver to the sender in angstrom. Types of
+    edges and `x["plan"]` are not read.
+
+    Args:
+        elements: The atomic numbers that occur, or an integer V for all below V.
+        hidden_dim: C.
+        num_steps: T.
+    """
+
+    num_edge_types = 1
+    # Whether lengths of edges suffice.
+    needs_directions = False
+
+    def __init__(
+        self, elements: int | Iterable[int], hidden_dim: int, num_steps: int, **kwargs
+    ):
+        # Mixed precision must not round the geometry; layers cast what they multiply.
+        super().__init__(autocast=False, **kwargs)
+        # === Config ===
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        self.num_steps = positive_int("num_steps", num_steps)
+        # === Layers ===
+        self.embedding = ElementEmbedding(
+            self.hidden_dim, elements, dtype=self.dtype_policy, name="embedding"
+        )
+
+    def check(self, graphs) -> None:
+        """Raises a ValueError if graphs lack geometry or have unknown elements.
+
+        Args:
+            graphs: `FlatGraphs`.
+        """
+        if "atomic_number" not in graphs.node:
+            raise ValueError(
+                "Expected the node feature 'atomic_number'. "
+                f"Received: node features {sorted(graphs.node)}."
+            )
+        self.embedding.check(graphs.node["atomic_number"])
+        if "displacement" in graphs.edge:
+            found = graphs.edge["displacement"].shape
+            if found[1:] != (3,):
+                raise ValueError(
+                    "Expected edge['displacement'] of shape [E, 3]. "
+                    f"Received: shape {found}."
+                )
+        elif self.needs_directions or "distance" not in graphs.edge:
+            wanted = "'displacement'"
+            if not self.needs_directions:
+                wanted += " or 'distance'"
+            raise ValueError(
+                f"Expected the edge feature {wanted}. Received: edge features "
+                f"{sorted(graphs.edge)}. Make the edges from the positions first, "
+                "with a layer of the preprocessor."
+            )
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "elements": self.embedding.elements,
+            "hidden_dim": self.hidden_dim,
+            "num_steps": self.num_steps,
+        }

@@ -1,0 +1,117 @@
+"""`ForceRegressor`: an energy per graph, trained on forces too."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import positive_number
+from keras_bandgnn.models.forces import (
+    check_displacements,
+    check_energy,
+    energies_and_forces,
+    force_loss,
+)
+from keras_bandgnn.models.graph_regressor import GraphRegressor
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class ForceRegressor(GraphRegressor):
+    """Predicts an energy per graph; learns from energies and forces.
+
+        loss = MSE(E / std) + force_weight * MSE(F / std)
+
+    with F_i = -dE/dr_i and `std` the normaliser's. Forces come from the gradient of the
+    energy, so they are conservative and turn with the structure.
+
+    Args:
+        backbone: A backbone over geometry, such as `PaiNNBackbone`.
+        preprocessor: What turns graphs into batches.
+        force_key: Node feature with the target forces, float [N, 3], energy units per
+            angstrom; NaN where they are not known.
+        force_weight: Weight of the forces in the loss.
+        reduce: As for `GraphRegressor`; energies are sums by default.
+        **kwargs: As for `GraphRegressor`.
+
+    Input shape:
+        `x`, a batch with `x["edge"]["displacement"]` and `x["node"][force_key]`.
+
+    Output shape:
+        float32 [G, B, 1]. `predict` gives energies, `predict_forces` forces.
+
+    Raises:
+        ValueError: For more than one target, or graphs without forces.
+
+    Reference:
+        Schuett et al. 2017, Eq. 5; Schuett et al. 2021.
+
+    Example:
+    >>> import numpy as np
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(
+    ...         2, [1, 0], [0, 1], label=(d - 1) ** 2,
+    ...         node={
+    ...             "atomic_number": [1, 1],
+    ...             "force": [[2 * (d - 1), 0, 0], [-2 * (d - 1), 0, 0]],
+    ...         },
+    ...         edge={"displacement": [[d, 0, 0], [-d, 0, 0]]},
+    ...     )
+    ...     for d in (0.8, 1.0, 1.2)
+    ... ]
+    >>> backbone = kb.models.SchNetBackbone((1,), hidden_dim=8, num_gaussians=20)
+    >>> task = kb.models.ForceRegressor(backbone)
+    >>> history = task.fit(graphs, epochs=1, verbose=0)
+    >>> task.predict_forces(graphs)[0].shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        force_key: str = "force",
+        force_weight: float = 10.0,
+        reduce: str = "sum",
+        **kwargs,
+    ):
+        self.force_key = str(force_key)
+        self.force_weight = positive_number("force_weight", force_weight)
+        super().__init__(backbone, preprocessor, reduce=reduce, **kwargs)
+        check_energy(self)
+
+    def build(self, input_shape=None):
+        """Makes the metric of the forces, and the weights of the head."""
+        self.force_mae = keras.metrics.Mean(name="force_mae")
+        super().build(input_shape)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss of energies and forces on the normalised scale."""
+        y_pred, forces = energies_and_forces(self, x, training)
+        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        target, mask = x["node"][self.force_key], x["node"]["mask"]
+        squares, absolute = force_loss(forces, target, mask)
+        self.force_mae.update_state(absolute)
+        scale = 1.0
+        if self.normalizer is not None:
+            scale = ops.convert_to_tensor(self.normalizer.std)[0]
+        return loss + self.force_weight * squares / scale**2
+
+    def check_labels(self, loader) -> None:
+        """Raises a ValueError if energies or forces are missing."""
+        super().check_labels(loader)
+        check_displacements(loader)
+        for part in loader.parts:
+            found = part.node.get(self.force_key)
+            if found is None or found.shape[1:] != (3,):
+                shape = None if found is None else found.shape
+                raise ValueError(
+                    f"Expected the node feature {self.force_key!r} with 3 numbers per "
+                    f"node. Received: shape {shape}; features {sorted(part.node)}. "
+                    "Set ForceRegressor(..., force_key=...)."
+                )
+
+    def head_config(self) -> dict:
+        """Returns the arguments beyond backbone and preprocessor."""
+        own = {"force_key": self.force_key, "force_weight": self.force_weight}
+        return {**super().head_config(), **own}

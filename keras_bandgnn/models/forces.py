@@ -1,0 +1,104 @@
+"""Forces: the negative gradient of a predicted energy."""
+
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.layers.edge_geometry import forces_on_nodes
+from keras_bandgnn.models.task import Task
+
+
+def energies_and_forces(task, x, training=False):
+    """Energies of a regressor and the forces on the nodes.
+
+    Args:
+        task: A `GraphRegressor` with one target, in energy units.
+        x: A batch with `x["edge"]["displacement"]` float [G, E, 3].
+        training: As for the task.
+
+    Returns:
+        float [G, B, 1], and float [G, N, 3] in energy units per angstrom.
+    """
+
+    def energies(displacement):
+        edge = {**x["edge"], "displacement": displacement}
+        return task({**x, "edge": edge}, training=training)
+
+    displacement = ops.convert_to_tensor(x["edge"]["displacement"], "float32")
+    values, slopes = kernels.value_and_gradient(energies, displacement)
+    num_nodes = ops.shape(x["node"]["mask"])[1]
+    return values, forces_on_nodes(slopes, x["edge"], num_nodes)
+
+
+class Forces(Task):
+    """The forces of a trained regressor, for `predict`.
+
+    Args:
+        task: The regressor.
+    """
+
+    output_level = "node"
+
+    def __init__(self, task):
+        super().__init__(task.backbone, task.preprocessor)
+        self.task = task
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """All weights are the regressor's."""
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns forces float [G, N, 3]."""
+        return energies_and_forces(self.task, x)[1]
+
+    def compute_output_shape(self, input_shape):
+        """[G, N, 3]."""
+        return (*input_shape["node"]["mask"], 3)
+
+    def check(self, loader) -> None:
+        """Raises a ValueError if edges have no displacements."""
+        self.task.check(loader)
+        check_displacements(loader)
+
+
+def check_displacements(loader) -> None:
+    """Raises a ValueError if forces cannot be had: edges without displacements."""
+    for part in loader.parts:
+        if "displacement" not in part.edge:
+            raise ValueError(
+                "Expected the edge feature 'displacement' for forces. Received: edge "
+                f"features {sorted(part.edge)}. Put a RadiusGraph, KNearestGraph or "
+                "FullyConnectedGraph into the preprocessor."
+            )
+
+
+def check_energy(task) -> None:
+    """Raises a ValueError if a task has other than one target."""
+    if task.num_targets != 1:
+        raise ValueError(
+            "Expected one target, the energy, for forces. Received: "
+            f"num_targets={task.num_targets}."
+        )
+
+
+def force_loss(predicted, target, mask):
+    """Mean squared difference over the components of known forces.
+
+    Args:
+        predicted: float [G, N, 3].
+        target: float [G, N, 3]; NaN where it is not known.
+        mask: bool [G, N], real nodes.
+
+    Returns:
+        The loss and the mean absolute difference.
+    """
+    target = ops.cast(target, predicted.dtype)
+    known = ops.logical_and(
+        ops.expand_dims(mask, -1), ops.logical_not(ops.isnan(target))
+    )
+    weight = ops.cast(known, predicted.dtype)
+    difference = (predicted - ops.where(known, target, 0.0)) * weight
+    count = ops.maximum(ops.sum(weight), 1.0)
+    loss = ops.sum(ops.square(difference)) / count
+    return loss, ops.sum(ops.abs(difference)) / count

@@ -1,0 +1,98 @@
+"""`GATBackbone`: the graph attention network."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import fraction
+from keras_bandgnn.layers.graph_attention import GraphAttention
+from keras_bandgnn.models.layered_backbone import LayeredBackbone
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GATBackbone(LayeredBackbone):
+    """L layers of attention to the neighbours, over embedded features.
+
+        h(1) = attend_1(encode(features))
+        h(l) = attend_l(r(h(l-1))),  l = 2 .. L
+
+    with r the ELU; see `GraphAttention`. The linear map of the features is the first
+    layer's W, as in the paper; the head of a task follows the last layer without an
+    activation. The heads of every layer lie side by side, also those of the last one.
+    Types of edges and `x["plan"]` are not read.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H, all heads together.
+        num_heads: K, a divisor of H.
+        num_layers: L, the distance in edges that a node sees.
+        num_edge_types: P, types of edges that graphs may have; all count alike.
+        dropout: Share that is dropped of the features given as `{"features": F}`, and
+            of the states between two layers.
+        attention_dropout: Share of the attention weights that are dropped.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]` and `x["edge"]` are read.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Velickovic et al. 2018, https://arxiv.org/abs/1710.10903: L = 2, H = 64, K = 8,
+        dropout and attention_dropout 0.6.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = GATBackbone({"h": {"features": 2}}, hidden_dim=8, num_heads=2)
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(x).shape[-1]
+    8
+    """
+
+    activation = "elu"
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_heads: int = 8,
+        num_layers: int = 2,
+        num_edge_types: int = 1,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(
+            inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
+        )
+        # === Config ===
+        self.attention_dropout = fraction("attention_dropout", attention_dropout)
+        # === Layers ===
+        self.convolutions = [
+            GraphAttention(
+                self.hidden_dim,
+                num_heads,
+                self.attention_dropout,
+                use_kernel=number > 0,
+                dtype=self.dtype_policy,
+                name=f"attention_{number}",
+            )
+            for number in range(self.num_layers)
+        ]
+        self.build()
+
+    def convolve(self, layer, states, prepared, training):
+        """New states from one layer of attention."""
+        return layer(states, prepared["edge"], training=training)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_heads": self.convolutions[0].num_heads,
+            "attention_dropout": self.attention_dropout,
+        }

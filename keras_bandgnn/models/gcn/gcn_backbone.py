@@ -1,0 +1,86 @@
+"""`GCNBackbone`: the graph convolutional network."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.layers.graph_convolution import GraphConvolution
+from keras_bandgnn.models.layered_backbone import LayeredBackbone
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GCNBackbone(LayeredBackbone):
+    """L graph convolutions over embedded features.
+
+        h(1) = S encode(features) + b_1
+        h(l) = S r(h(l-1)) W_l + b_l,  l = 2 .. L
+
+    with S = D^-1/2 (A + I) D^-1/2 and r the ReLU. The linear map of the features is the
+    first layer's W, as in the paper; the head of a task follows the last layer without
+    an activation. The plan in the batch carries the sums out, see `GraphConvolution`.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L, the distance in edges that a node sees.
+        num_edge_types: P, types of edges that graphs may have; all count alike.
+        dropout: Share that is dropped of the features given as `{"features": F}`, and
+            of the states between two layers.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]`, `x["plan"]` and
+        `x["edge"]` are read.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Kipf and Welling 2017, https://arxiv.org/abs/1609.02907: L = 2, H = 16, dropout
+        0.5.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = GCNBackbone({"h": {"features": 2}}, hidden_dim=8)
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(x).shape[-1]
+    8
+    """
+
+    activation = "relu"
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 2,
+        num_edge_types: int = 1,
+        dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(
+            inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
+        )
+        # === Layers ===
+        self.convolutions = [
+            GraphConvolution(
+                self.hidden_dim,
+                self.num_edge_types,
+                use_kernel=number > 0,
+                dtype=self.dtype_policy,
+                name=f"convolution_{number}",
+            )
+            for number in range(self.num_layers)
+        ]
+        self.build()
+
+    def prepare(self, x):
+        """The plan and the degrees, once per batch."""
+        return self.convolutions[0].prepare(x)
+
+    def convolve(self, layer, states, prepared, training):
+        """New states from one graph convolution."""
+        return layer(states, prepared)

@@ -1,0 +1,198 @@
+"""`GraphClassifier`: a class per graph, or several yes-or-no targets."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.models.classes import (
+    check_classes,
+    check_level,
+    check_some,
+    class_entries,
+)
+from keras_bandgnn.models.readouts import head_arguments, make_head
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.training.roc_auc import ROCAUC
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphClassifier(Task):
+    """Predicts the class of each graph from the node states of any backbone.
+
+    The output are logits: `keras.ops.softmax` of them are probabilities, or
+    `keras.ops.sigmoid` with `multi_label=True`.
+
+    Args:
+        backbone: The model from a batch to node states.
+        num_classes: C; with `multi_label` the number of targets.
+        preprocessor: What turns graphs into batches.
+        readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
+            or a layer such as `GRUReadout(64)`, see `ReadoutHead`.
+        hidden: Width of the hidden layer of a readout by name; by default half the
+            states'.
+        activation: Activation of that layer.
+        use_bias: Whether the head has biases.
+        multi_label: Whether each graph has C targets that are 0 or 1, each on its own,
+            instead of one of C classes.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
+        not known; with `multi_label` 0, 1, or NaN where not known. What is not known
+        counts nowhere.
+
+    Output shape:
+        float32 logits [G, B, C]. `predict(graphs)` gives one array [C] per graph.
+
+    Raises:
+        ValueError: For arguments that do not fit; from `fit` and `evaluate` for
+            missing labels, labels of nodes, or labels out of range.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}, label=n % 2)
+    ...     for n in (1, 2, 3, 4)
+    ... ]
+    >>> task = GraphClassifier(kb.models.GCNBackbone({"kind": 2}, hidden_dim=8), 2)
+    >>> history = task.fit(graphs, epochs=1, verbose=0)
+    >>> task.predict(graphs)[0].shape
+    (2,)
+    """
+
+    output_level = "graph"
+
+    def __init__(
+        self,
+        backbone,
+        num_classes: int,
+        preprocessor=None,
+        readout="mean",
+        hidden: int | None = None,
+        activation="silu",
+        use_bias: bool = True,
+        multi_label: bool = False,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # === Config ===
+        self.multi_label = bool(multi_label)
+        self.num_classes = positive_int(
+            "num_classes", num_classes, 1 if self.multi_label else 2
+        )
+        # === Layers ===
+        self.head = make_head(self.num_classes, readout, hidden, activation, use_bias)
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """Makes the weights of the head."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns logits [G, B, C]."""
+        return self.head(self.backbone(x, training=training), x)
+
+    def compile(self, optimizer="adam", loss="auto", weighted_metrics="auto", **kwargs):
+        """Configures training.
+
+        Args:
+            optimizer: `"adam"`: rate 1e-3; or what Keras takes.
+            loss: Default: cross-entropy over the labels that are there. A loss gets
+                labels [n, 1], logits [n, C] and weights [n], 0 for padding and
+                missing labels; with `multi_label` labels and logits [n, 1], n = G B C.
+                Use `reduction="mean_with_sample_weight"`.
+            weighted_metrics: Default: `accuracy`; with `multi_label` also `roc_auc`,
+                the mean over the targets. (Keras does not mask plain `metrics`.)
+            **kwargs: Passed to `keras.Model.compile`.
+        """
+        if optimizer == "adam":
+            optimizer = keras.optimizers.Adam(1e-3)
+        options = {"from_logits": True, "reduction": "mean_with_sample_weight"}
+        if loss == "auto" and self.multi_label:
+            loss = keras.losses.BinaryCrossentropy(**options)
+        elif loss == "auto":
+            loss = keras.losses.SparseCategoricalCrossentropy(**options)
+        if weighted_metrics == "auto" and self.multi_label:
+            weighted_metrics = [
+                # Logits: a probability of one half.
+                keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0),
+                ROCAUC(self.num_classes),
+            ]
+        elif weighted_metrics == "auto":
+            weighted_metrics = [
+                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+            ]
+        super().compile(
+            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
+        )
+
+    def _entries(self, x, y, y_pred, sample_weight):
+        weight = x["graph"]["mask"] if sample_weight is None else sample_weight
+        if not self.multi_label:
+            return class_entries(y, y_pred, weight)
+        y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
+        missing = ops.isnan(y)
+        weight = ops.expand_dims(ops.cast(weight, y_pred.dtype), -1)
+        # 0 * NaN is NaN: a missing label must not reach the arithmetic at all.
+        y, weight = ops.where(missing, 0.0, y), ops.where(missing, 0.0, weight)
+        columns = (-1, 1)
+        return (
+            ops.reshape(y, columns),
+            ops.reshape(y_pred, columns),
+            ops.reshape(weight, (-1,)),
+        )
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss over the labels that are there."""
+        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
+        return super().compute_loss(x, y, y_pred, weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The metrics over the labels that are there."""
+        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, weight)
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the labels are not classes or targets of graphs."""
+        count = 0
+        for part in loader.parts:
+            check_level(part, "graph", "GraphClassifier")
+            if self.multi_label:
+                count += self._check_targets(part.label)
+            else:
+                count += check_classes(part, self.num_classes)
+        check_some(count, "graph")
+
+    def _check_targets(self, label) -> int:
+        found = 1 if label.ndim == 1 else label.shape[-1]
+        if label.ndim > 2 or found != self.num_classes:
+            raise ValueError(
+                f"Expected labels with {self.num_classes} targets per graph, as "
+                f"num_classes={self.num_classes}. Received: shape {label.shape[1:]}. "
+                "Set GraphClassifier(..., num_classes=...)."
+            )
+        given = label[~np.isnan(label)]
+        wrong = given[(given != 0) & (given != 1)]
+        if wrong.size:
+            raise ValueError(
+                "Expected targets that are 0 or 1, or NaN where not known. "
+                f"Received: {wrong[0]:g}. For classes leave multi_label=False."
+            )
+        return given.size
+
+    def compute_output_shape(self, input_shape):
+        """[G, B, C]."""
+        return (*input_shape["graph"]["mask"], self.num_classes)
+
+    def head_config(self) -> dict:
+        """Returns the arguments of the head."""
+        return {
+            "num_classes": self.num_classes,
+            **head_arguments(self.head),
+            "multi_label": self.multi_label,
+        }

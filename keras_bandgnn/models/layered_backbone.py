@@ -1,0 +1,94 @@
+"""`LayeredBackbone`: what GCN and GAT share."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.models.backbone import Backbone
+
+
+class LayeredBackbone(Backbone):
+    """Node features through one layer after the other, each with its own weights.
+
+    Subclasses make `convolutions`, call `build`, and override `convolve`.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L.
+        num_edge_types: P, types of edges that graphs may have; they are not read.
+        dropout: Share that is dropped of the features given as `{"features": F}`, and
+            of the states between two layers.
+    """
+
+    # Between two layers.
+    activation: str
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int,
+        num_layers: int,
+        num_edge_types: int,
+        dropout: float,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        self.num_layers = positive_int("num_layers", num_layers)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.dropout = fraction("dropout", dropout)
+        # === Layers ===
+        self.encoder = NodeEncoder(
+            self.hidden_dim, inputs, dtype=self.dtype_policy, name="node_encoder"
+        )
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        """Makes every weight from the configuration."""
+        self.encoder.build()
+        for layer in self.convolutions:
+            layer.build((None, None, self.hidden_dim))
+        self.built = True
+
+    def check(self, graphs) -> None:
+        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+        self.encoder.check(graphs.node)
+
+    def prepare(self, x):
+        """What `convolve` takes of a batch, the same for all layers."""
+        return x
+
+    def convolve(self, layer, states, prepared, training: bool):
+        """New states [G, N, H] from one of `convolutions`."""
+        raise NotImplementedError
+
+    def call(self, x, training=False):
+        """Returns the node states after the last layer, which has no activation."""
+        node = dict(x["node"])
+        for name, spec in self.encoder.inputs.items():
+            if "features" in spec and name in node:
+                node[name] = self.dropout_layer(node[name], training=training)
+        states = self.encoder(node)
+        prepared = self.prepare(x)
+        activation = keras.activations.get(self.activation)
+        for number, layer in enumerate(self.convolutions):
+            if number:
+                states = self.dropout_layer(activation(states), training=training)
+            states = self.convolve(layer, states, prepared, training)
+        return states
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            "inputs": self.encoder.inputs,
+            "hidden_dim": self.hidden_dim,
+            "num_layers": self.num_layers,
+            "num_edge_types": self.num_edge_types,
+            "dropout": self.dropout,
+        }

@@ -1,0 +1,275 @@
+"""`NodeClassifier`: a class per node."""
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.classes import (
+    check_classes,
+    check_level,
+    check_some,
+    class_entries,
+)
+from keras_bandgnn.models.task import Task, is_graphs
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class NodeClassifier(Task):
+    """Predicts the class of each node from the node states of any backbone.
+
+    The output are logits; `keras.ops.softmax` of them are probabilities. Where one
+    graph has nodes to train on and nodes to test on, `mask` names the node feature
+    that says which labels count: `fit(graph, mask="train_mask",
+    validation_mask="valid_mask")`, `evaluate(graph, mask="test_mask")`. All nodes send
+    messages in any case.
+
+    Args:
+        backbone: The model from a batch to node states.
+        num_classes: C.
+        preprocessor: What turns graphs into batches. Without one, a graph that comes
+            alone is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
+        not known, which counts nowhere.
+
+    Output shape:
+        float32 logits [G, N, C]. `predict(graphs)` gives one array [N, C] per graph,
+        in the order of the nodes of the graph that was given.
+
+    Raises:
+        ValueError: For arguments that do not fit; from `fit` and `evaluate` for
+            missing labels, labels of graphs, labels out of range or a wrong mask.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(
+    ...     4, [0, 1, 2], [1, 2, 3],
+    ...     node={"kind": [0, 0, 1, 1], "train_mask": [1, 0, 0, 1]},
+    ...     label=[0, 0, 1, 1], label_level="node",
+    ... )
+    >>> task = NodeClassifier(kb.models.GCNBackbone({"kind": 2}, hidden_dim=8), 2)
+    >>> history = task.fit(graph, mask="train_mask", epochs=1, verbose=0)
+    >>> task.predict(graph)[0].shape
+    (4, 2)
+    """
+
+    output_level = "node"
+
+    def __init__(self, backbone, num_classes: int, preprocessor=None, **kwargs):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # === Config ===
+        self.num_classes = positive_int("num_classes", num_classes, 2)
+        # === Layers ===
+        self.head = keras.layers.Dense(self.num_classes, dtype="float32", name="head")
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """Makes the weights of the head."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns logits [G, N, C]."""
+        return self.head(self.backbone(x, training=training))
+
+    def compile(self, optimizer="adam", loss="auto", weighted_metrics="auto", **kwargs):
+        """Configures training.
+
+        Args:
+            optimizer: `"adam"`: rate 1e-2, as Kipf and Welling 2017; or what Keras
+                takes.
+            loss: Default: cross-entropy over the labels that count. A loss gets labels
+                [n, 1], logits [n, C] and weights [n], n = G N; use
+                `reduction="mean_with_sample_weight"`.
+            weighted_metrics: Default: `accuracy` over the labels that count. (Keras
+                does not mask plain `metrics`.)
+            **kwargs: Passed to `keras.Model.compile`.
+        """
+        if optimizer == "adam":
+            optimizer = keras.optimizers.Adam(1e-2)
+        if loss == "auto":
+            loss = keras.losses.SparseCategoricalCrossentropy(
+                from_logits=True, reduction="mean_with_sample_weight"
+            )
+        if weighted_metrics == "auto":
+            weighted_metrics = [
+                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+            ]
+        super().compile(
+            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
+        )
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        *args,
+        mask: str | None = None,
+        validation_data=None,
+        validation_mask: str | None = None,
+        **kwargs,
+    ):
+        """Trains on graphs, as `keras.Model.fit` does on arrays.
+
+        Args:
+            x: Graphs with labels of nodes, or what Keras takes.
+            y: What Keras takes; None for graphs.
+            *args: Passed on.
+            mask: Node feature that is true for the nodes to train on; all if None.
+            validation_data: Graphs, or what Keras takes; `x` if omitted and
+                `validation_mask` is given.
+            validation_mask: Node feature that is true for the nodes to validate on.
+            **kwargs: Passed on, such as `epochs`, `seed` and `callbacks`.
+
+        Returns:
+            Keras' `History`.
+        """
+        if validation_mask is not None:
+            validation_data = x if validation_data is None else validation_data
+            validation_data = self._masked(validation_data, validation_mask)
+        if mask is not None:
+            x = self._masked(x, mask)
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, mask: str | None = None, **kwargs):
+        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays.
+
+        Args:
+            x: Graphs with labels of nodes, or what Keras takes.
+            y: What Keras takes; None for graphs.
+            *args: Passed on.
+            mask: Node feature that is true for the nodes to evaluate on; all if None.
+            **kwargs: Passed on.
+        """
+        if mask is not None:
+            x = self._masked(x, mask)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def loader(self, graphs, *args, **kwargs) -> GraphLoader:
+        """Returns a loader of the task's batches, see `Task.loader`."""
+        self._complete(graphs)
+        return super().loader(graphs, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        """Predicts for graphs, or for what Keras takes.
+
+        Returns:
+            For graphs a list with one array [N, C] per graph. Row n belongs to node n
+            of the graph that was given, whatever the preprocessor's order; rows of
+            nodes that it leaves out are NaN. For graphs that were compiled before
+            (a loader, a compiled store) row n belongs to the n-th node before that.
+        """
+        if not is_graphs(x) or isinstance(x, list | tuple) and not x:
+            return super().predict(x, *args, **kwargs)
+        given = [x] if isinstance(x, Graph) else x
+        loader = self.loader(x, training=False)
+        out = super().predict(loader)
+        compiled = isinstance(x, GraphLoader)
+        compiled = compiled or getattr(x, "metadata", {}).get("layers")
+        origins = (
+            part.origin[low:high]
+            if part.origin is not None
+            else np.arange(high - low, dtype=np.int32)
+            for part in loader.parts
+            for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True)
+        )
+        for index, origin in enumerate(origins):
+            if out[index] is None:
+                continue
+            if compiled or not isinstance(given[index], Graph):
+                out[index] = out[index][np.argsort(origin)]
+            else:
+                out[index] = _placed(out[index], origin, given[index])
+        return out
+
+    def _masked(self, graphs, name: str) -> FlatGraphs:
+        """The graphs as the model sees them, with labels of -1 outside the mask."""
+        if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
+            raise ValueError(
+                "Expected graphs to choose nodes of with a mask. Received: "
+                f"{type(graphs).__name__}, mask={name!r}. Pass the graphs themselves, "
+                "or weights of the nodes as sample_weight."
+            )
+        self._complete(graphs)
+        parts = parts_of(self.preprocessor.compile(graphs))
+        flat = FlatGraphs.concatenate([_with_mask(part, name) for part in parts])
+        # The layers were applied just now.
+        flat.metadata = {"layers": self.preprocessor.layers_config()}
+        return flat
+
+    def _complete(self, graphs) -> None:
+        if self.preprocessor is not None or isinstance(graphs, GraphLoader):
+            return
+        alone = isinstance(graphs, Graph) or len(graphs) == 1
+        # Room for a whole batch of a large graph would be nearly all padding.
+        batcher = StaticBatcher(2, padding="64") if alone else None
+        self.preprocessor = GraphPreprocessor(batcher=batcher)
+
+    def _entries(self, x, y, y_pred, sample_weight):
+        weight = x["node"]["mask"] if sample_weight is None else sample_weight
+        return class_entries(y, y_pred, weight)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss over the labels that count."""
+        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
+        return super().compute_loss(x, y, y_pred, weight, training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The metrics over the labels that count."""
+        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, weight)
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the labels are not classes of nodes."""
+        count = 0
+        for part in loader.parts:
+            check_level(part, "node", "NodeClassifier")
+            count += check_classes(part, self.num_classes)
+        check_some(count, "node")
+
+    def compute_output_shape(self, input_shape):
+        """[G, N, C]."""
+        return (*input_shape["node"]["mask"], self.num_classes)
+
+    def head_config(self) -> dict:
+        """Returns the arguments of the head."""
+        return {"num_classes": self.num_classes}
+
+
+def _with_mask(part: FlatGraphs, name: str) -> FlatGraphs:
+    if part.label is None or part.label_level != "node":
+        return part  # Refused with the other labels.
+    if name not in part.node:
+        raise ValueError(
+            f"Expected a node feature {name!r} as the mask. Received: node features "
+            f"{sorted(part.node)}."
+        )
+    mask = part.node[name]
+    if mask.ndim != 1 or not np.isin(mask, (0, 1)).all():
+        raise ValueError(
+            f"Expected node[{name!r}] to be 0 or 1 for each node. Received: "
+            f"{mask.dtype} of shape {mask.shape} in [{mask.min()}, {mask.max()}]. "
+            "Of several splits choose one column."
+        )
+    rows = mask.astype(bool).reshape(-1, *[1] * (part.label.ndim - 1))
+    label = np.where(rows, part.label, np.array(-1, part.label.dtype))
+    return FlatGraphs.from_columns({**part.columns(), "label/node": label}, part.info)
+
+
+def _placed(rows: np.ndarray, origin: np.ndarray, graph: Graph) -> np.ndarray:
+    """Rows in the order of the nodes of a graph, given the origin of each."""
+    own = np.arange(graph.num_nodes) if graph.origin is None else graph.origin
+    order = np.argsort(own)
+    out = np.full((graph.num_nodes, *rows.shape[1:]), np.nan, rows.dtype)
+    out[order[np.searchsorted(own, origin, sorter=order)]] = rows
+    return out

@@ -1,0 +1,136 @@
+"""`PaiNNBackbone`: scalar and vector states that update each other."""
+
+from collections.abc import Iterable
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
+from keras_bandgnn.layers.edge_geometry import edge_directions, edge_distances
+from keras_bandgnn.layers.gaussian_basis import GaussianBasis
+from keras_bandgnn.layers.painn_message import PaiNNMessage
+from keras_bandgnn.layers.painn_update import PaiNNUpdate
+from keras_bandgnn.layers.sine_basis import SineBasis
+from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class PaiNNBackbone(AtomisticBackbone):
+    """T times `PaiNNMessage` and `PaiNNUpdate`.
+
+    The scalar states do not change when a structure is rotated or moved, and the
+    vectors turn with it. First states are rows of a table of elements, first vectors
+    are 0. The defaults are the model that Speckhard et al. profiled.
+
+    Args:
+        elements: The atomic numbers that occur, or an integer V for all below V.
+        hidden_dim: C.
+        num_steps: T.
+        cutoff: Distance r_c in angstrom at which messages reach 0 (`CosineCutoff`).
+        num_functions: K, number of radial functions.
+        basis: `"gaussian"`: K Gaussian functions with centres from 0 to r_c and the
+            deviation r_c / K; `"sine"`: `SineBasis`, as in the paper of PaiNN.
+        epsilon: Keeps the gradient of norms finite, see `PaiNNUpdate`.
+
+    Input shape:
+        `x`, a batch with `x["node"]["atomic_number"]` int32 [G, N] and
+        `x["edge"]["displacement"]` float [G, E, 3], in angstrom.
+
+    Output shape:
+        States, float [G, N, C]. With `call(x, return_vectors=True)` a pair: states, and
+        vectors float [G, N, 3, C], whose axis 2 are the components x, y and z.
+
+    Raises:
+        ValueError: For arguments that do not fit, or a batch without displacements.
+
+    Reference:
+        Schuett et al. 2021; Speckhard et al. 2025, Eqs. 6 and 7: C = 256, T = 3,
+        K = 20, r_c = 6.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(
+    ...     2, [1, 0], [0, 1],
+    ...     node={"atomic_number": [8, 1]},
+    ...     edge={"displacement": [[0.0, 0.0, 0.97], [0.0, 0.0, -0.97]]},
+    ... )
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> states, vectors = PaiNNBackbone((1, 8), hidden_dim=16)(x, return_vectors=True)
+    >>> states.shape[-1], tuple(vectors.shape[-2:])
+    (16, (3, 16))
+    """
+
+    needs_directions = True
+
+    def __init__(
+        self,
+        elements: int | Iterable[int],
+        hidden_dim: int = 256,
+        num_steps: int = 3,
+        cutoff: float = 6.0,
+        num_functions: int = 20,
+        basis: str = "gaussian",
+        epsilon: float = 1e-8,
+        **kwargs,
+    ):
+        super().__init__(elements, hidden_dim, num_steps, **kwargs)
+        # === Config ===
+        self.basis_name = one_of("basis", basis, ("gaussian", "sine"))
+        positive_int("num_functions", num_functions)
+        # === Layers ===
+        policy = self.dtype_policy
+        self.cutoff = CosineCutoff(cutoff, dtype=policy, name="cutoff")
+        options = {"dtype": policy, "name": "basis"}
+        if basis == "sine":
+            self.basis = SineBasis(num_functions, cutoff, **options)
+        else:
+            gamma = 0.5 * (num_functions / cutoff) ** 2
+            self.basis = GaussianBasis(num_functions, cutoff, gamma, **options)
+        self.messages, self.updates = [], []
+        for step in range(self.num_steps):
+            self.messages.append(
+                PaiNNMessage(self.hidden_dim, dtype=policy, name=f"message_{step}")
+            )
+            self.updates.append(
+                PaiNNUpdate(
+                    self.hidden_dim, epsilon, dtype=policy, name=f"update_{step}"
+                )
+            )
+        self.build()
+
+    def build(self, input_shape=None):
+        """Makes every weight from the configuration."""
+        states = (None, None, self.hidden_dim)
+        vectors = (None, None, 3, self.hidden_dim)
+        self.embedding.build()
+        for message, update in zip(self.messages, self.updates, strict=True):
+            message.build(states, vectors, (None, None, self.basis.num_functions))
+            update.build(states, vectors)
+        self.built = True
+
+    def call(self, x, return_vectors=False, training=False):
+        """Returns the node states after T steps, and the vectors if asked."""
+        edge = x["edge"]
+        states, vectors = self.embedding(x["node"]["atomic_number"]), None
+        distances = edge_distances(edge)
+        directions = edge_directions(edge, distances)
+        geometry = (
+            self.basis(distances),
+            self.cutoff(distances),
+            ops.cast(directions, states.dtype),
+        )
+        for message, update in zip(self.messages, self.updates, strict=True):
+            states, vectors = message(states, vectors, *geometry, edge)
+            states, vectors = update(states, vectors)
+        return (states, vectors) if return_vectors else states
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "cutoff": self.cutoff.cutoff,
+            "num_functions": self.basis.num_functions,
+            "basis": self.basis_name,
+            "epsilon": self.updates[0].epsilon,
+        }

@@ -1,0 +1,147 @@
+"""GCN, GAT and the readout of AttentiveFP as plain loops, in float64."""
+
+import numpy as np
+
+
+def weights_of(model) -> dict[str, np.ndarray]:
+    """Weights in float64, by path without the name of the model."""
+    return {
+        w.path.split("/", 1)[1]: np.asarray(value, np.float64)
+        for w, value in zip(model.weights, model.get_weights(), strict=True)
+    }
+
+
+def below(weights, prefix) -> dict[str, np.ndarray]:
+    """Weights of a layer, by path below it."""
+    start = f"{prefix}/"
+    return {k[len(start) :]: v for k, v in weights.items() if k.startswith(start)}
+
+
+def _leaky_relu(x, slope):
+    return np.where(x > 0, x, slope * x)
+
+
+def _elu(x):
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def softmax(x) -> np.ndarray:
+    """Softmax over axis 0."""
+    x = np.exp(x - x.max(axis=0))
+    return x / x.sum(axis=0)
+
+
+def graph_convolution(graph, states, weights, edge_weight=None) -> np.ndarray:
+    """D^-1/2 (A + I) D^-1/2 H W + b; a node's own edges count once."""
+    count = graph.num_nodes
+    matrix = np.eye(count)
+    for edge in range(graph.num_edges):
+        sender, receiver = graph.senders[edge], graph.receivers[edge]
+        if edge_weight is not None:
+            # A loop of the data is there instead of the 1.
+            matrix[receiver, sender] += edge_weight[edge] - (sender == receiver)
+        elif sender != receiver:
+            matrix[receiver, sender] += 1
+    scale = 1 / np.sqrt(matrix.sum(axis=1))
+    matrix = scale[:, None] * matrix * scale
+    if "kernel" in weights:
+        states = states @ weights["kernel"]
+    return matrix @ states + weights["bias"]
+
+
+def graph_attention(graph, states, weights, slope=0.2) -> np.ndarray:
+    """Attention of each node over its senders and itself, head by head."""
+    heads, width = weights["sender_kernel"].shape
+    if "transform/kernel" in weights:
+        states = states @ weights["transform/kernel"]
+    rows = states.reshape(-1, heads, width)
+    out = np.zeros((graph.num_nodes, heads, width))
+    for node in range(graph.num_nodes):
+        into = (graph.receivers == node) & (graph.senders != node)
+        near = np.append(graph.senders[into], node)
+        score = (rows[near] * weights["sender_kernel"]).sum(-1)
+        score = score + (rows[node] * weights["receiver_kernel"]).sum(-1)
+        share = softmax(_leaky_relu(score, slope))
+        out[node] = (share[..., None] * rows[near]).sum(axis=0)
+    return out.reshape(graph.num_nodes, -1) + weights["bias"]
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru_readout(states, weights, num_steps) -> np.ndarray:
+    """State [C] of one graph, for the states [N, C] of its nodes."""
+    width = states.shape[1]
+    rows = states @ weights["transform/kernel"]
+    state = np.maximum(states.sum(axis=0), 0)
+    for _ in range(num_steps):
+        wanted = state @ weights["transform/kernel"] @ weights["graph_score/kernel"]
+        score = _leaky_relu(rows @ weights["node_score/kernel"] + wanted, 0.01)
+        context = _elu((softmax(score) * rows).sum(axis=0) + weights["bias"])
+        given = context @ weights["update/input/kernel"] + weights["update/input/bias"]
+        own = state @ weights["update/recurrent/kernel"]
+        own = own + weights["update/recurrent/bias"]
+        z, r = _sigmoid(given[: 2 * width] + own[: 2 * width]).reshape(2, width)
+        new = np.tanh(given[2 * width :] + r * own[2 * width :])
+        state = np.maximum((1 - z) * new + z * state, 0)
+    return state
+
+
+def _encode(graph, inputs, weights):
+    total = 0.0
+    for name, spec in inputs.items():
+        own = below(weights, f"node_encoder/encode_{name}")
+        if "features" in spec:
+            total = total + graph.node[name] @ own["kernel"] + own["bias"]
+        else:
+            total = total + own["embeddings"][graph.node[name]]
+    return total
+
+
+def backbone(graph, model, weights=None) -> np.ndarray:
+    """States [N, H] under a `GCNBackbone` or a `GATBackbone`."""
+    weights = weights_of(model) if weights is None else weights
+    states = _encode(graph, model.encoder.inputs, weights)
+    attends = model.activation == "elu"
+    for number in range(model.num_layers):
+        if number:
+            states = _elu(states) if attends else np.maximum(states, 0)
+        if attends:
+            own = below(weights, f"attention_{number}")
+            states = graph_attention(graph, states, own)
+        else:
+            own = below(weights, f"convolution_{number}")
+            states = graph_convolution(graph, states, own)
+    return states
+
+
+def cross_entropy(logits, labels) -> float:
+    """Cross-entropy of logits [n, C], the sum over the rows."""
+    logits = logits - logits.max(axis=1, keepdims=True)
+    share = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return -share[np.arange(len(labels)), labels].sum()
+
+
+def check_gradients(gradients, weights, loss, tolerance=2e-4) -> None:
+    """Compares gradients with central differences of a float64 loss.
+
+    Args:
+        gradients: By path, float32.
+        weights: By the same paths, float64.
+        loss: Weights -> number.
+        tolerance: Of slopes, as a share of the largest gradient.
+    """
+    rng = np.random.default_rng(0)
+    assert set(gradients) == set(weights)
+    scale = max(np.abs(g).max() for g in gradients.values())
+    for path, gradient in gradients.items():
+        way = rng.normal(size=gradient.shape)
+        way /= np.linalg.norm(way)
+        step = 1e-6
+        ends = [
+            loss({**weights, path: weights[path] + sign * step * way})
+            for sign in (1, -1)
+        ]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        assert abs(slope - (gradient * way).sum()) < tolerance * scale, path

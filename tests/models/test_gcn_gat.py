@@ -1,0 +1,254 @@
+import keras
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import GraphLoader
+from keras_bandgnn.layers import GRUReadout
+from keras_bandgnn.models import (
+    GATBackbone,
+    GCNBackbone,
+    GraphClassifier,
+    GraphRegressor,
+    NodeClassifier,
+)
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, RCMKCompile
+from keras_bandgnn.primitives import Banded, Grouped, Plan
+from keras_bandgnn.testing import convolutions as oracle
+from keras_bandgnn.testing import gradients_of
+
+PLANS = {
+    "segment": Plan(),
+    "grouped": Plan(rest=Grouped()),
+    "banded": Plan(Banded(8)),
+}
+INPUTS = {"kind": 7, "h": {"features": 3}}
+
+
+def graphs_of(count, seed=0, low=1, high=25, types=1, classes=3, loops=True):
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for _ in range(count):
+        n = int(rng.integers(low, high))
+        ends = rng.integers(0, n, (2, 2 * n))
+        if not loops:
+            ends = ends[:, ends[0] != ends[1]]
+        graphs.append(
+            Graph(
+                n,
+                *ends,
+                edge_type=rng.integers(0, types, ends.shape[1]),
+                node={
+                    "kind": rng.integers(0, 7, n),
+                    "h": rng.normal(size=(n, 3)),
+                },
+                label=rng.integers(0, classes, n),
+                label_level="node",
+            )
+        )
+    return graphs
+
+
+def backbone_of(name, types=1, **options):
+    keras.utils.set_random_seed(0)
+    if name == "gcn":
+        made = GCNBackbone(INPUTS, 8, 2, types, **options)
+    else:
+        made = GATBackbone(INPUTS, 8, 2, 2, types, **options)
+    rng = np.random.default_rng(1)
+    for weight in made.weights:
+        if "bias" in weight.path:
+            weight.assign(0.3 * rng.normal(size=weight.shape))
+    return made
+
+
+def numpy(tensor):
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32")))
+
+
+@pytest.mark.parametrize("types", [1, 3])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_states_equal_the_oracle(name, plan, types):
+    backbone = backbone_of(name, types)
+    graphs = graphs_of(6, types=types)
+    loader = GraphLoader(graphs, DynamicBatcher(8), PLANS[plan], shuffle=False)
+    (x,) = loader[0][:1]
+    out, start = numpy(backbone(x))[0], 0
+    for number in x["graph"]["id"][0][x["graph"]["mask"][0]]:
+        expected = oracle.backbone(graphs[number], backbone)
+        rows = out[start : start + len(expected)]
+        np.testing.assert_allclose(rows, expected, atol=1e-5)
+        start += len(expected)
+    assert np.isfinite(out).all()
+
+
+TASKS = {
+    name: NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
+    for name in ("gcn", "gat")
+}
+GRAPHS = graphs_of(10, seed=7)
+EXPECTED = {
+    name: [
+        oracle.backbone(graph, task.backbone) @ task.head.get_weights()[0]
+        for graph in GRAPHS
+    ]
+    for name, task in TASKS.items()
+}
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    batch_size=st.sampled_from([2, 3, 16]),
+    plan=st.sampled_from(sorted(PLANS)),
+    ordering=st.sampled_from(["natural", "rcmk"]),
+)
+def test_nothing_about_the_batch_changes_a_prediction(
+    name, seed, batch_size, plan, ordering
+):
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(GRAPHS))[: rng.integers(1, len(GRAPHS))]
+    orders = [rng.permutation(GRAPHS[i].num_nodes) for i in chosen]
+    graphs = [GRAPHS[i].subgraph(o) for i, o in zip(chosen, orders, strict=True)]
+    task = TASKS[name]
+    task.preprocessor = GraphPreprocessor(
+        [RCMKCompile(8, ordering)],
+        DynamicBatcher(batch_size, {"node": 40 * batch_size}),
+        PLANS[plan],
+    )
+    rows = task.predict(graphs)
+    for own, number, order in zip(rows, chosen, orders, strict=True):
+        np.testing.assert_allclose(own, EXPECTED[name][number][order], atol=1e-5)
+
+
+def loss_batch(task, graphs):
+    loader = task.loader(graphs)
+    assert len(loader) == 1
+    return loader[0]
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_gradients_equal_differences_of_the_oracle(name):
+    graphs = graphs_of(4, seed=3)
+    task = NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
+    gradients = gradients_of(task, loss_batch(task, graphs))
+    strip = {path.split("/", 1)[1]: g for path, g in gradients.items()}
+    weights = {**oracle.weights_of(task.backbone), **head_weights(task)}
+    strip = {head_name(path): g for path, g in strip.items()}
+    count = sum(g.num_nodes for g in graphs)
+
+    def loss(weights):
+        total = 0.0
+        for graph in graphs:
+            states = oracle.backbone(graph, task.backbone, weights)
+            logits = states @ weights["head/kernel"] + weights["head/bias"]
+            total += oracle.cross_entropy(logits, graph.label)
+        return total / count
+
+    oracle.check_gradients(strip, weights, loss)
+
+
+def head_name(path):
+    return f"head/{path}" if path in ("kernel", "bias") else path
+
+
+def head_weights(task):
+    kernel, bias = (w.astype("float64") for w in task.head.get_weights())
+    return {"head/kernel": kernel, "head/bias": bias}
+
+
+def test_gradients_of_the_readout_equal_differences_of_the_oracle():
+    graphs = [
+        g.replace(label=number % 3, label_level="graph")
+        for number, g in enumerate(graphs_of(5, seed=3))
+    ]
+    readout = GRUReadout(8, 2, name="readout")
+    task = GraphClassifier(backbone_of("gcn"), 3, GraphPreprocessor(), readout)
+    gradients = gradients_of(task, loss_batch(task, graphs))
+    gradients = {
+        path.split("/", 1)[1]: g for path, g in gradients.items() if "readout/" in path
+    }
+    gradients = {path.split("readout/")[-1]: g for path, g in gradients.items()}
+    weights = {
+        w.path.split("readout/")[-1]: value.astype("float64")
+        for w, value in zip(readout.weights, readout.get_weights(), strict=True)
+    }
+    kernel, bias = (w.astype("float64") for w in task.head.output_dense.get_weights())
+
+    def loss(weights):
+        logits = [
+            oracle.gru_readout(oracle.backbone(g, task.backbone), weights, 2) @ kernel
+            for g in graphs
+        ]
+        labels = np.array([int(g.label) for g in graphs])
+        return oracle.cross_entropy(np.array(logits) + bias, labels) / len(graphs)
+
+    oracle.check_gradients(gradients, weights, loss)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_config_round_trip_and_mixed_precision(name):
+    backbone = backbone_of(name, dropout=0.5)
+    again = type(backbone).from_config(backbone.get_config())
+    assert again.get_config() == backbone.get_config()
+    again.set_weights(backbone.get_weights())
+    (x,) = GraphLoader(graphs_of(4), shuffle=False)[0][:1]
+    exact = numpy(backbone(x))
+    np.testing.assert_array_equal(numpy(again(x)), exact)
+    config = {**backbone.get_config(), "dtype": "mixed_bfloat16"}
+    mixed = type(backbone).from_config(config)
+    mixed.set_weights(backbone.get_weights())
+    out = mixed(x)
+    assert keras.backend.standardize_dtype(out.dtype) == "bfloat16"
+    np.testing.assert_allclose(numpy(out), exact, atol=0.1 * np.abs(exact).max())
+    trained = numpy(backbone(x, training=True))
+    assert np.abs(trained - exact).max() > 1e-3
+
+
+def test_a_regressor_takes_a_readout_and_keeps_its_own(tmp_path):
+    graphs = [
+        g.replace(label=float(g.num_nodes), label_level="graph") for g in graphs_of(12)
+    ]
+    for options, mode in (
+        ({"readout": GRUReadout(8)}, "graph"),
+        ({"reduce": "attention"}, "graph"),
+        ({"readout": "sum"}, "atom"),
+    ):
+        task = GraphRegressor(backbone_of("gcn"), **options)
+        assert task.normalizer.mode == mode
+        task.fit(graphs, epochs=1, verbose=0)
+        expected = task.predict(graphs)
+        task.save_to_preset(tmp_path / "preset")
+        again = GraphRegressor.from_preset(tmp_path / "preset")
+        assert again.head_config() == task.head_config()
+        np.testing.assert_allclose(again.predict(graphs), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GCNBackbone({}), "at least one node feature"),
+        (lambda: GCNBackbone({"a": 3}, num_layers=0), "`num_layers` to be at least 1"),
+        (lambda: GCNBackbone({"a": 3}, dropout=1.0), r"`dropout` in \[0, 1\)"),
+        (lambda: GATBackbone({"a": 3}, 8, 3), "multiple of `num_heads`"),
+        (
+            lambda: GATBackbone({"a": 3}, attention_dropout=-1),
+            r"`attention_dropout` in \[0, 1\)",
+        ),
+        (
+            lambda: NodeClassifier(backbone_of("gcn"), 3).fit(graphs_of(2, types=3)),
+            "Raise num_edge_types",
+        ),
+        (
+            lambda: GraphRegressor(backbone_of("gcn"), readout=GRUReadout(8), hidden=4),
+            "`hidden` with readouts by name",
+        ),
+    ],
+)
+def test_bad_arguments(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
