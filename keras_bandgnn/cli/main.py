@@ -13,7 +13,7 @@ from keras_bandgnn.cli.backend import choose_backend
 _COMMANDS = {
     "demo": "train on the standard library of this Python and show what it finds",
     "compile": "turn source code or program graphs into stores of compiled graphs",
-    "train": "train a model that picks the right variable",
+    "train": "train a model: the right variable, or numbers of molecules",
     "evaluate": "score a model beside trivial guesses",
     "predict": "list the most suspicious variable usages",
     "inspect": "show sizes and bandwidths before and after reordering",

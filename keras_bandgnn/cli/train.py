@@ -1,6 +1,8 @@
-"""Trains a model that picks the right variable, and saves it as a preset.
+"""Trains a model and saves it as a preset.
 
-The data is a folder that `bandgnn compile` wrote. Weights that are best on the
+By default a model that picks the right variable, on a folder that `bandgnn compile`
+wrote. With `--task regression` SchNet, MPEU or PaiNN on molecules or crystals: the name
+of a data set with --path, or a folder of stores. The weights that are best on the
 validation split are kept. An interrupted run goes on after its last whole epoch when
 it is started again.
 """
@@ -13,13 +15,18 @@ import sys
 import time
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts, report
+from keras_bandgnn.cli import interrupts, report, train_regression
 from keras_bandgnn.cli import options as shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("data", type=Path, help="folder with the stores train, valid")
+    parser.add_argument(
+        "data", type=Path, help="folder with the stores train, valid; or a data set"
+    )
+    parser.add_argument(
+        "--task", choices=("selection", "regression"), default="selection"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the preset")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and order")
     parser.add_argument(
@@ -27,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
     shared.add_training(parser)
+    train_regression.add_arguments(parser)
 
 
 def make_plan(text: str):
@@ -185,7 +193,13 @@ def train(options: argparse.Namespace, stores: dict):
 _FREE = ("backend", "command", "debug", "minutes", "overwrite", "restart", "run", "top")
 
 
-def _checkpoints(options: argparse.Namespace, data: dict, work: Path) -> list:
+def _checkpoints(
+    options: argparse.Namespace,
+    data: dict,
+    work: Path,
+    monitor: str = "val_accuracy",
+    mode: str = "max",
+) -> list:
     import keras
 
     kept = {k: v for k, v in vars(options).items() if k not in _FREE}
@@ -204,16 +218,15 @@ def _checkpoints(options: argparse.Namespace, data: dict, work: Path) -> list:
     best = None
     if (work / "history.csv").is_file():
         with open(work / "history.csv", newline="") as file:
-            best = max(
-                (float(r["val_accuracy"]) for r in csv.DictReader(file)), default=None
-            )
+            seen = [float(row[monitor]) for row in csv.DictReader(file)]
+            best = (max if mode == "max" else min)(seen, default=None)
     return [
         keras.callbacks.BackupAndRestore(work / "backup", double_checkpoint=True),
         keras.callbacks.CSVLogger(work / "history.csv", append=True),
         keras.callbacks.ModelCheckpoint(
             work / "best.weights.h5",
-            monitor="val_accuracy",
-            mode="max",
+            monitor=monitor,
+            mode=mode,
             save_best_only=True,
             save_weights_only=True,
             initial_value_threshold=best,
@@ -242,6 +255,9 @@ def describe(options, task, loader, stores) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
+    if options.task == "regression":
+        train_regression.run(options, _checkpoints, _limits(options.minutes))
+        return
     stores = {split: open_split(options.data, split) for split in ("train", "valid")}
     train(options, stores)
     report.say(f"model saved to {options.out}")

@@ -37,7 +37,7 @@ class ROCAUC(keras.metrics.Metric):
     def __init__(
         self,
         num_targets: int = 1,
-        num_bins: int = 4096,
+        num_bins: int = 16384,
         name: str = "roc_auc",
         dtype=None,
     ):

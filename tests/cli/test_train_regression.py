@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.cli.main import main
+from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    for split, count in zip(SPLITS, (24, 6, 6), strict=True):
+        graphs = []
+        for _ in range(count):
+            size = int(rng.integers(2, 6))
+            number = rng.choice([1, 6, 8], size)
+            position = np.arange(size)[:, None] * [1.1, 0, 0]
+            node = {"atomic_number": number, "position": position}
+            label = float(number.sum() + 0.05 * rng.normal())
+            graphs.append(kb.Graph(size, [], [], node=node, label=label))
+        kb.data.write_store(tmp_path / "data" / split, graphs)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("model", ["schnet", "mpeu", "painn"])
+def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
+    command = ["train", str(data), "--task", "regression", "--model", model]
+    command += ["--out", str(tmp_path / "out"), "--hidden", "8", "--epochs", "2"]
+    command += ["--batch-size", "8", "--reduce", "sum", "--references"]
+    assert main([*command, "--graph", "radius:3", "--patience", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "24 train, 6 valid, 6 test" in said and "elements [1, 6, 8]" in said
+    # The labels are a number per element and a little more.
+    mae = float(said.split("unit: MAE ")[1].split(",")[0])
+    assert mae < 0.5
+    task = kb.models.GraphRegressor.from_preset(tmp_path / "out")
+    graphs = list(kb.data.open_store(data / "test"))
+    found = np.ravel(task.predict(graphs))
+    error = np.abs(found - [g.label for g in graphs]).mean()
+    assert error == pytest.approx(mae, rel=1e-3)
+    assert not (tmp_path / "out.partial").exists()
+    assert main([*command]) == 1
+    assert "--overwrite" in capsys.readouterr().err
+
+
+def test_errors(data, tmp_path, capsys):
+    for text in ("knn", "radius:x", "cube:3", "full:1", "knn:0"):
+        with pytest.raises(ValueError, match="Expected .*--graph"):
+            graph_layer(text)
+    missing = ["train", str(tmp_path / "nothing"), "--task", "regression"]
+    assert main([*missing, "--out", str(tmp_path / "out")]) == 1
+    assert "Expected" in capsys.readouterr().err
