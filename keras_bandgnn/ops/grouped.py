@@ -39,7 +39,8 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
         [G, L, U].
     """
     groups, size, width = ops.shape(x)
-    if groups != 1 or is_half(x):
+    alone = isinstance(groups, int) and groups == 1
+    if not alone or is_half(x):
         return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
     back = None
     if kernels.USES_TRANSPOSE:
