@@ -34,7 +34,7 @@ PUBLIC = {
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "
     "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
     "is_prepared is_scheduled prepare propagate scheduled_steps",
-    "keras_bandgnn.training": "LinearDecay RecompilationError RecompileGuard "
+    "keras_bandgnn.training": "LinearDecay ROCAUC RecompilationError RecompileGuard "
     "SaveProgress SelectionCrossentropy make_optimizer",
 }
 

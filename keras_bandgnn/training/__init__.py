@@ -6,6 +6,7 @@ from keras_bandgnn.training.recompile_guard import (
     RecompilationError as RecompilationError,
 )
 from keras_bandgnn.training.recompile_guard import RecompileGuard as RecompileGuard
+from keras_bandgnn.training.roc_auc import ROCAUC as ROCAUC
 from keras_bandgnn.training.save_progress import SaveProgress as SaveProgress
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
@@ -13,6 +14,7 @@ from keras_bandgnn.training.selection_crossentropy import (
 
 __all__ = [
     "LinearDecay",
+    "ROCAUC",
     "RecompilationError",
     "RecompileGuard",
     "SaveProgress",
