@@ -2,7 +2,7 @@
 
     python examples/energies.py                       # made molecules, seconds
     python examples/energies.py qm9 --path qm9_3d.npz --option target=u0_atomization_ev
-    python examples/energies.py carbon24 --path crystals.npz --graph knn:12 --per-atom
+    python examples/energies.py carbon24 --path carbon24.npz --graph knn:12 --per-atom
 
 The baselines are the mean label and the linear composition model: a value per element,
 fitted to the training graphs by least squares. The model learns what is left.
