@@ -51,10 +51,10 @@ def edge_directions(edge, distances):
         ValueError: If the batch has no displacements.
 
     Example:
-    >>> import numpy as np
+    >>> import keras, numpy as np
     >>> edge = {"displacement": np.array([[[0.0, 2.0, 0.0]]])}
-    >>> edge_directions(edge, edge_distances(edge))[0, 0].tolist()
-    [0.0, 1.0, 0.0]
+    >>> keras.ops.convert_to_numpy(edge_directions(edge, edge_distances(edge))).tolist()
+    [[[0.0, 1.0, 0.0]]]
     """
     if "displacement" not in edge:
         raise ValueError(
@@ -76,8 +76,8 @@ def in_degrees(edge, num_nodes):
         float32 [G, N].
 
     Example:
-    >>> import numpy as np
-    >>> in_degrees({"receiver": np.array([[0, 0, 2]])}, 2).tolist()
+    >>> import keras
+    >>> keras.ops.convert_to_numpy(in_degrees({"receiver": [[0, 0, 2]]}, 2)).tolist()
     [[2.0, 1.0]]
     """
     receiver = ops.convert_to_tensor(edge["receiver"])
@@ -103,8 +103,9 @@ def forces_on_nodes(slopes, edge, num_nodes):
     Example:
     >>> import numpy as np
     >>> edge = {"sender": np.array([[1]]), "receiver": np.array([[0]])}
-    >>> forces_on_nodes(np.array([[[1.0, 0.0, 0.0]]]), edge, 2)[0, :, 0].tolist()
-    [1.0, -1.0]
+    >>> forces = forces_on_nodes(np.array([[[1.0, 0.0, 0.0]]]), edge, 2)
+    >>> float(forces[0, 0, 0]), float(forces[0, 1, 0])
+    (1.0, -1.0)
     """
     ends = {name: ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")}
     slopes = ops.convert_to_tensor(slopes)

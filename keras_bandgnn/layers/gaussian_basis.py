@@ -35,8 +35,8 @@ class GaussianBasis(keras.layers.Layer):
         (SchNet, MPEU); K = 20 up to the cutoff r_c, gamma (20 / r_c)^2 / 2 (PaiNN).
 
     Example:
-    >>> GaussianBasis(3, stop=2.0, gamma=1.0)(keras.ops.ones((1,)))[0, 1:2].tolist()
-    [1.0]
+    >>> float(GaussianBasis(3, stop=2.0, gamma=1.0)(keras.ops.ones((1,)))[0, 1])
+    1.0
     """
 
     def __init__(
