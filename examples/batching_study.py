@@ -1,17 +1,20 @@
 """Static against dynamic batching, measured, beside the forecast of `choose_batcher`.
 
-The experiment of Speckhard et al. 2025 with a GGNN: molecules with all pairs of atoms
-as edges ("full", without edge types) or bonds ("bonds", typed), and graphs made up with
-the long tail of AFLOW's sizes ("crystals"); four algorithms, four batch sizes. PATH is
-a file or folder that `kb.data.load("qm9", path=PATH)` reads; without --data
-molecule-like graphs with QM9's sizes are made up.
+The experiment of Speckhard et al. 2025 with a GGNN, SchNet, MPEU or PaiNN (--model):
+molecules with all pairs of atoms as edges ("full", without edge types) or bonds
+("bonds", typed; the GGNN alone), and graphs made up with the long tail of AFLOW's sizes
+("crystals"); four algorithms, four batch sizes. PATH is a file or folder that
+`kb.data.load("qm9", path=PATH)` reads; without --data molecule-like graphs with QM9's
+sizes are made up. SchNet, MPEU and PaiNN are the profiled models, with --hidden as
+their width: 64, and 256 for the paper's PaiNN.
 
     python examples/batching_study.py --data PATH --out study
+    python examples/batching_study.py --data PATH --out study --model painn --repeats 0
     python examples/batching_study.py --short
 
 Results go to OUT/results.json after each cell; the same command goes on where it was.
-Run it again with another KERAS_BACKEND or --hidden and the same --out, and tables and
-figures show all of them.
+Run it again with another KERAS_BACKEND, --model or --hidden and the same --out, and
+tables and figures show all of them.
 
 How it measures. What a run compiles follows from the sizes alone, exactly. Steps are
 timed without compilations: for each algorithm the shapes at evenly spaced places among
@@ -42,6 +45,14 @@ ENERGY = {1: -0.6, 6: -37.8, 7: -54.6, 8: -75.0, 9: -99.7}
 # Single, double, triple and aromatic bonds are 1 to 4.
 EDGE_TYPES = 5
 EDGES = ("full", "bonds", "crystals")
+# What the geometric models read; bonds have no lengths.
+LENGTHS = ("full", "crystals")
+MODELS = {
+    "ggnn": kb.models.GGNNBackbone,
+    "schnet": kb.models.SchNetBackbone,
+    "mpeu": kb.models.MPEUBackbone,
+    "painn": kb.models.PaiNNBackbone,
+}
 GRAPHS_MADE = 8000
 
 
@@ -65,20 +76,28 @@ def made_molecules(count: int, seed: int) -> kb.data.FlatGraphs:
                 senders=np.append(first, second),
                 receivers=np.append(second, first),
                 edge_type=np.append(kind, kind),
-                node={"atomic_number": element},
+                node={
+                    "atomic_number": element,
+                    # Only lengths and directions are read: any will do.
+                    "position": rng.normal(scale=2.0, size=(atoms, 3)),
+                },
                 label=energy - 0.1 * float((polar * kind).sum()),
             )
         )
     return kb.data.FlatGraphs.from_graphs(graphs)
 
 
-def made_crystals(count: int, seed: int) -> kb.data.FlatGraphs:
+def made_crystals(count: int, seed: int, lengths: bool) -> kb.data.FlatGraphs:
     """Graphs with a long tail of sizes, as AFLOW has, and 24 neighbours per atom."""
     rng = np.random.default_rng(seed)
+    apart = np.random.default_rng(seed + 1)
     graphs = []
     for _ in range(count):
         atoms = int(np.clip(round(rng.lognormal(np.log(7), 0.7)), 1, 200))
         element = rng.choice([1, 6, 7, 8, 9], atoms)
+        edge = {}
+        if lengths:
+            edge["displacement"] = apart.normal(scale=2.0, size=(24 * atoms, 3))
         graphs.append(
             kb.Graph(
                 atoms,
@@ -86,6 +105,7 @@ def made_crystals(count: int, seed: int) -> kb.data.FlatGraphs:
                 senders=rng.integers(0, atoms, 24 * atoms),
                 receivers=np.repeat(np.arange(atoms), 24),
                 node={"atomic_number": element},
+                edge=edge,
                 label=float(np.mean([ENERGY[int(e)] for e in element])),
             )
         )
@@ -103,23 +123,38 @@ def all_pairs(graphs: kb.data.FlatGraphs) -> kb.data.FlatGraphs:
 
 
 def read_graphs(options: argparse.Namespace, edges: str) -> kb.data.FlatGraphs:
+    lengths = options.model != "ggnn"
+    count = 60 if options.short else GRAPHS_MADE
     if edges == "crystals":
-        return made_crystals(60 if options.short else GRAPHS_MADE, options.seed)
+        return made_crystals(count, options.seed, lengths)
     if options.data is None:
-        made = made_molecules(60 if options.short else GRAPHS_MADE, options.seed)
-        return all_pairs(made) if edges == "full" else made
-    graphs = kb.data.load("qm9", path=options.data, edges="bonds")
-    return all_pairs(graphs) if edges == "full" else graphs
-
-
-def make_task(edges: str, hidden: int, layers: int, rate: float = 1e-4):
-    backbone = kb.models.GGNNBackbone(
-        {"atomic_number": 10},
-        hidden_dim=hidden,
-        num_steps=layers,
-        num_edge_types=EDGE_TYPES if edges == "bonds" else 1,
+        graphs = made_molecules(count, options.seed)
+    else:
+        graphs = kb.data.load("qm9", path=options.data, edges="bonds")
+    if edges == "bonds":
+        return graphs
+    return (
+        kb.preprocessing.FullyConnectedGraph()(graphs) if lengths else all_pairs(graphs)
     )
-    task = kb.models.GraphRegressor(backbone)
+
+
+def make_task(options: argparse.Namespace, edges: str, rate: float = 1e-4):
+    """The model of a cell; SchNet, MPEU and PaiNN with the readouts of the paper."""
+    size = {"hidden_dim": options.hidden, "num_steps": options.layers}
+    backbone = MODELS[options.model]
+    if options.model == "ggnn":
+        types = EDGE_TYPES if edges == "bonds" else 1
+        task = kb.models.GraphRegressor(
+            backbone({"atomic_number": 10}, num_edge_types=types, **size)
+        )
+    elif options.model == "painn":
+        task = kb.models.GraphRegressor(backbone(ENERGY, **size), hidden=options.hidden)
+    else:
+        task = kb.models.GraphRegressor(
+            backbone(ENERGY, **size),
+            activation=kb.layers.shifted_softplus,
+            use_bias=False,
+        )
     task.compile(keras.optimizers.Adam(rate))
     return task
 
@@ -311,7 +346,7 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
     tenth = len(graphs) // 10
     test, train = graphs.take(order[:tenth]), graphs.take(order[2 * tenth :])
     size = options.learn_batch_size
-    task = make_task(edges, options.hidden, options.layers, options.rate)
+    task = make_task(options, edges, options.rate)
     types = task.backbone.num_edge_types
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
         batcher=kb.preprocessing.DynamicBatcher(size)
@@ -333,7 +368,7 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
             # Every run is a draw of its own, as Student's test asks.
             seed = options.seed + 1000 * number + repeat
             keras.utils.set_random_seed(seed)
-            begin = make_task(edges, options.hidden, options.layers)
+            begin = make_task(options, edges)
             task.backbone.set_weights(begin.backbone.get_weights())
             task.head.set_weights(begin.head.get_weights())
             for variable, value in zip(task.optimizer.variables, fresh, strict=True):
@@ -363,11 +398,12 @@ def markdown(columns: list[str], rows: list[list]) -> str:
 
 
 def titles(cell: dict) -> list:
-    return [cell["backend"], cell["edges"], cell["hidden"], cell["batch_size"]]
+    names = ("model", "backend", "edges", "hidden", "batch_size")
+    return [cell[name] for name in names]
 
 
 def print_cells(cells: list[dict], steps: list[int]) -> None:
-    head = ["backend", "edges", "H", "b"]
+    head = ["model", "backend", "edges", "H", "b"]
     columns = [
         *head,
         "algorithm",
@@ -431,7 +467,7 @@ def print_forecasts(cells: list[dict], steps: list[int]) -> None:
             item["forecast"]["total_ms"][n] / item["total_ms"][n] - 1
             for item in cell["algorithms"].values()
         ]
-    columns = ["backend", "edges", "H", "b", "steps", "fastest", "forecast"]
+    columns = ["model", "backend", "edges", "H", "b", "steps", "fastest", "forecast"]
     print("\nTime under the forecast's choice and under dynamic, over the fastest.\n")
     print(markdown([*columns, "choice", "dynamic", "forecast took s"], rows))
     summary = []
@@ -495,7 +531,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="file or folder of QM9")
     parser.add_argument("--out", type=Path, default=Path("batching_study"))
-    parser.add_argument("--edges", nargs="+", default=list(EDGES), choices=EDGES)
+    parser.add_argument("--model", default="ggnn", choices=MODELS)
+    parser.add_argument("--edges", nargs="+", choices=EDGES, help="default: all")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=[16, 32, 64, 128])
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--layers", type=int, default=3)
@@ -512,8 +549,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="a run of seconds")
     options = parser.parse_args()
+    able = EDGES if options.model == "ggnn" else LENGTHS
+    options.edges = options.edges or list(able)
+    refused = sorted(set(options.edges) - set(able))
+    if refused:
+        parser.error(
+            f"Expected --edges among {able} for --model {options.model}, which reads "
+            f"lengths of edges. Received: {refused}."
+        )
     if options.short:
-        options.edges, options.batch_sizes = ["bonds"], [8]
+        options.edges, options.batch_sizes = able[1:2], [8]
         options.hidden, options.layers, options.steps = 8, 1, [100, 1000]
         options.rounds, options.places = 2, 2
         options.repeats, options.train_steps, options.learn_batch_size = 2, 10, 8
@@ -552,24 +597,30 @@ def main() -> None:
                 "batch_size": size,
             }
             name = " ".join(f"{k}={v}" for k, v in facts.items())
+            if options.model != "ggnn":
+                name = f"model={options.model} {name}"
             if name in results["cells"]:
                 print(f"done before: {name}")
                 continue
             print(f"measuring: {name}", flush=True)
             keras.utils.set_random_seed(options.seed)
-            task = make_task(edges, options.hidden, options.layers)
-            results["cells"][name] = facts | measure(graphs, task, size, options)
+            task = make_task(options, edges)
+            found = measure(graphs, task, size, options)
+            results["cells"][name] = {"model": options.model} | facts | found
             save()
         if options.repeats:
             title = (
                 f"{edges}, H = {options.hidden}, batch size "
                 f"{options.learn_batch_size}, {options.train_steps} steps, {backend}"
             )
+            if options.model != "ggnn":
+                title = f"{options.model}, {title}"
             print(f"learning: {title}", flush=True)
             entry = results["learning"].setdefault(title, {})
             learn(graphs, edges, options, entry, save)
     results = json.loads(file.read_text())
-    cells = list(results["cells"].values())
+    # Files of earlier versions, of the GGNN alone, do not name it.
+    cells = [{"model": "ggnn"} | cell for cell in results["cells"].values()]
     print_cells(cells, options.steps)
     print_forecasts(cells, options.steps)
     print_learning(results["learning"])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ def test_example_runs_in_short_form(example, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.strip()
+
+
+def test_batching_study_refuses_edges_without_lengths(monkeypatch, capsys):
+    study = runpy.run_path(str(ROOT / "examples" / "batching_study.py"))
+    monkeypatch.setattr(sys, "argv", ["study", "--model", "painn", "--edges", "bonds"])
+    with pytest.raises(SystemExit):
+        study["parse"]()
+    assert "reads lengths of edges. Received: ['bonds']" in capsys.readouterr().err
 
 
 def test_links_between_pages_lead_somewhere():

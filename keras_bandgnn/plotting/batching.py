@@ -37,6 +37,8 @@ def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
     groups: dict[str, list[Mapping]] = {}
     for cell in sorted(cells, key=lambda cell: cell["batch_size"]):
         title = f"{cell['backend']}, {cell['edges']}, H = {cell['hidden']}"
+        if "model" in cell:
+            title = f"{cell['model']}, {title}"
         groups.setdefault(title, []).append(cell)
     if not groups:
         raise ValueError(
@@ -66,9 +68,9 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
 
     Args:
         cells: Measurements, each a dict with `backend`, `edges`, `hidden`,
-            `batch_size` and `algorithms`: name -> dict with `shapes` (number of steps
-            -> distinct shapes) and `graphs_in_batch` (counts of batches with 0, 1, ...
-            real graphs).
+            `batch_size`, maybe `model`, and `algorithms`: name -> dict with `shapes`
+            (number of steps -> distinct shapes) and `graphs_in_batch` (counts of
+            batches with 0, 1, ... real graphs).
         path: File to write; its suffix decides the format.
 
     Raises:
