@@ -58,7 +58,7 @@ def test_energy_and_forces_that_are_ready():
     energy, forces = atoms.get_potential_energy(), atoms.get_forces()
     graph = from_ase(atoms)
     assert graph.context["energy"] == np.float32(energy)
-    np.testing.assert_allclose(graph.node["forces"], forces, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(graph.node["force"], forces, rtol=1e-5, atol=1e-6)
     back = to_ase(graph)
     assert back.get_potential_energy() == pytest.approx(energy, rel=1e-6)
     np.testing.assert_allclose(back.get_forces(), forces, rtol=1e-5, atol=1e-6)
@@ -66,9 +66,9 @@ def test_energy_and_forces_that_are_ready():
     assert back.pbc.all()
     as_label = from_ase(atoms, label="energy")
     assert as_label.label == np.float32(energy) and "energy" not in as_label.context
-    by_node = from_ase(atoms, label="forces")
+    by_node = from_ase(atoms, label="force")
     assert by_node.label_level == "node" and by_node.label.shape == (4, 3)
-    assert "forces" not in by_node.node
+    assert "force" not in by_node.node
     atoms.rattle(0.05, seed=1)  # the results no longer belong to the positions
     assert "energy" not in from_ase(atoms).context
 
@@ -77,8 +77,14 @@ def test_energy_alone():
     atoms = ase.Atoms("He")
     atoms.calc = SinglePointCalculator(atoms, energy=-1.5)
     graph = from_ase(atoms)
-    assert graph.context["energy"] == -1.5 and "forces" not in graph.node
+    assert graph.context["energy"] == -1.5 and "force" not in graph.node
     assert to_ase(graph).get_potential_energy() == -1.5
+
+
+def pulled() -> ase.Atoms:
+    atoms = ase.Atoms("He")
+    atoms.calc = SinglePointCalculator(atoms, energy=-1.5, forces=np.ones((1, 3)))
+    return atoms
 
 
 @pytest.mark.parametrize(
@@ -86,6 +92,10 @@ def test_energy_alone():
     [
         (lambda: from_ase(ase.Atoms("He"), cutoff=0), "`cutoff`.*cutoff=0"),
         (lambda: from_ase(ase.Atoms("He"), label="energy"), "`label`.*'energy'"),
+        (
+            lambda: from_ase(pulled(), label="forces"),
+            r"\['energy', 'force'\].*'forces'",
+        ),
         (lambda: from_ase(ase.Atoms()), "num_nodes=0"),
         (lambda: to_ase(Graph(1, [], [], node={"z": [1]})), r"\['z'\].*Rename"),
     ],

@@ -67,7 +67,7 @@ def test_frames_of_an_extended_xyz_file(tmp_path):
     assert first.node["position"][0].tolist() == [0, 0, 0.5]
     np.testing.assert_array_equal(first.context["cell"], np.diag([4, 4, 4.5]))
     assert first.context["pbc"].tolist() == [1, 1, 0]
-    assert first.node["forces"][1].tolist() == pytest.approx([-0.1, -0.2, -0.3])
+    assert first.node["force"][1].tolist() == pytest.approx([-0.1, -0.2, -0.3])
     assert (first.context["energy"], second.context["energy"]) == (-3, -1.25)
     assert first.info == {"gap": 1, "file": "two.extxyz", "frame": 0}
     assert second.info["frame"] == 1 and first.label is None
@@ -77,7 +77,7 @@ def test_labels(tmp_path):
     write(tmp_path, two_extxyz=EXTXYZ)
     energy = read_structures(tmp_path / "two.extxyz", label="energy")
     assert energy.label.tolist() == [-3, -1.25] and "energy" not in energy.context
-    forces = read_structures(str(tmp_path / "two.extxyz"), "forces")
+    forces = read_structures(str(tmp_path / "two.extxyz"), "force")
     assert forces.label_level == "node" and forces.label.shape == (3, 3)
     gap = read_structures(tmp_path / "two.extxyz", label="gap")
     assert gap.label.tolist() == [1, 2] and gap.label.dtype == np.int32

@@ -10,6 +10,8 @@ from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 
 _EXTRA = "keras-bandgnn[chem]"
+# Our names of what ASE's calculators find; `ForceRegressor` reads "force".
+_RESULTS = {"energy": "energy", "force": "forces"}
 
 
 def from_ase(
@@ -22,7 +24,7 @@ def from_ase(
         `node["position"]`: float32 [N, 3], Angstrom.
         `context["cell"]`: float32 [3, 3], Angstrom, one vector per row; 0 without.
         `context["pbc"]`: int32 [3], 1 along periodic directions.
-        `context["energy"]`, `node["forces"]`: float32 scalar (eV) and [N, 3] (eV per
+        `context["energy"]`, `node["force"]`: float32 scalar (eV) and [N, 3] (eV per
             Angstrom), if a calculator has them ready; nothing is computed.
         `edge["shift"]`: int32 [E, 3], with a cutoff. An edge leads from the neighbour
             to the atom that it is near to, from
@@ -37,7 +39,7 @@ def from_ase(
         cutoff: Distance in Angstrom up to which atoms and their periodic images are
             neighbours, or a dictionary of distances by pairs of elements as in
             `ase.neighborlist`. Without, there are no edges.
-        label: What becomes the label instead: `"energy"`, `"forces"` (a label of the
+        label: What becomes the label instead: `"energy"`, `"force"` (a label of the
             nodes) or a key of `atoms.info`.
 
     Raises:
@@ -67,9 +69,9 @@ def from_ase(
                 f"atoms.info, one of {sorted(known)}. Received: label={label!r}."
             )
         fields["label"] = known[label]
-        fields["label_level"] = "node" if label == "forces" else "graph"
+        fields["label_level"] = "node" if label == "force" else "graph"
         results.pop(label, None)
-    node |= {k: v for k, v in results.items() if k == "forces"}
+    node |= {k: v for k, v in results.items() if k == "force"}
     context |= {k: v for k, v in results.items() if k == "energy"}
     receivers = senders = np.zeros(0, np.int32)
     edge = {}
@@ -96,8 +98,8 @@ def _results(atoms: Any) -> dict[str, Any]:
     if atoms.calc is None:
         return {}
     ready = {
-        name: atoms.calc.get_property(name, atoms, allow_calculation=False)
-        for name in ("energy", "forces")
+        name: atoms.calc.get_property(property, atoms, allow_calculation=False)
+        for name, property in _RESULTS.items()
     }
     return {name: value for name, value in ready.items() if value is not None}
 
@@ -120,7 +122,7 @@ def to_ase(graph: Graph) -> Any:
     Args:
         graph: Has `node["atomic_number"]` and `node["position"]`, and may have
             `context["cell"]`, `context["pbc"]`, `context["energy"]` and
-            `node["forces"]`.
+            `node["force"]`.
 
     Raises:
         ValueError: If the numbers or positions of the atoms are missing.
@@ -149,8 +151,8 @@ def to_ase(graph: Graph) -> Any:
     results = {}
     if "energy" in graph.context:
         results["energy"] = float(graph.context["energy"])
-    if "forces" in graph.node:
-        results["forces"] = np.array(graph.node["forces"], float)
+    if "force" in graph.node:
+        results["forces"] = np.array(graph.node["force"], float)
     if results:
         atoms.calc = calculators.SinglePointCalculator(atoms, **results)
     return atoms

@@ -19,7 +19,7 @@ ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz
 
 _BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
 # Text such as "energy=-3" gives an integer.
-_REAL = ("energy", "forces")
+_REAL = ("energy", "force")
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 _Path = str | os.PathLike
@@ -35,7 +35,7 @@ def read_structures(
 
     Every frame of every file becomes a graph without edges, as `from_ase` makes it:
     `node["atomic_number"]`, `node["position"]`, `context["cell"]`, `context["pbc"]`
-    and, if the file has them, `context["energy"]` (eV) and `node["forces"]` (eV per
+    and, if the file has them, `context["energy"]` (eV) and `node["force"]` (eV per
     Angstrom). `RadiusGraph`, `KNearestGraph` or `FullyConnectedGraph` adds edges.
     `info` has the further facts of the frame, and `file` and `frame`: the name of the
     file and the number of the frame in it.
@@ -48,7 +48,7 @@ def read_structures(
 
     Args:
         path: A file, a folder, or a list of files and folders.
-        label: What becomes the label: `"energy"`, `"forces"` (a label of the nodes) or
+        label: What becomes the label: `"energy"`, `"force"` (a label of the nodes) or
             a key of `atoms.info`, an integer if it is one in every frame.
         format: Name of the format in ASE, if the files do not show it.
         progress: Whether to draw a bar when it takes over two seconds.
