@@ -4,6 +4,7 @@ import argparse
 
 from keras_bandgnn.cli import (
     bench_batching,
+    bench_geometry,
     bench_host,
     bench_propagate,
     bench_train,
@@ -15,6 +16,7 @@ _SUBJECTS = {
     "propagate": (bench_propagate, "message passing under every plan"),
     "train": (bench_train, "graphs per second of training, plan by plan"),
     "batching": (bench_batching, "padding, assembly and feeding of batches"),
+    "geometry": (bench_geometry, "a training step of SchNet and PaiNN, beside peers"),
 }
 
 

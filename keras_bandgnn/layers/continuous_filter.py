@@ -3,8 +3,10 @@
 import keras
 from keras import ops
 
+from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
+from keras_bandgnn.ops.filters import filtered_sum
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -72,6 +74,31 @@ class ContinuousFilter(keras.layers.Layer):
         if factor is None:
             return filters
         return filters * ops.expand_dims(factor, -1)
+
+    def convolve(self, sent, edges, edge, factor=None):
+        """Sums of the filtered states of the senders of each node.
+
+        Args:
+            sent: float [G, N, F].
+            edges: float [G, E, K].
+            edge: `sender` and `receiver`, int32 [G, E], sorted by receiver.
+            factor: float [G, E], or None for 1.
+
+        Returns:
+            float [G, N, F].
+        """
+        layers = (self.hidden_dense, self.output_dense)
+        if not any(d.quantization_mode or d.lora_enabled for d in layers):
+            weights = [w for d in layers for w in (d.kernel, d.bias)]
+            weights = [None if w is None else ops.convert_to_tensor(w) for w in weights]
+            out = filtered_sum(sent, edges, factor, weights, edge, self.activate_output)
+            if out is not None:
+                return out
+        messages = kernels.batched_gather(sent, edge["sender"])
+        messages = messages * self(edges, factor)
+        return kernels.batched_segment_sum(
+            messages, edge["receiver"], ops.shape(sent)[1], is_sorted=True
+        )
 
     def compute_output_shape(self, edges_shape):
         """[G, E, F]."""

@@ -75,6 +75,10 @@ class SchNetInteraction(keras.layers.Layer):
         messages = kernels.batched_segment_sum(
             sent * filters, edge["receiver"], ops.shape(states)[1], is_sorted=True
         )
+        return self.update(states, messages, degree)
+
+    def update(self, states, messages, degree=None):
+        """New states from sums of messages, float [G, N, F]."""
         if degree is not None:
             messages = messages / ops.expand_dims(degree, -1)
         return states + self.output_dense(self.hidden_dense(messages))

@@ -14,6 +14,8 @@ _backend = importlib.import_module(
     f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
 )
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
+# Of torch alone, where eager operations wait for memory.
+fused_filtered_sum = getattr(_backend, "filtered_sum", None)
 flat_gather_rows = _backend.flat_gather_rows
 flat_gathered_grouped_matmul = _backend.flat_gathered_grouped_matmul
 flat_grouped_matmul = _backend.flat_grouped_matmul

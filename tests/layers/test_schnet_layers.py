@@ -218,3 +218,45 @@ def test_padded_edges_add_nothing():
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("use_bias", [False, True])
+@pytest.mark.parametrize("activate", [False, True])
+def test_filters_and_sums_in_one_pass(use_bias, activate):
+    rng = np.random.default_rng(0)
+    layer = ContinuousFilter(6, use_bias, activate)
+    layer.build((None, None, 5))
+    layer.set_weights([rng.normal(size=w.shape) for w in layer.get_weights()])
+    sent, basis = rng.normal(size=(2, 4, 6)), rng.normal(size=(2, 7, 5))
+    factor = rng.random((2, 7))
+    # The last edge of each supergraph is padding.
+    edge = {
+        "sender": rng.integers(0, 4, (2, 7)).astype("int32"),
+        "receiver": np.array([[0, 0, 1, 1, 3, 3, 4], [0, 1, 2, 3, 3, 3, 4]], "int32"),
+    }
+    sent, basis, factor = (a.astype("float32") for a in (sent, basis, factor))
+    filters = numpy(layer(basis, factor))
+    want = np.zeros((2, 5, 6))
+    for g in range(2):
+        messages = sent[g][edge["sender"][g]] * filters[g]
+        np.add.at(want[g], edge["receiver"][g], messages)
+    edge = {name: keras.ops.convert_to_tensor(ids) for name, ids in edge.items()}
+    tensors = [keras.ops.convert_to_tensor(a) for a in (sent, basis, factor)]
+    found = layer.convolve(tensors[0], tensors[1], edge, tensors[2])
+    np.testing.assert_allclose(numpy(found), want[:, :4], atol=1e-5)
+    if keras.backend.backend() != "torch":
+        return
+    weights = [tensors[0].requires_grad_(), *(v.value for v in layer.weights)]
+    slope = keras.ops.convert_to_tensor(rng.normal(size=found.shape).astype("float32"))
+
+    def gradients(basis):
+        for weight in weights:
+            weight.grad = None
+        layer.convolve(tensors[0], basis, edge, tensors[2]).backward(slope)
+        return [numpy(w.grad) for w in weights]
+
+    fused = gradients(tensors[1])
+    # Gradients of the edges ask for one operation after the other.
+    plain = gradients(tensors[1].clone().requires_grad_())
+    for one, other in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)

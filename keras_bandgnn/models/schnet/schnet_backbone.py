@@ -134,12 +134,15 @@ class SchNetBackbone(AtomisticBackbone):
         degree = None
         if self.reduce == "mean":
             degree = ops.cast(in_degrees(edge, ops.shape(states)[1]), states.dtype)
-        filters = None
-        for step in range(self.num_steps):
-            own = 0 if self.share_weights else step
-            if filters is None or not self.share_weights:
-                filters = self.filters[own](basis, factor)
-            states = self.interactions[own](states, filters, edge, degree)
+        if self.share_weights:
+            filters = self.filters[0](basis, factor)
+            for _ in range(self.num_steps):
+                states = self.interactions[0](states, filters, edge, degree)
+            return states
+        for own, interaction in zip(self.filters, self.interactions, strict=True):
+            sent = interaction.send_dense(states)
+            messages = own.convolve(sent, basis, edge, factor)
+            states = interaction.update(states, messages, degree)
         return states
 
     def get_config(self):

@@ -5,7 +5,11 @@ import warnings
 import keras
 import torch
 
-from keras_bandgnn.ops.backend.torch_eager import GatedUpdate, GroupedMatmul
+from keras_bandgnn.ops.backend.torch_eager import (
+    FilteredSum,
+    GatedUpdate,
+    GroupedMatmul,
+)
 
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = True
@@ -188,6 +192,15 @@ def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
     reset = torch.sigmoid(given_r + own_r)
     candidate = torch.tanh(given_n + reset * own_n)
     return candidate + update * (states - candidate)
+
+
+def filtered_sum(sent, edges, factor, weights, ends, size, activate):
+    """Sums of filtered messages in one pass, or None; see `ops.filters`."""
+    moving = edges.requires_grad or (factor is not None and factor.requires_grad)
+    tensors = [t for t in (sent, edges, factor, *weights) if t is not None]
+    if moving or not _is_eager(sent) or any(t.dtype != torch.float32 for t in tensors):
+        return None
+    return FilteredSum.apply(sent, *weights, edges, factor, ends, size, activate)
 
 
 def checkpointed(step, states, variables):

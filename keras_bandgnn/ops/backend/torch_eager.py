@@ -1,5 +1,7 @@
 """Operations of eager torch on CPUs: in place and piece by piece."""
 
+import math
+
 import torch
 
 # Rows that are multiplied at a time: they stay in the cache.
@@ -120,3 +122,82 @@ class GatedUpdate(torch.autograd.Function):
         d_kernel = torch.cat([d_swapped[:, width:], d_swapped[:, :width]], dim=1)
         given = torch.cat([d_bias[width : 3 * width], d_bias[:width]])
         return d_messages, d_states, d_kernel, given, d_own, d_bias[width:]
+
+
+# Edges whose filters are made at a time.
+_EDGES = 2048
+
+
+class FilteredSum(torch.autograd.Function):
+    """Filters of edges, messages and their sums, a piece of the edges at a time.
+
+    Two arrays of a row per edge are kept for the gradient, the hidden rows and the
+    filters. There is no gradient of `edges` and `factor`.
+    """
+
+    @staticmethod
+    def forward(
+        ctx, sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
+    ):
+        """Sums [size, F]; see `ops.filters`."""
+        count = edges.shape[0]
+        hidden = edges.new_empty(count, kernel.shape[1])
+        filters = edges.new_empty(count, last.shape[1])
+        # The shift of the hidden rows' softplus moves into the next bias.
+        shift = -math.log(2.0) * last.sum(dim=0)
+        shift = shift if last_bias is None else shift + last_bias
+        out = sent.new_zeros(size, last.shape[1])
+        for a in range(0, count, _EDGES):
+            piece = slice(a, a + _EDGES)
+            row = torch.mm(edges[piece], kernel, out=hidden[piece])
+            if bias is not None:
+                row += bias
+            torch._C._nn.softplus(row, out=row)
+            weights = torch.addmm(shift, row, last, out=filters[piece])
+            if activate:
+                torch._C._nn.softplus(weights, out=weights)
+                weights -= math.log(2.0)
+            part = sent.index_select(0, ends[0][piece]).mul_(weights)
+            if factor is not None:
+                part *= factor[piece, None]
+            out.index_add_(0, ends[1][piece], part)
+        ctx.save_for_backward(sent, kernel, last, edges, factor, *ends, hidden, filters)
+        ctx.facts = bias is not None, last_bias is not None, activate
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, d_out):
+        """Gradients of `sent`, the kernels and the biases."""
+        sent, kernel, last, edges, factor, *ends, hidden, filters = ctx.saved_tensors
+        biased, last_biased, activate = ctx.facts
+        d_sent, d_kernel = torch.zeros_like(sent), torch.zeros_like(kernel)
+        d_last = torch.zeros_like(last)
+        d_bias = kernel.new_zeros(kernel.shape[1])
+        d_last_bias = last.new_zeros(last.shape[1])
+        for a in range(0, edges.shape[0], _EDGES):
+            piece = slice(a, a + _EDGES)
+            weights, row = filters[piece], hidden[piece]
+            d = d_out.index_select(0, ends[1][piece])
+            if factor is not None:
+                d *= factor[piece, None]
+            d_sent.index_add_(0, ends[0][piece], d * weights)
+            d *= sent.index_select(0, ends[0][piece])
+            if activate:
+                # The slope of a softplus y is 1 - exp(-y).
+                d.addcmul_(d, torch.exp(-weights), value=-0.5)
+            d_last_bias += d.sum(dim=0)
+            d_last.addmm_(row.t(), d)
+            d = d @ last.t()
+            d.addcmul_(d, torch.exp(-row), value=-1.0)
+            d_bias += d.sum(dim=0)
+            d_kernel.addmm_(edges[piece].t(), d)
+        d_last -= math.log(2.0) * d_last_bias
+        return (
+            d_sent,
+            d_kernel,
+            d_bias if biased else None,
+            d_last,
+            d_last_bias if last_biased else None,
+            *[None] * 5,
+        )
