@@ -22,7 +22,8 @@ class AtomisticBackbone(Backbone):
         num_steps: T.
     """
 
-    num_edge_types = 1
+    # Types are not read: graphs may have any.
+    num_edge_types = 0
     # Whether lengths of edges suffice.
     needs_directions = False
 

@@ -7,8 +7,8 @@ class Backbone(keras.Model):
     """A model from a batch to node states [G, N, H].
 
     Backbones build all weights from their configuration, so they need no data to be
-    built, saved or loaded. Subclasses set `hidden_dim` and `num_edge_types` and
-    override `build`, `call` and `get_config`.
+    built, saved or loaded. Subclasses set `hidden_dim` and `num_edge_types` (0 if they
+    do not read types of edges) and override `build`, `call` and `get_config`.
     """
 
     hidden_dim: int

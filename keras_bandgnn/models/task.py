@@ -101,10 +101,11 @@ class Task(keras.Model):
                 width=self.backbone.hidden_dim,
             )
         self._check_schedule(graphs.plan.schedule, training)
-        if graphs.num_edge_types > self.backbone.num_edge_types:
+        types = self.backbone.num_edge_types
+        if types and graphs.num_edge_types > types:
             raise ValueError(
-                f"Expected edge types below {self.backbone.num_edge_types}, as the "
-                f"backbone's num_edge_types. Received: {graphs.num_edge_types} types."
+                f"Expected edge types below {types}, as the backbone's "
+                f"num_edge_types. Received: {graphs.num_edge_types} types."
             )
         for part in graphs.parts:
             self.backbone.check(part)

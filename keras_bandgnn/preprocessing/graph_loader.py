@@ -21,6 +21,7 @@ from keras_bandgnn.preprocessing.loader_plan import (
     assembler_of,
     cheapest_plan,
     filtered,
+    typed,
 )
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
 from keras_bandgnn.preprocessing.measure import joined
@@ -49,7 +50,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             GPUs and TPUs.
         shuffle: Whether each epoch has a new order.
         seed: Seed of the orders.
-        num_edge_types: P; by default one more than the largest type that occurs.
+        num_edge_types: P; by default one more than the largest type that occurs. With
+            0 types are not read, and P is 1.
         replicas: G, supergraphs per batch.
         prefetch: Batches that are assembled ahead; 0 for none.
         threads: Threads that assemble.
@@ -96,16 +98,7 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
     ):
         super().__init__(workers=1)
         self.parts = joined(parts_of(graphs))
-        occurring = max(
-            (int(p.edge_type.max(initial=0)) + 1 for p in self.parts), default=1
-        )
-        self.num_edge_types = num_edge_types or occurring
-        if occurring > self.num_edge_types:
-            raise ValueError(
-                f"Expected edge types in [0, {self.num_edge_types}), as "
-                f"num_edge_types={num_edge_types}. Received: type {occurring - 1}. "
-                "Raise num_edge_types of the model."
-            )
+        self.parts, self.num_edge_types = typed(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher
         if not isinstance(self.batcher, Batcher):
             raise ValueError(

@@ -17,6 +17,37 @@ from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 
+def typed(
+    parts: Sequence[FlatGraphs], num_types: int | None
+) -> tuple[list[FlatGraphs], int]:
+    """The graphs with the edge types that a model reads, and P.
+
+    Args:
+        parts: The graphs.
+        num_types: P; None for those that occur, 0 for a model that reads no types.
+
+    Raises:
+        ValueError: If other types occur.
+    """
+    if num_types == 0:
+        return [_untyped(part) for part in parts], 1
+    occurring = 1 + max((int(p.edge_type.max(initial=0)) for p in parts), default=0)
+    if num_types is not None and occurring > num_types:
+        raise ValueError(
+            f"Expected edge types in [0, {num_types}), as "
+            f"num_edge_types={num_types}. Received: type {occurring - 1}. "
+            "Raise num_edge_types of the model."
+        )
+    return list(parts), num_types or occurring
+
+
+def _untyped(part: FlatGraphs) -> FlatGraphs:
+    if not part.edge_type.any():
+        return part
+    zeros = {"edge_type": np.zeros_like(part.edge_type)}
+    return FlatGraphs.from_columns({**part.columns(), **zeros}, part.info)
+
+
 def cheapest_plan(
     parts: Sequence[FlatGraphs],
     num_types: int,

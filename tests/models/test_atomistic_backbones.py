@@ -442,6 +442,17 @@ def test_lengths_suffice_without_directions():
         task_of(make("painn")).predict([bare])
 
 
+def test_types_of_edges_are_not_read():
+    rng = np.random.default_rng(3)
+    plain = [molecule(rng.normal(size=(n, 3)), [1, 6, 7, 8][:n], n) for n in (3, 4, 2)]
+    typed = [g.replace(edge_type=rng.integers(0, 5, g.num_edges)) for g in plain]
+    task = GraphRegressor(make("schnet", steps=1))
+    np.testing.assert_array_equal(task.predict(typed), task.predict(plain))
+    assert task.loader(typed).num_edge_types == 1
+    task.loader(GraphLoader(typed))  # one of the user's own passes, too
+    assert typed[0].edge_type.any()
+
+
 def test_unfit_graphs_are_refused_on_the_host():
     graph = molecules([4])[0]
     backbone = make("schnet", elements=(1, 6))
