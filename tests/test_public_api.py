@@ -28,14 +28,17 @@ PUBLIC = {
     "keras_bandgnn.models": "Backbone ForceRegressor GATBackbone GCNBackbone "
     "GGNNBackbone GraphClassifier GraphRegressor MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets",
-    "keras_bandgnn.preprocessing": "BatcherChoice DynamicBatcher FullyConnectedGraph "
-    "GraphLayer GraphLoader GraphPreprocessor KNearestGraph ProgramEncoder RCMKCompile "
-    "RadiusGraph ReachabilityFilter StaticBatcher TargetNormalizer choose_batcher",
+    "keras_bandgnn.preprocessing": "BatcherChoice ClusterCompile ClusterOrder "
+    "DynamicBatcher FullyConnectedGraph GraphLayer GraphLoader GraphPreprocessor "
+    "KNearestGraph LADDER ProgramEncoder RCMKCompile RadiusGraph ReachabilityFilter "
+    "Reformation StaticBatcher TargetNormalizer best_tiles choose_batcher "
+    "cluster_densities cluster_order graph_density num_clusters_for random_tiles "
+    "reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "
     "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
     "is_prepared is_scheduled prepare propagate scheduled_steps",
-    "keras_bandgnn.training": "LinearDecay ROCAUC RecompilationError RecompileGuard "
-    "SaveProgress SelectionCrossentropy make_optimizer",
+    "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
+    "RecompileGuard SaveProgress SelectionCrossentropy make_optimizer",
 }
 
 
@@ -91,13 +94,13 @@ def test_registered_names_are_a_file_format():
     import keras_bandgnn.models  # noqa: F401 - registers the classes
 
     for name in (
-        "BandedMessagePassing CharacterEncoder ContinuousFilter CosineCutoff "
-        "DynamicBatcher ElementEmbedding ForceRegressor FullyConnectedGraph "
-        "GATBackbone GCNBackbone GGNNBackbone GRUReadout GRUUpdate GaussianBasis "
-        "GraphAttention GraphClassifier GraphConvolution GraphPreprocessor "
-        "GraphReadout GraphRegressor KNearestGraph LinearDecay MPEUBackbone "
-        "MPEUInteraction NodeClassifier NodeEncoder NodeSelector PaiNNBackbone "
-        "PaiNNMessage PaiNNUpdate ProgramEncoder RCMKCompile RadiusGraph "
+        "BandedMessagePassing CharacterEncoder ClusterCompile ContinuousFilter "
+        "CosineCutoff DynamicBatcher ElementEmbedding ForceRegressor "
+        "FullyConnectedGraph GATBackbone GCNBackbone GGNNBackbone GRUReadout GRUUpdate "
+        "GaussianBasis GraphAttention GraphClassifier GraphConvolution "
+        "GraphPreprocessor GraphReadout GraphRegressor KNearestGraph LinearDecay "
+        "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeSelector "
+        "PaiNNBackbone PaiNNMessage PaiNNUpdate ProgramEncoder RCMKCompile RadiusGraph "
         "ReachabilityFilter SchNetBackbone SchNetInteraction SelectionCrossentropy "
         "SineBasis StaticBatcher TargetNormalizer shifted_softplus"
     ).split():

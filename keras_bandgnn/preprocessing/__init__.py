@@ -2,6 +2,10 @@
 
 from keras_bandgnn.preprocessing.choose_batcher import BatcherChoice as BatcherChoice
 from keras_bandgnn.preprocessing.choose_batcher import choose_batcher as choose_batcher
+from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile as ClusterCompile
+from keras_bandgnn.preprocessing.clusters import ClusterOrder as ClusterOrder
+from keras_bandgnn.preprocessing.clusters import cluster_order as cluster_order
+from keras_bandgnn.preprocessing.clusters import num_clusters_for as num_clusters_for
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher as DynamicBatcher
 from keras_bandgnn.preprocessing.fully_connected_graph import (
     FullyConnectedGraph as FullyConnectedGraph,
@@ -18,6 +22,15 @@ from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile as RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
 )
+from keras_bandgnn.preprocessing.reformation import LADDER as LADDER
+from keras_bandgnn.preprocessing.reformation import Reformation as Reformation
+from keras_bandgnn.preprocessing.reformation import (
+    cluster_densities as cluster_densities,
+)
+from keras_bandgnn.preprocessing.reformation import graph_density as graph_density
+from keras_bandgnn.preprocessing.reformation import random_tiles as random_tiles
+from keras_bandgnn.preprocessing.reformation import reform as reform
+from keras_bandgnn.preprocessing.reformation_tiles import best_tiles as best_tiles
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher as StaticBatcher
 from keras_bandgnn.preprocessing.target_normalizer import (
     TargetNormalizer as TargetNormalizer,
@@ -25,17 +38,28 @@ from keras_bandgnn.preprocessing.target_normalizer import (
 
 __all__ = [
     "BatcherChoice",
+    "ClusterCompile",
+    "ClusterOrder",
     "DynamicBatcher",
     "FullyConnectedGraph",
     "GraphLayer",
     "GraphLoader",
     "GraphPreprocessor",
     "KNearestGraph",
+    "LADDER",
     "ProgramEncoder",
     "RCMKCompile",
     "RadiusGraph",
     "ReachabilityFilter",
+    "Reformation",
     "StaticBatcher",
     "TargetNormalizer",
+    "best_tiles",
     "choose_batcher",
+    "cluster_densities",
+    "cluster_order",
+    "graph_density",
+    "num_clusters_for",
+    "random_tiles",
+    "reform",
 ]

@@ -7,6 +7,7 @@ import keras
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batcher import Batcher
+from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.fully_connected_graph import FullyConnectedGraph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
@@ -23,6 +24,7 @@ from keras_bandgnn.primitives.plan import Plan
 _LAYERS = {
     cls.__name__: cls
     for cls in (
+        ClusterCompile,
         FullyConnectedGraph,
         KNearestGraph,
         ProgramEncoder,

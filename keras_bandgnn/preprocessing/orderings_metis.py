@@ -1,4 +1,4 @@
-"""Order of nodes by clusters of METIS."""
+"""Parts of a graph by METIS, and the order of nodes by such parts."""
 
 import numpy as np
 
@@ -31,33 +31,64 @@ def metis(graph: Graph, block_size: int) -> np.ndarray:
     Reference:
         Karypis and Kumar 1998.
     """
-    try:
-        import pymetis
-    except ImportError as error:
-        raise ImportError(
-            "Expected pymetis for ordering='metis'. Received: it is not installed. "
-            'Run pip install "keras-bandgnn[metis]", or use ordering="bisection".'
-        ) from error
-    from scipy.sparse import csr_array
-
+    import_pymetis("ordering='metis'", ', or use ordering="bisection"')
     adjacency = links(graph)
     order = cuthill_mckee(adjacency)
     count = -(-graph.num_nodes // block_size)
     if count == 1:
         return order
-    _, cluster = pymetis.part_graph(
+    cluster = parts(adjacency, count)
+    place = line_up(adjacency, cluster, count)
+    return np.lexsort((positions(order), place[cluster])).astype(np.int32)
+
+
+def import_pymetis(purpose: str, instead: str = ""):
+    """Returns the module `pymetis`, or raises an error that names the extra."""
+    try:
+        import pymetis
+    except ImportError as error:
+        raise ImportError(
+            f"Expected pymetis for {purpose}. Received: it is not installed. "
+            f'Run pip install "keras-bandgnn[metis]"{instead}.'
+        ) from error
+    return pymetis
+
+
+def parts(adjacency, count: int, seed: int = 0) -> np.ndarray:
+    """Part of each node, int [N]: parts of about equal size, few links between them.
+
+    Args:
+        adjacency: Symmetric CSR array [N, N] that counts edges, without a diagonal.
+        count: Number of parts, at most N. METIS may leave some of them empty.
+        seed: Of the random choices of METIS.
+    """
+    if count == 1:
+        return np.zeros(adjacency.shape[0], np.int64)
+    pymetis = import_pymetis("parts by METIS")
+    _, part = pymetis.part_graph(
         count,
         adjacency=pymetis.CSRAdjacency(adjacency.indptr, adjacency.indices),
         eweights=adjacency.data.astype(int).tolist(),
-        options=pymetis.Options(seed=0),
+        options=pymetis.Options(seed=seed),
     )
-    cluster = np.asarray(cluster)
-    ends = cluster[rows_of(adjacency)], cluster[adjacency.indices]
+    return np.asarray(part)
+
+
+def line_up(adjacency, part: np.ndarray, count: int) -> np.ndarray:
+    """Place of each part on a line, int64 [count]: linked parts come near each other.
+
+    Args:
+        adjacency: Symmetric CSR array [N, N] of weights.
+        part: int [N], below `count`.
+        count: Number of parts.
+    """
+    from scipy.sparse import csr_array
+
+    ends = part[rows_of(adjacency)], part[adjacency.indices]
     between = ends[0] != ends[1]
     shared = csr_array(
         (adjacency.data[between], (ends[0][between], ends[1][between])),
         shape=(count, count),
     )
     shared.sort_indices()
-    place = positions(split(shared, np.arange(count), 1))
-    return np.lexsort((positions(order), place[cluster])).astype(np.int32)
+    return positions(split(shared, np.arange(count), 1))

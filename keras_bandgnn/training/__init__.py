@@ -1,5 +1,6 @@
 """Schedules, losses, optimisers and callbacks."""
 
+from keras_bandgnn.training.elastic_tuner import ElasticTuner as ElasticTuner
 from keras_bandgnn.training.linear_decay import LinearDecay as LinearDecay
 from keras_bandgnn.training.optimizers import make_optimizer as make_optimizer
 from keras_bandgnn.training.recompile_guard import (
@@ -13,6 +14,7 @@ from keras_bandgnn.training.selection_crossentropy import (
 )
 
 __all__ = [
+    "ElasticTuner",
     "LinearDecay",
     "ROCAUC",
     "RecompilationError",

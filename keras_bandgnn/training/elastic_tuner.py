@@ -1,0 +1,231 @@
+"""`ElasticTuner`: moves the threshold of reformation by how fast the loss falls."""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import keras
+
+from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.preprocessing.reformation import LADDER
+
+
+class ElasticTuner(keras.callbacks.Callback):
+    """Tunes which clusters are laid out as dense tiles, during training.
+
+    A high threshold of `reform` makes an epoch faster and the attention coarser. After
+    each epoch t the tuner asks whether the loss still falls as fast as some epochs ago:
+
+    - running loss F_t = 0.9 F_(t-1) + 0.1 loss_t, F_0 = loss_0;
+    - rate LDR_t = (F_(t-1) - F_t) / seconds of the epoch. (As printed in the paper the
+      sign is the opposite, so that a falling loss would have a negative rate.)
+    - LDR_t >= LDR_(t-delta): the next higher threshold; slower: the next lower one. At
+      the ends of the ladder it stays. A loss that is not finite counts as slower and
+      leaves F as it is.
+
+    The first epoch of a `fit` and the first at each threshold are spent on compiling.
+    Such an epoch has no rate: nothing is decided after it, nor delta epochs later, when
+    it would be compared with. So an epoch at each threshold is measured before it is
+    left, and the first decision is after epoch delta + 1. There are never more
+    thresholds, and programs of a jitted step, than the ladder has values. The time of
+    validation does not count.
+
+    `logs["threshold"]`, so the history too, has the threshold that an epoch was trained
+    with. A second `fit` goes on where the first ended. In distributed training, where
+    each process measures its own time, one process must decide for all.
+
+    Args:
+        set_threshold: Called as `set_threshold(multiple)` at the beginning of a `fit`
+            and at every change; a function, or an object with a method of that name.
+            It is to give the model the tiles of `reform(..., threshold=multiple)`.
+        delta: Epochs between the two rates that are compared.
+        ladder: Thresholds, ascending, in multiples of the density of the graph.
+        start: The first threshold, one of the ladder.
+        monitor: Name of the loss in `logs`.
+        momentum: Share of the running loss that is kept, 0.9 in the paper.
+        seconds: Function without arguments that reads a clock; `time.monotonic` when
+            omitted.
+        path: JSON file for the decisions, replaced as a whole after each epoch; none
+            when omitted.
+
+    Attributes:
+        threshold: The present one.
+        decisions: A dictionary per epoch: epoch, loss, running_loss, seconds, rate,
+            before, after, reason.
+
+    Raises:
+        ValueError: For a ladder that does not ascend or a start that is not in it;
+            from `fit`, if `logs` lacks the loss.
+
+    Reference:
+        Zhang et al. 2024 (TorchGT), Section III-D.
+
+    Example:
+    >>> tuner = ElasticTuner(lambda multiple: None, delta=5, start=5.0)
+    >>> tuner.threshold, tuner.decisions
+    (5.0, [])
+    """
+
+    def __init__(
+        self,
+        set_threshold,
+        delta: int = 10,
+        ladder=LADDER,
+        start: float = 1.0,
+        monitor: str = "loss",
+        momentum: float = 0.9,
+        seconds: Callable[[], float] | None = None,
+        path=None,
+    ):
+        super().__init__()
+        self._set = getattr(set_threshold, "set_threshold", set_threshold)
+        if not callable(self._set):
+            raise ValueError(
+                "Expected `set_threshold` to be a function or an object with a method "
+                f"`set_threshold`. Received: set_threshold={set_threshold!r}."
+            )
+        self.delta = positive_int("delta", delta)
+        self.ladder = tuple(float(value) for value in ladder)
+        if self.ladder != tuple(sorted(set(self.ladder))) or start not in self.ladder:
+            raise ValueError(
+                "Expected `ladder` to ascend and to contain `start`. "
+                f"Received: ladder={self.ladder}, start={start!r}."
+            )
+        self.monitor = monitor
+        self.momentum = fraction("momentum", momentum)
+        self.path = None if path is None else Path(path)
+        self.decisions: list[dict] = []
+        self._index = self.ladder.index(start)
+        self._clock = time.monotonic if seconds is None else seconds
+        self._compiled: set[int] = set()
+        self._begin = self._test_begin = self._validation = 0.0
+
+    @property
+    def threshold(self) -> float:
+        """The present threshold, in multiples of the density of the graph."""
+        return self.ladder[self._index]
+
+    def on_train_begin(self, logs=None):
+        """Sets the present threshold."""
+        self._compiled = set()
+        self._set(self.threshold)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the clock."""
+        self._validation = 0.0
+        self._begin = self._clock()
+
+    def on_test_begin(self, logs=None):
+        """Notes when a validation begins."""
+        self._test_begin = self._clock()
+
+    def on_test_end(self, logs=None):
+        """Leaves the validation out of the time of the epoch."""
+        self._validation += self._clock() - self._test_begin
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Decides on the threshold of the next epoch."""
+        seconds = self._clock() - self._begin - self._validation
+        if logs is None or self.monitor not in logs:
+            raise ValueError(
+                "Expected the loss under the name `monitor` in the logs of an epoch. "
+                f"Received: monitor={self.monitor!r}, logs with {sorted(logs or {})}."
+            )
+        before, loss = self.threshold, float(logs[self.monitor])
+        running, rate = self._measured(loss, seconds)
+        step, reason = self._decided(loss, rate)
+        self._index = min(max(self._index + step, 0), len(self.ladder) - 1)
+        if step and self.threshold == before:
+            reason += ", end of the ladder"
+        logs["threshold"] = before
+        self.decisions.append(
+            {
+                "epoch": int(epoch),
+                "loss": loss,
+                "running_loss": running,
+                "seconds": seconds,
+                "rate": rate,
+                "before": before,
+                "after": self.threshold,
+                "reason": reason,
+            }
+        )
+        if self.threshold != before:
+            self._set(self.threshold)
+        if self.path is not None:
+            self._write()
+
+    def _measured(self, loss: float, seconds: float) -> tuple:
+        """Running loss, and the rate of its descent or None; None before any loss."""
+        last = self.decisions[-1]["running_loss"] if self.decisions else None
+        compiling = self._index not in self._compiled
+        self._compiled.add(self._index)
+        if not math.isfinite(loss):
+            return last, None
+        if last is None:
+            return loss, None
+        running = self.momentum * last + (1 - self.momentum) * loss
+        # A clock may be too coarse for an epoch.
+        return running, None if compiling else (last - running) / max(seconds, 1e-9)
+
+    def _decided(self, loss: float, rate: float | None) -> tuple[int, str]:
+        """Steps on the ladder, and why."""
+        if not math.isfinite(loss):
+            return -1, "the loss is not finite"
+        if len(self.decisions) < self.delta:
+            return 0, "too early"
+        earlier = self.decisions[-self.delta]["rate"]
+        if rate is None:
+            return 0, "no rate, this epoch compiled"
+        if earlier is None:
+            return 0, f"no rate {self.delta} epochs ago"
+        return (1, "as fast or faster") if rate >= earlier else (-1, "slower")
+
+    def summary(self) -> str:
+        """A table of the decisions."""
+        lines = [f"{'epoch':>5}{'loss':>10}{'rate':>11}{'before':>8}{'after':>7}  why"]
+        for row in self.decisions:
+            rate = "-" if row["rate"] is None else f"{row['rate']:.2e}"
+            lines.append(
+                f"{row['epoch']:>5}{row['loss']:>10.4f}{rate:>11}"
+                f"{row['before']:>8g}{row['after']:>7g}  {row['reason']}"
+            )
+        return "\n".join(lines)
+
+    def get_state(self) -> dict:
+        """What training needs to go on: the threshold and the decisions so far."""
+        return {
+            "threshold": self.threshold,
+            "decisions": [dict(row) for row in self.decisions],
+        }
+
+    def set_state(self, state: dict) -> None:
+        """Goes on from `get_state()` with the next `fit`.
+
+        Raises:
+            ValueError: If the threshold is not in the ladder.
+        """
+        if state["threshold"] not in self.ladder:
+            raise ValueError(
+                f"Expected a threshold among {self.ladder}. "
+                f"Received: threshold={state['threshold']!r}."
+            )
+        self._index = self.ladder.index(state["threshold"])
+        self.decisions = [dict(row) for row in state["decisions"]]
+
+    def _write(self) -> None:
+        # JSON has neither infinity nor NaN.
+        rows = [
+            {
+                name: str(value)
+                if isinstance(value, float) and not math.isfinite(value)
+                else value
+                for name, value in row.items()
+            }
+            for row in self.decisions
+        ]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(self.path) as file:
+            file.write(json_text("decisions", rows, indent=2).encode())
