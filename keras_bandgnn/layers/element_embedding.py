@@ -14,13 +14,15 @@ from keras_bandgnn.checks import positive_int
 class ElementEmbedding(keras.layers.Layer):
     """One learned vector per element: a one-hot vector times a matrix.
 
+    An element that is not in the table has a one-hot vector of zeros, and so zeros.
+    Tasks refuse such graphs before they run (`check`); a plain Keras call cannot.
+
     Args:
         units: Width C of a state.
         elements: The atomic numbers that occur, or an integer V for all below V.
 
     Input shape:
-        int32 [G, N], atomic numbers. Those of padding may be any; `check` refuses
-        others on the host.
+        int32 [G, N], atomic numbers. Those of padding may be any.
 
     Output shape:
         float [G, N, C].
@@ -60,8 +62,9 @@ class ElementEmbedding(keras.layers.Layer):
             dtype=self.dtype_policy,
             name="table",
         )
-        self._rows = np.zeros(max(known) + 1, np.int32)
-        self._rows[known] = np.arange(len(known))
+        # The row of each number; -1 below, between and above the known ones.
+        self._rows = np.full(max(known) + 3, -1, np.int32)
+        self._rows[np.array(known) + 1] = np.arange(len(known))
 
     def _known(self) -> list[int]:
         if isinstance(self.elements, int):
@@ -88,9 +91,11 @@ class ElementEmbedding(keras.layers.Layer):
 
     def call(self, atomic_numbers):
         """Returns the vector of each atom."""
-        numbers = ops.clip(ops.cast(atomic_numbers, "int32"), 0, len(self._rows) - 1)
-        rows = kernels.gather(ops.convert_to_tensor(self._rows), numbers)
-        return self.table(rows)
+        places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)
+        rows = kernels.gather(ops.convert_to_tensor(self._rows), places + 1)
+        known = ops.expand_dims(rows >= 0, -1)
+        vectors = self.table(ops.maximum(rows, 0))
+        return ops.where(known, vectors, ops.zeros_like(vectors))
 
     def compute_output_shape(self, shape):
         """[G, N, C]."""

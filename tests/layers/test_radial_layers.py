@@ -142,6 +142,8 @@ def test_elements_are_rows_of_a_table():
     table = layer.get_weights()[0]
     assert table.shape == (3, 3)
     np.testing.assert_array_equal(out[0, :4], table[[1, 0, 2, 0]])
+    unknown = np.array([[-7, 0, 2, 8, 10, 2**31 - 1]], "int32")
+    assert not numpy(layer(unknown)).any()  # no other element's row
     layer.check(numbers[0, :4])
     with pytest.raises(ValueError, match=r"\[0, 8\]"):
         layer.check(np.array([8, 6, 0]))
