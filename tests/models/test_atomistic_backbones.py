@@ -292,6 +292,13 @@ def test_vectors_equal_the_oracle_and_turn_with_the_structure(name):
         weights = oracle.weights_of(backbone)
         _, want = oracle.painn(graph, backbone.get_config(), weights, displacement)
         np.testing.assert_allclose(rows[index], want, atol=1e-5)
+    shapes = keras.tree.map_structure(np.shape, x)
+    found = backbone.compute_output_shape(shapes, return_vectors=True)
+    assert found == (tuple(states.shape), tuple(vectors.shape))
+    symbolic = keras.tree.map_structure(lambda a: keras.KerasTensor(a.shape), x)
+    one, two = backbone(symbolic, return_vectors=True)
+    assert (one.shape, two.shape) == found
+    assert backbone(symbolic).shape == backbone.compute_output_shape(shapes) == found[0]
     _, other = backbone(y, return_vectors=True)
     want = np.einsum("ab,gnbc->gnac", turn, numpy(vectors))
     np.testing.assert_allclose(numpy(other), want, atol=1e-5)

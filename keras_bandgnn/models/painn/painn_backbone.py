@@ -125,6 +125,20 @@ class PaiNNBackbone(AtomisticBackbone):
             states, vectors = update(states, vectors)
         return (states, vectors) if return_vectors else states
 
+    def compute_output_shape(self, input_shape, return_vectors=False):
+        """[G, N, C], and [G, N, 3, C] with vectors."""
+        states = super().compute_output_shape(input_shape)
+        vectors = (*states[:-1], 3, states[-1])
+        return (states, vectors) if return_vectors else states
+
+    def compute_output_spec(self, x, return_vectors=False, training=False):
+        """Symbolic states, and vectors if asked: Keras would not pass the option on."""
+        shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), x)
+        found = self.compute_output_shape(shapes, return_vectors)
+        found = found if return_vectors else (found,)
+        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in found]
+        return tuple(specs) if return_vectors else specs[0]
+
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {
