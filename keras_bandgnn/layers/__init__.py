@@ -1,17 +1,24 @@
 """Keras layers over the batch contract."""
 
 from keras_bandgnn.layers.activations import shifted_softplus as shifted_softplus
+from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
 from keras_bandgnn.layers.banded_message_passing import (
     BandedMessagePassing as BandedMessagePassing,
 )
 from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
+from keras_bandgnn.layers.dual_interleaved_attention import (
+    DualInterleavedAttention as DualInterleavedAttention,
+)
 from keras_bandgnn.layers.element_embedding import ElementEmbedding as ElementEmbedding
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis as GaussianBasis
 from keras_bandgnn.layers.graph_attention import GraphAttention as GraphAttention
 from keras_bandgnn.layers.graph_convolution import GraphConvolution as GraphConvolution
 from keras_bandgnn.layers.graph_readout import GraphReadout as GraphReadout
+from keras_bandgnn.layers.graph_transformer_layer import (
+    GraphTransformerLayer as GraphTransformerLayer,
+)
 from keras_bandgnn.layers.gru_readout import GRUReadout as GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate as GRUUpdate
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInteraction
@@ -25,10 +32,12 @@ from keras_bandgnn.layers.schnet_interaction import (
 from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
 
 __all__ = [
+    "AttentionBias",
     "BandedMessagePassing",
     "CharacterEncoder",
     "ContinuousFilter",
     "CosineCutoff",
+    "DualInterleavedAttention",
     "ElementEmbedding",
     "GRUReadout",
     "GRUUpdate",
@@ -36,6 +45,7 @@ __all__ = [
     "GraphAttention",
     "GraphConvolution",
     "GraphReadout",
+    "GraphTransformerLayer",
     "MPEUInteraction",
     "NodeEncoder",
     "PaiNNMessage",

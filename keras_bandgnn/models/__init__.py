@@ -7,6 +7,10 @@ from keras_bandgnn.models.gcn import GCNBackbone as GCNBackbone
 from keras_bandgnn.models.ggnn import GGNNBackbone as GGNNBackbone
 from keras_bandgnn.models.graph_classifier import GraphClassifier as GraphClassifier
 from keras_bandgnn.models.graph_regressor import GraphRegressor as GraphRegressor
+from keras_bandgnn.models.graph_transformer import (
+    GraphormerBackbone as GraphormerBackbone,
+)
+from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
@@ -22,7 +26,9 @@ __all__ = [
     "GCNBackbone",
     "GGNNBackbone",
     "GraphClassifier",
+    "GTBackbone",
     "GraphRegressor",
+    "GraphormerBackbone",
     "MPEUBackbone",
     "NodeClassifier",
     "NodeSelector",

@@ -22,6 +22,13 @@ class Backbone(keras.Model):
         """
         del training
 
+    def graph_layers(self) -> list:
+        """The preprocessing layers that graphs need for this model, in order."""
+        return []
+
+    def auto_plan(self):
+        """The plan of loaders that are told `"auto"`; None for the cheapest one."""
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
 

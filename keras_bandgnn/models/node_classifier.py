@@ -211,7 +211,8 @@ class NodeClassifier(Task):
         alone = isinstance(graphs, Graph) or len(graphs) == 1
         # Room for a whole batch of a large graph would be nearly all padding.
         batcher = StaticBatcher(2, padding="64") if alone else None
-        self.preprocessor = GraphPreprocessor(batcher=batcher)
+        layers = self.backbone.graph_layers()
+        self.preprocessor = GraphPreprocessor(layers, batcher)
 
     def _entries(self, x, y, y_pred, sample_weight):
         weight = x["node"]["mask"] if sample_weight is None else sample_weight

@@ -87,7 +87,7 @@ class Task(keras.Model):
                 to compute equal states once (see `ReceptiveField`).
         """
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
-            self.preprocessor = GraphPreprocessor()
+            self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
         if isinstance(graphs, Graph):
             graphs = [graphs]
         if not isinstance(graphs, GraphLoader):
@@ -99,6 +99,7 @@ class Task(keras.Model):
                 num_edge_types=self.backbone.num_edge_types,
                 schedule=self.receptive_field(training),
                 width=self.backbone.hidden_dim,
+                plan=self.backbone.auto_plan(),
             )
         self._check_schedule(graphs.plan.schedule, training)
         types = self.backbone.num_edge_types

@@ -135,7 +135,7 @@ class Assembler:
                 x["plan"] = {self.plan.keys[0]: grouped(x["edge"], first, width)}
             else:
                 plans = [
-                    self._plan(x["edge"], g, levels["edge"].place[s], budgets[s])
+                    self._plan(x, g, levels["edge"].place[s], budgets[s])
                     for g, s in enumerate(chosen)
                 ]
                 x["plan"] = stack(plans)
@@ -204,7 +204,8 @@ class Assembler:
             flat["type"] = level.column(part.edge_type, lambda p: p.edge_type)
         flat["mask"] = level.mask()
 
-    def _plan(self, edge: Mapping, g: int, place: slice, budget: Mapping) -> dict:
+    def _plan(self, x: Mapping, g: int, place: slice, budget: Mapping) -> dict:
+        edge = x["edge"]
         room = tuple(edge[name][g] for name in ("sender", "receiver", "type"))
         count = place.stop - place.start
         edges = Edges(
@@ -214,6 +215,9 @@ class Assembler:
             weight=self._weight(edge, g, count),
             room=room,
         )
+        if getattr(self.plan, "reads_nodes", False):
+            own = ({k: v[g] for k, v in x[kind].items()} for kind in ("node", "edge"))
+            return self.plan.pack(edges, budget, *own)
         return self.plan.pack(edges, budget)
 
     def _weight(self, edge: Mapping, g: int, count: int) -> np.ndarray | None:

@@ -6,6 +6,8 @@ import keras
 
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
+from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
@@ -18,12 +20,14 @@ from keras_bandgnn.preprocessing.radius_graph import RadiusGraph
 from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
 from keras_bandgnn.primitives.plan import Plan
 
 # The only layers that a configuration file can name.
 _LAYERS = {
     cls.__name__: cls
     for cls in (
+        AttentionEdges,
         ClusterCompile,
         FullyConnectedGraph,
         KNearestGraph,
@@ -31,6 +35,7 @@ _LAYERS = {
         RCMKCompile,
         RadiusGraph,
         ReachabilityFilter,
+        StructuralEncoding,
     )
 }
 _BATCHERS = {cls.__name__: cls for cls in (DynamicBatcher, StaticBatcher)}
@@ -98,7 +103,8 @@ class GraphPreprocessor(keras.layers.Layer):
                 f"Received: {batcher!r}."
             )
         if isinstance(plan, Mapping):
-            plan = Plan.from_config(plan)
+            kind = AttentionPlan if "attention" in plan else Plan
+            plan = kind.from_config(plan)
         if plan != "auto" and not isinstance(plan, Plan):
             raise ValueError(
                 "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
@@ -147,7 +153,7 @@ class GraphPreprocessor(keras.layers.Layer):
             graphs: See `compile`; a `GraphLoader` is returned as is.
             adapt: Whether a batcher without a budget keeps the one that these graphs
                 give it, for all graphs to come.
-            **options: Passed to `GraphLoader`.
+            **options: Passed to `GraphLoader`; `plan` stands in for `"auto"`.
         """
         if isinstance(graphs, GraphLoader):
             return graphs
@@ -157,6 +163,8 @@ class GraphPreprocessor(keras.layers.Layer):
             batcher = self.batcher.copy()
             # What is left out of training is still predicted.
             plan = plan if plan == "auto" else plan.replace(filter=None)
+        given = options.pop("plan", None)
+        plan = given if plan == "auto" and given is not None else plan
         return GraphLoader(
             compiled, batcher, plan, edge_weight=self.edge_weight, **options
         )

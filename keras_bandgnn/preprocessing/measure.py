@@ -59,6 +59,9 @@ def _measure(
     table = {"node": part.num_nodes, "edge": part.num_edges}
     if part.candidates is not None:
         table["candidate"] = np.diff(part.candidate_ptr)
+    own = getattr(plan, "measure", None)
+    if own is not None:
+        return {**table, **own(part)}
     edges = supergraph_edges(part, int(part.node_ptr[-1]), num_types)
     graph = np.repeat(np.arange(len(part)), part.num_edges)
     return {**table, **plan.sizes(edges, graph, len(part))}

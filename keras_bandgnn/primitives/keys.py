@@ -35,4 +35,4 @@ def primitive_of(key: str) -> Primitive:
 
 def is_resource(name: str) -> bool:
     """Whether a resource of this name belongs to some primitive."""
-    return "@" in name or re.split("[:.]", name)[0] in _PRIMITIVES
+    return "@" in name or re.split("[:.]", name)[0] in (*_PRIMITIVES, "tiles")

@@ -1,0 +1,113 @@
+"""`AttentionBias`: biases of attention by distance, type of edge and token."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class AttentionBias(keras.layers.Layer):
+    """One learnt number per head for each shortest-path distance and type of edge.
+
+        bias_ij = b[distance(j, i)] + c[type(j -> i)] - b[far] - c[no edge]
+
+    Attention does not change when all pairs of a node get the same number, so the bias
+    is that over a pair that is far apart and no edge: such pairs need not be listed.
+
+    Args:
+        num_heads: K.
+        max_distance: D: distances 0 (a node itself) to D have a number each; D + 1 is
+            "far".
+        num_edge_types: P; type 0 is "no edge" if there is more than one (see
+            `AttentionEdges(edge_types=True)`).
+        use_tokens: Whether links to tokens have a number of their own.
+
+    Input shape:
+        edge: `x["edge"]`; of it are read `type` and `distance`, int32 [G, E]; without
+            distances all edges have the distance 1.
+
+    Output shape:
+        Biases of edges, float [G, E, K]; of a node and itself, [K]; of links to
+        tokens, [K] or None.
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Ying et al. 2021 (Graphormer), Eq. 6; Zhang et al. 2024 (TorchGT), Eq. 3.
+
+    Example:
+    >>> import numpy as np
+    >>> edge = {"type": np.zeros((1, 5), int), "distance": np.ones((1, 5), int)}
+    >>> edges, own, token = AttentionBias(num_heads=4, max_distance=2)(edge)
+    >>> edges.shape[-1], own.shape[0], token is None
+    (4, 4, True)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        max_distance: int = 1,
+        num_edge_types: int = 1,
+        use_tokens: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.num_heads = positive_int("num_heads", num_heads)
+        self.max_distance = positive_int("max_distance", max_distance)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.use_tokens = bool(use_tokens)
+
+    def build(self, edge_shape=None):
+        """Makes b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""
+
+        def table(name, rows):
+            shape = (rows, self.num_heads)
+            start = keras.initializers.RandomNormal(stddev=0.02)
+            return self.add_weight(name=name, shape=shape, initializer=start)
+
+        self.distances = table("distances", self.max_distance + 2)
+        self.types = self.tokens = None
+        if self.num_edge_types > 1:
+            self.types = table("types", self.num_edge_types)
+        if self.use_tokens:
+            self.tokens = table("tokens", 1)
+        self.built = True
+
+    def call(self, edge):
+        """Returns the biases of edges, of nodes themselves and of tokens."""
+        distances = ops.convert_to_tensor(self.distances)
+        distances = distances - distances[-1:]
+        kinds = ops.convert_to_tensor(edge["type"])
+        if "distance" in edge:
+            steps = ops.clip(
+                ops.convert_to_tensor(edge["distance"]), 0, self.max_distance + 1
+            )
+            bias = kernels.gather(distances, steps)
+        else:
+            bias = ops.broadcast_to(distances[1], (*ops.shape(kinds), self.num_heads))
+        if self.types is not None:
+            types = ops.convert_to_tensor(self.types)
+            bias = bias + kernels.gather(types - types[:1], kinds)
+        tokens = None
+        if self.tokens is not None:
+            tokens = ops.convert_to_tensor(self.tokens)[0] - self.distances[-1]
+        return bias, distances[0], tokens
+
+    def compute_output_shape(self, edge_shape):
+        """[G, E, K], [K], and [K] or None."""
+        own = (self.num_heads,)
+        return (*edge_shape["type"], *own), own, own if self.use_tokens else None
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "max_distance": self.max_distance,
+            "num_edge_types": self.num_edge_types,
+            "use_tokens": self.use_tokens,
+        }

@@ -1,0 +1,385 @@
+"""`DualInterleavedAttention`: attention along edges, between all nodes, or in tiles."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import fraction, one_of, positive_int
+from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
+from keras_bandgnn.ops.full_attention import full_attention
+from keras_bandgnn.ops.tile_attention import join, tile_attention
+
+PATTERNS = ("sparse", "full")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class DualInterleavedAttention(keras.layers.Layer):
+    """Multi-head attention of the nodes of a graph, sparse or full.
+
+        s_ij = (W_q h_i) . (W_k h_j) / sqrt(d) + bias_ij   for each of K heads
+        out_i = W_o sum over j of softmax over j (s_ij) W_v h_j
+
+    `"sparse"`: j goes over the senders of the edges into i (the topology-induced
+    pattern) and, with `self_loops`, i itself. Where the batch lists dense tiles
+    (`AttentionPlan(block_size=...)`) the edges inside them are computed as products of
+    blocks. `"full"`: j goes over all nodes of the graph. With `tokens` each node also
+    attends to the token of its graph, and the token to all nodes of the graph and
+    itself. Biases, the factor 1/sqrt(d) and dropout are the same in every pattern, so
+    layers can change between patterns with the same weights. Softmax runs in float32.
+
+    Args:
+        num_heads: K.
+        key_dim: d, width of a head.
+        pattern: `"sparse"` or `"full"`; `call` may name another.
+        self_loops: Whether nodes attend to themselves in the sparse pattern.
+        dropout: Share of the attention weights that are dropped.
+        max_length: L, the most nodes that a graph has; full attention then works on
+            each graph alone, padded to L. None: on supergraphs as a whole, in pieces,
+            which suits one large graph or sequence per supergraph.
+        fused: Whether full attention uses `keras.ops.dot_product_attention`. That has
+            neither biases nor dropout nor tokens.
+        use_bias: Whether the four linear maps have biases.
+
+    Input shape:
+        states: float [G, N, H].
+        x: A batch; of it are read `edge` (`sender`, `receiver`, and `attend` where
+            there is one), `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
+        edge_bias: float [G, E, K] or None, biases of the edges over that of pairs
+            that are no edges. Full attention adds them too.
+        self_bias: float [K] or None, likewise of a node and itself.
+        token_bias: float [K] or None, likewise of nodes and tokens.
+        tokens: float [G, B, H] or None, one per graph.
+
+    Output shape:
+        float [G, N, H]; with tokens a pair, that and [G, B, H].
+
+    Raises:
+        ValueError: For arguments out of range or that exclude each other.
+
+    Reference:
+        Zhang et al. 2024 (TorchGT), section III-B; Ying et al. 2021 (Graphormer).
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
+    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> layer = DualInterleavedAttention(num_heads=2, key_dim=4)
+    >>> states = keras.random.normal((*x["node"]["mask"].shape, 8))
+    >>> layer(states, x).shape[-1], layer(states, x, pattern="full").shape[-1]
+    (8, 8)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        pattern: str = "sparse",
+        self_loops: bool = True,
+        dropout: float = 0.0,
+        max_length: int | None = None,
+        fused: bool = False,
+        use_bias: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.num_heads = positive_int("num_heads", num_heads)
+        self.key_dim = positive_int("key_dim", key_dim)
+        self.pattern = one_of("pattern", pattern, PATTERNS)
+        self.self_loops = bool(self_loops)
+        self.dropout = fraction("dropout", dropout)
+        self.max_length = max_length
+        if max_length is not None:
+            self.max_length = positive_int("max_length", max_length)
+        self.fused = bool(fused)
+        self.use_bias = bool(use_bias)
+        if self.fused and self.dropout:
+            raise ValueError(
+                "Expected no dropout with fused=True. "
+                f"Received: dropout={dropout}. Use fused=False."
+            )
+        self.seed_generator = keras.random.SeedGenerator()
+
+    def build(self, states_shape, *args, **kwargs):
+        """Makes W_q, W_k, W_v [H, K d] and W_o [K d, H]."""
+        width = self.num_heads * self.key_dim
+        for name, rows, columns in (
+            ("query", states_shape[-1], width),
+            ("key", states_shape[-1], width),
+            ("value", states_shape[-1], width),
+            ("output", width, states_shape[-1]),
+        ):
+            layer = keras.layers.Dense(
+                columns, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
+            )
+            layer.build((None, None, rows))
+            setattr(self, f"{name}_dense", layer)
+        self.built = True
+
+    def call(
+        self,
+        states,
+        x,
+        edge_bias=None,
+        self_bias=None,
+        token_bias=None,
+        tokens=None,
+        pattern=None,
+        training=False,
+    ):
+        """Returns the new states, and the new tokens if there are any."""
+        pattern = one_of("pattern", pattern or self.pattern, PATTERNS)
+        dropping = bool(training) and self.dropout > 0
+        q, k, v = (
+            layer(states)
+            for layer in (self.query_dense, self.key_dense, self.value_dense)
+        )
+        if pattern == "full" and self.fused:
+            if tokens is not None or edge_bias is not None or self_bias is not None:
+                raise ValueError(
+                    "Expected neither biases nor tokens with fused=True. Received: "
+                    "some. Use fused=False."
+                )
+            return self.output_dense(self._fused(q, k, v, x))
+        if pattern == "full":
+            parts = [self._full(q, k, v, x, edge_bias, self_bias, dropping)]
+        else:
+            parts = self._sparse(q, k, v, x, edge_bias, dropping)
+            if self.self_loops:
+                parts.append(self._one(q, k, v, self_bias, dropping))
+        if tokens is None:
+            return self.output_dense(self._joined(parts, states))
+        token_q, token_k, token_v = (
+            layer(tokens)
+            for layer in (self.query_dense, self.key_dense, self.value_dense)
+        )
+        graph = ops.convert_to_tensor(x["node"]["graph_id"])
+        given = (kernels.batched_gather(t, graph) for t in (token_k, token_v))
+        parts.append(self._one(q, *given, token_bias, dropping))
+        gathered = [
+            self._to_tokens(token_q, k, v, x, dropping),
+            self._one(token_q, token_k, token_v, None, dropping),
+        ]
+        return (
+            self.output_dense(self._joined(parts, states)),
+            self.output_dense(self._joined(gathered, tokens)),
+        )
+
+    def _joined(self, parts, like):
+        return ops.cast(join(parts, self.num_heads), like.dtype)
+
+    def _weights(self, like, dropping):
+        """Factors of dropout, or None."""
+        if not dropping:
+            return None
+        return keras.random.dropout(
+            ops.ones_like(like), self.dropout, seed=self.seed_generator
+        )
+
+    def _sparse(self, q, k, v, x, edge_bias, dropping):
+        edge = x["edge"]
+        sender, receiver = (
+            ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
+        )
+        if edge_bias is None:
+            shape = (*ops.shape(sender), self.num_heads)
+            edge_bias = ops.zeros(shape, "float32")
+        edge_bias = ops.cast(edge_bias, "float32")
+        if "attend" in edge:
+            attend = ops.expand_dims(ops.convert_to_tensor(edge["attend"]) > 0, -1)
+            edge_bias = ops.where(attend, edge_bias, EMPTY)
+        weight = self._weights(edge_bias, dropping)
+        tiles = next((v for n, v in x["plan"].items() if n.startswith("tiles")), None)
+        if tiles is None:
+            facts = (edge_bias, weight, sender, receiver, self.num_heads)
+            return [edge_attention(q, k, v, *facts)]
+        found = [tile_attention(q, k, v, edge_bias, weight, tiles, self.num_heads)]
+        # One edge more stands where the list of the rest is padded.
+        rest = ops.convert_to_tensor(tiles["rest"])
+
+        def of_rest(values, fill):
+            width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
+            values = ops.pad(values, width, constant_values=fill)
+            return kernels.batched_gather(values, rest)
+
+        found.append(
+            edge_attention(
+                q,
+                k,
+                v,
+                of_rest(edge_bias, EMPTY),
+                None if weight is None else of_rest(weight, 0.0),
+                of_rest(sender, 0),
+                of_rest(receiver, ops.shape(q)[1]),
+                self.num_heads,
+            )
+        )
+        return found
+
+    def _one(self, q, k, v, bias, dropping):
+        """Attention of each row to one key and value of its own."""
+        q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
+        shape = (*ops.shape(q)[:-1], self.num_heads, self.key_dim)
+        logs = ops.sum(ops.reshape(q * k, shape), axis=-1) * self.key_dim**-0.5
+        if bias is not None:
+            logs = logs + ops.cast(bias, "float32")
+        if dropping:
+            weight = ops.expand_dims(self._weights(logs, True), -1)
+            v = ops.reshape(ops.reshape(v, shape) * weight, ops.shape(v))
+        return v, logs
+
+    def _to_tokens(self, q, k, v, x, dropping):
+        """Attention of the tokens to the nodes of their graphs."""
+        graph = ops.convert_to_tensor(x["node"]["graph_id"])
+        real = ops.convert_to_tensor(x["node"]["mask"])
+        groups, count = ops.shape(graph)
+        bias = ops.where(ops.expand_dims(real, -1), 0.0, EMPTY)
+        bias = ops.broadcast_to(bias, (groups, count, self.num_heads))
+        sender = ops.broadcast_to(ops.arange(count, dtype="int32"), (groups, count))
+        weight = self._weights(bias, dropping)
+        return edge_attention(q, k, v, bias, weight, sender, graph, self.num_heads)
+
+    def _full(self, q, k, v, x, edge_bias, self_bias, dropping):
+        rows = Rows(x, self.max_length)
+        pairs, bias = None, None
+        if edge_bias is not None or self_bias is not None:
+            pairs, bias = rows.pairs(x["edge"], edge_bias, self_bias, self.num_heads)
+        seed = self.seed_generator.next() if dropping else None
+        out, logs = full_attention(
+            *(rows.spread(t) for t in (q, k, v)),
+            rows.mask,
+            bias,
+            pairs,
+            self.num_heads,
+            self.dropout if dropping else 0.0,
+            seed,
+        )
+        return rows.collect(out), rows.collect(logs)
+
+    def _fused(self, q, k, v, x):
+        rows = Rows(x, self.max_length)
+        count, length = ops.shape(rows.mask)
+        shape = (count, length, self.num_heads, self.key_dim)
+        seen = ops.equal(ops.expand_dims(rows.mask, 2), ops.expand_dims(rows.mask, 1))
+        out = ops.dot_product_attention(
+            *(ops.reshape(rows.spread(t), shape) for t in (q, k, v)),
+            mask=ops.expand_dims(seen, 1),
+        )
+        return rows.collect(ops.reshape(out, (count, length, -1)))
+
+    def compute_output_shape(
+        self,
+        states_shape,
+        x_shape=None,
+        edge_bias_shape=None,
+        self_bias_shape=None,
+        token_bias_shape=None,
+        tokens_shape=None,
+    ):
+        """[G, N, H], and that of the tokens."""
+        if tokens_shape is None:
+            return tuple(states_shape)
+        return tuple(states_shape), tuple(tokens_shape)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "key_dim": self.key_dim,
+            "pattern": self.pattern,
+            "self_loops": self.self_loops,
+            "dropout": self.dropout,
+            "max_length": self.max_length,
+            "fused": self.fused,
+            "use_bias": self.use_bias,
+        }
+
+
+class Rows:
+    """Where the nodes of a batch lie in the sequences of full attention.
+
+    Args:
+        x: A batch.
+        length: L, nodes of a sequence, which is a graph; None for whole supergraphs.
+    """
+
+    def __init__(self, x, length: int | None):
+        self.graph = ops.convert_to_tensor(x["node"]["graph_id"])
+        real = ops.convert_to_tensor(x["node"]["mask"])
+        self.groups, self.nodes = ops.shape(self.graph)
+        self.length = length
+        counts = ops.convert_to_tensor(x["graph"]["n_node"])
+        self.first = ops.cumsum(counts, axis=1) - counts
+        self.slots = ops.shape(counts)[1]
+        place = ops.broadcast_to(
+            ops.arange(self.nodes, dtype="int32"), ops.shape(self.graph)
+        )
+        if length is None:
+            # Rows see those of the same graph.
+            self.mask = ops.where(real, self.graph + 1, 0)
+            self.place = place
+            return
+        within = ops.expand_dims(ops.arange(length, dtype="int32"), 0)
+        self.node = ops.expand_dims(self.first, -1) + within
+        inside = within < ops.expand_dims(counts, -1)
+        self.node = ops.reshape(
+            ops.where(inside, self.node, 0), (self.groups, self.slots * length)
+        )
+        self.mask = ops.reshape(ops.cast(inside, "int32"), (-1, length))
+        # Padding nodes come behind the real ones and read any row.
+        place = place - kernels.batched_gather(self.first, self.graph)
+        self.place = ops.clip(place, 0, length - 1) + self.graph * length
+
+    def spread(self, values):
+        """[G, N, C] as sequences [R, L, C]."""
+        if self.length is None:
+            return values
+        out = kernels.batched_gather(values, self.node)
+        return ops.reshape(out, (-1, self.length, ops.shape(values)[-1]))
+
+    def collect(self, values):
+        """Sequences [R, L, C] as [G, N, C]."""
+        if self.length is None:
+            return values
+        rows = (self.groups, self.slots * self.length, ops.shape(values)[-1])
+        return kernels.batched_gather(ops.reshape(values, rows), self.place)
+
+    def pairs(self, edge, edge_bias, self_bias, num_heads: int):
+        """Positions and biases of edges and of nodes with themselves.
+
+        Returns:
+            Sequence, row and column, int32 [P] each, and biases, float [P, K].
+        """
+        sender, receiver = (
+            ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
+        )
+        real = receiver < self.nodes
+        receiver = ops.minimum(receiver, self.nodes - 1)
+        node = ops.broadcast_to(
+            ops.arange(self.nodes, dtype="int32"), ops.shape(self.graph)
+        )
+        if edge_bias is None:
+            shape = (*ops.shape(sender), num_heads)
+            edge_bias = ops.zeros(shape, "float32")
+        columns = [(sender, receiver, real, ops.cast(edge_bias, "float32"))]
+        if self_bias is not None:
+            own = ops.broadcast_to(
+                ops.cast(self_bias, "float32"), (*ops.shape(node), num_heads)
+            )
+            columns.append((node, node, ops.ones_like(node) > 0, own))
+        sender, receiver, real, bias = (
+            ops.concatenate(parts, axis=1) for parts in zip(*columns, strict=True)
+        )
+        bias = ops.reshape(bias, (-1, num_heads))
+        group = ops.expand_dims(ops.arange(self.groups, dtype="int32"), 1)
+        if self.length is None:
+            sequence = ops.broadcast_to(group, ops.shape(receiver))
+            row, column, end = receiver, sender, self.nodes
+        else:
+            place = kernels.batched_gather(self.place, receiver)
+            sequence = group * self.slots + place // self.length
+            row, end = place % self.length, self.length
+            column = kernels.batched_gather(self.place, sender) % self.length
+        row = ops.where(real, row, end)
+        return [ops.reshape(ids, (-1,)) for ids in (sequence, row, column)], bias

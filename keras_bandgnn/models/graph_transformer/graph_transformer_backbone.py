@@ -1,0 +1,255 @@
+"""`GraphTransformerBackbone`: what Graphormer and GT share."""
+
+import logging
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.checks import fraction, one_of, positive_int
+from keras_bandgnn.layers.attention_bias import AttentionBias
+from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.preprocessing.attention_conditions import attention_conditions
+from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
+from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
+from keras_bandgnn.primitives.plan import Plan
+
+_LOG = logging.getLogger("keras_bandgnn")
+ATTENTION = ("sparse", "full", "periodic", "augment", "conditions")
+# Graphs whose conditions are checked.
+_CHECKED = 64
+
+
+class GraphTransformerBackbone(Backbone):
+    """Embedded features through L blocks of `GraphTransformerLayer` and a last norm.
+
+    Subclasses add their encodings to `inputs` and `graph_layers`.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L.
+        num_heads: K, a divisor of H.
+        ffn_dim: Width of the feed-forward networks; H if omitted.
+        attention: Which pattern the layers have (`DualInterleavedAttention`):
+            `"sparse"` edges and the node itself; `"full"` all nodes; `"periodic"`
+            sparse, and full in every `full_every`-th layer; `"augment"` sparse, with
+            the links of a path through all nodes and a token, so that TorchGT's three
+            conditions hold; `"conditions"` sparse if they hold for the first graphs
+            that the model meets (64 of them are checked), else full.
+        full_every: See `"periodic"`.
+        max_distance: Largest shortest-path distance that has a bias of its own.
+        use_bias: Whether attention has biases (`AttentionBias`).
+        num_edge_types: P types that have a bias each, "no edge" among them; 1: types
+            are not read.
+        global_token: Whether each graph has a token that all its nodes attend to.
+        dropout: Share of what each branch adds, and of the first states, that is
+            dropped.
+        attention_dropout: Share of the attention weights that are dropped.
+        max_length: The most nodes that a graph has; see `DualInterleavedAttention`.
+        fused: See `DualInterleavedAttention`.
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int,
+        num_layers: int,
+        num_heads: int,
+        ffn_dim: int | None = None,
+        attention: str = "sparse",
+        full_every: int = 2,
+        max_distance: int = 1,
+        use_bias: bool = True,
+        num_edge_types: int = 1,
+        global_token: bool = False,
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+        max_length: int | None = None,
+        fused: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        self.num_layers = positive_int("num_layers", num_layers)
+        self.num_heads = positive_int("num_heads", num_heads)
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
+                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
+            )
+        self.ffn_dim = positive_int("ffn_dim", ffn_dim or hidden_dim)
+        self.attention = one_of("attention", attention, ATTENTION)
+        self.full_every = positive_int("full_every", full_every)
+        self.max_distance = positive_int("max_distance", max_distance)
+        self.use_bias = bool(use_bias)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.global_token = bool(global_token) or self.attention == "augment"
+        self.dropout = fraction("dropout", dropout)
+        self.attention_dropout = fraction("attention_dropout", attention_dropout)
+        self.max_length = max_length
+        self.fused = bool(fused)
+        self.verdict = None
+        # === Layers ===
+        policy = self.dtype_policy
+        self.encoder = NodeEncoder(
+            self.hidden_dim, inputs, dtype=policy, name="node_encoder"
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = AttentionBias(
+                self.num_heads,
+                self.max_distance,
+                self.num_edge_types,
+                self.global_token,
+                dtype=policy,
+                name="attention_bias",
+            )
+        self.blocks = [
+            GraphTransformerLayer(
+                self.num_heads,
+                self.hidden_dim // self.num_heads,
+                self.ffn_dim,
+                self.dropout,
+                self.attention_dropout,
+                self.pattern_of(number),
+                max_length=max_length,
+                fused=self.fused,
+                dtype=policy,
+                name=f"block_{number}",
+            )
+            for number in range(self.num_layers)
+        ]
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.last_norm = keras.layers.LayerNormalization(
+            epsilon=1e-5, dtype=policy, name="last_norm"
+        )
+        self.build()
+
+    def pattern_of(self, layer: int) -> str:
+        """The pattern of a layer, `"sparse"` or `"full"`."""
+        if self.attention == "periodic":
+            return "sparse" if (layer + 1) % self.full_every else "full"
+        return "sparse" if self.attention in ("sparse", "augment") else "full"
+
+    def build(self, input_shape=None):
+        """Makes every weight from the configuration."""
+        rows = (None, None, self.hidden_dim)
+        self.encoder.build()
+        if self.bias is not None:
+            self.bias.build()
+        if self.global_token:
+            self.token = self.add_weight(
+                name="token",
+                shape=(self.hidden_dim,),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
+        for block in self.blocks:
+            block.build(rows)
+        self.last_norm.build(rows)
+        self.built = True
+
+    def graph_layers(self) -> list:
+        """The preprocessing layers that graphs need for this model, in order."""
+        pairs = self.max_distance if self.use_bias else 1
+        if all(self.pattern_of(n) == "sparse" for n in range(self.num_layers)):
+            pairs = 1
+        return [
+            AttentionEdges(
+                path=self.attention == "augment",
+                max_distance=pairs,
+                edge_types=self.num_edge_types > 1,
+            )
+        ]
+
+    def auto_plan(self) -> Plan:
+        """The plan of loaders that are told `"auto"`."""
+        return AttentionPlan()
+
+    def check(self, graphs) -> None:
+        """Raises a ValueError if graphs do not fit; decides `"conditions"`."""
+        self.encoder.check(graphs.node)
+        if "attend" not in graphs.edge:
+            raise ValueError(
+                "Expected graphs with the edge feature 'attend'. Received: edge "
+                f"features {sorted(graphs.edge)}. Pass "
+                "GraphPreprocessor(backbone.graph_layers()) to the task."
+            )
+        if self.max_length is not None and len(graphs):
+            largest = int(graphs.num_nodes.max())
+            if largest > self.max_length:
+                raise ValueError(
+                    f"Expected graphs of at most max_length={self.max_length} nodes. "
+                    f"Received: one of {largest}. Raise max_length; it changes no "
+                    "weights."
+                )
+        if self.attention == "conditions" and self.verdict is None and len(graphs):
+            self._decide(graphs)
+
+    def _decide(self, graphs) -> None:
+        number = min(len(graphs), _CHECKED)
+        for index in np.linspace(0, len(graphs) - 1, number).astype(int):
+            found = attention_conditions(
+                graphs[int(index)], self.num_layers, global_token=self.global_token
+            )
+            if not found.sparse_suffices:
+                break
+        self.verdict = found
+        pattern = "sparse" if found.sparse_suffices else "full"
+        _LOG.info("%s attention: %s", pattern, found)
+        for block in self.blocks:
+            block.attention.pattern = pattern
+
+    def first_states(self, node, training: bool):
+        """Embedded features [G, N, H]."""
+        del training
+        return self.encoder(node)
+
+    def call(self, x, training=False, return_tokens=False):
+        """Returns node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
+        states = self.first_states(x["node"], training)
+        states = self.dropout_layer(states, training=training)
+        biases = (None, None, None) if self.bias is None else self.bias(x["edge"])
+        tokens = None
+        if self.global_token:
+            slots = ops.shape(x["graph"]["mask"])
+            token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
+            tokens = ops.broadcast_to(token, (*slots, self.hidden_dim))
+        for block in self.blocks:
+            out = block(states, x, *biases, tokens, training=training)
+            states, tokens = (out, None) if tokens is None else out
+        states = self.last_norm(states)
+        if not return_tokens:
+            return states
+        if tokens is None:
+            raise ValueError(
+                "Expected global_token=True for return_tokens=True. Received: False."
+            )
+        return states, self.last_norm(tokens)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        names = (
+            "hidden_dim",
+            "num_layers",
+            "num_heads",
+            "ffn_dim",
+            "attention",
+            "full_every",
+            "max_distance",
+            "num_edge_types",
+            "global_token",
+            "dropout",
+            "attention_dropout",
+            "max_length",
+            "fused",
+        )
+        return {
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            **{name: getattr(self, name) for name in names},
+        }

@@ -1,0 +1,83 @@
+"""`GraphormerBackbone`: a transformer with degrees and shortest paths."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
+    GraphTransformerBackbone,
+)
+from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphormerBackbone(GraphTransformerBackbone):
+    """Graphormer, with full, sparse or interleaved attention.
+
+        h(0) = x + z-[in-degree] + z+[out-degree]
+        s_ij = q_i . k_j / sqrt(d) + b[shortest-path distance]
+
+    followed by pre-norm blocks; the biases b are shared by all layers. The defaults are
+    GraphormerSlim; GraphormerLarge is `hidden_dim=768, num_layers=12, num_heads=32`.
+    `graph_layers()` are the preprocessing layers that it needs; tasks use them by
+    themselves unless they are given a preprocessor.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`, without degrees.
+        hidden_dim: H.
+        num_layers: L.
+        num_heads: K, a divisor of H.
+        max_degree: Larger degrees count as this one.
+        **options: `ffn_dim`, `attention`, `full_every`, `max_distance`,
+            `num_edge_types`, `global_token`, `dropout`, `attention_dropout`,
+            `max_length` and `fused`, see `GraphTransformerBackbone`.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
+
+    Output shape:
+        float [G, N, H]; with `call(x, return_tokens=True)` also [G, B, H].
+
+    Raises:
+        ValueError: For arguments out of range or graphs that do not fit.
+
+    Reference:
+        Ying et al. 2021; Zhang et al. 2024 (TorchGT), Eqs. 2 and 3, Table IV.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [kb.Graph(4, [0, 1, 2], [1, 2, 3], node={"kind": [0, 1, 0, 1]})] * 4
+    >>> backbone = GraphormerBackbone({"kind": 2}, 8, num_layers=1, num_heads=2)
+    >>> prepared = kb.preprocessing.GraphPreprocessor(backbone.graph_layers())
+    >>> x, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
+    >>> backbone(x).shape[-1]
+    8
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 4,
+        num_heads: int = 8,
+        max_degree: int = 64,
+        **options,
+    ):
+        self.own_inputs = dict(inputs)
+        degrees = positive_int("max_degree", max_degree)
+        inputs = {**inputs, "in_degree": degrees + 1, "out_degree": degrees + 1}
+        super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)
+        self.max_degree = degrees
+
+    def graph_layers(self) -> list:
+        """The preprocessing layers that graphs need for this model, in order."""
+        return [StructuralEncoding(self.max_degree), *super().graph_layers()]
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "inputs": self.own_inputs,
+            "max_degree": self.max_degree,
+        }

@@ -1,0 +1,108 @@
+"""`GTBackbone`: a transformer with Laplacian eigenvectors."""
+
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
+    GraphTransformerBackbone,
+)
+from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GTBackbone(GraphTransformerBackbone):
+    """The graph transformer GT, with sparse, full or interleaved attention.
+
+        h(0) = x + W (eigenvectors of the Laplacian)
+
+    followed by pre-norm blocks without biases by distance. Eigenvectors are known up to
+    their sign, so training draws a sign for each graph and vector.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`, without eigenvectors.
+        hidden_dim: H.
+        num_layers: L.
+        num_heads: K, a divisor of H.
+        laplacian: Number of eigenvectors, 0 for none.
+        **options: `ffn_dim`, `attention`, `full_every`, `num_edge_types` (biases by
+            type of edge if more than 1), `global_token`, `dropout`,
+            `attention_dropout`, `max_length` and `fused`, see
+            `GraphTransformerBackbone`.
+
+    Input shape:
+        `x`, a batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
+
+    Output shape:
+        float [G, N, H]; with `call(x, return_tokens=True)` also [G, B, H].
+
+    Raises:
+        ValueError: For arguments out of range or graphs that do not fit.
+
+    Reference:
+        Dwivedi and Bresson 2021; Zhang et al. 2024 (TorchGT), Table IV: L = 4,
+        H = 128, K = 8.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [kb.Graph(4, [0, 1, 2], [1, 2, 3], node={"kind": [0, 1, 0, 1]})] * 4
+    >>> backbone = GTBackbone({"kind": 2}, 8, num_layers=1, num_heads=2, laplacian=2)
+    >>> prepared = kb.preprocessing.GraphPreprocessor(backbone.graph_layers())
+    >>> x, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
+    >>> backbone(x).shape[-1]
+    8
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 128,
+        num_layers: int = 4,
+        num_heads: int = 8,
+        laplacian: int = 8,
+        **options,
+    ):
+        self.own_inputs = dict(inputs)
+        vectors = positive_int("laplacian", laplacian, 0)
+        inputs = dict(inputs)
+        if vectors:
+            inputs["laplacian"] = {"features": vectors}
+        options = {"use_bias": options.get("num_edge_types", 1) > 1, **options}
+        super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)
+        self.laplacian = vectors
+
+    def build(self, input_shape=None):
+        """Makes every weight from the configuration, and the state of the signs."""
+        self.seed_generator = keras.random.SeedGenerator()
+        super().build(input_shape)
+
+    def graph_layers(self) -> list:
+        """The preprocessing layers that graphs need for this model, in order."""
+        layers = super().graph_layers()
+        if self.laplacian:
+            layers.insert(0, StructuralEncoding(laplacian=self.laplacian))
+        return layers
+
+    def first_states(self, node, training):
+        """Embedded features and eigenvectors [G, N, H]."""
+        if not (training and self.laplacian):
+            return self.encoder(node)
+        vectors = ops.convert_to_tensor(node["laplacian"])
+        graph = ops.convert_to_tensor(node["graph_id"])
+        # A graph has its number below the nodes of the supergraph.
+        shape = (*ops.shape(graph), self.laplacian)
+        signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
+        signs = 2.0 * ops.cast(signs, vectors.dtype) - 1.0
+        signs = kernels.batched_gather(signs, graph)
+        return self.encoder({**node, "laplacian": vectors * signs})
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "inputs": self.own_inputs,
+            "laplacian": self.laplacian,
+        }

@@ -1,0 +1,124 @@
+"""Attention of nodes over the senders of their edges."""
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.loops import add_rows, fold, with_gradient
+
+# The logarithm of the sum of a receiver without edges.
+EMPTY = -1e30
+# Edges of which rows of all heads are held at a time.
+_EDGES = 8192
+
+
+def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
+    """Softmax attention over the edges into each receiver, per supergraph.
+
+        s_e = q[i] . k[j] / sqrt(d) + bias_e   for each head, e: j -> i
+        out[i] = sum over e of softmax over e (s_e) weight_e v[j]
+
+    The gradient computes the rows of edges again: kept are numbers per edge and head.
+
+    Args:
+        q: float [G, N, K d], heads side by side.
+        k: float [G, M, K d].
+        v: float [G, M, K d].
+        bias: float [G, E, K]; `EMPTY` leaves an edge out.
+        weight: float [G, E, K], factors of dropout, or None for 1.
+        sender: int32 [G, E] in [0, M).
+        receiver: int32 [G, E] in [0, N], sorted; edges into N are left out.
+        num_heads: K.
+
+    Returns:
+        float32 [G, N, K d], 0 where there is no edge; and the logarithms of the sums
+        of exp(s_e), float32 [G, N, K], `EMPTY` where there is none.
+    """
+    groups, count, width = ops.shape(q)
+    length = ops.shape(k)[1]
+    q, k, v, bias = (ops.cast(t, "float32") for t in (q, k, v, bias))
+    sender = ops.reshape(kernels.offset_ids(sender, length), (-1,))
+    real = receiver < count
+    bias = ops.where(ops.expand_dims(real, -1), bias, EMPTY)
+    # Edges into N have no weight: they may be read as edges into the last node.
+    inside = ops.minimum(receiver, count - 1)
+    receiver = ops.reshape(kernels.offset_ids(inside, count), (-1,))
+    flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
+    bias = ops.reshape(bias, (-1, num_heads))
+    if weight is None:
+        weight = ops.ones_like(bias)
+    else:
+        weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
+    forward, backward = _attention(num_heads, width)
+    out, total = with_gradient(
+        forward, backward, *flat, bias, ops.stop_gradient(weight), sender, receiver
+    )
+    return (
+        ops.reshape(out, (groups, count, width)),
+        ops.reshape(total, (groups, count, num_heads)),
+    )
+
+
+def _attention(num_heads: int, width: int):
+    """The attention of flat rows and its gradient."""
+    scale = (width // num_heads) ** -0.5
+    heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
+
+    def forward(q, k, v, bias, weight, sender, receiver):
+        per_head = ops.convert_to_tensor(heads)
+        count = ops.shape(q)[0]
+
+        def score(carry, e):
+            both = kernels.gather(q, e["receiver"]) * kernels.gather(k, e["sender"])
+            return carry, ops.matmul(both, per_head) * scale + e["bias"]
+
+        ids = {"sender": sender, "receiver": receiver}
+        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
+        top = kernels.segment_max(scores, receiver, count)
+        # Receivers without edges have no largest score.
+        top = ops.where(top > 0.5 * EMPTY, top, 0.0)
+        share = ops.exp(scores - kernels.gather(top, receiver))
+        share = ops.where(bias > 0.5 * EMPTY, share, 0.0)
+        total = kernels.segment_sum(share, receiver, count, is_sorted=True)
+        some = total > 0
+        share = share / kernels.gather(ops.where(some, total, 1.0), receiver)
+        logs = ops.where(some, top + ops.log(ops.where(some, total, 1.0)), EMPTY)
+
+        def add(out, e):
+            rows = kernels.gather(v, e["sender"])
+            rows = rows * ops.matmul(e["share"], ops.transpose(per_head))
+            return add_rows(out, e["receiver"], rows), None
+
+        rows = {**ids, "share": share * weight}
+        out, _ = fold(add, ops.zeros_like(q), rows, _EDGES)
+        kept = (q, k, v, weight, sender, receiver, share, out)
+        return (out, logs), kept
+
+    def backward(kept, d_out, d_logs):
+        q, k, v, weight, sender, receiver, share, out = kept
+        per_head = ops.convert_to_tensor(heads)
+        spread = ops.transpose(per_head)
+        rest = d_logs - ops.matmul(d_out * out, per_head)
+
+        def step(carry, e):
+            d_q, d_k, d_v = carry
+            slope = kernels.gather(d_out, e["receiver"])
+            sent = kernels.gather(v, e["sender"])
+            d_share = ops.matmul(slope * sent, per_head) * e["weight"]
+            d_score = e["share"] * (d_share + kernels.gather(rest, e["receiver"]))
+            part = slope * ops.matmul(e["share"] * e["weight"], spread)
+            d_v = add_rows(d_v, e["sender"], part)
+            wide = ops.matmul(d_score * scale, spread)
+            part = wide * kernels.gather(k, e["sender"])
+            d_q = add_rows(d_q, e["receiver"], part)
+            part = wide * kernels.gather(q, e["receiver"])
+            d_k = add_rows(d_k, e["sender"], part)
+            return (d_q, d_k, d_v), d_score
+
+        zeros = ops.zeros_like(q), ops.zeros_like(k), ops.zeros_like(v)
+        rows = {"sender": sender, "receiver": receiver, "share": share}
+        rows["weight"] = weight
+        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES)
+        return d_q, d_k, d_v, d_score, None, None, None
+
+    return forward, backward

@@ -1,0 +1,83 @@
+"""Loops over pieces of long arrays, and gradients that are written by hand."""
+
+import importlib
+
+import keras
+
+_backend = importlib.import_module(
+    f"keras_bandgnn.ops.backend.{keras.backend.backend()}_loops"
+)
+
+
+def with_gradient(forward, backward, *tensors):
+    """Values of a function whose gradient is given.
+
+    Args:
+        forward: Takes the tensors; returns a tuple of outputs, and what the gradient
+            needs.
+        backward: Takes what the gradient needs and the gradients of the outputs;
+            returns a gradient, or None, for each tensor. It has no gradient itself.
+        *tensors: The arguments.
+
+    Returns:
+        The outputs.
+    """
+    return _backend.with_gradient(forward, backward, tensors)
+
+
+def fold(step, carry, rows, size: int):
+    """Carries a value through pieces of equally long arrays, one after the other.
+
+    On JAX this is one loop in the compiled program, whose last piece is filled with
+    rows of zeros: they must add nothing.
+
+    Args:
+        step: `step(carry, piece)` returns the next value and rows, or None.
+        carry: The first value.
+        rows: Dict of arrays [E, ...].
+        size: Rows of a piece.
+
+    Returns:
+        The last value, and the rows of all pieces, [E, ...].
+    """
+    return _backend.fold(step, carry, rows, size)
+
+
+def map_pieces(function, pieces, shared):
+    """Applies a function to entry after entry of axis 0.
+
+    For gradients each entry is computed again, so memory is that of one entry.
+
+    Args:
+        function: Takes one entry of each array and the shared tensors; returns a
+            tuple of tensors. Gradients reach what it is given, nothing else.
+        pieces: Arrays with the same axis 0.
+        shared: Tensors.
+
+    Returns:
+        Tuple of tensors with that axis in front.
+    """
+    return _backend.map_pieces(function, pieces, shared)
+
+
+def numbered_dropout(x, rate: float, seed, number):
+    """Dropout inside `map_pieces`: the same mask whenever the piece is computed.
+
+    Args:
+        x: float, any shape.
+        rate: Share that is dropped.
+        seed: `keras.random.SeedGenerator().next()`, drawn outside of the loop.
+        number: Of the piece, int32.
+    """
+    return _backend.numbered_dropout(x, rate, seed, number)
+
+
+def add_rows(out, ids, rows):
+    """Adds rows to those with the given ids, perhaps in place and without a gradient.
+
+    Args:
+        out: [N, ...], not used afterwards.
+        ids: int32 [E] in [0, N).
+        rows: [E, ...].
+    """
+    return _backend.add_rows(out, ids, rows)
