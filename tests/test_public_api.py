@@ -28,10 +28,11 @@ PUBLIC = {
     "keras_bandgnn.models": "Backbone ForceRegressor GATBackbone GCNBackbone "
     "GGNNBackbone GraphClassifier GraphRegressor MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets",
-    "keras_bandgnn.preprocessing": "BatcherChoice ClusterCompile ClusterOrder "
-    "DynamicBatcher FullyConnectedGraph GraphLayer GraphLoader GraphPreprocessor "
-    "KNearestGraph LADDER ProgramEncoder RCMKCompile RadiusGraph ReachabilityFilter "
-    "Reformation StaticBatcher TargetNormalizer best_tiles choose_batcher "
+    "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges BatcherChoice "
+    "ClusterCompile ClusterOrder DynamicBatcher FullyConnectedGraph GraphLayer "
+    "GraphLoader GraphPreprocessor KNearestGraph LADDER ProgramEncoder RCMKCompile "
+    "RadiusGraph ReachabilityFilter Reformation StaticBatcher StructuralEncoding "
+    "TargetNormalizer Verdict attention_conditions best_tiles choose_batcher "
     "cluster_densities cluster_order graph_density num_clusters_for random_tiles "
     "reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "
@@ -94,6 +95,7 @@ def test_registered_names_are_a_file_format():
     import keras_bandgnn.models  # noqa: F401 - registers the classes
 
     for name in (
+        "AttentionEdges StructuralEncoding "
         "BandedMessagePassing CharacterEncoder ClusterCompile ContinuousFilter "
         "CosineCutoff DynamicBatcher ElementEmbedding ForceRegressor "
         "FullyConnectedGraph GATBackbone GCNBackbone GGNNBackbone GRUReadout GRUUpdate "

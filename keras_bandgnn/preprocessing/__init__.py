@@ -1,5 +1,12 @@
 """Host-side layers: from graphs to batches of static shape. NumPy and SciPy only."""
 
+from keras_bandgnn.preprocessing.attention_conditions import (
+    AttentionConditions as AttentionConditions,
+)
+from keras_bandgnn.preprocessing.attention_conditions import (
+    attention_conditions as attention_conditions,
+)
+from keras_bandgnn.preprocessing.attention_edges import AttentionEdges as AttentionEdges
 from keras_bandgnn.preprocessing.choose_batcher import BatcherChoice as BatcherChoice
 from keras_bandgnn.preprocessing.choose_batcher import choose_batcher as choose_batcher
 from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile as ClusterCompile
@@ -32,11 +39,17 @@ from keras_bandgnn.preprocessing.reformation import random_tiles as random_tiles
 from keras_bandgnn.preprocessing.reformation import reform as reform
 from keras_bandgnn.preprocessing.reformation_tiles import best_tiles as best_tiles
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher as StaticBatcher
+from keras_bandgnn.preprocessing.structural_encoding import (
+    StructuralEncoding as StructuralEncoding,
+)
 from keras_bandgnn.preprocessing.target_normalizer import (
     TargetNormalizer as TargetNormalizer,
 )
+from keras_bandgnn.preprocessing.verdict import Verdict as Verdict
 
 __all__ = [
+    "AttentionConditions",
+    "AttentionEdges",
     "BatcherChoice",
     "ClusterCompile",
     "ClusterOrder",
@@ -53,7 +66,10 @@ __all__ = [
     "ReachabilityFilter",
     "Reformation",
     "StaticBatcher",
+    "StructuralEncoding",
     "TargetNormalizer",
+    "Verdict",
+    "attention_conditions",
     "best_tiles",
     "choose_batcher",
     "cluster_densities",

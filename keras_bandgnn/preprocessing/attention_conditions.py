@@ -1,0 +1,131 @@
+"""`attention_conditions`: may attention along edges replace full attention?"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_bandgnn.arrays import checked_ids
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.adjacency import adjacency
+from keras_bandgnn.preprocessing.hamiltonian import hamiltonian
+from keras_bandgnn.preprocessing.reach import reach
+from keras_bandgnn.preprocessing.verdict import Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionConditions:
+    """Verdicts on the conditions for sparse attention; print it to read them.
+
+    Attributes:
+        self_attention: C1, every node attends to itself.
+        path: C2, a path leads through all nodes, each once.
+        reach: C3, every node reaches every other within the layers.
+        order: The path of C2 where one was found: int32 [N], the nodes one after
+            another, or [N + 1] with the number N at the place of the global token.
+    """
+
+    self_attention: Verdict
+    path: Verdict
+    reach: Verdict
+    order: np.ndarray | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
+
+    @property
+    def sparse_suffices(self) -> bool:
+        """Whether all three conditions are known to hold."""
+        verdicts = (self.self_attention, self.path, self.reach)
+        return all(verdict.answer == "yes" for verdict in verdicts)
+
+    def __str__(self) -> str:
+        suffices = "suffices" if self.sparse_suffices else "is not known to suffice"
+        return (
+            f"C1 self-attention  {self.self_attention}\n"
+            f"C2 path            {self.path}\n"
+            f"C3 reach           {self.reach}\n"
+            f"Sparse attention {suffices}."
+        )
+
+
+def attention_conditions(
+    graph: Graph,
+    num_layers: int,
+    self_loops: bool = True,
+    path=None,
+    global_token: bool = False,
+) -> AttentionConditions:
+    """Checks the conditions under which attention along edges may replace full one.
+
+    C1: every node attends to itself. C2: a path through all nodes exists; directions
+    do not matter. C3: every node reaches every other within the layers, in the
+    direction of the edges. No answer is a guess; what would take too long to find out
+    is `"unknown"`:
+
+    - C2 is decided for up to 20 nodes. For larger graphs it is yes by the given path,
+      by a greedy one, or by the theorems of Dirac and Ore; no where there are several
+      components, where parts of the graph hang on single nodes and more than two of
+      them must hold an end, or where the graph without some hubs has too many pieces.
+    - C3 is decided up to 2,000 nodes, and up to 32,768 with few edges. For larger
+      graphs the distances of a few nodes may tell.
+
+    Args:
+        graph: A graph. Where it has the edge feature `attend` (`AttentionEdges`), only
+            edges with the value 1 count.
+        num_layers: Number of layers L of the transformer.
+        self_loops: Whether attention adds every node to those that it attends to.
+        path: int [N], a known order of the nodes along a path; it is checked. For the
+            edges of `AttentionEdges(path=True)` it is the `path_order` of the graph
+            before.
+        global_token: Whether a further node attends to all others, and all to it.
+
+    Returns:
+        An `AttentionConditions`.
+
+    Raises:
+        ValueError: If `path` does not hold every node once.
+
+    Reference:
+        Zhang et al. 2024 (TorchGT), Section III-B. Dirac 1952, Ore 1960.
+
+    Example:
+    >>> ring = Graph(4, [0, 1, 2, 3], [1, 2, 3, 0])
+    >>> found = attention_conditions(ring, num_layers=3)
+    >>> found.sparse_suffices, found.path.answer, found.order.tolist()
+    (True, 'yes', [2, 1, 0, 3])
+    >>> attention_conditions(ring, num_layers=2).reach.answer
+    'no'
+    """
+    num_layers = positive_int("num_layers", num_layers)
+    size = graph.num_nodes
+    if path is not None:
+        path = checked_ids("path", path, size, "num_nodes")
+        distinct = np.count_nonzero(np.bincount(path, minlength=size))
+        if path.size != size or distinct != size:
+            raise ValueError(
+                f"Expected `path` to hold each of the {size} nodes once. "
+                f"Received: {path.size} ids, {distinct} distinct."
+            )
+    senders, receivers = graph.senders, graph.receivers
+    if "attend" in graph.edge:
+        kept = graph.edge["attend"] == 1
+        senders, receivers = senders[kept], receivers[kept]
+    linked = adjacency(size, senders, receivers, symmetric=True)
+    c2, order = hamiltonian(linked, path, bool(global_token))
+    edges = adjacency(size, senders, receivers)
+    return AttentionConditions(
+        self_attention=_self_attention(size, senders, receivers, self_loops),
+        path=c2,
+        reach=reach(edges, num_layers, bool(global_token)),
+        order=order,
+    )
+
+
+def _self_attention(size: int, senders, receivers, self_loops: bool) -> Verdict:
+    if self_loops:
+        return Verdict("yes", "self-loops are added")
+    looped = np.bincount(senders[senders == receivers], minlength=size) > 0
+    if looped.all():
+        return Verdict("yes", "every node has a self-loop")
+    missing = np.count_nonzero(~looped)
+    return Verdict("no", f"{missing} nodes have no self-loop")
