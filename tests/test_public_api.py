@@ -21,17 +21,21 @@ PUBLIC = {
     "python_files read_structures read_tree read_varmisuse split_of split_subtokens "
     "to_ase to_jraph to_networkx to_pandas to_pyg to_scipy varmisuse_split_files "
     "write_store write_varmisuse",
-    "keras_bandgnn.layers": "BandedMessagePassing CharacterEncoder ContinuousFilter "
-    "CosineCutoff ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention "
-    "GraphConvolution GraphReadout MPEUInteraction NodeEncoder PaiNNMessage "
+    "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
+    "ContinuousFilter CosineCutoff DualInterleavedAttention ElementEmbedding "
+    "GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution "
+    "GraphReadout GraphTransformerLayer MPEUInteraction NodeEncoder PaiNNMessage "
     "PaiNNUpdate ReadoutHead SchNetInteraction SineBasis shifted_softplus",
     "keras_bandgnn.models": "Backbone ForceRegressor GATBackbone GCNBackbone "
-    "GGNNBackbone GraphClassifier GraphRegressor MPEUBackbone NodeClassifier "
+    "GGNNBackbone GTBackbone GraphClassifier GraphRegressor GraphormerBackbone "
+    "MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets",
-    "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges BatcherChoice "
+    "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
+    "AttentionPlan BatcherChoice "
     "ClusterCompile ClusterOrder DynamicBatcher FullyConnectedGraph GraphLayer "
     "GraphLoader GraphPreprocessor KNearestGraph LADDER ProgramEncoder RCMKCompile "
-    "RadiusGraph ReachabilityFilter Reformation StaticBatcher StructuralEncoding "
+    "RadiusGraph ReachabilityFilter Reformation SequenceLoader "
+    "StaticBatcher StructuralEncoding "
     "TargetNormalizer Verdict attention_conditions best_tiles choose_batcher "
     "cluster_densities cluster_order graph_density num_clusters_for random_tiles "
     "reform",
@@ -39,7 +43,7 @@ PUBLIC = {
     "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
     "is_prepared is_scheduled prepare propagate scheduled_steps",
     "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
-    "RecompileGuard SaveProgress SelectionCrossentropy make_optimizer",
+    "RecompileGuard SaveProgress SelectionCrossentropy WarmupDecay make_optimizer",
 }
 
 

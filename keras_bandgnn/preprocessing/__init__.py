@@ -7,6 +7,7 @@ from keras_bandgnn.preprocessing.attention_conditions import (
     attention_conditions as attention_conditions,
 )
 from keras_bandgnn.preprocessing.attention_edges import AttentionEdges as AttentionEdges
+from keras_bandgnn.preprocessing.attention_plan import AttentionPlan as AttentionPlan
 from keras_bandgnn.preprocessing.choose_batcher import BatcherChoice as BatcherChoice
 from keras_bandgnn.preprocessing.choose_batcher import choose_batcher as choose_batcher
 from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile as ClusterCompile
@@ -38,6 +39,7 @@ from keras_bandgnn.preprocessing.reformation import graph_density as graph_densi
 from keras_bandgnn.preprocessing.reformation import random_tiles as random_tiles
 from keras_bandgnn.preprocessing.reformation import reform as reform
 from keras_bandgnn.preprocessing.reformation_tiles import best_tiles as best_tiles
+from keras_bandgnn.preprocessing.sequence_loader import SequenceLoader as SequenceLoader
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher as StaticBatcher
 from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
@@ -50,6 +52,7 @@ from keras_bandgnn.preprocessing.verdict import Verdict as Verdict
 __all__ = [
     "AttentionConditions",
     "AttentionEdges",
+    "AttentionPlan",
     "BatcherChoice",
     "ClusterCompile",
     "ClusterOrder",
@@ -65,6 +68,7 @@ __all__ = [
     "RadiusGraph",
     "ReachabilityFilter",
     "Reformation",
+    "SequenceLoader",
     "StaticBatcher",
     "StructuralEncoding",
     "TargetNormalizer",

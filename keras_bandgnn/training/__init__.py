@@ -12,6 +12,7 @@ from keras_bandgnn.training.save_progress import SaveProgress as SaveProgress
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
 )
+from keras_bandgnn.training.warmup_decay import WarmupDecay as WarmupDecay
 
 __all__ = [
     "ElasticTuner",
@@ -21,5 +22,6 @@ __all__ = [
     "RecompileGuard",
     "SaveProgress",
     "SelectionCrossentropy",
+    "WarmupDecay",
     "make_optimizer",
 ]

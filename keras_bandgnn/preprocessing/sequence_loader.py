@@ -1,0 +1,219 @@
+"""`SequenceLoader`: a large graph as sequences of some of its nodes."""
+
+import keras
+import numpy as np
+from scipy.sparse import csr_array
+
+from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
+from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.packing import ceil64
+from keras_bandgnn.primitives.plan import Plan
+
+# Sequences that the number of edges is estimated from.
+_TRIED = 16
+
+
+class SequenceLoader(keras.utils.PyDataset):
+    """Batches of one sequence of nodes each, with the edges between them.
+
+    Every epoch splits the nodes of a graph into sequences of equal length anew, so that
+    each node comes once. Full attention on a sequence costs its length squared instead
+    of the size of the graph squared. All batches have one shape, unless a sequence has
+    more edges than there is room for, which costs one more compilation.
+
+    Give it to `fit` and `evaluate` of a `NodeClassifier` in place of the graph;
+    `predict` puts the rows of all sequences together.
+
+    Args:
+        graph: A graph that has been through the model's `graph_layers()`. What they
+            count, such as degrees, is that of the whole graph.
+        length: S, nodes of a sequence.
+        order: `"random"`: nodes in random order, as in TorchGT; `"clusters"`: in the
+            order of the graph, rotated by a random number of nodes, so that sequences
+            are made of neighbouring clusters if `ClusterCompile` ordered it.
+        mask: Node feature that is true for the nodes whose labels count; all if None.
+        plan: As for `GraphLoader`; `AttentionPlan()` for graph transformers.
+        num_edge_types: P of the model; as many as the graph has if omitted.
+        seed: Of the orders.
+        shuffle: Whether each epoch has another order.
+
+    Raises:
+        ValueError: For a graph without labels of nodes, or a mask that is missing.
+
+    Reference:
+        Zhang et al. 2024 (TorchGT), section IV.
+
+    Example:
+    >>> graph = Graph(
+    ...     6, [0, 1, 2, 3], [1, 2, 3, 4], node={"kind": [0] * 6},
+    ...     label=[0, 1, 0, 1, 0, 1], label_level="node",
+    ... )
+    >>> loader = SequenceLoader(graph, length=4)
+    >>> len(loader), loader[0][0]["node"]["mask"].sum().item()
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        length: int,
+        order: str = "random",
+        mask: str | None = None,
+        plan: Plan | str = "auto",
+        num_edge_types: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+    ):
+        super().__init__()
+        if not isinstance(graph, Graph):
+            raise ValueError(
+                f"Expected `graph` to be a Graph. Received: {type(graph).__name__}. "
+                "Apply the layers one by one: for layer in backbone.graph_layers(): "
+                "graph = layer(graph)."
+            )
+        if graph.label is None or graph.label_level != "node":
+            raise ValueError(
+                "Expected a graph with labels of nodes. Received: none. Set "
+                'Graph(..., label=..., label_level="node").'
+            )
+        if mask is not None and mask not in graph.node:
+            raise ValueError(
+                f"Expected a node feature {mask!r} as the mask. Received: node "
+                f"features {sorted(graph.node)}."
+            )
+        self.length = positive_int("length", length)
+        self.order = one_of("order", order, ("random", "clusters"))
+        self.plan, self.seed, self.shuffle = plan, seed, bool(shuffle)
+        if mask is not None:
+            rows = np.asarray(graph.node[mask], bool)
+            rows = rows.reshape(-1, *[1] * (graph.label.ndim - 1))
+            label = np.where(rows, graph.label, np.array(-1, graph.label.dtype))
+            graph = graph.replace(label=label)
+        self.graph = graph
+        kinds = int(graph.edge_type.max(initial=0)) + 1
+        self.num_edge_types = num_edge_types or kinds
+        number = np.arange(graph.num_edges)
+        shape = (graph.num_nodes, graph.num_nodes)
+        # Entries are the numbers of edges: one more, as 0 is no entry.
+        self._edges = csr_array(
+            (number + 1, (graph.receivers, graph.senders)), shape=shape
+        )
+        self.epoch = 0
+        self._budget = self._estimate()
+        self._batchers: dict[str, DynamicBatcher] = {}
+        self._start()
+
+    def __len__(self) -> int:
+        return -(-self.graph.num_nodes // self.length)
+
+    def _sequences(self, epoch: int) -> list[np.ndarray]:
+        """The nodes of each sequence of an epoch, ascending."""
+        count = self.graph.num_nodes
+        rng = np.random.default_rng((self.seed, epoch))
+        if not self.shuffle:
+            order = np.arange(count)
+        elif self.order == "random":
+            order = rng.permutation(count)
+        else:
+            order = np.roll(np.arange(count), int(rng.integers(count)))
+        return [np.sort(part) for part in np.array_split(order, len(self))]
+
+    def subgraph(self, nodes: np.ndarray) -> Graph:
+        """The graph between some nodes.
+
+        Args:
+            nodes: int [S], ascending.
+        """
+        graph = self.graph
+        between = self._edges[nodes][:, nodes].tocoo()
+        edge = between.data - 1
+        return Graph(
+            len(nodes),
+            between.coords[1],
+            between.coords[0],
+            edge_type=graph.edge_type[edge],
+            node={name: values[nodes] for name, values in graph.node.items()},
+            edge={name: values[edge] for name, values in graph.edge.items()},
+            label=graph.label[nodes],
+            label_level="node",
+            origin=nodes,
+        )
+
+    def _estimate(self) -> dict[str, int]:
+        sizes = []
+        for nodes in self._sequences(0)[:_TRIED]:
+            sizes.append(int(self._edges[nodes][:, nodes].nnz))
+        # Random sequences differ little.
+        edges = int(1.1 * max(sizes)) + 64
+        longest = -(-self.graph.num_nodes // len(self))
+        return {
+            "node": int(ceil64(longest + 1)),
+            "edge": int(ceil64(edges)),
+            "graph": 2,
+        }
+
+    def _start(self) -> None:
+        parts = [self.subgraph(nodes) for nodes in self._sequences(self.epoch)]
+        # Room that was found for a plan once stays: its batches keep their shape.
+        batcher = self._batchers.setdefault(
+            str(self.plan), DynamicBatcher(2, budget=dict(self._budget))
+        )
+        self._loader = GraphLoader(
+            FlatGraphs.from_graphs(parts),
+            batcher,
+            self.plan,
+            shuffle=False,
+            num_edge_types=self.num_edge_types,
+        )
+        self._nodes = [part.origin for part in parts]
+
+    def __getitem__(self, index: int):
+        return self._loader[index]
+
+    def on_epoch_end(self) -> None:
+        """Splits the nodes anew."""
+        if self.shuffle:
+            self.epoch += 1
+            self._start()
+
+    def set_threshold(self, threshold: float) -> None:
+        """Changes the tiles of an `AttentionPlan`, from the next batch on.
+
+        `ElasticTuner(loader.set_threshold)` calls this. Each threshold is one more
+        compilation, the first time.
+
+        Args:
+            threshold: See `AttentionPlan`.
+        """
+        if not isinstance(self.plan, AttentionPlan):
+            raise ValueError(
+                "Expected plan=AttentionPlan(block_size=...) for tiles. "
+                f"Received: plan={self.plan!r}."
+            )
+        self.plan = self.plan.replace(threshold=threshold, share=None)
+        self._start()
+
+    def predict(self, task) -> np.ndarray:
+        """Outputs of a task that predicts for nodes, in the order of the graph's nodes.
+
+        Args:
+            task: Such as a `NodeClassifier`.
+
+        Returns:
+            [N, ...].
+        """
+        out = None
+        for index in range(len(self)):
+            (x, *_) = self._loader[index]
+            values = keras.ops.convert_to_numpy(task.predict_on_batch(x))
+            graph = int(x["graph"]["id"][0, 0])
+            nodes = self._nodes[graph]
+            if out is None:
+                shape = (self.graph.num_nodes, *values.shape[2:])
+                out = np.zeros(shape, values.dtype)
+            out[nodes] = values[0, : len(nodes)]
+        return out
