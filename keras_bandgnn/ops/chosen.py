@@ -15,6 +15,7 @@ _backend = importlib.import_module(
 )
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
 # Of torch alone, where eager operations wait for memory.
+fused_edge_attention = getattr(_backend, "flat_edge_attention", None)
 fused_filtered_sum = getattr(_backend, "filtered_sum", None)
 flat_gather_rows = _backend.flat_gather_rows
 flat_gathered_grouped_matmul = _backend.flat_gathered_grouped_matmul

@@ -45,14 +45,19 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
     receiver = ops.reshape(kernels.offset_ids(inside, count), (-1,))
     flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
     bias = ops.reshape(bias, (-1, num_heads))
-    if weight is None:
-        weight = ops.ones_like(bias)
-    else:
+    if weight is not None:
         weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
-    forward, backward = _attention(num_heads, width)
-    out, total = with_gradient(
-        forward, backward, *flat, bias, ops.stop_gradient(weight), sender, receiver
-    )
+        weight = ops.stop_gradient(weight)
+    ids = (sender, receiver)
+    found = None
+    if kernels.fused_edge_attention is not None:
+        facts = (*flat, bias, weight, *ids, num_heads, EMPTY)
+        found = kernels.fused_edge_attention(*facts)
+    if found is None:
+        weight = ops.ones_like(bias) if weight is None else weight
+        functions = _attention(num_heads, width)
+        found = with_gradient(*functions, *flat, bias, weight, *ids)
+    out, total = found
     return (
         ops.reshape(out, (groups, count, width)),
         ops.reshape(total, (groups, count, num_heads)),

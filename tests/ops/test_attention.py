@@ -96,10 +96,13 @@ def tensors(*arrays):
     return [ops.convert_to_tensor(a) for a in arrays]
 
 
-@pytest.mark.parametrize("piece", [7, 8192])
+# A piece of None: in one operation, where the backend has it.
+@pytest.mark.parametrize("piece", [7, 8192, None])
 @pytest.mark.parametrize("dropout", [False, True])
 def test_attention_along_edges_is_masked_attention(monkeypatch, piece, dropout):
-    monkeypatch.setattr(edges_module, "_EDGES", piece)
+    if piece is not None:
+        monkeypatch.setattr(kernels, "fused_edge_attention", None)
+        monkeypatch.setattr(edges_module, "_EDGES", piece)
     sender, receiver, weight = graph()
     weight = weight if dropout else None
 

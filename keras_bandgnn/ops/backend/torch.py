@@ -5,6 +5,7 @@ import warnings
 import keras
 import torch
 
+from keras_bandgnn.ops.backend.torch_attention import EdgeAttention
 from keras_bandgnn.ops.backend.torch_eager import (
     FilteredSum,
     GatedUpdate,
@@ -192,6 +193,14 @@ def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
     reset = torch.sigmoid(given_r + own_r)
     candidate = torch.tanh(given_n + reset * own_n)
     return candidate + update * (states - candidate)
+
+
+def flat_edge_attention(q, k, v, bias, weight, sender, receiver, num_heads, empty):
+    """Attention of flat rows in one pass, or None; see `ops.edge_attention`."""
+    if not _is_eager(q):
+        return None
+    facts = (weight, sender, receiver, num_heads, empty)
+    return EdgeAttention.apply(q, k, v, bias, *facts)
 
 
 def filtered_sum(sent, edges, factor, weights, ends, size, activate):
