@@ -37,54 +37,62 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
     count, length, width = ops.shape(q)
     depth = width // num_heads
     q, k, v = (
-        ops.reshape(ops.cast(t, "float32"), (count, length, num_heads, depth))
+        ops.transpose(
+            ops.reshape(ops.cast(t, "float32"), (count, length, num_heads, depth)),
+            (0, 2, 1, 3),
+        )
         for t in (q, k, v)
     )
+    k = ops.transpose(k, (0, 1, 3, 2))
     mask = ops.convert_to_tensor(mask)
     # TensorFlow may not know R while it traces.
     rows = length * (count if isinstance(count, int) else 1)
     size = max(1, min(length, _PAIRS // max(1, rows)))
     number = -(-length // size)
     room = number * size - length
-    queries = ops.pad(q * depth**-0.5, ((0, 0), (0, room), (0, 0), (0, 0)))
+    queries = ops.pad(q * depth**-0.5, ((0, 0), (0, 0), (0, room), (0, 0)))
     # Pieces come first.
-    queries = ops.reshape(queries, (count, number, size, num_heads, depth))
-    queries = ops.transpose(queries, (1, 0, 2, 3, 4))
+    queries = ops.reshape(queries, (count, num_heads, number, size, depth))
+    queries = ops.transpose(queries, (2, 0, 1, 3, 4))
     own = ops.reshape(ops.pad(mask, ((0, 0), (0, room))), (count, number, size))
     own = ops.transpose(own, (1, 0, 2))
     firsts = ops.arange(number, dtype="int32")
 
     def attend(queries, own, piece, k, v, pair_bias=None):
-        logits = ops.einsum("rqhd,rkhd->rqkh", queries, k)
+        own = ops.expand_dims(own, -1)
+        seen = ops.logical_and(ops.equal(own, ops.expand_dims(mask, 1)), own > 0)
+        logits = ops.matmul(queries, k)
         if pair_bias is not None:
             logits = logits + biases(piece * size, pair_bias)
-        seen = ops.logical_and(
-            ops.equal(ops.expand_dims(own, 2), ops.expand_dims(mask, 1)),
-            ops.expand_dims(own, 2) > 0,
-        )
-        logits = ops.where(ops.expand_dims(seen, -1), logits, EMPTY)
-        top = ops.stop_gradient(ops.max(logits, axis=2, keepdims=True))
-        top = ops.where(top > 0.5 * EMPTY, top, 0.0)
+        logits = logits + ops.expand_dims(ops.where(seen, 0.0, EMPTY), 1)
+        top = ops.stop_gradient(ops.max(logits, axis=3, keepdims=True))
         share = ops.exp(logits - top)
-        total = ops.sum(share, axis=2, keepdims=True)
-        some = total > 0
-        logs = ops.where(some, top + ops.log(ops.where(some, total, 1.0)), EMPTY)
-        share = share / ops.where(some, total, 1.0)
+        total = ops.sum(share, axis=3, keepdims=True)
         if dropout:
             share = numbered_dropout(share, dropout, seed, piece)
-        return ops.einsum("rqkh,rkhd->rqhd", share, v), ops.squeeze(logs, 2)
+        out = ops.matmul(share, v) / total
+        # Padding sees nothing.
+        real = ops.expand_dims(own, 1) > 0
+        logs = ops.where(real, top + ops.log(total), EMPTY)
+        return ops.where(real, out, 0.0), ops.squeeze(logs, 3)
 
     def biases(first, pair_bias):
-        sequence, row, column = pairs
+        sequence, row, column = (ops.expand_dims(ids, -1) for ids in pairs)
         inside = ops.logical_and(row >= first, row < first + size)
+        head = ops.expand_dims(ops.arange(num_heads, dtype="int32"), 0)
         # One row more takes the pairs of other pieces.
-        place = (sequence, ops.where(inside, row - first, size), column)
-        out = kernels.scatter_add(
-            place,
-            pair_bias,
-            (count, size + 1, length, num_heads),
+        row = ops.where(inside, row - first, size)
+        shape = ops.shape(pair_bias)
+        place = (
+            ops.reshape(ops.broadcast_to(ids, shape), (-1,))
+            for ids in (sequence, head, row, column)
         )
-        return out[:, :size]
+        out = kernels.scatter_add(
+            tuple(place),
+            ops.reshape(pair_bias, (-1,)),
+            (count, num_heads, size + 1, length),
+        )
+        return out[:, :, :size]
 
     shared = (k, v) if pair_bias is None else (k, v, pair_bias)
     if number == 1:
@@ -92,7 +100,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
         out, logs = (ops.expand_dims(t, 0) for t in found)
     else:
         out, logs = map_pieces(attend, (queries, own, firsts), shared)
-    out = ops.transpose(out, (1, 0, 2, 3, 4))
+    out = ops.transpose(out, (1, 0, 3, 2, 4))
     out = ops.reshape(out, (count, number * size, width))[:, :length]
-    logs = ops.reshape(ops.transpose(logs, (1, 0, 2, 3)), (count, -1, num_heads))
+    logs = ops.reshape(ops.transpose(logs, (1, 0, 3, 2)), (count, -1, num_heads))
     return out, logs[:, :length]
