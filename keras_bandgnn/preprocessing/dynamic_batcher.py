@@ -28,7 +28,8 @@ class DynamicBatcher(Batcher):
     supergraph. With `estimate="quantile"` nodes get the same, and the other
     resources the quantile of what supergraphs need that pads least; as many graphs
     share a supergraph as it holds. `"quantile"` is also used for what the mean rule
-    does not speak of: a budget with "node" given, and resources of the plan.
+    does not speak of: a budget with "node" given, and resources of the plan. If there
+    are fewer graphs than `batch_size`, the room is for as many as there are.
 
     Args:
         batch_size: Graphs per supergraph on average, the padding graph included.
@@ -75,13 +76,16 @@ class DynamicBatcher(Batcher):
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Capacities for graphs of these sizes, by name."""
+        # Room for more graphs than there are would be padding in every batch.
+        graphs = min(self.batch_size, len(sizes["node"]))
         sizes = {k: np.asarray(v)[: self.estimate_from] for k, v in sizes.items()}
         budget = dict(self.given)
         usual = "mean" if self.packing == "sequential" else "quantile"
         rule = usual if self.estimate == "auto" else self.estimate
         if rule == "mean" and "node" not in budget:
-            budget = {**mean_rule(sizes, self.batch_size), **budget}
-        return quantile_rule(sizes, self.batch_size, budget, self.pack)
+            mean = {**mean_rule(sizes, graphs), "graph": self.batch_size}
+            budget = {**mean, **budget}
+        return quantile_rule(sizes, graphs, budget, self.pack)
 
     def room_for(self, largest: int) -> int:
         """Room for one graph, with padding."""

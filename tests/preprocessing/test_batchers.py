@@ -118,6 +118,20 @@ def test_constant_padding_meets_a_larger_graph_later():
     ]
 
 
+@pytest.mark.parametrize("packing", ["sequential", "best_fit"])
+def test_dynamic_makes_no_room_for_graphs_that_are_not_there(packing):
+    batcher = DynamicBatcher(packing=packing)
+    batcher.adapt({"node": np.array([100]), "edge": np.array([400])})
+    assert (batcher.budget["node"], batcher.budget["edge"]) == (128, 448)
+    few = {"node": np.array([100, 30, 70]), "edge": np.array([400, 90, 300])}
+    batcher = DynamicBatcher(packing=packing)
+    batcher.adapt(few)
+    # 200 nodes and one of padding; no edge need be padding.
+    assert batcher.budget["node"] == 256
+    assert 790 <= batcher.budget["edge"] <= 832
+    assert len(batcher.pack(few, [0, 1, 2], batcher.budget)) == 1
+
+
 def test_dynamic_estimates_from_the_first_graphs():
     sizes = {"node": np.array([10] * 1000 + [90] * 1000), "edge": np.full(2000, 4)}
     batcher = DynamicBatcher(32, estimate_from=1000)
