@@ -7,6 +7,7 @@ import keras
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loader_exports import to_tf_data
+from keras_bandgnn.preprocessing.sequence_loader import SequenceLoader
 from keras_bandgnn.training.save_progress import SaveProgress
 
 
@@ -44,6 +45,8 @@ class FollowEpoch(keras.callbacks.Callback):
 
 def on_this_backend(data):
     """A loader as `fit` and `evaluate` of this backend take it."""
+    if isinstance(data, SequenceLoader) and keras.backend.backend() == "tensorflow":
+        return data.to_tf_data()
     if (
         isinstance(data, GraphLoader)
         and keras.backend.backend() == "tensorflow"

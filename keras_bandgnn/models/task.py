@@ -188,7 +188,7 @@ class Task(keras.Model):
         kwargs["validation_data"] = on_this_backend(validation_data)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
-        return super().fit(x, y, *args, **kwargs)
+        return super().fit(on_this_backend(x), y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""

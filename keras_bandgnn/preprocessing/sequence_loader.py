@@ -197,6 +197,39 @@ class SequenceLoader(keras.utils.PyDataset):
         self.plan = self.plan.replace(threshold=threshold, share=None)
         self._start()
 
+    def to_tf_data(self):
+        """Returns a `tf.data.Dataset` of the batches; each pass over it is an epoch.
+
+        Numbers of edges and tiles may differ from batch to batch, as its signature
+        says. `fit` and `evaluate` of tasks use it on TensorFlow.
+        """
+        import tensorflow as tf
+
+        def spec(array, path):
+            shape = list(array.shape)
+            if "edge" in path or "plan" in path:
+                shape[1] = None
+            return tf.TensorSpec(shape, array.dtype)
+
+        def specs(tree, path=()):
+            if isinstance(tree, dict):
+                return {k: specs(v, (*path, k)) for k, v in tree.items()}
+            return spec(tree, path)
+
+        passes = []
+
+        def batches():
+            if passes:
+                self.on_epoch_end()
+            passes.append(None)
+            for index in range(len(self)):
+                yield self[index]
+
+        made = tf.data.Dataset.from_generator(
+            batches, output_signature=tuple(specs(part) for part in self[0])
+        )
+        return made.apply(tf.data.experimental.assert_cardinality(len(self)))
+
     def predict(self, task) -> np.ndarray:
         """Outputs of a task that predicts for nodes, in the order of the graph's nodes.
 
