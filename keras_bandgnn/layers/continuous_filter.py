@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.filters import filtered_sum
 
 
@@ -52,10 +53,10 @@ class ContinuousFilter(keras.layers.Layer):
         self.activate_output = bool(activate_output)
         # === Layers ===
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
-        self.hidden_dense = keras.layers.Dense(
+        self.hidden_dense = FlatDense(
             self.units, shifted_softplus, name="hidden", **options
         )
-        self.output_dense = keras.layers.Dense(
+        self.output_dense = FlatDense(
             self.units,
             shifted_softplus if self.activate_output else None,
             name="output",

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
@@ -73,19 +74,19 @@ class GraphReadout(keras.layers.Layer):
         """Makes the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
-        self.hidden_dense = keras.layers.Dense(
+        self.hidden_dense = FlatDense(
             self.hidden or max(1, width // 2),
             activation=self.activation,
             name="hidden",
             **options,
         )
-        self.output_dense = keras.layers.Dense(self.units, name="output", **options)
+        self.output_dense = FlatDense(self.units, name="output", **options)
         self.hidden_dense.build((None, None, width))
         self.output_dense.build((None, None, self.hidden_dense.units))
         if self.reduce == "attention":
             # A bias would be the same for all nodes.
             options["use_bias"] = False
-            self.score_dense = keras.layers.Dense(1, name="score", **options)
+            self.score_dense = FlatDense(1, name="score", **options)
             self.score_dense.build((None, None, width))
         self.built = True
 

@@ -7,7 +7,9 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction, check_width
+from keras_bandgnn.ops.flat import flat_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -56,10 +58,10 @@ class MPEUInteraction(keras.layers.Layer):
         self.units = positive_int("units", units)
         # === Layers ===
         policy = self.dtype_policy
-        self.edge_hidden = keras.layers.Dense(
+        self.edge_hidden = FlatDense(
             2 * self.units, use_bias=False, dtype=policy, name="edge_hidden"
         )
-        self.edge_output = keras.layers.Dense(
+        self.edge_output = FlatDense(
             self.units, use_bias=False, dtype=policy, name="edge_output"
         )
         self.filter = ContinuousFilter(self.units, dtype=policy, name="filter")
@@ -80,14 +82,14 @@ class MPEUInteraction(keras.layers.Layer):
     def _new_edges(self, states, edges, edge):
         kernel = ops.convert_to_tensor(self.edge_hidden.kernel)
         width = self.units
-        of_sender = ops.matmul(states, kernel[:width])
-        of_receiver = ops.matmul(states, kernel[width : 2 * width])
+        of_sender = flat_matmul(states, kernel[:width])
+        of_receiver = flat_matmul(states, kernel[width : 2 * width])
         # Padded edges have the receiver N.
         of_receiver = ops.pad(of_receiver, ((0, 0), (0, 1), (0, 0)))
         hidden = (
             kernels.batched_gather(of_sender, edge["sender"])
             + kernels.batched_gather(of_receiver, edge["receiver"])
-            + ops.matmul(edges, kernel[2 * width :])
+            + flat_matmul(edges, kernel[2 * width :])
         )
         return self.edge_output(shifted_softplus(hidden))
 

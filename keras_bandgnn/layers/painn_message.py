@@ -5,7 +5,9 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import check_width
+from keras_bandgnn.ops.flat import flat_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -55,13 +57,13 @@ class PaiNNMessage(keras.layers.Layer):
         self.units = positive_int("units", units)
         # === Layers ===
         policy = self.dtype_policy
-        self.context_hidden = keras.layers.Dense(
+        self.context_hidden = FlatDense(
             self.units, "silu", dtype=policy, name="context_hidden"
         )
-        self.context_output = keras.layers.Dense(
+        self.context_output = FlatDense(
             3 * self.units, dtype=policy, name="context_output"
         )
-        self.filter = keras.layers.Dense(3 * self.units, dtype=policy, name="filter")
+        self.filter = FlatDense(3 * self.units, dtype=policy, name="filter")
 
     def build(self, states_shape, vectors_shape=None, basis_shape=None):
         """Makes the three layers."""
@@ -77,7 +79,7 @@ class PaiNNMessage(keras.layers.Layer):
         rows = ops.concatenate([basis * factor, factor], axis=-1)
         bias = ops.expand_dims(ops.convert_to_tensor(self.filter.bias), 0)
         kernel = ops.convert_to_tensor(self.filter.kernel)
-        return ops.matmul(rows, ops.concatenate([kernel, bias], axis=0))
+        return flat_matmul(rows, ops.concatenate([kernel, bias], axis=0))
 
     def call(self, states, vectors, basis, factor, directions, edge):
         """Returns the new states and vectors."""

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import check_width
 
 
@@ -51,13 +52,11 @@ class PaiNNUpdate(keras.layers.Layer):
         self.epsilon = positive_number("epsilon", epsilon)
         # === Layers ===
         policy = self.dtype_policy
-        self.mix = keras.layers.Dense(
-            2 * self.units, use_bias=False, dtype=policy, name="mix"
-        )
-        self.context_hidden = keras.layers.Dense(
+        self.mix = FlatDense(2 * self.units, use_bias=False, dtype=policy, name="mix")
+        self.context_hidden = FlatDense(
             self.units, "silu", dtype=policy, name="context_hidden"
         )
-        self.context_output = keras.layers.Dense(
+        self.context_output = FlatDense(
             3 * self.units, dtype=policy, name="context_output"
         )
 

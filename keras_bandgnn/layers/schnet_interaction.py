@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
+from keras_bandgnn.layers.flat_dense import FlatDense
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -56,14 +57,12 @@ class SchNetInteraction(keras.layers.Layer):
         """Makes the three layers."""
         check_width("states", states_shape, self.units)
         width, policy = filters_shape[-1], self.dtype_policy
-        self.send_dense = keras.layers.Dense(
-            width, use_bias=False, dtype=policy, name="send"
-        )
+        self.send_dense = FlatDense(width, use_bias=False, dtype=policy, name="send")
         options = {"use_bias": self.use_bias, "dtype": policy}
-        self.hidden_dense = keras.layers.Dense(
+        self.hidden_dense = FlatDense(
             self.units, shifted_softplus, name="hidden", **options
         )
-        self.output_dense = keras.layers.Dense(self.units, name="output", **options)
+        self.output_dense = FlatDense(self.units, name="output", **options)
         self.send_dense.build(states_shape)
         self.hidden_dense.build((None, None, width))
         self.output_dense.build((None, None, self.units))

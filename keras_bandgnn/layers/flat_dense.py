@@ -1,0 +1,29 @@
+"""`FlatDense`: a dense layer over rows under several axes."""
+
+import keras
+from keras import ops
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class FlatDense(keras.layers.Dense):
+    """`keras.layers.Dense`, carried out as one product of matrices.
+
+    See `ops.flat.flat_matmul`: on CPUs the gradient is faster.
+
+    Args:
+        units: U.
+        activation: As for `Dense`.
+        **kwargs: As for `Dense`.
+
+    Input shape:
+        float [..., K].
+
+    Output shape:
+        float [..., U].
+    """
+
+    def call(self, inputs, training=None):
+        """Returns the rows times the kernel, with bias and activation."""
+        shape = ops.shape(inputs)
+        rows = super().call(ops.reshape(inputs, (-1, shape[-1])), training)
+        return ops.reshape(rows, (*shape[:-1], self.units))
