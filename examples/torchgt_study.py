@@ -156,7 +156,7 @@ def run_nodes(graph: kb.Graph, name: str, mode: str, seed: int, options) -> dict
         )
 
     train = loader("train_mask", shuffle=True)
-    epochs = options.epochs
+    epochs = options.sequence_epochs if long else options.epochs
     if name in ("gcn", "gat"):
         for weight in backbone.trainable_variables:
             if weight.path.endswith("kernel"):
@@ -352,13 +352,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument(
+        "--sequence-epochs", type=int, default=20, help="epochs over sequences"
+    )
     parser.add_argument("--every", type=int, default=3, help="epochs per validation")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--length", type=int, default=1024, help="nodes of a sequence")
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--weight-decay", type=float, default=1e-2)
     parser.add_argument("--dropout", type=float, default=0.5)
-    parser.add_argument("--attention-dropout", type=float, default=0.1)
+    parser.add_argument("--attention-dropout", type=float, default=0.0)
     parser.add_argument("--limit", type=int, help="graphs to train on")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--longest", type=int, default=16384, help="of full attention")
@@ -366,6 +369,7 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.short:
         options.seeds, options.epochs, options.layers = 1, 2, 1
+        options.sequence_epochs = 2
         options.length, options.lengths, options.every = 64, [256], 1
         options.models, options.modes = ["gcn", "graphormer"], ["sparse", "full"]
     return options

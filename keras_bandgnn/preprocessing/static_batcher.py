@@ -126,18 +126,22 @@ class StaticBatcher(Batcher):
         counts = np.array([len(m) for step in steps for m in step])
         starts = np.cumsum(counts) - counts
         padded = {}
-        for name in ("node", "edge"):
+        # A tile is far larger than an edge: there is room for what is there.
+        own = [name for name in sizes if name.startswith("tiles:")]
+        for name in ("node", "edge", *own):
             values = np.append(np.asarray(sizes[name], np.int64)[members], 0)
             sums = np.where(counts > 0, np.add.reduceat(values, starts), 0)
             sums = sums.reshape(len(steps), -1).max(axis=1) + (name == "node")
             padded[name] = round_up(sums)
         fixed = {k: v for k, v in budget.items() if k in (*PER_GRAPH, "graph")}
-        others = [k for k in sizes if k not in (*PER_GRAPH, "node", "edge")]
+        others = [k for k in sizes if k not in (*PER_GRAPH, *padded)]
         return [
-            {**fixed, "node": n, "edge": e, **dict.fromkeys(others, e)}
-            for n, e in zip(
-                padded["node"].tolist(), padded["edge"].tolist(), strict=True
-            )
+            {
+                **fixed,
+                **dict.fromkeys(others, row[1]),
+                **dict(zip(padded, row, strict=True)),
+            }
+            for row in zip(*(v.tolist() for v in padded.values()), strict=True)
         ]
 
     def get_config(self) -> dict:
