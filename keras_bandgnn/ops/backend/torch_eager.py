@@ -143,15 +143,14 @@ class FilteredSum(torch.autograd.Function):
         count = edges.shape[0]
         hidden = edges.new_empty(count, kernel.shape[1])
         filters = edges.new_empty(count, last.shape[1])
+        first = kernel.new_zeros(kernel.shape[1]) if bias is None else bias
         # The shift of the hidden rows' softplus moves into the next bias.
         shift = -math.log(2.0) * last.sum(dim=0)
         shift = shift if last_bias is None else shift + last_bias
         out = sent.new_zeros(size, last.shape[1])
         for a in range(0, count, _EDGES):
             piece = slice(a, a + _EDGES)
-            row = torch.mm(edges[piece], kernel, out=hidden[piece])
-            if bias is not None:
-                row += bias
+            row = torch.addmm(first, edges[piece], kernel, out=hidden[piece])
             torch._C._nn.softplus(row, out=row)
             weights = torch.addmm(shift, row, last, out=filters[piece])
             if activate:
