@@ -95,7 +95,7 @@ def backbone_of(name: str, mode: str, features: int, options):
     """The backbone of a run."""
     inputs = {"feature": {"features": features}}
     if name == "gcn":
-        return models.GCNBackbone(inputs, 64, 2, dropout=0.5)
+        return models.GCNBackbone(inputs, 64, 2, dropout=0.5, last_kernel=False)
     if name == "gat":
         return models.GATBackbone(inputs, 64, 8, 2, dropout=0.6, attention_dropout=0.6)
     kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}[name]

@@ -252,3 +252,38 @@ def test_a_regressor_takes_a_readout_and_keeps_its_own(tmp_path):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_gcn_without_its_last_kernel_leaves_it_to_the_head():
+    pytest.importorskip("torch")
+    nn = pytest.importorskip("torch_geometric.nn")
+    import torch
+
+    (graph,) = graphs_of(1, loops=False)
+    pairs = np.unique(np.stack([graph.senders, graph.receivers]), axis=1)
+    graph = graph.replace(senders=pairs[0], receivers=pairs[1], edge_type=None)
+    backbone = GCNBackbone({"h": {"features": 3}}, 8, 2, last_kernel=False)
+    task = NodeClassifier(backbone, 3)
+    rng = np.random.default_rng(0)
+    task.set_weights([rng.normal(size=w.shape) for w in task.get_weights()])
+    first, second = nn.GCNConv(3, 8), nn.GCNConv(8, 3)
+    named = {w.path: keras.ops.convert_to_numpy(w) for w in task.trainable_variables}
+    assert sum(path.endswith("kernel") for path in named) == 2
+
+    def of(*parts):
+        (found,) = [v for k, v in named.items() if all(p in k for p in parts)]
+        return torch.tensor(found)
+
+    ends = torch.tensor(pairs.astype("int64"))
+    with torch.no_grad():
+        first.lin.weight.copy_(of("encode_h", "kernel").T)
+        first.bias.zero_()
+        second.lin.weight.copy_(of("head", "kernel").T)
+        second.bias.zero_()
+        for path in named:
+            if path.endswith("bias"):
+                (variable,) = [w for w in task.trainable_variables if w.path == path]
+                variable.assign(np.zeros(variable.shape))
+        want = second(first(torch.tensor(graph.node["h"]), ends).relu(), ends)
+    (found,) = task.predict([graph])
+    np.testing.assert_allclose(found, want.numpy(), atol=1e-5)

@@ -59,17 +59,21 @@ class GCNBackbone(LayeredBackbone):
         num_layers: int = 2,
         num_edge_types: int = 1,
         dropout: float = 0.0,
+        last_kernel: bool = True,
         **kwargs,
     ):
         super().__init__(
             inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
         )
+        # === Config ===
+        self.last_kernel = bool(last_kernel)
         # === Layers ===
+        last = self.num_layers if self.last_kernel else self.num_layers - 1
         self.convolutions = [
             GraphConvolution(
                 self.hidden_dim,
                 self.num_edge_types,
-                use_kernel=number > 0,
+                use_kernel=0 < number < last,
                 dtype=self.dtype_policy,
                 name=f"convolution_{number}",
             )
@@ -84,3 +88,7 @@ class GCNBackbone(LayeredBackbone):
     def convolve(self, layer, states, prepared, training):
         """New states from one graph convolution."""
         return layer(states, prepared)
+
+    def get_config(self):
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "last_kernel": self.last_kernel}
