@@ -4,15 +4,18 @@ The experiments of TorchGT (Zhang et al. 2024) at sizes that fit a small machine
 
     python examples/torchgt_study.py nodes --data amazon_photo --path FOLDER
     python examples/torchgt_study.py graphs --data zinc --path FOLDER
+    python examples/torchgt_study.py tiles --data amazon_photo --path FOLDER
     python examples/torchgt_study.py speed
     python examples/torchgt_study.py --short
 
 `nodes`: classes of nodes (GraphormerSlim and GT; "sparse" and "augment" on the whole
 graph, "full" and "periodic" on random sequences of nodes), test accuracy at the best
 validation accuracy and seconds per epoch. `graphs`: a number per graph, with curves.
-`speed`: a training step of one layer against the length of the sequence. Without
---data, graphs are made up. Results go to OUT/results.json after each run, and the same
-command goes on where it was.
+`tiles`: sparse attention whose clusters become dense tiles below a threshold, with the
+edges outside dropped as in the paper, and under `ElasticTuner`. `speed`: a training
+step of one layer against the length of the sequence. Without --data, graphs are made
+up. Results go to OUT/results.json after each run, and the same command goes on where
+it was.
 """
 
 import argparse
@@ -26,8 +29,13 @@ import numpy as np
 import keras_bandgnn as kb
 from keras_bandgnn import models
 from keras_bandgnn.data.files import atomic_write, json_text
-from keras_bandgnn.preprocessing import GraphPreprocessor, SequenceLoader
-from keras_bandgnn.training import WarmupDecay
+from keras_bandgnn.preprocessing import (
+    AttentionPlan,
+    ClusterCompile,
+    GraphPreprocessor,
+    SequenceLoader,
+)
+from keras_bandgnn.training import ElasticTuner, WarmupDecay
 
 MODES = ("sparse", "augment", "periodic", "full")
 
@@ -132,14 +140,22 @@ class Keeper(keras.callbacks.Callback):
             self.score = test["accuracy"]
 
 
-def run_nodes(graph: kb.Graph, name: str, mode: str, seed: int, options) -> dict:
+def run_nodes(
+    graph: kb.Graph, name: str, mode: str, seed: int, options, threshold=None
+) -> dict:
     """One training: test accuracy and seconds per epoch."""
     keras.utils.set_random_seed(seed)
     graph = with_masks(graph, seed)
     features = graph.node["feature"].shape[1]
     backbone = backbone_of(name, mode, features, options)
     task = models.NodeClassifier(backbone, int(graph.label.max()) + 1)
-    for layer in backbone.graph_layers():
+    plan = backbone.auto_plan() or "auto"
+    layers = backbone.graph_layers()
+    if threshold is not None:
+        start = 1.0 if threshold == "elastic" else float(threshold)
+        plan = AttentionPlan(options.block_size, start, rest="drop")
+        layers.insert(0, ClusterCompile(options.clusters, options.block_size))
+    for layer in layers:
         graph = layer(graph)
     long = mode in ("full", "periodic")
     length = min(options.length, graph.num_nodes) if long else graph.num_nodes
@@ -149,7 +165,7 @@ def run_nodes(graph: kb.Graph, name: str, mode: str, seed: int, options) -> dict
             graph,
             length,
             mask=mask,
-            plan=backbone.auto_plan() or "auto",
+            plan=plan,
             num_edge_types=1,
             seed=seed,
             shuffle=shuffle,
@@ -168,7 +184,14 @@ def run_nodes(graph: kb.Graph, name: str, mode: str, seed: int, options) -> dict
         optimizer = keras.optimizers.AdamW(rate, weight_decay=options.weight_decay)
     task.compile(optimizer)
     keeper = Keeper(task, loader("valid_mask"), loader("test_mask"), options.every)
-    task.fit(train, epochs=epochs, verbose=0, callbacks=[keeper], shuffle=False)
+    callbacks = [keeper]
+    if threshold == "elastic":
+        callbacks.append(ElasticTuner(train.set_threshold, delta=options.delta))
+    task.fit(train, epochs=epochs, verbose=0, callbacks=callbacks, shuffle=False)
+    if threshold == "elastic":
+        print(
+            "thresholds:", [d["after"] for d in callbacks[1].decisions if "after" in d]
+        )
     return {
         "accuracy": keeper.score,
         "valid": keeper.best,
@@ -206,6 +229,34 @@ def nodes(options, results: dict, save) -> None:
             f"| {name} | {mode} | {np.mean(scores):.1f} ± {np.std(scores):.1f} | "
             f"{len(scores)} | {seconds:.2f} |"
         )
+
+
+def tiles(options, results: dict, save) -> None:
+    """Accuracy and time by the threshold below which clusters become tiles."""
+    if options.data:
+        (graph,) = kb.data.load(options.data, path=options.path)
+        graph = graph.replace(node={"feature": graph.node["feature"]})
+    else:
+        graph = block_model(0, 200 if options.short else 1000)
+    table = results.setdefault(f"tiles {options.data or 'made'}", {})
+    for seed in range(options.seeds):
+        for threshold in options.thresholds:
+            done = table.setdefault(threshold, {})
+            if str(seed) in done:
+                continue
+            chosen = None if threshold == "edges" else threshold
+            done[str(seed)] = run_nodes(
+                graph, "graphormer", "sparse", seed, options, chosen
+            )
+            save()
+            print(threshold, seed, done[str(seed)], flush=True)
+    print("\n| threshold | test accuracy, % | runs | s per epoch |")
+    print("| --- | --- | --- | --- |")
+    for threshold, runs in table.items():
+        scores = [100 * run["accuracy"] for run in runs.values()]
+        seconds = np.median([run["seconds"] for run in runs.values()])
+        mean = f"{np.mean(scores):.1f} ± {np.std(scores):.1f}"
+        print(f"| {threshold} | {mean} | {len(scores)} | {seconds:.2f} |")
 
 
 # === Graphs ===
@@ -287,6 +338,22 @@ def graphs(options, results: dict, save) -> None:
             f"| {name} | {mode} | {run['mae']:.3f} | {min(run['curve']):.3f} | "
             f"{run['seconds']:.1f} |"
         )
+    if options.figures:
+        draw(table, options.out / f"curves_{options.data or 'made'}.png")
+
+
+def draw(table: dict, path: Path) -> None:
+    """Validation error by epoch, one line per kind of attention."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for key, run in table.items():
+        axes.plot(range(1, len(run["curve"]) + 1), run["curve"], label=key)
+    axes.set(xlabel="epoch", ylabel="validation MAE")
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    print(f"figure: {path}")
 
 
 # === Speed ===
@@ -341,7 +408,7 @@ def speed(options, results: dict, save) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
-        "part", nargs="?", choices=("nodes", "graphs", "speed"), default=None
+        "part", nargs="?", choices=("nodes", "graphs", "tiles", "speed"), default=None
     )
     parser.add_argument("--data")
     parser.add_argument("--path")
@@ -362,6 +429,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--weight-decay", type=float, default=1e-2)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--attention-dropout", type=float, default=0.0)
+    parser.add_argument(
+        "--thresholds",
+        nargs="+",
+        default=["edges", "1", "1.5", "5", "7", "10", "elastic"],
+        help="multiples of the density; edges: no tiles; elastic: by ElasticTuner",
+    )
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--clusters", type=int, default=8)
+    parser.add_argument("--delta", type=int, default=10, help="of ElasticTuner")
+    parser.add_argument("--figures", action="store_true", help="needs matplotlib")
     parser.add_argument("--limit", type=int, help="graphs to train on")
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 16384])
     parser.add_argument("--longest", type=int, default=16384, help="of full attention")
@@ -372,6 +449,7 @@ def parse() -> argparse.Namespace:
         options.sequence_epochs = 2
         options.length, options.lengths, options.every = 64, [256], 1
         options.models, options.modes = ["gcn", "graphormer"], ["sparse", "full"]
+        options.thresholds = ["5"]
     return options
 
 
@@ -385,7 +463,7 @@ def main() -> None:
         with atomic_write(file) as opened:
             opened.write(json_text("results", results, indent=1).encode())
 
-    parts = {"nodes": nodes, "graphs": graphs, "speed": speed}
+    parts = {"nodes": nodes, "graphs": graphs, "tiles": tiles, "speed": speed}
     chosen = [options.part] if options.part else list(parts)
     for part in chosen:
         parts[part](options, results, save)
