@@ -23,6 +23,7 @@ from keras_bandgnn.preprocessing import (
     SequenceLoader,
     StaticBatcher,
 )
+from keras_bandgnn.testing import gradients_of
 from keras_bandgnn.training import ElasticTuner, RecompileGuard
 
 H, K, LAYERS, DISTANCE = 8, 2, 2, 2
@@ -371,3 +372,25 @@ def test_tuner_moves_the_tiles_of_a_loader():
     assert len(tuner.decisions) > 0
     assert loader.plan.threshold == tuner.threshold
     assert all(value in LADDER for value in seen)
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_blocks_that_are_computed_again_have_the_same_gradients(token):
+    if keras.backend.backend() == "tensorflow":
+        with pytest.raises(ValueError, match="JAX or torch for remat"):
+            make(remat=True)
+        return
+    graphs, found = graphs_of(), []
+    for remat in (False, True):
+        backbone = make("periodic", remat=remat, global_token=token, dropout=0.3)
+        task = GraphRegressor(backbone, normalizer=None)
+        rng = np.random.default_rng(3)
+        task.set_weights([0.3 * rng.normal(size=w.shape) for w in task.get_weights()])
+        batch = task.loader(graphs)[0]
+        keras.utils.set_random_seed(0)
+        for variable in task.variables:
+            if variable.path.endswith("seed_generator_state"):
+                variable.assign([1, 0])
+        found.append(gradients_of(task, batch))
+    for name, one, other in zip(found[0], *map(dict.values, found), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4, err_msg=name)

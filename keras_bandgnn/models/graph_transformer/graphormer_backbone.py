@@ -31,7 +31,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         max_degree: Larger degrees count as this one.
         **options: `ffn_dim`, `attention`, `full_every`, `max_distance`,
             `num_edge_types`, `global_token`, `dropout`, `attention_dropout`,
-            `max_length` and `fused`, see `GraphTransformerBackbone`.
+            `max_length`, `fused` and `remat`, see `GraphTransformerBackbone`.
 
     Input shape:
         `x`, a batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.

@@ -30,7 +30,7 @@ class GTBackbone(GraphTransformerBackbone):
         laplacian: Number of eigenvectors, 0 for none.
         **options: `ffn_dim`, `attention`, `full_every`, `num_edge_types` (biases by
             type of edge if more than 1), `global_token`, `dropout`,
-            `attention_dropout`, `max_length` and `fused`, see
+            `attention_dropout`, `max_length`, `fused` and `remat`, see
             `GraphTransformerBackbone`.
 
     Input shape:
