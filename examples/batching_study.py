@@ -376,7 +376,11 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
             loader = kb.data.GraphLoader(
                 train, batcher, seed=seed, num_edge_types=types, prefetch=0
             )
-            task.fit(Steps(loader, options.train_steps), verbose=0, shuffle=False)
+            data = Steps(loader, options.train_steps)
+            if keras.backend.backend() == "tensorflow":
+                # It must know beforehand that shapes vary.
+                data = loader.to_tf_data().repeat().take(options.train_steps)
+            task.fit(data, verbose=0, shuffle=False)
             score = task.evaluate(test, verbose=0, return_dict=True)["rmse"]
             scores[name].append(float(score))
             print(f"  run {repeat + 1}, {name}: RMSE {score:.4f}", flush=True)
