@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 
 
-def _import(name: str, extra: str):
+def import_extra(name: str, extra: str):
+    """Imports a package that data sets of another library need.
+
+    Args:
+        name: The module.
+        extra: What to install if it is missing.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -50,7 +56,7 @@ class Batches:
 
 def to_grain(loader, epochs: int):
     """See `GraphLoader.to_grain`."""
-    grain = _import("grain.python", "grain")
+    grain = import_extra("grain.python", "grain")
     return grain.MapDataset.source(Batches(loader, epochs))
 
 
@@ -58,7 +64,7 @@ class TensorBatches(Batches):
     """The same as tensors of torch; a map-style data set."""
 
     def __getitem__(self, index: int) -> tuple:
-        torch = _import("torch", "keras-bandgnn[torch]")
+        torch = import_extra("torch", "keras-bandgnn[torch]")
 
         def tensors(tree: Any):
             if isinstance(tree, dict):
@@ -70,7 +76,7 @@ class TensorBatches(Batches):
 
 def to_torch(loader, epochs: int):
     """See `GraphLoader.to_torch`."""
-    _import("torch", "keras-bandgnn[torch]")
+    import_extra("torch", "keras-bandgnn[torch]")
     return TensorBatches(loader, epochs)
 
 
@@ -112,7 +118,7 @@ def to_tf_data(loader, new_orders: bool = False):
         loader: The `GraphLoader`.
         new_orders: Whether each pass after the first goes to the next epoch.
     """
-    tf = _import("tensorflow", "keras-bandgnn[tensorflow]")
+    tf = import_extra("tensorflow", "keras-bandgnn[tensorflow]")
 
     def spec(tree: Any):
         if isinstance(tree, dict):

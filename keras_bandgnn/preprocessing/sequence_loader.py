@@ -10,6 +10,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loader_exports import import_extra
 from keras_bandgnn.preprocessing.packing import ceil64
 from keras_bandgnn.primitives.plan import Plan
 
@@ -203,7 +204,7 @@ class SequenceLoader(keras.utils.PyDataset):
         Numbers of edges and tiles may differ from batch to batch, as its signature
         says. `fit` and `evaluate` of tasks use it on TensorFlow.
         """
-        import tensorflow as tf
+        tf = import_extra("tensorflow", "keras-bandgnn[tensorflow]")
 
         def spec(array, path):
             shape = list(array.shape)
