@@ -3,10 +3,12 @@
 The input is a Python file or folder, or the program graphs of Allamanis et al. (a
 file, a folder of files, or a folder with graphs-train, graphs-valid, graphs-test).
 Python source is split by file or by package, never by usage. A killed run goes on
-where it was when it is started again with the same options.
+where it was when it is started again with the same options, on any engine. Every
+engine writes the same bytes.
 """
 
 import argparse
+import contextlib
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
@@ -28,6 +30,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--restart",
         action="store_true",
         help="throw away an unfinished run with other options",
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("process", "ray"),
+        default="process",
+        help="who works: processes of this machine, or those of Ray",
+    )
+    parser.add_argument(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="cluster to join: auto or host:port; a Ray on this machine if omitted",
     )
     shared.add_reading(parser)
     shared.add_compiling(parser)
@@ -59,28 +72,52 @@ def reading(options: argparse.Namespace) -> dict:
     }
 
 
-def compile_splits(options: argparse.Namespace) -> dict:
-    """Compiles every split of the input; returns split -> store."""
+def make_pool(options: argparse.Namespace):
+    """The Ray that the command line asks for, not yet started, or None."""
+    if options.engine == "ray":
+        from keras_bandgnn.data.ray_pool import RayPool
+
+        return RayPool(options.ray_address, options.processes)
+    if options.ray_address is not None:
+        raise ValueError(
+            "Expected --ray-address with --engine ray. Received: "
+            f"--engine {options.engine}."
+        )
+    return None
+
+
+def compile_splits(options: argparse.Namespace, pool=None) -> dict:
+    """Compiles every split of the input; returns split -> store.
+
+    Args:
+        options: The command line.
+        pool: A `RayPool`, entered only if there is work to do; else processes work.
+    """
     from keras_bandgnn.data.program_files import find_programs
-    from keras_bandgnn.preprocessing.compile_programs import compile_programs
+    from keras_bandgnn.preprocessing.compile_job import CompileJob
 
     kind, splits = find_programs(options.input, options.exclude, options.split)
     language = "python" if kind == "python" else "csharp"
     preprocessor = make_preprocessor(options, language)
-    stores = {}
-    for split, files in splits.items():
-        with report.progress(f"compile {split}") as progress:
-            stores[split] = compile_programs(
-                kind,
-                files,
-                options.out / split,
-                preprocessor,
-                reading(options) if kind == "python" else {},
-                processes=options.processes,
-                progress=progress,
-                overwrite=options.overwrite,
-                restart=options.restart,
-            )
+    # What speaks against any of the splits is said before the first is compiled.
+    jobs = {
+        split: CompileJob(
+            kind,
+            files,
+            options.out / split,
+            preprocessor,
+            reading(options) if kind == "python" else {},
+            overwrite=options.overwrite,
+            restart=options.restart,
+        )
+        for split, files in splits.items()
+    }
+    stores = {split: job.store for split, job in jobs.items()}
+    left = {split: job for split, job in jobs.items() if job.store is None}
+    with pool if pool and left else contextlib.nullcontext():
+        for split, job in left.items():
+            with report.progress(f"compile {split}", "files") as progress:
+                stores[split] = job.run(options.processes, pool, progress)
     show_stores(stores)
     return stores
 
@@ -111,5 +148,5 @@ def show_stores(stores: dict) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    compile_splits(options)
+    compile_splits(options, make_pool(options))
     report.say(f"stores written to {options.out}")

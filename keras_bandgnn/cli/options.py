@@ -59,7 +59,11 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         help="usages sampled per file",
     )
     group.add_argument(
-        "--processes", type=positive, metavar="N", help="one per core if omitted"
+        "--processes",
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="one per core if omitted",
     )
     group.add_argument("--seed", type=int, default=0, help="seed of every choice")
 

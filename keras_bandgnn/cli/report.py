@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import rich.box
@@ -29,19 +30,44 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; yields a function that takes (done, total)."""
+def progress(
+    title: str, unit: str | None = None, every: float = 10.0
+) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar; yields a function that takes (done, total).
+
+    Args:
+        title: What is done.
+        unit: What is counted, to show how many are done per second.
+        every: Seconds between two lines where the output is no screen.
+    """
+    shown = console()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        console=console(),
+        console=shown,
     )
+    begun = said = time.monotonic()
+    first: int | None = None
     with bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        task = bar.add_task(title, total=None, rate="")
+
+        def advance(done: int, total: int) -> None:
+            nonlocal first, said
+            # What an earlier run did is no work of this one.
+            first = done if first is None else first
+            now, rate = time.monotonic(), ""
+            if unit and done > first:
+                rate = f"{(done - first) / (now - begun):,.1f} {unit}/s"
+            bar.update(task, completed=done, total=total, rate=rate)
+            if not shown.is_terminal and now - said >= every:
+                said = now
+                say(f"{title}: {done} of {total} {rate}".rstrip())
+
+        yield advance
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:

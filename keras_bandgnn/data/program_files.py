@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,21 @@ def read_encoded(
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
     """
-    programs, reasons = read_programs(kind, path, name, options)
-    if programs is None:
-        return None, reasons
-    return [encode_program(p.shuffled(), **encoding) for p in programs], reasons
+    with naming(name):
+        programs, reasons = read_programs(kind, path, name, options)
+        if programs is None:
+            return None, reasons
+        return [encode_program(p.shuffled(), **encoding) for p in programs], reasons
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Adds the name of a file to an error that nobody foresaw."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(
+            f"Expected to read and compile {name}. Received: {type(error).__name__}: "
+            f"{error}. Leave this file out: move it away, or name it after --exclude "
+            "(Python source)."
+        ) from error

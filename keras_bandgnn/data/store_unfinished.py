@@ -4,18 +4,20 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_bandgnn.data.files import sync_directory
-from keras_bandgnn.data.store_format import DESCRIPTION, FORMAT, SIZES
+from keras_bandgnn.data.store_format import DESCRIPTION, FORMAT, SIZES, check_header
 
 PROGRESS = "progress.jsonl"
 
 
 def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
     """Returns the header and the finished units; a torn last line does not count."""
-    lines = (partial / PROGRESS).read_bytes().split(b"\n")[:-1]
+    progress = partial / PROGRESS
+    lines = progress.read_bytes().split(b"\n")[:-1] if progress.exists() else []
     if lines:
         header, *units = map(json.loads, lines)
         return header, units
@@ -70,6 +72,44 @@ def is_unfinished(partial: Path) -> bool:
     names = {file.name.removesuffix(".tmp") for file in partial.iterdir()}
     names -= {PROGRESS, SIZES, DESCRIPTION}
     return all(n.startswith("shard-") and n.endswith(".arrow") for n in names)
+
+
+def check_partial(partial: Path) -> None:
+    """Raises a FileExistsError if something else than an unfinished store is there."""
+    if partial.exists() and not is_unfinished(partial):
+        raise FileExistsError(
+            f"Expected {partial} to be an unfinished store. Received: something else "
+            "is there. Move it away or choose another path."
+        )
+
+
+def check_same_job(partial: Path, found: Mapping, fingerprint: Mapping) -> None:
+    """Raises a ValueError if the header `found` there is that of another job."""
+    check_header(partial / PROGRESS, found)
+    if found["fingerprint"] != fingerprint:
+        raise ValueError(
+            f"Expected the unfinished store {partial} to have the fingerprint "
+            f"of this job, {fingerprint}. Received: {found['fingerprint']}. Pass "
+            "restart=True (--restart), or delete that directory, to begin anew."
+        )
+
+
+def check_job(path: Path, fingerprint: Mapping, overwrite: bool, restart: bool) -> None:
+    """Raises the errors that a `StoreWriter` would raise, and touches nothing.
+
+    Args:
+        path: The store to be written.
+        fingerprint: As JSON gives it back.
+        overwrite: Whether a store there may be replaced.
+        restart: Whether an unfinished store of another job may be thrown away.
+    """
+    check_target(path, overwrite)
+    partial = path.with_name(path.name + ".partial")
+    check_partial(partial)
+    if partial.exists() and not restart:
+        found, _ = read_progress(partial)
+        if found is not None:
+            check_same_job(partial, found, fingerprint)
 
 
 def lock(file: Any, partial: Path) -> None:

@@ -1,6 +1,5 @@
 """`StoreWriter` and `write_store`: graphs onto disk, whole or resumable."""
 
-import hashlib
 import itertools
 import json
 import os
@@ -21,15 +20,15 @@ from keras_bandgnn.data.store_format import (
     FORMAT,
     SIZES,
     VERSION,
-    check_header,
     read_shard,
     write_arrow,
-    write_shard,
 )
+from keras_bandgnn.data.store_piece import place_piece, write_piece
 from keras_bandgnn.data.store_unfinished import (
     PROGRESS,
+    check_partial,
+    check_same_job,
     check_target,
-    is_unfinished,
     lock,
     put_in_place,
     read_progress,
@@ -164,32 +163,47 @@ class StoreWriter:
         Raises:
             ValueError: If the graphs differ from the earlier ones in their features.
         """
+        flat = graphs
+        if not isinstance(flat, FlatGraphs):
+            flat = FlatGraphs.from_graphs(graphs)
+        self._check(flat.spec() if len(flat) else None)
+        self.take(write_piece(self.partial, flat, report))
+
+    def take(self, piece: Mapping[str, Any]) -> None:
+        """Makes a piece the next unit; it is finished when this returns.
+
+        Args:
+            piece: What `write_piece` returned, in this process or in another one that
+                sees the same folder.
+
+        Raises:
+            ValueError: If its graphs differ from the earlier ones in their features.
+            FileNotFoundError: If its file is not there.
+        """
+        unit, spec = dict(piece["unit"]), piece["spec"]
+        self._check(spec)
+        written, unit["file"] = unit["file"], None
+        if written:
+            unit["file"] = f"shard-{self.done:05d}.arrow"
+        line = json_text(f"report of unit {self.done}", unit)
+        if written:
+            place_piece(self.partial, written, unit["file"])
+        self._spec = spec if self._spec is None else self._spec
+        self._progress.write(line.encode() + b"\n")
+        self._progress.flush()
+        os.fsync(self._progress.fileno())
+        self._units.append(json.loads(line))
+
+    def _check(self, spec: Mapping | None) -> None:
+        """Refuses graphs that differ from the earlier ones, and a closed writer."""
         if self._progress is None:
             raise ValueError(
                 "Expected an open writer. Received: a closed one. Make a new "
                 "StoreWriter with the same fingerprint to go on."
             )
-        flat = graphs
-        if not isinstance(flat, FlatGraphs):
-            flat = FlatGraphs.from_graphs(graphs)
-        unit = {"file": None, "graphs": len(flat), "report": report}
-        if len(flat):
-            if self._spec is not None:
-                like = "the earlier units"
-                check_same_spec(f"unit {self.done}", flat.spec(), like, self._spec)
-            unit["file"] = f"shard-{self.done:05d}.arrow"
-            shard = self.partial / unit["file"]
-            with atomic_write(shard) as file:
-                write_shard(file, flat)
-            unit["bytes"] = shard.stat().st_size
-            with open(shard, "rb") as file:
-                unit["sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
-            self._spec = self._spec or flat.spec()
-        line = json_text(f"report of unit {self.done}", unit)
-        self._progress.write(line.encode() + b"\n")
-        self._progress.flush()
-        os.fsync(self._progress.fileno())
-        self._units.append(json.loads(line))
+        if spec is not None and self._spec is not None:
+            like = "the earlier units"
+            check_same_spec(f"unit {self.done}", spec, like, self._spec)
 
     def finish(self) -> GraphStore:
         """Completes the store, gives it its name and opens it."""
@@ -214,7 +228,7 @@ class StoreWriter:
         with atomic_write(self.partial / DESCRIPTION) as file:
             file.write(json_text(DESCRIPTION, description, indent=1).encode() + b"\n")
         self.close()
-        (self.partial / PROGRESS).unlink()
+        self._remove_rests({SIZES, DESCRIPTION})
         check_target(self.path, self._overwrite)
         put_in_place(self.partial, self.path)
         return open_store(self.path)
@@ -238,18 +252,14 @@ class StoreWriter:
 
     def _open(self, restart: bool) -> None:
         """Takes up the finished units of an earlier run, removes its rests."""
-        if self.partial.exists() and not is_unfinished(self.partial):
-            raise FileExistsError(
-                f"Expected {self.partial} to be an unfinished store. Received: "
-                "something else is there. Move it away or choose another path."
-            )
+        check_partial(self.partial)
         self.partial.mkdir(parents=True, exist_ok=True)
         self._progress = open(self.partial / PROGRESS, "a+b")
         try:
             lock(self._progress, self.partial)
             found, units = (None, []) if restart else read_progress(self.partial)
             if found is not None:
-                self._check_fingerprint(found)
+                check_same_job(self.partial, found, self._header["fingerprint"])
         except BaseException:
             self.close()
             raise
@@ -260,16 +270,6 @@ class StoreWriter:
                 self._spec = read_shard(self.partial / unit["file"]).spec()
                 break
         self._clear_rests()
-
-    def _check_fingerprint(self, found: Mapping) -> None:
-        check_header(self.partial / PROGRESS, found)
-        if found["fingerprint"] != self._header["fingerprint"]:
-            raise ValueError(
-                f"Expected the unfinished store {self.partial} to have the fingerprint "
-                f"of this job, {self._header['fingerprint']}. Received: "
-                f"{found['fingerprint']}. Pass restart=True to StoreWriter, or delete "
-                "that directory, to begin anew."
-            )
 
     def _is_intact(self, unit: Mapping) -> bool:
         file = unit["file"] and self.partial / unit["file"]
@@ -286,7 +286,11 @@ class StoreWriter:
         self._progress.truncate(len(text))
         self._progress.flush()
         os.fsync(self._progress.fileno())
-        kept = {PROGRESS, *(unit["file"] for unit in self._units)}
+        self._remove_rests({PROGRESS})
+
+    def _remove_rests(self, kept: set[str]) -> None:
+        """Removes what is neither in `kept` nor a finished unit."""
+        kept = kept | {unit["file"] for unit in self._units}
         for file in self.partial.iterdir():
             if file.name not in kept:
-                file.unlink()
+                file.unlink(missing_ok=True)

@@ -24,8 +24,8 @@ def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
     )
 
 
-def _alone(function: Callable, job: Sequence, died: Any) -> Any:
-    """Does a job in a process of its own, after some job broke the pool."""
+def alone(function: Callable, job: Sequence, died: Any) -> Any:
+    """Does a job in a process of its own; returns `died` if that dies."""
     with _pool(1) as pool:
         try:
             return pool.submit(function, *job).result()
@@ -63,7 +63,7 @@ def ordered_map(
                 position += 1
                 yield outcome
         except BrokenProcessPool:
-            yield _alone(function, jobs[position], died)
+            yield alone(function, jobs[position], died)
             position += 1
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
