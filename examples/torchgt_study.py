@@ -141,9 +141,9 @@ class Keeper(keras.callbacks.Callback):
 
 
 def run_nodes(
-    graph: kb.Graph, name: str, mode: str, seed: int, options, threshold=None
+    graph: kb.Graph, name: str, mode: str, seed: int, options, rate, threshold=None
 ) -> dict:
-    """One training: test accuracy and seconds per epoch."""
+    """One training at a learning rate: test accuracy and seconds per epoch."""
     keras.utils.set_random_seed(seed)
     graph = with_masks(graph, seed)
     features = graph.node["feature"].shape[1]
@@ -177,13 +177,14 @@ def run_nodes(
         for weight in backbone.trainable_variables:
             if weight.path.endswith("kernel"):
                 weight.regularizer = keras.regularizers.L2(5e-4)
-        optimizer = keras.optimizers.Adam(0.01 if name == "gcn" else 0.005)
+        optimizer = keras.optimizers.Adam(rate)
     else:
         steps = epochs * len(train)
-        rate = WarmupDecay(options.rate, steps // 10, steps - steps // 10)
+        rate = WarmupDecay(rate, steps // 10, steps - steps // 10)
         optimizer = keras.optimizers.AdamW(rate, weight_decay=options.weight_decay)
     task.compile(optimizer)
-    keeper = Keeper(task, loader("valid_mask"), loader("test_mask"), options.every)
+    every = max(1, options.every * epochs // options.epochs)
+    keeper = Keeper(task, loader("valid_mask"), loader("test_mask"), every)
     callbacks = [keeper]
     if threshold == "elastic":
         callbacks.append(ElasticTuner(train.set_threshold, delta=options.delta))
@@ -199,6 +200,23 @@ def run_nodes(
     }
 
 
+def tune(graph: kb.Graph, name: str, mode: str, options, results: dict, save) -> None:
+    """Validation accuracy at each learning rate, with masks that no run has."""
+    tried = results.setdefault("rates", {}).setdefault(f"{name} {mode}", {})
+    for rate in options.rates:
+        if str(rate) not in tried:
+            run = run_nodes(graph, name, mode, 1000, options, rate)
+            tried[str(rate)] = run["valid"]
+            save()
+            print(f"{name} {mode}, rate {rate}: {run['valid']:.3f}", flush=True)
+
+
+def best_rate(results: dict, key: str, options) -> float:
+    """The rate that `tune` found best, or --rate."""
+    tried = results.get("rates", {}).get(key, {})
+    return float(max(tried, key=tried.get)) if tried else options.rate
+
+
 def nodes(options, results: dict, save) -> None:
     """Runs what is missing, and prints the table."""
     if options.data:
@@ -207,17 +225,23 @@ def nodes(options, results: dict, save) -> None:
     else:
         graph = block_model(0, 200 if options.short else 1000)
     table = results.setdefault(f"nodes {options.data or 'made'}", {})
+    kinds = [
+        (name, mode)
+        for name in options.models
+        for mode in (("edges",) if name in ("gcn", "gat") else options.modes)
+    ]
+    for name, mode in kinds if options.tune else ():
+        tune(graph, name, mode, options, results, save)
     for seed in range(options.seeds):
-        for name in options.models:
-            modes = ("edges",) if name in ("gcn", "gat") else options.modes
-            for mode in modes:
-                key = f"{name} {mode}"
-                done = table.setdefault(key, {})
-                if str(seed) in done:
-                    continue
-                done[str(seed)] = run_nodes(graph, name, mode, seed, options)
-                save()
-                print(key, seed, done[str(seed)], flush=True)
+        for name, mode in kinds:
+            key = f"{name} {mode}"
+            done = table.setdefault(key, {})
+            if str(seed) in done:
+                continue
+            rate = best_rate(results, key, options)
+            done[str(seed)] = run_nodes(graph, name, mode, seed, options, rate)
+            save()
+            print(key, seed, done[str(seed)], flush=True)
     print(f"\n{options.data or 'made graph'}: {graph.num_nodes} nodes\n")
     print("| model | attention | test accuracy, % | runs | s per epoch |")
     print("| --- | --- | --- | --- | --- |")
@@ -245,8 +269,9 @@ def tiles(options, results: dict, save) -> None:
             if str(seed) in done:
                 continue
             chosen = None if threshold == "edges" else threshold
+            rate = best_rate(results, "graphormer sparse", options)
             done[str(seed)] = run_nodes(
-                graph, "graphormer", "sparse", seed, options, chosen
+                graph, "graphormer", "sparse", seed, options, rate, chosen
             )
             save()
             print(threshold, seed, done[str(seed)], flush=True)
@@ -426,6 +451,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--length", type=int, default=1024, help="nodes of a sequence")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument(
+        "--tune", action="store_true", help="choose among --rates by validation"
+    )
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[5e-4, 2e-3, 5e-3, 1e-2]
+    )
     parser.add_argument("--weight-decay", type=float, default=1e-2)
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--attention-dropout", type=float, default=0.0)

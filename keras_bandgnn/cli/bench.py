@@ -3,6 +3,7 @@
 import argparse
 
 from keras_bandgnn.cli import (
+    bench_attention,
     bench_batching,
     bench_geometry,
     bench_host,
@@ -17,6 +18,7 @@ _SUBJECTS = {
     "train": (bench_train, "graphs per second of training, plan by plan"),
     "batching": (bench_batching, "padding, assembly and feeding of batches"),
     "geometry": (bench_geometry, "a training step of SchNet and PaiNN, beside peers"),
+    "attention": (bench_attention, "attention along edges, beside peers"),
 }
 
 

@@ -75,6 +75,11 @@ def show(hardware) -> None:
         ["summing rows by index", hardware.scatter / 1e9, "GB/s"],
     ]
     rows += [
+        ["attention, edges", hardware.edge_attention / 1e9, "G edges * channels / s"],
+        ["in tiles", hardware.tile_attention / 1e9, "G entries * channels / s"],
+        ["a tile pays when filled", 100 * hardware.tile_fill, "%"],
+    ]
+    rows += [
         [f"new arrays of {size / 2**20:.0f} MiB", rate / 1e9, "GB/s"]
         for size, rate in zip(WRITE_BYTES, hardware.write, strict=True)
     ]

@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_rows import AttentionRows
+from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
 from keras_bandgnn.ops.full_attention import full_attention
 from keras_bandgnn.ops.tile_attention import join, tile_attention
@@ -110,7 +111,7 @@ class DualInterleavedAttention(keras.layers.Layer):
             ("value", states_shape[-1], width),
             ("output", width, states_shape[-1]),
         ):
-            layer = keras.layers.Dense(
+            layer = FlatDense(
                 columns, use_bias=self.use_bias, dtype=self.dtype_policy, name=name
             )
             layer.build((None, None, rows))

@@ -1,9 +1,12 @@
 """`GraphTransformerLayer`: attention and a feed-forward network."""
 
 import keras
+from keras import ops
 
 from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
+from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.ops.remat import checkpoint
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -20,6 +23,8 @@ class GraphTransformerLayer(keras.layers.Layer):
         key_dim: d, width of a head.
         ffn_dim: Width of the feed-forward network.
         dropout: Share of what each branch adds that is dropped.
+        remat: Whether each branch is computed again for gradients while training, so
+            that its input is all that is kept (JAX and torch).
         **attention: `pattern`, `self_loops`, `max_length`, `fused` and, as
             `attention_dropout`, `dropout` of `DualInterleavedAttention`.
 
@@ -30,7 +35,7 @@ class GraphTransformerLayer(keras.layers.Layer):
         As `DualInterleavedAttention`.
 
     Raises:
-        ValueError: For arguments out of range.
+        ValueError: For arguments out of range, and for `remat` on TensorFlow.
 
     Reference:
         Zhang et al. 2024 (TorchGT); Ying et al. 2021, Eqs. 8 and 9.
@@ -47,10 +52,17 @@ class GraphTransformerLayer(keras.layers.Layer):
         self_loops: bool = True,
         max_length: int | None = None,
         fused: bool = False,
+        remat: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
         # === Config ===
+        self.remat = bool(remat)
+        if self.remat and keras.backend.backend() == "tensorflow":
+            raise ValueError(
+                "Expected JAX or torch for remat=True. Received: tensorflow, which "
+                "would lose the gradients of the biases."
+            )
         self.ffn_dim = positive_int("ffn_dim", ffn_dim)
         self.dropout = fraction("dropout", dropout)
         # === Layers ===
@@ -70,7 +82,7 @@ class GraphTransformerLayer(keras.layers.Layer):
             keras.layers.LayerNormalization(epsilon=1e-5, dtype=policy, name=name)
             for name in ("attention_norm", "ffn_norm")
         )
-        self.inner_dense = keras.layers.Dense(
+        self.inner_dense = FlatDense(
             self.ffn_dim, activation="gelu", dtype=policy, name="inner"
         )
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
@@ -79,9 +91,7 @@ class GraphTransformerLayer(keras.layers.Layer):
         """Makes the weights of both branches."""
         width = states_shape[-1]
         rows = (None, None, width)
-        self.outer_dense = keras.layers.Dense(
-            width, dtype=self.dtype_policy, name="outer"
-        )
+        self.outer_dense = FlatDense(width, dtype=self.dtype_policy, name="outer")
         for layer in (self.attention, self.attention_norm, self.ffn_norm):
             layer.build(rows)
         self.inner_dense.build(rows)
@@ -100,21 +110,34 @@ class GraphTransformerLayer(keras.layers.Layer):
     ):
         """Returns the new states, and the new tokens if there are any."""
         biases = (edge_bias, self_bias, token_bias)
-        normed = None if tokens is None else self.attention_norm(tokens)
-        out = self.attention(
-            self.attention_norm(states), x, *biases, normed, training=training
-        )
-        if tokens is None:
-            return self._rest(states, out, training)
-        return (
-            self._rest(states, out[0], training),
-            self._rest(tokens, out[1], training),
-        )
+        count = ops.shape(states)[1]
+        again = self.remat and training
 
-    def _rest(self, states, attended, training):
-        states = states + self.dropout_layer(attended, training=training)
-        out = self.outer_dense(self.inner_dense(self.ffn_norm(states)))
-        return states + self.dropout_layer(out, training=training)
+        def norm(layer, rows):
+            # What a norm keeps is four times its input.
+            return checkpoint(layer, rows) if again else layer(rows)
+
+        def attend(rows):
+            normed = norm(self.attention_norm, rows)
+            given = None if tokens is None else normed[:, count:]
+            out = self.attention(
+                normed[:, :count], x, *biases, given, training=training
+            )
+            if tokens is not None:
+                out = ops.concatenate(out, axis=1)
+            return rows + self.dropout_layer(out, training=training)
+
+        def feed(rows):
+            out = self.outer_dense(self.inner_dense(norm(self.ffn_norm, rows)))
+            return rows + self.dropout_layer(out, training=training)
+
+        # Tokens are rows behind those of the nodes.
+        rows = states
+        if tokens is not None:
+            rows = ops.concatenate([states, tokens], axis=1)
+        for branch in (attend, feed):
+            rows = checkpoint(branch, rows, [self]) if again else branch(rows)
+        return rows if tokens is None else (rows[:, :count], rows[:, count:])
 
     def compute_output_shape(
         self,
@@ -139,5 +162,6 @@ class GraphTransformerLayer(keras.layers.Layer):
             **{name: own[name] for name in names},
             "ffn_dim": self.ffn_dim,
             "dropout": self.dropout,
+            "remat": self.remat,
             "attention_dropout": own["dropout"],
         }

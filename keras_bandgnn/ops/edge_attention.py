@@ -4,7 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.ops.loops import add_rows, fold, with_gradient
+from keras_bandgnn.ops.loops import add_rows, fold, with_gradient, zeros_after
 
 # The logarithm of the sum of a receiver without edges.
 EMPTY = -1e30
@@ -54,9 +54,8 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
         facts = (*flat, bias, weight, *ids, num_heads, EMPTY)
         found = kernels.fused_edge_attention(*facts)
     if found is None:
-        weight = ops.ones_like(bias) if weight is None else weight
-        functions = _attention(num_heads, width)
-        found = with_gradient(*functions, *flat, bias, weight, *ids)
+        given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
+        found = with_gradient(*_attention(num_heads, width), *given)
     out, total = found
     return (
         ops.reshape(out, (groups, count, width)),
@@ -69,7 +68,7 @@ def _attention(num_heads: int, width: int):
     scale = (width // num_heads) ** -0.5
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
-    def forward(q, k, v, bias, weight, sender, receiver):
+    def forward(q, k, v, bias, sender, receiver, weight=None):
         per_head = ops.convert_to_tensor(heads)
         count = ops.shape(q)[0]
 
@@ -78,12 +77,12 @@ def _attention(num_heads: int, width: int):
             return carry, ops.matmul(both, per_head) * scale + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
-        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
+        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES, over="bias")
         top = kernels.segment_max(scores, receiver, count)
         # Receivers without edges have no largest score.
         top = ops.where(top > 0.5 * EMPTY, top, 0.0)
         share = ops.exp(scores - kernels.gather(top, receiver))
-        share = ops.where(bias > 0.5 * EMPTY, share, 0.0)
+        share = ops.where(scores > 0.5 * EMPTY, share, 0.0)
         total = kernels.segment_sum(share, receiver, count, is_sorted=True)
         some = total > 0
         share = share / kernels.gather(ops.where(some, total, 1.0), receiver)
@@ -94,13 +93,13 @@ def _attention(num_heads: int, width: int):
             rows = rows * ops.matmul(e["share"], ops.transpose(per_head))
             return add_rows(out, e["receiver"], rows), None
 
-        rows = {**ids, "share": share * weight}
-        out, _ = fold(add, ops.zeros_like(q), rows, _EDGES)
-        kept = (q, k, v, weight, sender, receiver, share, out)
+        used = share if weight is None else share * weight
+        out, _ = fold(add, zeros_after(q), {**ids, "share": used}, _EDGES)
+        kept = (q, k, v, sender, receiver, share, out, weight)
         return (out, logs), kept
 
     def backward(kept, d_out, d_logs):
-        q, k, v, weight, sender, receiver, share, out = kept
+        q, k, v, sender, receiver, share, out, weight = kept
         per_head = ops.convert_to_tensor(heads)
         spread = ops.transpose(per_head)
         rest = d_logs - ops.matmul(d_out * out, per_head)
@@ -109,9 +108,12 @@ def _attention(num_heads: int, width: int):
             d_q, d_k, d_v = carry
             slope = kernels.gather(d_out, e["receiver"])
             sent = kernels.gather(v, e["sender"])
-            d_share = ops.matmul(slope * sent, per_head) * e["weight"]
+            d_share = ops.matmul(slope * sent, per_head)
+            used = e["share"]
+            if weight is not None:
+                d_share, used = d_share * e["weight"], used * e["weight"]
             d_score = e["share"] * (d_share + kernels.gather(rest, e["receiver"]))
-            part = slope * ops.matmul(e["share"] * e["weight"], spread)
+            part = slope * ops.matmul(used, spread)
             d_v = add_rows(d_v, e["sender"], part)
             wide = ops.matmul(d_score * scale, spread)
             part = wide * kernels.gather(k, e["sender"])
@@ -120,10 +122,12 @@ def _attention(num_heads: int, width: int):
             d_k = add_rows(d_k, e["sender"], part)
             return (d_q, d_k, d_v), d_score
 
-        zeros = ops.zeros_like(q), ops.zeros_like(k), ops.zeros_like(v)
+        zeros = zeros_after(q), zeros_after(k), zeros_after(v)
         rows = {"sender": sender, "receiver": receiver, "share": share}
-        rows["weight"] = weight
-        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES)
-        return d_q, d_k, d_v, d_score, None, None, None
+        if weight is not None:
+            rows["weight"] = weight
+        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES, over="share")
+        none = [None] * (2 if weight is None else 3)
+        return d_q, d_k, d_v, d_score, *none
 
     return forward, backward

@@ -25,22 +25,31 @@ def with_gradient(forward, backward, *tensors):
     return _backend.with_gradient(forward, backward, tensors)
 
 
-def fold(step, carry, rows, size: int):
+def fold(step, carry, rows, size: int, over: str | None = None):
     """Carries a value through pieces of equally long arrays, one after the other.
 
-    On JAX this is one loop in the compiled program, whose last piece is filled with
-    rows of zeros: they must add nothing.
+    On JAX this is one loop in the compiled program.
 
     Args:
         step: `step(carry, piece)` returns the next value and rows, or None.
         carry: The first value.
         rows: Dict of arrays [E, ...].
         size: Rows of a piece.
+        over: The array of `rows` that has the shape of the rows that `step` returns:
+            they may take its place in memory. None: it returns none.
 
     Returns:
-        The last value, and the rows of all pieces, [E, ...].
+        The last value, and the rows of all pieces, [E, ...], or None.
     """
-    return _backend.fold(step, carry, rows, size)
+    return _backend.fold(step, carry, rows, size, over)
+
+
+def zeros_after(like):
+    """Zeros of the shape and type of a tensor, made once that is known.
+
+    A compiler otherwise makes all the zeros of a program at its start and keeps them.
+    """
+    return _backend.zeros_after(like)
 
 
 def map_pieces(function, pieces, shared):

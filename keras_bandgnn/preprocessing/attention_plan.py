@@ -8,6 +8,7 @@ from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.reformation import Reformation, reform
 from keras_bandgnn.primitives.base import Edges, pad
+from keras_bandgnn.primitives.cost import Hardware
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.segment import Segment
 
@@ -26,6 +27,9 @@ class AttentionPlan(Plan):
             become tiles, see `reform`.
         share: Instead of a threshold: as many of the best tiles as have `share` times
             as many entries as there are edges.
+        least_fill: Instead of both: all tiles of which edges fill that share or more.
+            `"auto"`: the share from which on a tile is faster than single edges by
+            the constants of this machine (`bandgnn calibrate`), about 30 % on CPUs.
         rest: What becomes of edges of transferred pairs of clusters that no tile
             holds: `"keep"`, single edges, so that nothing is lost; or `"drop"`.
 
@@ -50,6 +54,7 @@ class AttentionPlan(Plan):
         threshold: float = 1.0,
         share: float | None = None,
         rest: str = "keep",
+        least_fill: float | str | None = None,
     ):
         self.block_size = None
         if block_size is not None:
@@ -62,6 +67,14 @@ class AttentionPlan(Plan):
             )
         self.threshold = float(threshold)
         self.share = None if share is None else float(share)
+        if isinstance(least_fill, str):
+            one_of("least_fill", least_fill, ("auto",))
+        elif least_fill is not None and not least_fill > 0:
+            raise ValueError(
+                'Expected `least_fill` to be above 0, "auto" or None. Received: '
+                f"least_fill={least_fill!r}."
+            )
+        self.least_fill = least_fill
         self.uncovered = one_of("rest", rest, ("keep", "drop"))
         # Tiles depend on the clusters of the nodes.
         self.reads_nodes = self.block_size is not None
@@ -86,6 +99,10 @@ class AttentionPlan(Plan):
             cluster: int [N], ascending, or None without a threshold.
         """
         facts = (senders, receivers, num_nodes)
+        if self.least_fill is not None:
+            fill = self.least_fill
+            fill = Hardware.current().tile_fill if fill == "auto" else fill
+            return reform(*facts, block_size=self.block_size, least_fill=fill)
         if self.share is not None:
             number = int(self.share * len(senders) / self.block_size**2)
             return reform(*facts, block_size=self.block_size, num_tiles=number)
@@ -176,6 +193,7 @@ class AttentionPlan(Plan):
                 "threshold": self.threshold,
                 "share": self.share,
                 "rest": self.uncovered,
+                "least_fill": self.least_fill,
             }
         }
 
@@ -185,7 +203,7 @@ class AttentionPlan(Plan):
         return cls(**config["attention"])
 
     def __hash__(self) -> int:
-        return hash((self.block_size, self.threshold, self.share, self.uncovered))
+        return hash(tuple(self.get_config()["attention"].values()))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Plan) and self.get_config() == other.get_config()

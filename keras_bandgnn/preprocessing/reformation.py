@@ -90,6 +90,7 @@ def reform(
     block_size: int = 16,
     threshold: float = 1.0,
     num_tiles: int | None = None,
+    least_fill: float | None = None,
 ) -> Reformation:
     """Lays sparse pairs of clusters out anew, as dense tiles of a grid.
 
@@ -113,6 +114,7 @@ def reform(
             0 leaves all edges as they are, infinity lays all of them out.
         num_tiles: Instead of a threshold: that many tiles of the whole graph, those
             that hold the most edges. All edges count as transferred then.
+        least_fill: Instead of both: all tiles of which edges fill that share or more.
 
     Raises:
         ValueError: For ids or starts out of range.
@@ -125,8 +127,13 @@ def reform(
     >>> made.tiles.tolist(), made.covered.tolist()
     ([[0, 0]], [True, True, False, False])
     """
-    ends, starts = _checked(senders, receivers, num_nodes, starts, num_tiles)
+    alone = num_tiles if least_fill is None else 0
+    ends, starts = _checked(senders, receivers, num_nodes, starts, alone)
     block_size = positive_int("block_size", block_size)
+    if least_fill is not None:
+        keys, _, count = tile_counts(*ends, block_size)
+        tiles = tiles_of(keys[count >= least_fill * block_size**2])
+        return _result(tiles, *ends, block_size, np.ones(ends[0].size, bool))
     if num_tiles is not None:
         tiles = best_tiles(*ends, block_size, num_tiles)
         return _result(tiles, *ends, block_size, np.ones(ends[0].size, bool))

@@ -130,6 +130,8 @@ class SequenceLoader(keras.utils.PyDataset):
             nodes: int [S], ascending.
         """
         graph = self.graph
+        if len(nodes) == graph.num_nodes:
+            return graph.replace(origin=np.asarray(nodes))
         between = self._edges[nodes][:, nodes].tocoo()
         edge = between.data - 1
         return Graph(
@@ -171,15 +173,22 @@ class SequenceLoader(keras.utils.PyDataset):
             num_edge_types=self.num_edge_types,
         )
         self._nodes = [part.origin for part in parts]
+        self._whole = None
 
     def __getitem__(self, index: int):
-        return self._loader[index]
+        if len(self) > 1:
+            return self._loader[index]
+        # The whole graph is the same in every epoch.
+        if self._whole is None:
+            self._whole = self._loader[index]
+        return self._whole
 
     def on_epoch_end(self) -> None:
         """Splits the nodes anew."""
         if self.shuffle:
             self.epoch += 1
-            self._start()
+            if len(self) > 1:
+                self._start()
 
     def set_threshold(self, threshold: float) -> None:
         """Changes the tiles of an `AttentionPlan`, from the next batch on.
@@ -242,7 +251,7 @@ class SequenceLoader(keras.utils.PyDataset):
         """
         out = None
         for index in range(len(self)):
-            (x, *_) = self._loader[index]
+            (x, *_) = self[index]
             values = keras.ops.convert_to_numpy(task.predict_on_batch(x))
             graph = int(x["graph"]["id"][0, 0])
             nodes = self._nodes[graph]

@@ -11,6 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.edge_attention import edge_attention
+from keras_bandgnn.ops.tile_attention import tile_attention
 from keras_bandgnn.primitives.cost import (
     BLOCK_SIZES,
     GROUP_SIZES,
@@ -25,6 +27,8 @@ _WIDTH = 64
 _TYPES = 8
 _FILLED = 64
 _CHAIN = 16
+_HEADS = 8
+_TILE = 16
 _LEAST_ROUNDS = 3
 # Rows of a typical supergraph; accelerators need more to be busy.
 _ROWS, _MANY_ROWS = 8192, 65536
@@ -96,6 +100,8 @@ def calibrate(
         sparse=sparse.amount / max(taken - writing, taken / 2),
         write=tuple(rates["write"]),
         launch=1 / rates["launch"][0],
+        edge_attention=rates["edge_attention"][0],
+        tile_attention=rates["tile_attention"][0],
         itemsize=bytes_of(dtype),
         name=f"{facts['backend']} {facts['backend_version']}, {facts['device']}, "
         f"{dtype}",
@@ -168,6 +174,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
     matrix = kernels.complete_matrix(matrix, rows, rows)
     leaves = (states(1, rows, _WIDTH),)
     yield _Trial("sparse", entries * _WIDTH, _sparse_product, leaves, (matrix,))
+    yield from _attention_trials(states, ids, shuffled, rows)
     for size in WRITE_BYTES:
         place = ops.arange(_FILLED, dtype="int32")
 
@@ -175,6 +182,32 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
             return kernels.scatter_add((place,), values, (length,))
 
         yield _Trial("write", size, fill, (states(_FILLED),), (place,))
+
+
+def _attention_trials(states, ids, shuffled, rows: int) -> Iterator[_Trial]:
+    """As many edges, once singly and once as full tiles."""
+    count = 8 * rows
+    leaves = tuple(states(1, rows, _WIDTH) for _ in range(3))
+    bias = ops.zeros((1, count, _HEADS), "float32")
+    ends = shuffled(rows, count), ids(rows, count)
+
+    def along_edges(q, k, v, bias, sender, receiver):
+        return edge_attention(q, k, v, bias, None, sender, receiver, _HEADS)[0]
+
+    def in_tiles(q, k, v, bias, tiles):
+        return tile_attention(q, k, v, bias, None, tiles, _HEADS)[0]
+
+    amount = count * _WIDTH
+    yield _Trial("edge_attention", amount, along_edges, leaves, (bias, *ends))
+    number, blocks = count // _TILE**2, rows // _TILE
+    tiles = {
+        "row": ids(blocks, number),
+        "column": shuffled(blocks, number),
+        "edge": ops.reshape(
+            ops.arange(count, dtype="int32"), (1, number, _TILE, _TILE)
+        ),
+    }
+    yield _Trial("tile_attention", amount, in_tiles, leaves, (bias, tiles))
 
 
 def _chain(x, weight):

@@ -14,7 +14,7 @@ import numpy as np
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.primitives.machine import device, machine
 
-VERSION = 2
+VERSION = 3
 # Sizes at which constants are given; in between, logarithms are interpolated.
 PRODUCT_SIZES = (16, 64, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -40,6 +40,8 @@ class Hardware:
         sparse: Entries times channels per second of sparse products.
         write: Bytes/s that new arrays of `WRITE_BYTES` bytes are filled with.
         launch: Seconds that an operation takes however small it is.
+        edge_attention: Edges times channels per second of attention along edges.
+        tile_attention: Entries times channels per second of attention in tiles of 16.
         itemsize: Bytes of a number.
         name: Backend, device and dtype, for people.
         date: Day of the calibration, ISO 8601; empty for default constants.
@@ -58,6 +60,8 @@ class Hardware:
     sparse: float
     write: tuple[float, ...]
     launch: float
+    edge_attention: float = 2e8
+    tile_attention: float = 7e8
     itemsize: int = 4
     name: str = ""
     date: str = ""
@@ -111,6 +115,11 @@ class Hardware:
         """Filling a new array."""
         size = entries * self.itemsize
         return size / _between(WRITE_BYTES, self.write, size) + self.launch
+
+    @property
+    def tile_fill(self) -> float:
+        """Share of a tile's entries that must be edges for it to pay."""
+        return self.edge_attention / self.tile_attention
 
     def _row_bytes(self, rows: float, width: float) -> float:
         return rows * max(width * self.itemsize, _LINE)
@@ -258,6 +267,8 @@ _DEFAULTS = {
         "sparse": 2e10,
         "write": (1e12, 1e12),
         "launch": 5e-6,
+        "edge_attention": 2e10,
+        "tile_attention": 4e11,
     },
     # Rows are gathered and summed one after the other; blocks below 128 leave most of
     # the matrix unit idle.
@@ -270,6 +281,8 @@ _DEFAULTS = {
         "sparse": 2e9,
         "write": (5e11, 5e11),
         "launch": 2e-6,
+        "edge_attention": 2e9,
+        "tile_attention": 4e11,
     },
 }
 _CPU = {

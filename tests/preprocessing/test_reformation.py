@@ -188,3 +188,13 @@ def test_bad_arguments(options, message):
         reform([0], [1], 4, **options)
     with pytest.raises(ValueError, match="senders"):
         reform([4], [1], 4, [0, 4])
+
+
+@given(clustered(), st.floats(0.05, 1.0))
+@settings(max_examples=40, deadline=None)
+def test_tiles_by_the_share_that_edges_fill(case, fill):
+    senders, receivers, starts, size = case
+    made = reform(senders, receivers, int(starts[-1]), block_size=size, least_fill=fill)
+    counts = tile_edges(senders, receivers, size)
+    wanted = sorted(t for t, held in counts.items() if len(held) >= fill * size**2)
+    assert [tuple(t) for t in made.tiles.tolist()] == wanted

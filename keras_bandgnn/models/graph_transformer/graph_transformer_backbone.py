@@ -12,7 +12,6 @@ from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
-from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.preprocessing.attention_conditions import attention_conditions
 from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
@@ -52,8 +51,8 @@ class GraphTransformerBackbone(Backbone):
         attention_dropout: Share of the attention weights that are dropped.
         max_length: The most nodes that a graph has; see `DualInterleavedAttention`.
         fused: See `DualInterleavedAttention`.
-        remat: Whether blocks are computed again for gradients, so that memory is that
-            of one block (JAX and torch).
+        remat: Whether the branches of blocks are computed again for gradients, so that
+            memory is that of one branch and two inputs per block (JAX and torch).
     """
 
     def __init__(
@@ -79,11 +78,6 @@ class GraphTransformerBackbone(Backbone):
         super().__init__(**kwargs)
         # === Config ===
         self.remat = bool(remat)
-        if self.remat and keras.backend.backend() == "tensorflow":
-            raise ValueError(
-                "Expected JAX or torch for remat=True. Received: tensorflow, which "
-                "would lose the gradients of the biases."
-            )
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
         self.num_layers = positive_int("num_layers", num_layers)
         self.num_heads = positive_int("num_heads", num_heads)
@@ -129,6 +123,7 @@ class GraphTransformerBackbone(Backbone):
                 self.pattern_of(number),
                 max_length=max_length,
                 fused=self.fused,
+                remat=self.remat,
                 dtype=policy,
                 name=f"block_{number}",
             )
@@ -230,7 +225,8 @@ class GraphTransformerBackbone(Backbone):
             token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
             tokens = ops.broadcast_to(token, (*slots, self.hidden_dim))
         for block in self.blocks:
-            states, tokens = self._run(block, states, x, biases, tokens, training)
+            out = block(states, x, *biases, tokens, training=training)
+            states, tokens = (out, None) if tokens is None else out
         states = self.last_norm(states)
         if not return_tokens:
             return states
@@ -239,27 +235,6 @@ class GraphTransformerBackbone(Backbone):
                 "Expected global_token=True for return_tokens=True. Received: False."
             )
         return states, self.last_norm(tokens)
-
-    def _run(self, block, states, x, biases, tokens, training):
-        if not (self.remat and training):
-            out = block(states, x, *biases, tokens, training=training)
-            return (out, None) if tokens is None else out
-        count = ops.shape(states)[1]
-
-        def step(rows):
-            if tokens is None:
-                return block(rows, x, *biases, None, training=training)
-            out = block(rows[:, :count], x, *biases, rows[:, count:], training=training)
-            return ops.concatenate(out, axis=1)
-
-        # A checkpoint takes one tensor.
-        rows = states
-        if tokens is not None:
-            rows = ops.concatenate([states, tokens], axis=1)
-        rows = checkpoint(step, rows, [block])
-        if tokens is None:
-            return rows, None
-        return rows[:, :count], rows[:, count:]
 
     def get_config(self):
         """Returns the arguments of the constructor."""

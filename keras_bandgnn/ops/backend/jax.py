@@ -203,7 +203,57 @@ def _run_threaded(run, states, variables):
 
 def checkpointed(step, states, variables):
     """`step(states)`, computed again for the gradient; see `ops.remat`."""
-    return _run_threaded(jax.checkpoint(_threaded(step, variables)), states, variables)
+
+    def run(states, values):
+        # What the step uses besides its arguments becomes arguments too.
+        given = _threaded(step, variables), states, values
+        body, used = jax.closure_convert(*given)
+        return _again(body)(states, values, *used)
+
+    return _run_threaded(run, states, variables)
+
+
+def _again(body):
+    """`body` with a gradient that keeps the arguments alone."""
+    run = jax.custom_vjp(body)
+
+    def forward(*given):
+        return body(*given), given
+
+    def pull(given, slopes):
+        moving = [jnp.issubdtype(g.dtype, jnp.inexact) for g in jax.tree.leaves(given)]
+        leaves, tree = jax.tree.flatten(given)
+
+        def gradient(leaves, slope):
+            def of_moving(*some):
+                some = iter(some)
+                pairs = zip(leaves, moving, strict=True)
+                every = [next(some) if m else leaf for leaf, m in pairs]
+                return body(*jax.tree.unflatten(tree, every))[0]
+
+            some = [leaf for leaf, m in zip(leaves, moving, strict=True) if m]
+            return jax.vjp(of_moving, *some)[1](slope)
+
+        # XLA on CPUs would merge the second computation with the first and keep all.
+        # It does not merge branches; that this one is always taken it cannot know.
+        slope = slopes[0]
+        first = slope.reshape(-1)[0]
+        found = jax.lax.cond(
+            (first == first) | (first != 0),
+            gradient,
+            lambda leaves, slope: tuple(
+                jnp.zeros_like(leaf)
+                for leaf, m in zip(leaves, moving, strict=True)
+                if m
+            ),
+            leaves,
+            slope,
+        )
+        found = iter(found)
+        return jax.tree.unflatten(tree, [next(found) if m else None for m in moving])
+
+    run.defvjp(forward, pull)
+    return run
 
 
 def repeat_checkpointed(step, states, num_steps, variables):

@@ -18,21 +18,39 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size):
+def fold(step, carry, rows, size, over=None):
     """Folds `step` over pieces of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
-    if count <= size:
-        return step(carry, rows)
-    pieces = -(-count // size)
+    pieces = count // size
 
-    def cut(array):
-        # The last row once more: pieces are equally long, and what it adds is cut off
-        # by its weight of 0, which `ops.loops.fold` asks for.
-        width = [(0, pieces * size - count)] + [(0, 0)] * (array.ndim - 1)
-        return jnp.pad(array, width).reshape(pieces, size, *array.shape[1:])
+    def once(carry, out, start, length):
+        # Arrays are read and written where they are: padding them to whole pieces
+        # would copy every one.
+        given = {**rows, **({} if over is None else {over: out})}
+        piece = {
+            name: jax.lax.dynamic_slice_in_dim(array, start, length)
+            for name, array in given.items()
+        }
+        carry, part = step(carry, piece)
+        if over is not None:
+            out = jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
+        return carry, out
 
-    carry, out = jax.lax.scan(step, carry, jax.tree.map(cut, rows))
-    return carry, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:])[:count], out)
+    state = carry, None if over is None else rows[over]
+    if pieces:
+        state = jax.lax.fori_loop(
+            0, pieces, lambda n, state: once(*state, n * size, size), state
+        )
+    if count % size:
+        state = once(*state, pieces * size, count % size)
+    return state
+
+
+def zeros_after(like):
+    """Zeros that the compiler cannot make before `like`; see `ops.loops`."""
+    bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
+    sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
+    return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
 
 
 def map_pieces(function, pieces, shared):

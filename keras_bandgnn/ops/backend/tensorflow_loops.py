@@ -17,8 +17,9 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size):
+def fold(step, carry, rows, size, over=None):
     """Folds `step` over pieces of rows; see `ops.loops`."""
+    del over
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
         return step(carry, rows)
@@ -28,6 +29,11 @@ def fold(step, carry, rows, size):
         carry, out = step(carry, {k: v[a : a + size] for k, v in rows.items()})
         found.append(out)
     return carry, None if found[0] is None else tf.concat(found, axis=0)
+
+
+def zeros_after(like):
+    """Zeros; see `ops.loops`."""
+    return tf.zeros_like(like)
 
 
 def map_pieces(function, pieces, shared):

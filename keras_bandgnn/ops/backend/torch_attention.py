@@ -5,14 +5,9 @@ import warnings
 import torch
 
 
-def _heads(x, num_heads):
-    """[N, K d] as K contiguous arrays [N, d]."""
-    return x.reshape(x.shape[0], num_heads, -1).transpose(0, 1).contiguous()
-
-
-def _rows(heads):
-    """K arrays [N, d] as [N, K d]."""
-    return torch.cat(list(heads), dim=1)
+def _head(x, number, width):
+    """The columns [N, d] of a head: products want them in one piece."""
+    return x[:, number * width : (number + 1) * width].contiguous()
 
 
 class _Pattern:
@@ -36,27 +31,42 @@ class _Pattern:
         """The matrix with a value per edge."""
         return _csr(self.pointer, self.sender, values, self.shape)
 
-    def product(self, values, heads):
-        """Sums of `values` [K, E] times the senders' rows, K arrays [N, d]."""
-        return [self.matrix(v) @ h for v, h in zip(values, heads, strict=True)]
+    def product(self, values, x, factor=1.0):
+        """Sums of `values` [K, E] times the senders' rows of x [M, K d]: [N, K d]."""
+        facts = self.pointer, self.sender, self.shape
+        return _products(*facts, values, x, factor)
 
-    def back_product(self, values, heads):
+    def back_product(self, values, x, factor=1.0):
         """The same with senders and receivers exchanged."""
-        values = values.index_select(1, self.order)
-        facts = self.back_pointer, self.back_column
-        return [
-            _csr(*facts, v, self.shape[::-1]) @ h
-            for v, h in zip(values, heads, strict=True)
-        ]
+        facts = self.back_pointer, self.back_column, self.shape[::-1]
+        return _products(*facts, values, x, factor, self.order)
 
-    def dots(self, receivers, senders):
-        """Dot products of the rows of both ends of each edge, [K, E]."""
+    def dots(self, receivers, senders, num_heads, factor=1.0):
+        """Dot products, times a factor, of the rows of both ends of edges: [K, E]."""
         zeros = torch.zeros(self.sender.shape[0])
-        found = [
-            torch.sparse.sampled_addmm(self.matrix(zeros), a, b.t(), beta=0.0).values()
-            for a, b in zip(receivers, senders, strict=True)
-        ]
-        return torch.stack(found)
+        found = torch.empty(num_heads, self.sender.shape[0])
+        width = receivers.shape[1] // num_heads
+        for number in range(num_heads):
+            a, b = (_head(x, number, width) for x in (receivers, senders))
+            matrix = self.matrix(zeros)
+            found[number] = torch.sparse.sampled_addmm(
+                matrix, a, b.t(), beta=0.0, alpha=factor
+            ).values()
+        return found
+
+
+def _products(pointer, column, shape, values, x, factor, order=None):
+    """Head by head: memory beyond the result is that of one head."""
+    num_heads = values.shape[0]
+    width = x.shape[1] // num_heads
+    out = torch.empty(shape[0], x.shape[1])
+    for number in range(num_heads):
+        entries = values[number]
+        if order is not None:
+            entries = entries.index_select(0, order)
+        part = _csr(pointer, column, entries, shape) @ _head(x, number, width)
+        out[:, number * width : (number + 1) * width] = part
+    return out if factor == 1.0 else out.mul_(factor)
 
 
 def _csr(pointer, column, values, shape):
@@ -74,9 +84,8 @@ class EdgeAttention(torch.autograd.Function):
     def forward(ctx, q, k, v, bias, weight, sender, receiver, num_heads, empty):
         """Sums [N, K d] and logarithms [N, K]."""
         pattern = _Pattern(sender, receiver, q.shape[0], k.shape[0])
-        heads = [_heads(x, num_heads) for x in (q, k, v)]
-        scale = heads[0].shape[2] ** -0.5
-        scores = pattern.dots(heads[0] * scale, heads[1])
+        scale = (q.shape[1] // num_heads) ** -0.5
+        scores = pattern.dots(q, k, num_heads, scale)
         scores += bias.t()
         lengths = pattern.pointer.long()
         top = torch.segment_reduce(
@@ -85,36 +94,38 @@ class EdgeAttention(torch.autograd.Function):
         # Receivers without edges have no largest score.
         top = torch.where((top > 0.5 * empty) & torch.isfinite(top), top, 0.0)
         receiver = receiver.long()
-        share = torch.exp(scores - top.index_select(1, receiver))
-        share = torch.where(bias.t() > 0.5 * empty, share, 0.0)
+        shift = top.index_select(1, receiver)
+        left_out = scores <= 0.5 * empty
+        share = scores.sub_(shift).exp_().masked_fill_(left_out, 0.0)
+        del shift, left_out
         ones = torch.ones(k.shape[0], 1)
         total = torch.cat([pattern.matrix(s) @ ones for s in share], dim=1).t()
         some = total > 0
         total = torch.where(some, total, 1.0)
-        share = share / total.index_select(1, receiver)
+        share /= total.index_select(1, receiver)
         used = share if weight is None else share * weight.t()
-        out = pattern.product(used, heads[2])
+        out = pattern.product(used, v)
         ctx.pattern, ctx.scale, ctx.receiver = pattern, scale, receiver
-        ctx.save_for_backward(*heads, *out, share, weight)
+        ctx.save_for_backward(q, k, v, out, share, weight)
         logs = torch.where(some, top + torch.log(total), empty)
-        return _rows(out), logs.t()
+        return out, logs.t()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_out, d_logs):
         """Gradients of `q`, `k`, `v` and `bias`."""
-        q, k, v, *out, share, weight = ctx.saved_tensors
+        q, k, v, out, share, weight = ctx.saved_tensors
         pattern, num_heads = ctx.pattern, share.shape[0]
-        slopes = _heads(d_out, num_heads)
-        rest = d_logs.t() - (slopes * torch.stack(out)).sum(dim=2)
-        d_score = pattern.dots(slopes, v)
+        rest = (d_out * out).view(len(out), num_heads, -1).sum(dim=2)
+        rest = (d_logs - rest).t()
+        d_score = pattern.dots(d_out, v, num_heads)
         used = share
         if weight is not None:
             d_score *= weight.t()
             used = share * weight.t()
         d_score += rest.index_select(1, ctx.receiver)
         d_score *= share
-        d_v = _rows(pattern.back_product(used, slopes))
-        d_q = _rows(pattern.product(d_score, k)) * ctx.scale
-        d_k = _rows(pattern.back_product(d_score, q)) * ctx.scale
+        d_v = pattern.back_product(used, d_out)
+        d_q = pattern.product(d_score, k, ctx.scale)
+        d_k = pattern.back_product(d_score, q, ctx.scale)
         return d_q, d_k, d_v, d_score.t(), *[None] * 5

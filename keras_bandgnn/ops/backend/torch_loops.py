@@ -21,8 +21,9 @@ def with_gradient(forward, backward, tensors):
     return _WithGradient.apply(forward, backward, *tensors)
 
 
-def fold(step, carry, rows, size):
+def fold(step, carry, rows, size, over=None):
     """Folds `step` over pieces of rows; see `ops.loops`."""
+    del over
     count = next(iter(rows.values())).shape[0]
     found = []
     for a in range(0, max(count, 1), size):
@@ -31,6 +32,11 @@ def fold(step, carry, rows, size):
     if len(found) == 1 or found[0] is None:
         return carry, found[0]
     return carry, torch.cat(found)
+
+
+def zeros_after(like):
+    """Zeros; see `ops.loops`."""
+    return torch.zeros_like(like)
 
 
 def map_pieces(function, pieces, shared):
