@@ -92,5 +92,6 @@ def _check_address(address: str, time_limit: float) -> None:
 def _no_answer(address: str, reason: str) -> ConnectionError:
     return ConnectionError(
         f"Expected a Ray cluster at {address}. Received: {reason}. Start one with "
-        "ray start --head, and run this command on one of its machines."
+        "ray start --head, and run this command on one of its machines. If the cluster "
+        "wants a token, use the address auto, or set RAY_AUTH_MODE=token."
     )
