@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _SUBMODULES = (
     "batch",
     "data",
+    "distribution",
     "layers",
     "models",
     "ops",

@@ -12,8 +12,8 @@ import pytest
 import keras_bandgnn
 
 PUBLIC = {
-    "keras_bandgnn": "Graph batch data layers models ops plotting preprocessing "
-    "primitives training",
+    "keras_bandgnn": "Graph batch data distribution layers models ops plotting "
+    "preprocessing primitives training",
     "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore ProgramGraph RELATIONS "
     "SLOT_LABEL StoreWriter encode_characters encode_program from_ase from_jraph "
     "from_networkx from_pandas from_pyg from_scipy from_smiles gather_rows graphs_of "
@@ -21,6 +21,7 @@ PUBLIC = {
     "python_files read_structures read_tree read_varmisuse split_of split_subtokens "
     "to_ase to_jraph to_networkx to_pandas to_pyg to_scipy varmisuse_split_files "
     "write_store write_varmisuse",
+    "keras_bandgnn.distribution": "data_parallel",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff DualInterleavedAttention ElementEmbedding "
     "GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution "

@@ -40,11 +40,15 @@ class FollowEpoch(keras.callbacks.Callback):
         # Dropout draws from torch's global generator, which has no place in a file.
         if keras.backend.backend() == "torch":
             place = (self._epoch << 20) + batch + self.loader.skipped
-            kernels.seed_global(self.seed + place)
+            # Hosts that train together draw masks of their own.
+            kernels.seed_global(self.seed + place + (self.loader.host << 48))
 
 
-def on_this_backend(data):
+def on_this_backend(data, task):
     """A loader as `fit` and `evaluate` of this backend take it."""
+    if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.size > 1:
+        task.distribution.check(data)
+        return task.distribution.data(task, data)
     if isinstance(data, SequenceLoader) and keras.backend.backend() == "tensorflow":
         return data.to_tf_data()
     if (
@@ -83,14 +87,14 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         # of its own.
         rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
         try:
-            before = fit(on_this_backend(loader), None, **rest)
+            before = fit(on_this_backend(loader, model), None, **rest)
         finally:
             loader.whole_epochs()
         epoch += 1
     history = before
     if before is None or not model.stop_training:
         kwargs["initial_epoch"] = epoch
-        history = fit(on_this_backend(loader), None, **kwargs)
+        history = fit(on_this_backend(loader, model), None, **kwargs)
         if before is not None:
             history.epoch = before.epoch + history.epoch
             for name, values in before.history.items():

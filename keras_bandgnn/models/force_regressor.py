@@ -90,12 +90,14 @@ class ForceRegressor(GraphRegressor):
         y_pred, forces = energies_and_forces(self, x, training)
         loss = super().compute_loss(x, y, y_pred, sample_weight, training)
         target, mask = x["node"][self.force_key], x["node"]["mask"]
-        squares, absolute = force_loss(forces, target, mask)
-        self.force_mae.update_state(absolute)
+        squares, absolute, known = force_loss(forces, target, mask)
+        share = self.distribution.share
+        self.force_mae.update_state(share(absolute, known))
         scale = 1.0
         if self.normalizer is not None:
             scale = ops.convert_to_tensor(self.normalizer.std)[0]
-        return loss + self.force_weight * squares / scale**2
+        squares = self.force_weight * share(squares, known) / scale**2
+        return loss + self._aggregate_additional_loss(squares)
 
     def check_labels(self, loader) -> None:
         """Raises a ValueError if energies or forces are missing."""

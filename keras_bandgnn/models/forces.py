@@ -40,6 +40,7 @@ class Forces(Task):
 
     def __init__(self, task):
         super().__init__(task.backbone, task.preprocessor)
+        self.distribution = task.distribution
         self.task = task
         self.build()
         self.compile()
@@ -91,7 +92,7 @@ def force_loss(predicted, target, mask):
         mask: bool [G, N], real nodes.
 
     Returns:
-        The loss and the mean absolute difference.
+        The loss, the mean absolute difference, and the number of known components.
     """
     target = ops.cast(target, predicted.dtype)
     known = ops.logical_and(
@@ -99,6 +100,7 @@ def force_loss(predicted, target, mask):
     )
     weight = ops.cast(known, predicted.dtype)
     difference = (predicted - ops.where(known, target, 0.0)) * weight
-    count = ops.maximum(ops.sum(weight), 1.0)
+    known = ops.sum(weight)
+    count = ops.maximum(known, 1.0)
     loss = ops.sum(ops.square(difference)) / count
-    return loss, ops.sum(ops.abs(difference)) / count
+    return loss, ops.sum(ops.abs(difference)) / count, known

@@ -4,10 +4,12 @@ import keras
 
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data.program_graph import ProgramGraph
+from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
+from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
@@ -21,7 +23,7 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-class Task(keras.Model):
+class Task(Replicated):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
@@ -36,6 +38,7 @@ class Task(keras.Model):
             `predict`; without one graphs are batched as they are.
     """
 
+    host_side = (*Replicated.host_side, "preprocessor")
     output_level = "graph"
     # Whether only candidates and the slot are read.
     reads_few = False
@@ -60,13 +63,6 @@ class Task(keras.Model):
             )
         self.backbone = backbone
         self.preprocessor = preprocessor
-
-    def __setattr__(self, name, value):
-        if name == "preprocessor":
-            # Host-side, replaceable at any time: Keras must not track it as a sublayer.
-            self.__dict__[name] = value
-        else:
-            super().__setattr__(name, value)
 
     def loader(
         self,
@@ -100,7 +96,9 @@ class Task(keras.Model):
                 schedule=self.receptive_field(training),
                 width=self.backbone.hidden_dim,
                 plan=self.backbone.auto_plan(),
+                **self.distribution.loader_options(),
             )
+        self.distribution.check(graphs)
         self._check_schedule(graphs.plan.schedule, training)
         types = self.backbone.num_edge_types
         if types and graphs.num_edge_types > types:
@@ -180,21 +178,25 @@ class Task(keras.Model):
                 self.optimizer.build(self.trainable_variables)
             given = kwargs.pop("callbacks", None) or []
             given = given if isinstance(given, list | tuple) else [given]
+            given = callbacks_of(self.distribution, given)
             kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
+            self._begin(x, kwargs)
         if is_graphs(validation_data):
             validation_data = self._labelled(
                 self.loader(validation_data, training=False), "validation_data"
             )
-        kwargs["validation_data"] = on_this_backend(validation_data)
+        kwargs["validation_data"] = on_this_backend(validation_data, self)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
-        return super().fit(on_this_backend(x), y, *args, **kwargs)
+        return super().fit(on_this_backend(x, self), y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
         if is_graphs(x):
             x = self._labelled(self.loader(x, training=False), "x")
-        return super().evaluate(on_this_backend(x), y, *args, **kwargs)
+            if not kwargs.get("_use_cached_eval_dataset"):
+                self._begin(x, kwargs, training=False)
+        return super().evaluate(on_this_backend(x, self), y, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
         """Predicts for graphs, or for what Keras takes.
@@ -208,15 +210,21 @@ class Task(keras.Model):
         if isinstance(x, list | tuple) and not x:
             return []
         loader = self.loader(x, training=False)
+        self._begin(loader, {}, training=False)
         out: list = [None] * int(loader.starts[-1])
         for index in range(len(loader)):
             batch = loader.build(index, loader.epoch)[0]
-            values = keras.tree.map_structure(
-                keras.ops.convert_to_numpy, self.predict_on_batch(batch)
-            )
+            values = self.distribution.predict_on_batch(self, batch)
             for graph, rows in unbatch(values, batch, self.output_level):
                 out[graph] = rows
-        return out
+        return self.distribution.gather(out)
+
+    def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
+        """All processes begin alike, and one of them prints."""
+        self.distribution.check_same(loader)
+        self.distribution.same_weights(self, optimizer=training)
+        if not self.distribution.is_main:
+            options["verbose"] = 0
 
     def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
         if any(part.label is None for part in loader.parts):

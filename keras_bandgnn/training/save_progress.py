@@ -51,6 +51,7 @@ class SaveProgress(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.save_freq = save_freq
         self.loader = None
+        self._writes = True
         self._first = self._last = 0
         self._seeds = []
 
@@ -91,16 +92,24 @@ class SaveProgress(keras.callbacks.Callback):
             The epoch and the number of its batches that were used; None if nothing
             was saved.
         """
-        saved = self.saved()
+        group = model.distribution
+        self._writes = group.is_main
+        # Other processes may have no such folder.
+        saved = self.saved() if group.is_main else None
+        saved = json.loads(group.broadcast(json.dumps(saved)))
         if saved is None:
             return None
         loader.resume(saved["loader"], hold=True)
-        model.load_weights(self.directory / saved["weights"])
+        if group.is_main:
+            model.load_weights(self.directory / saved["weights"])
+        group.same_weights(model, optimizer=True)
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
 
     def save(self, epoch: int, batches: int) -> None:
-        """Saves the state after some batches of an epoch."""
+        """Saves the state after some batches of an epoch, in the main process."""
+        if not self._writes:
+            return
         self.directory.mkdir(parents=True, exist_ok=True)
         before = self.saved()
         for left in self.directory.glob("partial-*.weights.h5"):
@@ -157,7 +166,9 @@ class SaveProgress(keras.callbacks.Callback):
         self.save(epoch + 1, 0)
 
     def clear(self) -> None:
-        """Deletes what was saved."""
+        """Deletes what was saved, in the main process."""
+        if not self._writes:
+            return
         saved = self.saved()
         if saved is not None:
             (self.directory / _PLACE).unlink()

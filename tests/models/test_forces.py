@@ -133,7 +133,7 @@ def test_unknown_forces_count_nowhere():
     target = np.full((1, 3, 3), np.nan)
     target[0, 0] = 3.0
     mask = np.array([[True, True, False]])
-    squares, absolute = force_loss(predicted, target, mask)
+    squares, absolute, known = force_loss(predicted, target, mask)
     assert float(squares) == pytest.approx(4) and float(absolute) == pytest.approx(2)
 
 

@@ -1,0 +1,227 @@
+"""Data parallelism on TensorFlow: `tf.distribute`."""
+
+import contextlib
+import functools
+import json
+import os
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bandgnn.distribution.replica_group import ReplicaGroup
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loader_exports import signature
+
+
+def make(devices, supergraphs, timeout):
+    """See `data_parallel`."""
+    if timeout is not None:
+        raise ValueError(
+            "Expected no `timeout` on TensorFlow, which has its own. Received: "
+            f"timeout={timeout:g}."
+        )
+    return TensorFlowReplicas(devices, supergraphs)
+
+
+@functools.cache
+def _shared(kind, *arguments):
+    # Exchanges of two strategies over the same devices get in each other's way.
+    return kind(*arguments)
+
+
+def _strategy(devices):
+    """The strategy of these devices; for one device its name."""
+    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
+    if len(config.get("cluster", {}).get("worker", ())) > 1:
+        if devices is not None:
+            raise ValueError(
+                "Expected devices=None where TF_CONFIG names several workers, each "
+                f"with all its devices. Received: devices={devices!r}."
+            )
+        return _shared(tf.distribute.MultiWorkerMirroredStrategy)
+    known = [device.name for device in tf.config.list_logical_devices()]
+    if devices is None:
+        names = [name for name in known if ":GPU:" in name]
+        names = names or [name for name in known if ":CPU:" in name]
+    else:
+        names = [devices] if isinstance(devices, str) else list(devices)
+        names = ["/device:" + name.upper().removeprefix("/DEVICE:") for name in names]
+        missing = [name for name in names if name not in known]
+        if missing or not names:
+            raise ValueError(
+                f"Expected `devices` among {known}. Received: devices={devices!r}. "
+                "Several CPU devices: tf.config.set_logical_device_configuration."
+            )
+    if len(names) == 1:
+        return names[0]
+    return _shared(tf.distribute.MirroredStrategy, tuple(names))
+
+
+class TensorFlowReplicas(ReplicaGroup):
+    """The devices of a `tf.distribute` strategy.
+
+    Args:
+        devices: Names of devices; None for all GPUs or, without any, all CPU devices.
+        supergraphs: Supergraphs of a step over all devices; None for one each.
+    """
+
+    def __init__(self, devices, supergraphs: int | None):
+        found = _strategy(devices)
+        self.strategy = None if isinstance(found, str) else found
+        self._device = found
+        size, host, num_hosts = 1, 0, 1
+        if self.strategy is not None:
+            size = self.strategy.num_replicas_in_sync
+            resolver = self.strategy.cluster_resolver
+            if resolver is not None and resolver.cluster_spec().as_dict():
+                host = resolver.task_id
+                num_hosts = resolver.cluster_spec().num_tasks("worker")
+        super().__init__(size, supergraphs, host, num_hosts)
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Tasks that are made within belong to these devices."""
+        inner = self.strategy.scope() if self.strategy else tf.device(self._device)
+        with super().scope(), inner:
+            yield
+
+    @property
+    def _local(self) -> int:
+        """Devices of this process."""
+        return self.size // self.num_hosts
+
+    def _part(self, batch, index: int):
+        """The supergraphs of one device of this process."""
+
+        def cut(array):
+            count = array.shape[0] // self._local
+            return array[index * count : (index + 1) * count]
+
+        return keras.tree.map_structure(cut, batch)
+
+    def data(self, task, loader: GraphLoader):
+        """A data set of which every device gets its own supergraphs."""
+        if self.size == 1:
+            return loader
+
+        def spec(tree):
+            if isinstance(tree, dict):
+                return {name: spec(value) for name, value in tree.items()}
+            shape, dtype = tree
+            return tf.TensorSpec((shape[0] // self._local, *shape[1:]), dtype)
+
+        def parts():
+            for index in range(len(loader)):
+                batch = loader[index]
+                for place in range(self._local):
+                    yield self._part(batch, place)
+
+        def dataset(context):
+            del context
+            made = tf.data.Dataset.from_generator(
+                parts, output_signature=tuple(spec(tree) for tree in signature(loader))
+            )
+            return made.prefetch(2 * self._local)
+
+        # Keras would make the metrics from the average of a distributed batch, and
+        # ids and masks have none.
+        batch = self._part(loader.build(0, loader.epoch), 0)
+        with self.strategy.scope():
+            task._symbolic_build(data_batch=batch)
+        data = self.strategy.distribute_datasets_from_function(dataset)
+        # Steps, where TensorFlow counts the elements for all devices. With it Keras
+        # does not ask for more than there is.
+        data._cardinality = len(loader)
+        return data
+
+    def share(self, mean, weight):
+        """See `ReplicaGroup`."""
+        context = tf.distribute.get_replica_context()
+        if self.size == 1 or context is None:
+            return mean
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, weight)
+        # Keras divides by the number of devices.
+        return mean * (self.size * tf.math.divide_no_nan(weight, total))
+
+    def train_step(self, task, data):
+        """A step of training, as Keras', but for the clipping of gradients."""
+        if self.size == 1:
+            return None
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = task(x, training=True)
+            loss = task.compute_loss(x, y, y_pred, weight, training=True)
+            self._track(task, loss, x)
+            scaled = task.optimizer.scale_loss(loss)
+        variables = task.trainable_weights
+        gradients = tape.gradient(scaled, variables)
+        # Keras clips the gradients of each device before it adds them up.
+        places = [i for i, g in enumerate(gradients) if g is not None]
+        context = tf.distribute.get_replica_context()
+        summed = context.all_reduce(
+            tf.distribute.ReduceOp.SUM, [gradients[i] for i in places]
+        )
+        for i, gradient in zip(places, summed, strict=True):
+            gradients[i] = gradient
+        optimizer = getattr(task.optimizer, "inner_optimizer", task.optimizer)
+        optimizer._all_reduce_sum_gradients = list
+        task.optimizer.apply(gradients, variables)
+        return self._logs(task.compute_metrics(x, y, y_pred, weight))
+
+    def test_step(self, task, data):
+        """A step of evaluation."""
+        if self.size == 1:
+            return None
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        y_pred = task(x, training=False)
+        self._track(task, task.compute_loss(x, y, y_pred, weight, training=False), x)
+        return self._logs(task.compute_metrics(x, y, y_pred, weight))
+
+    def _track(self, task, loss, x) -> None:
+        # Keras makes the average over the devices a sum.
+        groups = tf.shape(tf.nest.flatten(x)[0])[0]
+        task._loss_tracker.update_state(loss * self.size, sample_weight=groups)
+
+    def _logs(self, logs):
+        if self.num_hosts == 1:
+            return logs
+        # Keras takes the mean over axis 0 here.
+        return {name: tf.reshape(value, (1,)) for name, value in logs.items()}
+
+    def predict_on_batch(self, task, x):
+        """The output of a task for a batch of this host."""
+        if self.size == 1:
+            return super().predict_on_batch(task, x)
+        if "_predict_replicas" not in task.__dict__:
+
+            @tf.function(reduce_retracing=True)
+            def function(x):
+                return self.strategy.run(task.predict_step, args=((x,),))
+
+            task.__dict__["_predict_replicas"] = function
+        parts = [
+            keras.tree.map_structure(tf.convert_to_tensor, self._part(x, i))
+            for i in range(self._local)
+        ]
+        first = self.host * self._local
+        values = self.strategy.experimental_distribute_values_from_function(
+            lambda context: parts[context.replica_id_in_sync_group - first]
+        )
+        found = self.strategy.experimental_local_results(
+            task.__dict__["_predict_replicas"](values)
+        )
+        return np.concatenate([value.numpy() for value in found])
+
+    def sum_hosts(self, array: np.ndarray) -> np.ndarray:
+        """The sum of an array over the processes."""
+        if self.num_hosts == 1:
+            return array
+        zeros = np.zeros_like(array)
+
+        def value(context):
+            first = context.replica_id_in_sync_group == self.host * self._local
+            return tf.constant(array if first else zeros)
+
+        values = self.strategy.experimental_distribute_values_from_function(value)
+        return self.strategy.reduce("SUM", values, axis=None).numpy()

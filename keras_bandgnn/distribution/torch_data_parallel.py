@@ -1,0 +1,192 @@
+"""Data parallelism on torch: one process per device."""
+
+import atexit
+import contextlib
+import datetime
+import os
+import sys
+
+import keras
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from keras_bandgnn.distribution.replica_group import ReplicaGroup
+
+
+def make(devices, supergraphs, timeout):
+    """See `data_parallel`."""
+    return TorchReplicas(devices, supergraphs, 600.0 if timeout is None else timeout)
+
+
+def _end() -> None:
+    # After a failure the other processes cannot take part in this.
+    if dist.is_initialized() and not hasattr(sys, "last_value"):
+        dist.destroy_process_group()
+
+
+def _device(devices, local: int) -> str:
+    """The device of this process."""
+    if devices is not None:
+        names = [devices] if isinstance(devices, str) else list(devices)
+        if len(names) != 1:
+            raise ValueError(
+                "Expected one device per process on torch, such as ['cpu']. Received: "
+                f"devices={devices!r}. Start more processes: torchrun "
+                "--nproc-per-node 2 script.py."
+            )
+        return str(names[0]).lower().replace("gpu", "cuda")
+    if not torch.cuda.is_available():
+        return "cpu"
+    if local >= torch.cuda.device_count():
+        raise ValueError(
+            f"Expected at most {torch.cuda.device_count()} processes on this machine, "
+            f"one per GPU. Received: LOCAL_RANK={local}. Lower --nproc-per-node, or "
+            "pass devices=['cpu']."
+        )
+    return f"cuda:{local}"
+
+
+class TorchReplicas(ReplicaGroup):
+    """The processes that `torchrun` started, or this one alone.
+
+    Args:
+        devices: Name of the device of this process; None for that of `LOCAL_RANK`.
+        supergraphs: Supergraphs of a step over all processes; None for one each.
+        timeout: Seconds after which a process stops waiting for another one.
+    """
+
+    def __init__(self, devices, supergraphs: int | None, timeout: float):
+        rank = int(os.environ.get("RANK", 0))
+        world = int(os.environ.get("WORLD_SIZE", 1))
+        if dist.is_initialized():
+            rank, world = dist.get_rank(), dist.get_world_size()
+        super().__init__(world, supergraphs, rank, world)
+        self.timeout = timeout
+        self.device = _device(devices, int(os.environ.get("LOCAL_RANK", 0)))
+        if self.device.startswith("cuda"):
+            torch.cuda.set_device(self.device)
+        if world > 1 and not dist.is_initialized():
+            with self._together():
+                dist.init_process_group(
+                    "nccl" if self.device.startswith("cuda") else "gloo",
+                    timeout=datetime.timedelta(seconds=timeout),
+                )
+            atexit.register(_end)
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Tasks that are made within belong to all processes."""
+        with super().scope(), keras.device(self.device.replace("cuda", "gpu")):
+            yield
+
+    @contextlib.contextmanager
+    def _together(self):
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise RuntimeError(
+                f"Expected all {self.size} processes to take part within "
+                f"{self.timeout:g} s. Received: {reason}. Another process has failed, "
+                "as its own message says, or takes longer: see data_parallel(timeout=)."
+            ) from error
+
+    def _sum(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sums over the processes, in one exchange per dtype."""
+        out = list(tensors)
+        for dtype in {tensor.dtype for tensor in tensors}:
+            places = [i for i, t in enumerate(tensors) if t.dtype == dtype]
+            flat = torch.cat([tensors[i].detach().reshape(-1) for i in places])
+            with self._together():
+                dist.all_reduce(flat)
+            parts = flat.split([tensors[i].numel() for i in places])
+            for i, part in zip(places, parts, strict=True):
+                out[i] = part.reshape(tensors[i].shape)
+        return out
+
+    def sum_hosts(self, array: np.ndarray) -> np.ndarray:
+        """The sum of an array over the processes."""
+        if self.size == 1:
+            return array
+        tensor = torch.tensor(array, device=self.device)
+        return self._sum([tensor])[0].cpu().numpy()
+
+    def share(self, mean, weight):
+        """See `ReplicaGroup`."""
+        if self.size == 1:
+            return mean
+        (total,) = self._sum([weight])
+        # Nothing has a weight: 0, not NaN.
+        share = torch.where(total > 0, weight / torch.where(total > 0, total, 1), 0.0)
+        return mean * (self.size * share.detach())
+
+    def total(self, loss):
+        """See `ReplicaGroup`."""
+        return loss * self.size
+
+    def train_step(self, task, data):
+        """A step of training, as Keras' with sums over all processes."""
+        if self.size == 1:
+            return None
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        before = _cleared(task.metrics_variables)
+        y_pred = task(x, training=True)
+        task.zero_grad()
+        loss = task.compute_loss(x, y, y_pred, weight, training=True)
+        _track(task, loss, x)
+        task.optimizer.scale_loss(loss).backward()
+        task.compute_metrics(x, y, y_pred, weight)
+        variables = task.trainable_weights
+        gradients = [v.value.grad for v in variables]
+        # One exchange for gradients and metrics.
+        summed = iter(self._sum_metrics(task, before, gradients))
+        gradients = [g if g is None else next(summed) / self.size for g in gradients]
+        with torch.no_grad():
+            task.optimizer.apply(gradients, variables)
+        return task.get_metrics_result()
+
+    def test_step(self, task, data):
+        """A step of evaluation."""
+        if self.size == 1:
+            return None
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        before = _cleared(task.metrics_variables)
+        y_pred = task(x, training=False)
+        _track(task, task.compute_loss(x, y, y_pred, weight, training=False), x)
+        task.compute_metrics(x, y, y_pred, weight)
+        self._sum_metrics(task, before, [])
+        return task.get_metrics_result()
+
+    def _sum_metrics(self, task, before: list, others: list) -> list:
+        """Adds up what all processes have added to the metrics in this step.
+
+        Args:
+            task: The task.
+            before: States of the metrics before the step.
+            others: Other tensors to sum, or None.
+
+        Returns:
+            The sums of the others.
+        """
+        variables = task.metrics_variables
+        others = [tensor for tensor in others if tensor is not None]
+        summed = self._sum([*others, *(v.value for v in variables)])
+        for variable, old, new in zip(
+            variables, before, summed[len(others) :], strict=True
+        ):
+            variable.assign(old + new)
+        return summed[: len(others)]
+
+
+def _cleared(variables: list) -> list:
+    """Sets states of metrics to 0; returns what they were. They are sums."""
+    before = [v.value.detach().clone() for v in variables]
+    for variable in variables:
+        variable.assign(torch.zeros_like(variable.value))
+    return before
+
+
+def _track(task, loss, x) -> None:
+    groups = keras.tree.flatten(x)[0].shape[0]
+    task._loss_tracker.update_state(loss.detach(), sample_weight=groups)

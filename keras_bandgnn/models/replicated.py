@@ -1,0 +1,56 @@
+"""`Replicated`: a model that may train on several devices."""
+
+import keras
+
+from keras_bandgnn.distribution.replica_group import active_group
+
+
+class Replicated(keras.Model):
+    """A model whose steps are those of the devices in whose scope it was made.
+
+    `distribution` is the `ReplicaGroup`; one device without a scope.
+    """
+
+    # Host-side, replaceable at any time: Keras must not track these as sublayers.
+    host_side = ("distribution",)
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.distribution = active_group()
+
+    def __setattr__(self, name, value):
+        if name in self.host_side:
+            self.__dict__[name] = value
+        else:
+            super().__setattr__(name, value)
+
+    def train_step(self, *args):
+        """A step of training, over all devices."""
+        logs = self.distribution.train_step(self, *args)
+        return super().train_step(*args) if logs is None else logs
+
+    def test_step(self, *args):
+        """A step of evaluation, over all devices."""
+        logs = self.distribution.test_step(self, *args)
+        return super().test_step(*args) if logs is None else logs
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss; with several devices the average of theirs is that of all."""
+        if self.distribution.size == 1:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        # As in Keras, but only the loss of the data depends on its weights.
+        loss = self._compile_loss(y, y_pred, sample_weight)
+        given = keras.tree.flatten(self.loss)
+        names = {getattr(each, "reduction", "sum_over_batch_size") for each in given}
+        loss = self.distribution.weighted(loss, sample_weight, names)
+        for more in self.losses:
+            loss = loss + self._aggregate_additional_loss(more)
+        return loss
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        # On TensorFlow Keras averages a distributed batch here, which ids and masks do
+        # not bear. `distribution.data` has made the metrics.
+        if self.distribution.size == 1:
+            super()._maybe_symbolic_build(iterator, data_batch)
