@@ -22,13 +22,18 @@ def callbacks_of(group, callbacks: Sequence) -> list:
         callbacks: What `fit` was given.
 
     Raises:
-        ValueError: For BackupAndRestore, which restores only where it has written.
+        ValueError: For BackupAndRestore, which restores only where it has written, and
+            for ModelCheckpoint where one process cannot write alone.
     """
     if group.num_hosts == 1:
         return list(callbacks)
-    if any(isinstance(c, keras.callbacks.BackupAndRestore) for c in callbacks):
-        raise ValueError(
-            "Expected keras_bandgnn.training.SaveProgress where several processes "
-            "train together. Received: BackupAndRestore."
-        )
+    refused = [keras.callbacks.BackupAndRestore]
+    if group.saves_together:
+        refused.append(keras.callbacks.ModelCheckpoint)
+    for callback in callbacks:
+        if isinstance(callback, tuple(refused)):
+            raise ValueError(
+                "Expected keras_bandgnn.training.SaveProgress where several processes "
+                f"train together. Received: {type(callback).__name__}."
+            )
     return [c for c in callbacks if group.is_main or not isinstance(c, _WRITERS)]

@@ -1,9 +1,244 @@
-"""Data parallelism on JAX."""
+"""Data and sequence parallelism on JAX: one program over a mesh of devices."""
 
+import contextlib
+
+import jax
 import keras
+import numpy as np
+from jax.experimental import multihost_utils
+
+from keras_bandgnn.distribution.replica_group import ReplicaGroup
+from keras_bandgnn.distribution.sequence_layout import LaidOut, SequenceLayout
+from keras_bandgnn.ops.backend.jax_sharding import (
+    BATCH,
+    SEQUENCE,
+    split_over_cores,
+)
+from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.plan import Plan
 
 
 def make(devices, supergraphs, timeout):
     """See `data_parallel`."""
-    del supergraphs, timeout
-    return keras.distribution.DataParallel(devices=devices)
+    if timeout is not None:
+        raise ValueError(
+            "Expected no `timeout` on JAX, which has its own. Received: "
+            f"timeout={timeout:g}."
+        )
+    return JaxReplicas(devices, supergraphs)
+
+
+def make_sequence(sequence, batch, devices, supergraphs):
+    """See `sequence_parallel`."""
+    return JaxReplicas(devices, supergraphs, sequence, batch)
+
+
+def _mesh(devices, sequence: int, batch: int | None):
+    """The mesh [batch, sequence]; devices of a sequence are of one process."""
+    if devices is None:
+        found = jax.devices()
+        if batch is not None:
+            found = found[: batch * sequence]
+    else:
+        names = [devices] if isinstance(devices, str) else list(devices)
+        known = {f"{d.platform}:{d.id}": d for d in jax.devices()}
+        missing = [name for name in names if str(name).lower() not in known]
+        if missing or not names:
+            raise ValueError(
+                f"Expected `devices` among {sorted(known)}. Received: "
+                f"devices={devices!r}."
+            )
+        found = [known[str(name).lower()] for name in names]
+    batch = len(found) // sequence if batch is None else batch
+    if not batch or batch * sequence != len(found):
+        raise ValueError(
+            f"Expected sequence * batch = {len(found)}, the number of devices. "
+            f"Received: sequence={sequence}, batch={batch}. Several devices on a CPU: "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=8."
+        )
+    mesh = np.array(found).reshape(batch, sequence)
+    hosts = np.vectorize(lambda device: device.process_index)(mesh)
+    if (hosts != hosts[:, :1]).any():
+        raise ValueError(
+            "Expected the devices of a sequence in one process. Received: "
+            f"sequence={sequence}, {jax.local_device_count()} devices per process."
+        )
+    return mesh
+
+
+class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
+    """The devices of a mesh, which run one program.
+
+    Args:
+        devices: Names such as `"gpu:0"`; None for those of all processes.
+        supergraphs: Supergraphs of a step over all devices; None for one each.
+        sequence: Devices that share a supergraph.
+        batch: Groups of such devices; None for as many as there are.
+    """
+
+    builds_metrics = False
+
+    def __init__(
+        self,
+        devices=None,
+        supergraphs: int | None = None,
+        sequence: int = 1,
+        batch: int | None = None,
+    ):
+        found = _mesh(devices, sequence, batch)
+        names = [f"{d.platform}:{d.id}" for d in found.ravel()]
+        mesh = keras.distribution.DeviceMesh(found.shape, (BATCH, SEQUENCE), names)
+        # What DataParallel does for meshes of one axis.
+        base = super(keras.distribution.DataParallel, self)
+        base.__init__(mesh, BATCH, auto_shard_dataset=False)
+        hosts = len({device.process_index for device in found.ravel()})
+        host = jax.process_index() if hosts > 1 else 0
+        ReplicaGroup.__init__(self, len(found), supergraphs, host, hosts)
+        self.sequence = sequence
+        self.mesh = self.device_mesh.backend_mesh
+        self._nodes = None
+        self._layouts: dict = {}
+        self._plain: dict = {}
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one device."""
+        return self.size * self.sequence > 1
+
+    @contextlib.contextmanager
+    def scope(self):
+        """Tasks that are made within belong to these devices."""
+        with ReplicaGroup.scope(self), keras.distribution.DataParallel.scope(self):
+            yield self
+
+    # What Keras asks.
+
+    @property
+    def num_model_replicas(self) -> int:
+        """Devices, or groups of those that share a sequence."""
+        return self.size
+
+    def get_data_layout(self, data_shape):
+        """Axis 0 is that of supergraphs, axis 1 perhaps that of nodes."""
+        axes = [None] * len(data_shape)
+        if axes:
+            axes[0] = BATCH
+        if self.sequence > 1 and len(axes) > 1 and data_shape[1] == self._nodes:
+            axes[1] = SEQUENCE
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+    def get_variable_layout(self, variable):
+        """All devices have all weights."""
+        axes = [None] * len(variable.shape)
+        return keras.distribution.TensorLayout(axes, self.device_mesh)
+
+    def get_tensor_layout(self, path):
+        """Nothing is said of tensors inside a program."""
+        del path
+
+    def distribute_dataset(self, dataset):
+        """Loaders share their graphs among the processes themselves."""
+        return dataset
+
+    # What tasks ask.
+
+    def check_task(self, task) -> None:
+        """Raises a ValueError for a task that cannot share a sequence."""
+        if self.sequence == 1:
+            return
+        readout = getattr(getattr(task, "head", None), "reduce", "sum")
+        if not task.splits_sequences or not task.backbone.splits_sequences:
+            raise ValueError(
+                "Expected a GGNN, Graphormer or GT and a task over it for sequence "
+                f"parallelism. Received: {type(task).__name__} over "
+                f"{type(task.backbone).__name__}. Use data_parallel()."
+            )
+        if readout not in ("sum", "mean"):
+            raise ValueError(
+                "Expected the readout 'sum' or 'mean' for sequence parallelism. "
+                f"Received: {readout!r}."
+            )
+
+    @property
+    def takes_schedules(self) -> bool:
+        """Schedules number nodes anew in every step."""
+        return self.sequence == 1
+
+    def auto_plan(self, task):
+        """Banded message passing where devices share a sequence."""
+        plan = task.backbone.auto_plan()
+        return Plan(Banded(128)) if self.sequence > 1 and plan is None else plan
+
+    def layout(self, task) -> SequenceLayout:
+        """How batches of a task are laid out."""
+        node_outputs = task.output_level == "node"
+        return self._layouts.setdefault(
+            node_outputs, SequenceLayout(self.sequence, node_outputs)
+        )
+
+    def data(self, task, loader):
+        """A loader as `fit` and `evaluate` take it."""
+        self.check_task(task)
+        if self.sequence == 1:
+            return loader
+        layout = self.layout(task)
+        batch = loader.build(0, loader.epoch)
+        self._nodes = layout.nodes(batch[0])
+        self._plain[task.output_level] = keras.tree.map_structure(
+            lambda a: keras.KerasTensor(a.shape, str(a.dtype)), batch
+        )
+        return LaidOut(loader, layout)
+
+    def plain_batch(self, task):
+        """See `ReplicaGroup`."""
+        return self._plain.get(task.output_level)
+
+    def stateless_call(self, task, call):
+        """The call of a task, each device on its own part."""
+        if not self.several:
+            return call
+        return split_over_cores(call, self.mesh, task.output_level == "node")
+
+    def predict_on_batch(self, task, x):
+        """The output of a task for a batch of this host."""
+        if not self.several:
+            return super().predict_on_batch(task, x)
+        self.check_task(task)
+        count = x["node"]["mask"].shape[1]
+        if self.sequence > 1:
+            layout = self.layout(task)
+            (x,) = layout((x,)) if task.output_level != "node" else (layout((x,))[0],)
+            self._nodes = x["node"]["mask"].shape[1]
+        x = jax.tree.map(
+            lambda a: jax.make_array_from_process_local_data(
+                self.get_data_layout(a.shape).backend_layout, a
+            ),
+            x,
+        )
+        if "_predict_split" not in task.__dict__:
+            task.__dict__["_predict_split"] = jax.jit(
+                lambda *state: task.stateless_call(*state, training=False)[0]
+            )
+        state = ([v.value for v in vs] for vs in _variables(task))
+        out = task.__dict__["_predict_split"](*state, x)
+        # Shards of this process, in the order of its supergraphs and nodes.
+        found = np.zeros((self.supergraphs // self.num_hosts, *out.shape[1:]))
+        first = min(s.index[0].start or 0 for s in out.addressable_shards)
+        for shard in out.addressable_shards:
+            rows, *other = shard.index
+            start = (rows.start or 0) - first
+            data = np.asarray(shard.data)
+            found[(slice(start, start + len(data)), *other)] = data
+        found = found.astype(out.dtype)
+        return found[:, :count] if task.output_level == "node" else found
+
+    def sum_hosts(self, array: np.ndarray) -> np.ndarray:
+        """The sum of an array over the processes."""
+        if self.num_hosts == 1:
+            return array
+        found = multihost_utils.process_allgather(array)
+        return np.asarray(found).sum(axis=0).astype(array.dtype)
+
+
+def _variables(task):
+    return task.trainable_variables, task.non_trainable_variables

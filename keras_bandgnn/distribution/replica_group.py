@@ -15,7 +15,11 @@ _MAX_AXES = 4
 
 def active_group() -> "ReplicaGroup":
     """The group whose scope is entered, which new tasks belong to."""
-    return _scopes[-1] if _scopes else ReplicaGroup()
+    if _scopes:
+        return _scopes[-1]
+    # Also what keras.distribution.set_distribution has set.
+    found = keras.distribution.distribution()
+    return found if isinstance(found, ReplicaGroup) else ReplicaGroup()
 
 
 class ReplicaGroup:
@@ -29,6 +33,9 @@ class ReplicaGroup:
         host: Number of this host.
         num_hosts: Number of hosts.
     """
+
+    # Whether reading weights takes all hosts.
+    saves_together = False
 
     def __init__(
         self,
@@ -46,6 +53,14 @@ class ReplicaGroup:
                 f"Expected `supergraphs` to be a multiple of {size}, the number of "
                 f"devices. Received: supergraphs={supergraphs}."
             )
+
+    # Whether `data` makes the metrics of a task, which Keras then leaves alone.
+    builds_metrics = True
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one device."""
+        return self.size > 1
 
     @property
     def is_main(self) -> bool:
@@ -94,6 +109,13 @@ class ReplicaGroup:
 
     # What differs between backends.
 
+    # Whether plans may have a `ReceptiveField`.
+    takes_schedules = True
+
+    def auto_plan(self, task):
+        """The plan of loaders that a task makes; None for the cheapest one."""
+        return task.backbone.auto_plan()
+
     def data(self, task, loader: GraphLoader):
         """A loader as `fit` and `evaluate` take it."""
         del task
@@ -104,6 +126,19 @@ class ReplicaGroup:
 
     def test_step(self, task, *args):
         """A step of evaluation; None if Keras' own will do."""
+
+    def plain_batch(self, task):
+        """A batch of a task for one device, where others are laid out for several."""
+
+    def stateless_call(self, task, call):
+        """The stateless call of a task over all devices (JAX).
+
+        Args:
+            task: The task.
+            call: Its call on one device.
+        """
+        del task
+        return call
 
     def share(self, mean, weight):
         """A mean, so that the average over all devices is the mean over all entries.

@@ -78,6 +78,7 @@ class TensorFlowReplicas(ReplicaGroup):
                 host = resolver.task_id
                 num_hosts = resolver.cluster_spec().num_tasks("worker")
         super().__init__(size, supergraphs, host, num_hosts)
+        self.saves_together = num_hosts > 1
 
     @contextlib.contextmanager
     def scope(self):

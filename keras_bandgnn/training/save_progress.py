@@ -1,6 +1,7 @@
 """`SaveProgress`: training that goes on where it stopped, even within an epoch."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import keras
@@ -100,7 +101,7 @@ class SaveProgress(keras.callbacks.Callback):
         if saved is None:
             return None
         loader.resume(saved["loader"], hold=True)
-        if group.is_main:
+        if group.is_main or group.saves_together:
             model.load_weights(self.directory / saved["weights"])
         group.same_weights(model, optimizer=True)
         self._seeds = saved["seeds"]
@@ -109,6 +110,9 @@ class SaveProgress(keras.callbacks.Callback):
     def save(self, epoch: int, batches: int) -> None:
         """Saves the state after some batches of an epoch, in the main process."""
         if not self._writes:
+            if self.model.distribution.saves_together:
+                with tempfile.TemporaryDirectory() as folder:
+                    self.model.save_weights(Path(folder) / "copy.weights.h5")
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         before = self.saved()

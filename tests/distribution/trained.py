@@ -154,7 +154,9 @@ def train(
             file = os.path.join(folder, f"host{host}.weights.h5")
             saved = keras.callbacks.ModelCheckpoint(file, save_weights_only=True)
             progress = os.path.join(folder, "progress")
-            callbacks = [saved, kb.training.SaveProgress(progress, save_freq=1)]
+            callbacks = [kb.training.SaveProgress(progress, save_freq=1)]
+            if not getattr(distribution, "saves_together", False):
+                callbacks.append(saved)
         if stop and host == stopped_host:
             callbacks.append(Stop(stop, end))
         valid = graphs[:13]

@@ -1,0 +1,152 @@
+"""Batches laid out for devices that have some successive nodes of a supergraph each."""
+
+import logging
+
+import keras
+import numpy as np
+
+_LOG = logging.getLogger("keras_bandgnn")
+# Room above what the first batch needs.
+_SLACK = 1.1
+
+
+class SequenceLayout:
+    """Lays batches out for P devices per supergraph.
+
+    Nodes are padded to N = P n, so that device p has the nodes from p n on. The edges
+    of a plan are sorted by the device of their receiver, each device with equal room
+    and receivers counted from its own first node:
+
+    - `banded:S`: senders are counted from there too, so that they lie in [-S, n + S):
+      the block of the device before and that of the next one are the halo.
+    - `segment`: senders are rows of what arrives. `send`, int32 [G, P P R], says which
+      rows each device sends to each other one, R at most.
+
+    What else a batch holds stays as it is; every device of a supergraph has it all.
+
+    Args:
+        parts: P.
+        node_outputs: Whether labels and weights belong to nodes.
+    """
+
+    def __init__(self, parts: int, node_outputs: bool):
+        self.parts, self.node_outputs = parts, node_outputs
+        # Room per device by name; it grows where a batch needs more.
+        self.rooms: dict[str, int] = {}
+
+    def nodes(self, x) -> int:
+        """N of the batches that are laid out."""
+        step = self.parts
+        for key in x["plan"]:
+            if key.startswith("banded:"):
+                step = self.parts * int(key.split(":")[1])
+        return -(-x["node"]["mask"].shape[1] // step) * step
+
+    def __call__(self, batch: tuple) -> tuple:
+        """The batch, (x,), (x, y) or (x, y, weight), laid out."""
+        x, *rest = batch
+        before, count = x["node"]["mask"].shape[1], self.nodes(x)
+        if self.node_outputs:
+            rest = [_padded(array, count) for array in rest]
+        node = {name: _padded(values, count) for name, values in x["node"].items()}
+        # Nodes of padding stay behind those of the last graph.
+        last = x["node"]["graph_id"][:, -1:]
+        node["graph_id"][:, before:] = last
+        edge = dict(x["edge"])
+        edge["receiver"] = np.where(
+            edge["receiver"] == before, np.int32(count), edge["receiver"]
+        )
+        plan = {
+            key: self._edges(key, arrays, before, count // self.parts)
+            for key, arrays in x["plan"].items()
+        }
+        return ({**x, "node": node, "edge": edge, "plan": plan}, *rest)
+
+    def _edges(self, key: str, arrays: dict, before: int, own: int) -> dict:
+        if key.startswith("tiles:"):
+            return arrays
+        if key != "segment" and not key.startswith("banded:"):
+            raise ValueError(
+                "Expected a plan of Banded(S) and Segment() for sequence parallelism. "
+                f"Received: {key!r}. Set plan=Plan(Banded(S)), or rest='drop'."
+            )
+        groups = len(arrays["receiver"])
+        real = arrays["mask"] if "mask" in arrays else arrays["receiver"] < before
+        device = np.where(real, arrays["receiver"] // own, self.parts)
+        group = np.broadcast_to(np.arange(groups)[:, None], device.shape)
+        owner = (group * self.parts + device)[real]
+        order = np.argsort(owner, kind="stable")
+        owner = owner[order]
+        rank = np.arange(owner.size) - np.searchsorted(owner, owner)
+        room = self._room(key, rank)
+        place = owner * room + rank
+
+        def spread(values, fill):
+            out = np.full(groups * self.parts * room, fill, values.dtype)
+            out[place] = values
+            return out.reshape(groups, -1)
+
+        names = [n for n in ("type", "weight", "mask") if n in arrays]
+        found = {name: spread(arrays[name][real][order], 0) for name in names}
+        receiver, sender = (arrays[n][real][order] for n in ("receiver", "sender"))
+        first = (owner % self.parts * own).astype(np.int32)
+        if key != "segment":
+            found["receiver"] = spread(receiver - first, 0)
+            found["sender"] = spread(sender - first, 0)
+            return found
+        # One row serves all edges that read it on a device.
+        source, row = sender // own, sender % own
+        wanted, index = np.unique(
+            (owner * self.parts + source) * np.int64(own) + row, return_inverse=True
+        )
+        pair = wanted // own
+        rank = np.arange(pair.size) - np.searchsorted(pair, pair)
+        many = self._room("segment.send", rank)
+        found["receiver"] = spread(receiver - first, own)
+        column = source * many + rank[index]
+        found["sender"] = spread(column.astype(np.int32), 0)
+        send = np.zeros((groups, self.parts, self.parts, many), np.int32)
+        owner, source = np.divmod(pair, self.parts)
+        send[*np.divmod(owner, self.parts), source, rank] = wanted % own
+        # Device s reads its own part: what it sends to each device.
+        found["send"] = np.swapaxes(send, 1, 2).reshape(groups, -1)
+        return found
+
+    def _room(self, name: str, rank: np.ndarray) -> int:
+        """Room per device, or per pair of devices."""
+        needed = int(rank.max(initial=0)) + 1
+        room = self.rooms.get(name, 0)
+        if needed > room:
+            slack = 1.0 if room else _SLACK
+            self.rooms[name] = -(-int(slack * needed) // 64) * 64
+            unit = "rows per pair of devices" if "." in name else "edges per device"
+            _LOG.info("room for %s: %d %s", name, self.rooms[name], unit)
+        return self.rooms[name]
+
+
+def _padded(array: np.ndarray, count: int) -> np.ndarray:
+    width = [(0, 0), (0, count - array.shape[1])] + [(0, 0)] * (array.ndim - 2)
+    return np.pad(array, width)
+
+
+class LaidOut(keras.utils.PyDataset):
+    """The batches of a loader, laid out.
+
+    Args:
+        loader: A `GraphLoader`.
+        layout: A `SequenceLayout`.
+    """
+
+    def __init__(self, loader, layout: SequenceLayout):
+        super().__init__()
+        self.loader, self.layout = loader, layout
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getitem__(self, index: int) -> tuple:
+        return self.layout(self.loader[index])
+
+    def on_epoch_end(self) -> None:
+        """Moves the loader on."""
+        self.loader.on_epoch_end()
