@@ -21,6 +21,7 @@ _COMMANDS = {
     "bench": "measure reading, compiling and packing",
     "calibrate": "measure this machine, so that automatic plans are cheap ones",
     "tpu-check": "compile a training step for TPUs that are not there",
+    "scale": "plan training on many TPU cores: what is compiled, what is predicted",
 }
 _EPILOG = """\
 a first session:

@@ -51,15 +51,7 @@ def made_up_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
     Raises:
         ValueError: If the graphs cannot be that small.
     """
-    nodes, edges = (sizes.nodes - 1) // sizes.graphs, sizes.edges // sizes.graphs
-    if nodes < 2 or edges < 1:
-        raise ValueError(
-            "Expected two nodes and an edge per graph, and a node for padding. "
-            f"Received: {sizes}. Give more nodes and edges, or fewer graphs."
-        )
-    rng = np.random.default_rng(0)
-    types = task.backbone.num_edge_types
-    graphs = [_graph(task, rng, nodes, edges, types) for _ in range(sizes.graphs)]
+    graphs = made_up_graphs(task, sizes)
     budget = {
         "node": sizes.nodes,
         "edge": sizes.edges,
@@ -71,10 +63,27 @@ def made_up_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
         DynamicBatcher(budget=budget),
         plan,
         shuffle=False,
-        num_edge_types=types,
+        num_edge_types=task.backbone.num_edge_types,
         prefetch=0,
     )
     return loader.build(0, 0)
+
+
+def made_up_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
+    """The graphs of `made_up_batch`.
+
+    Raises:
+        ValueError: If the graphs cannot be that small.
+    """
+    nodes, edges = (sizes.nodes - 1) // sizes.graphs, sizes.edges // sizes.graphs
+    if nodes < 2 or edges < 1:
+        raise ValueError(
+            "Expected two nodes and an edge per graph, and a node for padding. "
+            f"Received: {sizes}. Give more nodes and edges, or fewer graphs."
+        )
+    rng = np.random.default_rng(0)
+    types = task.backbone.num_edge_types
+    return [_graph(task, rng, nodes, edges, types) for _ in range(sizes.graphs)]
 
 
 def _graph(task, rng, nodes: int, edges: int, types: int) -> Graph:

@@ -1,0 +1,147 @@
+"""What the commands that compile for TPUs share: options, and files of figures."""
+
+import argparse
+import dataclasses
+import datetime
+from collections.abc import Mapping
+
+from keras_bandgnn.cli import options as shared
+
+
+def add_program(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of supergraphs and of the program."""
+    group = parser.add_argument_group("sizes of a supergraph, one per core")
+    group.add_argument(
+        "--nodes", type=shared.positive, help="of the preset's batcher, or 8192"
+    )
+    group.add_argument(
+        "--edges", type=shared.positive, help="of the batcher, or 3.72 per node"
+    )
+    group.add_argument(
+        "--graphs", type=shared.positive, help="of the batcher, or its batch size"
+    )
+    group.add_argument(
+        "--candidates", type=shared.positive, help="of the batcher, or 16"
+    )
+    group = parser.add_argument_group("program")
+    group.add_argument(
+        "--plan",
+        help="key of a primitive, such as banded:128 or segment; the preset's plan if "
+        "omitted, and blocks where that is auto",
+    )
+    group.add_argument(
+        "--block-size", type=shared.positive, default=128, help="S of the blocks"
+    )
+    group.add_argument(
+        "--rest",
+        choices=("drop", "segment", "grouped"),
+        default="grouped",
+        help="who carries the edges that the primitive does not",
+    )
+    group.add_argument(
+        "--precision",
+        choices=("float32", "mixed_bfloat16"),
+        help="the preset's if omitted",
+    )
+    group.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    group.add_argument(
+        "--remat",
+        action=argparse.BooleanOptionalAction,
+        help="whether steps are computed again for the gradient; as the preset says "
+        "if omitted",
+    )
+
+
+def make(options: argparse.Namespace) -> tuple:
+    """The task, the plan and the sizes that the options name."""
+    task = _make_task(options)
+    plan = _make_plan(options, getattr(task.preprocessor, "plan", None))
+    return task, plan, _make_sizes(options, task.preprocessor)
+
+
+def _make_plan(options: argparse.Namespace, preset_plan):
+    """The plan that the options and the preset name."""
+    from keras_bandgnn.primitives import Plan
+
+    if options.plan is None and isinstance(preset_plan, Plan):
+        return preset_plan
+    key = options.plan or f"banded:{options.block_size}"
+    alone = Plan.from_config({"primitives": [key], "drop_rest": True})
+    (primitive,) = alone.primitives
+    if primitive.covers_all:
+        return Plan(rest=primitive)
+    return alone if options.rest == "drop" else Plan(primitive, rest=options.rest)
+
+
+def _make_task(options: argparse.Namespace):
+    """The task of the preset, with new weights and the wanted precision."""
+    from keras_bandgnn.models import NodeSelector
+
+    task = NodeSelector.from_preset(options.preset, load_weights=False)
+    config = task.backbone.get_config()
+    if options.precision is not None:
+        config["dtype"] = options.precision
+    if options.remat is not None:
+        if "remat" not in config:
+            raise ValueError(
+                f"Expected a backbone with the option remat. Received: "
+                f"{type(task.backbone).__name__}. Leave --remat out."
+            )
+        config["remat"] = options.remat
+    backbone = type(task.backbone).from_config(config)
+    task = NodeSelector(backbone, task.preprocessor, **task.head_config())
+    task.compile(options.optimizer)
+    return task
+
+
+def _make_sizes(options: argparse.Namespace, preprocessor):
+    """The capacities that the options and the preset's batcher name."""
+    from keras_bandgnn.training.tpu_check_batch import EDGES_PER_NODE, Sizes
+
+    budget, batch_size = {}, 32
+    if preprocessor is not None:
+        budget, batch_size = (
+            preprocessor.batcher.budget,
+            preprocessor.batcher.batch_size,
+        )
+    nodes = options.nodes or budget.get("node", 8192)
+    return Sizes(
+        nodes=nodes,
+        edges=options.edges or budget.get("edge", round(EDGES_PER_NODE * nodes)),
+        graphs=options.graphs or budget.get("graph", batch_size) - 1,
+        candidates=options.candidates or budget.get("candidate", 16),
+    )
+
+
+def sent(costs) -> str:
+    """What a core sends per step."""
+    parts = (
+        f"{found.count} {kind} ({found.bytes / 1e6:.3g} MB)"
+        for kind, found in costs.collectives.items()
+    )
+    text = ", ".join(parts) or "none"
+    if costs.unknown_loops:
+        text += f"; {costs.unknown_loops} loops counted once"
+    return text
+
+
+def write(options: argparse.Namespace, plan, sizes, found: Mapping) -> None:
+    """Writes the figures to `options.json`, and what they depend on."""
+    import importlib.metadata
+
+    from keras_bandgnn.data.files import atomic_write, json_text
+
+    packages = ("jax", "keras", "keras-bandgnn", "libtpu")
+    facts = {
+        "date": datetime.date.today().isoformat(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "preset": options.preset,
+        "plan": plan.get_config(),
+        "sizes": dataclasses.asdict(sizes),
+        "precision": options.precision,
+        "optimizer": options.optimizer,
+        "remat": options.remat,
+        **found,
+    }
+    with atomic_write(options.json) as file:
+        file.write(json_text("the figures", facts, indent=2).encode())

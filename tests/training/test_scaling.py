@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+
+from keras_bandgnn.models import GATBackbone, GGNNBackbone, NodeSelector
+from keras_bandgnn.primitives import Plan
+from keras_bandgnn.primitives.cost import Hardware
+from keras_bandgnn.training import balog2019
+from keras_bandgnn.training.hlo import Collective, ProgramCosts
+from keras_bandgnn.training.scaling import ScaleForecast, sending_seconds, step_seconds
+from keras_bandgnn.training.tpu_check import StepReport
+from keras_bandgnn.training.tpu_check_batch import Sizes
+from keras_bandgnn.training.tpu_generation import TPUGeneration
+
+SLICES = {
+    ("v2", 8): "v2:2x2",
+    ("v2", 16): "v2:2x4",
+    ("v2", 32): "v2:4x4",
+    ("v2", 512): "v2:16x16",
+    ("v3", 2048): "v3:32x32",
+    ("v4", 8): "v4:2x2x1",
+    ("v4", 16): "v4:2x2x2",
+    ("v4", 32): "v4:2x2x4",
+    ("v4", 512): "v4:4x8x8",
+    ("v5e", 8): "v5e:2x4",
+    ("v5e", 128): "v5e:8x16",
+    ("v5e", 256): "v5e:16x16",
+    ("v5p", 4): "v5p:2x2x1",
+    ("v5p", 512): "v5p:8x8x8",
+    ("v6e", 32): "v6e:4x8",
+}
+
+
+@pytest.mark.parametrize(("name", "cores"), SLICES)
+def test_slices(name, cores):
+    generation = TPUGeneration.of(f"{name}:2x2")
+    assert generation.topology(cores) == SLICES[name, cores]
+    assert generation.cores_of(SLICES[name, cores]) == cores
+
+
+def test_slices_that_do_not_exist():
+    v2, v5e = TPUGeneration.of("v2"), TPUGeneration.of("v5e")
+    assert [v2.forms(n) for n in (1, 4, 7, 8, 24, 512, 1024)] == [
+        *(False, False, False, True, False, True, False)
+    ]
+    assert v5e.most_cores == 256 and not v5e.forms(512)
+    with pytest.raises(ValueError, match="power of two of 4 to 256 cores for v5e.*512"):
+        v5e.topology(512)
+    with pytest.raises(ValueError, match="Expected a topology of v2, v3.*'v9:2x2'"):
+        TPUGeneration.of("v9:2x2")
+    with pytest.raises(
+        ValueError, match="Expected a shape such as 'v2:2x2'.*'v2:none'"
+    ):
+        v2.cores_of("v2:none")
+
+
+def ring_bytes(cores: int, number: int) -> int:
+    """Numbers that cross the busiest link in a ring all-reduce, counted."""
+    chunk = np.full(cores, number // cores)
+    sent = np.zeros(cores, int)
+    for _phase in ("reduce", "spread"):
+        for turn in range(cores - 1):
+            for core in range(cores):
+                sent[core] += chunk[(core - turn) % cores]
+    return sent.max()
+
+
+@pytest.mark.parametrize("cores", [2, 8, 32])
+def test_all_reduce_on_a_ring(cores):
+    found = {"all-reduce": Collective(2, 4 * 320)}
+    seconds = sending_seconds(found, cores, link=10.0)
+    np.testing.assert_allclose(seconds, 4 * ring_bytes(cores, 320) / 10)
+
+
+def test_other_collectives():
+    one = {
+        "all-gather": 1200 * 3 / 4,
+        "all-to-all": 1200 * 3 / 4,
+        # Each core ends with 1200 of 4800 bytes.
+        "reduce-scatter": 4800 * 3 / 4,
+        "collective-permute": 1200,
+    }
+    for kind, sent in one.items():
+        assert sending_seconds({kind: Collective(1, 1200)}, 4, 1.0) == sent
+    both = {kind: Collective(1, 1200) for kind in one}
+    assert sending_seconds(both, 4, 2.0) == sum(one.values()) / 2
+    assert sending_seconds({}, 4, 2.0) == 0
+
+
+def step(topology="v5e:2x4", cores=8, flops=1.97e12, sent=0):
+    collectives = {"all-reduce": Collective(1, sent)}
+    costs = ProgramCosts(flops, collectives, 0)
+    return StepReport(topology, cores, 15.75, 1.0, {"total": 2.0}, costs=costs)
+
+
+def test_forecast():
+    # 197 TFLOP/s at a half; 50 GB/s.
+    sent = round(50e9 * 0.03 * 8 / 14)
+    found = ScaleForecast.of(step(sent=sent), 42, 0.5)
+    np.testing.assert_allclose(found.product_seconds, 0.02)
+    np.testing.assert_allclose(found.sending_seconds, 0.03)
+    np.testing.assert_allclose(found.steps_per_second, 20)
+    np.testing.assert_allclose(found.graphs_per_second, 20 * 42 * 8)
+    refused = StepReport("v5e:2x4", 8, 15.75, 1.0, {}, "too large")
+    assert ScaleForecast.of(refused, 42, 0.5) is None
+
+
+@pytest.mark.parametrize(
+    ("modelled", "calibrated", "computing"),
+    [(0.01, False, 0.02), (0.05, False, 0.05), (0.01, True, 0.01), (None, True, 0.02)],
+)
+def test_which_time_counts(modelled, calibrated, computing):
+    found = ScaleForecast.of(step(), 1, 0.5, modelled, calibrated)
+    np.testing.assert_allclose(found.computing_seconds, computing)
+
+
+def small_task(**options):
+    return NodeSelector(GGNNBackbone({"type": 8}, 32, 2, 3, **options))
+
+
+def test_cost_model_of_a_step():
+    sizes, hardware = Sizes(1000, 3000, 8, 4), Hardware.default("jax", "tpu")
+    plan = Plan.from_config({"primitives": ["banded:16"], "drop_rest": True})
+    found = step_seconds(small_task(), plan, sizes, hardware)
+    rows = 1000 * 3
+    products = (
+        hardware.matmul_seconds(3 * rows, 16, 32, blocks=True)
+        + hardware.write_seconds(3 * rows * 16 / 8)
+        + hardware.matmul_seconds(rows, 32, 32)
+        + 2 * hardware.matmul_seconds(1000, 32, 96)
+    )
+    # What is left is the writing of edges into blocks.
+    writing = found / 2 - products
+    assert 0 < writing <= 1.02 * hardware.scatter_seconds(3000 / 8, 1)
+    again = step_seconds(small_task(remat=True), plan, sizes, hardware)
+    np.testing.assert_allclose(again, found * 4 / 3)
+
+
+def test_cost_model_does_not_know_all_models():
+    backbone = GATBackbone({"type": 8}, hidden_dim=8, num_heads=2, num_layers=1)
+    sizes, hardware = Sizes(100, 300, 4, 4), Hardware.default("jax", "tpu")
+    assert step_seconds(NodeSelector(backbone), Plan(), sizes, hardware) is None
+
+
+def test_figures_of_the_paper_agree_with_each_other():
+    for size, (_, graphs) in balog2019.SUPERGRAPHS.items():
+        steps = np.array(balog2019.STEPS_PER_SECOND[size])
+        expected = steps * graphs * balog2019.CORES
+        # Printed with two digits.
+        np.testing.assert_allclose(
+            balog2019.GRAPHS_PER_SECOND[size], expected, rtol=0.1
+        )
+
+
+def test_forecast_at_the_papers_sizes():
+    # The FLOPs of docs/tpu.md at S = 128: the paper's speed must be below the peak.
+    found = ScaleForecast.of(step("v2:2x2", 8, 5.72e12), 42, 1.0)
+    assert found.steps_per_second > balog2019.STEPS_PER_SECOND[128][0]
