@@ -34,7 +34,7 @@ def show(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
     ]
     measured = _measured(plan, sizes)
     if measured:
-        columns += ["paper\nsteps/s", "paper\ngraphs/s"]
+        columns += ["paper, v2\nsteps/s", "paper, v2\ngraphs/s"]
         rows = [[*row, *measured.get(row[1], ("", ""))] for row in rows]
     report.table("predicted: nothing was run", columns, rows)
     for step in steps:
