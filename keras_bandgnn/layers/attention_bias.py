@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.ops.sequence import sequence_axis
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -29,7 +30,8 @@ class AttentionBias(keras.layers.Layer):
             distances all edges have the distance 1.
 
     Output shape:
-        Biases of edges, float [G, E, K]; of a node and itself, [K]; of links to
+        Biases of edges, float [G, E, K], or [K] where all edges have the same (without
+        distances and types); of a node and itself, [K]; of links to
         tokens, [K] or None.
 
     Raises:
@@ -79,7 +81,14 @@ class AttentionBias(keras.layers.Layer):
 
     def call(self, edge):
         """Returns the biases of edges, of nodes themselves and of tokens."""
-        distances = ops.convert_to_tensor(self.distances)
+        axis = sequence_axis()
+
+        def table(weight):
+            # Devices that share a sequence have some of the heads each.
+            weight = ops.convert_to_tensor(weight)
+            return weight if axis is None else axis.own(weight)
+
+        distances = table(self.distances)
         distances = distances - distances[-1:]
         kinds = ops.convert_to_tensor(edge["type"])
         if "distance" in edge:
@@ -88,19 +97,21 @@ class AttentionBias(keras.layers.Layer):
             )
             bias = kernels.gather(distances, steps)
         else:
-            bias = ops.broadcast_to(distances[1], (*ops.shape(kinds), self.num_heads))
+            bias = distances[1]
         if self.types is not None:
-            types = ops.convert_to_tensor(self.types)
+            types = table(self.types)
             bias = bias + kernels.gather(types - types[:1], kinds)
         tokens = None
         if self.tokens is not None:
-            tokens = ops.convert_to_tensor(self.tokens)[0] - self.distances[-1]
+            tokens = table(self.tokens)[0] - table(self.distances)[-1]
         return bias, distances[0], tokens
 
     def compute_output_shape(self, edge_shape):
         """[G, E, K], [K], and [K] or None."""
         own = (self.num_heads,)
-        return (*edge_shape["type"], *own), own, own if self.use_tokens else None
+        several = "distance" in edge_shape or self.num_edge_types > 1
+        edges = (*edge_shape["type"], *own) if several else own
+        return edges, own, own if self.use_tokens else None
 
     def get_config(self):
         """Returns the arguments of the constructor."""

@@ -68,9 +68,10 @@ class AttentionRows:
         node = ops.broadcast_to(
             ops.arange(self.nodes, dtype="int32"), ops.shape(self.graph)
         )
-        if edge_bias is None:
+        if edge_bias is None or len(edge_bias.shape) == 1:
             shape = (*ops.shape(sender), num_heads)
-            edge_bias = ops.zeros(shape, "float32")
+            start = 0.0 if edge_bias is None else edge_bias
+            edge_bias = ops.broadcast_to(ops.cast(start, "float32"), shape)
         columns = [(sender, receiver, real, ops.cast(edge_bias, "float32"))]
         if self_bias is not None:
             own = ops.broadcast_to(

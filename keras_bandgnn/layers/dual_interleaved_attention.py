@@ -9,7 +9,8 @@ from keras_bandgnn.layers.attention_rows import AttentionRows
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
 from keras_bandgnn.ops.full_attention import full_attention
-from keras_bandgnn.ops.tile_attention import join, tile_attention
+from keras_bandgnn.ops.sequence import sequence_axis
+from keras_bandgnn.ops.tile_attention import join, tiles_and_rest
 
 PATTERNS = ("sparse", "full")
 
@@ -131,18 +132,24 @@ class DualInterleavedAttention(keras.layers.Layer):
     ):
         """Returns the new states, and the new tokens if there are any."""
         pattern = one_of("pattern", pattern or self.pattern, PATTERNS)
+        axis = sequence_axis()
         dropping = bool(training) and self.dropout > 0
         q, k, v = (
             layer(states)
             for layer in (self.query_dense, self.key_dense, self.value_dense)
         )
+        if axis is not None:
+            # Some heads of all nodes in the place of all heads of some nodes.
+            self._check_heads(axis)
+            q, k, v = axis.to_heads(ops.stack([q, k, v]))
+            x = axis.whole(x)
         if pattern == "full" and self.fused:
             if tokens is not None or edge_bias is not None or self_bias is not None:
                 raise ValueError(
                     "Expected neither biases nor tokens with fused=True. Received: "
                     "some. Use fused=False."
                 )
-            return self.output_dense(self._fused(q, k, v, x))
+            return self._output(self._fused(q, k, v, x))
         if pattern == "full":
             parts = [self._full(q, k, v, x, edge_bias, self_bias, dropping)]
         else:
@@ -150,11 +157,13 @@ class DualInterleavedAttention(keras.layers.Layer):
             if self.self_loops:
                 parts.append(self._one(q, k, v, self_bias, dropping))
         if tokens is None:
-            return self.output_dense(self._joined(parts, states))
+            return self._output(self._joined(parts, states))
         token_q, token_k, token_v = (
             layer(tokens)
             for layer in (self.query_dense, self.key_dense, self.value_dense)
         )
+        if axis is not None:
+            token_q, token_k, token_v = map(axis.own, (token_q, token_k, token_v))
         graph = ops.convert_to_tensor(x["node"]["graph_id"])
         given = (kernels.batched_gather(t, graph) for t in (token_k, token_v))
         parts.append(self._one(q, *given, token_bias, dropping))
@@ -162,13 +171,31 @@ class DualInterleavedAttention(keras.layers.Layer):
             self._to_tokens(token_q, k, v, x, dropping),
             self._one(token_q, token_k, token_v, None, dropping),
         ]
-        return (
-            self.output_dense(self._joined(parts, states)),
-            self.output_dense(self._joined(gathered, tokens)),
-        )
+        gathered = self._joined(gathered, tokens)
+        if axis is not None:
+            gathered = axis.columns(gathered)
+        return self._output(self._joined(parts, states)), self.output_dense(gathered)
+
+    @property
+    def _heads(self) -> int:
+        """Heads of this device."""
+        axis = sequence_axis()
+        return self.num_heads if axis is None else self.num_heads // axis.size
+
+    def _check_heads(self, axis):
+        if self.num_heads % axis.size:
+            raise ValueError(
+                f"Expected `num_heads` to be a multiple of the {axis.size} devices of "
+                f"a sequence. Received: num_heads={self.num_heads}. Take fewer devices "
+                "per sequence, or other heads."
+            )
+
+    def _output(self, rows):
+        axis = sequence_axis()
+        return self.output_dense(rows if axis is None else axis.to_rows(rows))
 
     def _joined(self, parts, like):
-        return ops.cast(join(parts, self.num_heads), like.dtype)
+        return ops.cast(join(parts, self._heads), like.dtype)
 
     def _weights(self, like, dropping):
         """Factors of dropout, or None."""
@@ -183,45 +210,32 @@ class DualInterleavedAttention(keras.layers.Layer):
         sender, receiver = (
             ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
         )
-        if edge_bias is None:
-            shape = (*ops.shape(sender), self.num_heads)
-            edge_bias = ops.zeros(shape, "float32")
-        edge_bias = ops.cast(edge_bias, "float32")
+        keep = None
         if "attend" in edge:
-            attend = ops.expand_dims(ops.convert_to_tensor(edge["attend"]) > 0, -1)
-            edge_bias = ops.where(attend, edge_bias, EMPTY)
-        weight = self._weights(edge_bias, dropping)
+            keep = ops.convert_to_tensor(edge["attend"]) > 0
+        shape = (*ops.shape(sender), self._heads)
+        weight = self._weights(ops.ones(shape), True) if dropping else None
+        facts = (weight, sender, receiver, self._heads)
         tiles = next((v for n, v in x["plan"].items() if n.startswith("tiles")), None)
+        if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
+            # Among the edges a number that all have changes nothing.
+            out, logs = edge_attention(q, k, v, None, *facts, keep)
+            if edge_bias is not None:
+                more = ops.cast(edge_bias, "float32")
+                logs = ops.where(logs > 0.5 * EMPTY, logs + more, logs)
+            return [(out, logs)]
+        start = 0.0 if edge_bias is None else edge_bias
+        edge_bias = ops.broadcast_to(ops.cast(start, "float32"), shape)
+        if keep is not None:
+            edge_bias = ops.where(ops.expand_dims(keep, -1), edge_bias, EMPTY)
         if tiles is None:
-            facts = (edge_bias, weight, sender, receiver, self.num_heads)
-            return [edge_attention(q, k, v, *facts)]
-        found = [tile_attention(q, k, v, edge_bias, weight, tiles, self.num_heads)]
-        # One edge more stands where the list of the rest is padded.
-        rest = ops.convert_to_tensor(tiles["rest"])
-
-        def of_rest(values, fill):
-            width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
-            values = ops.pad(values, width, constant_values=fill)
-            return kernels.batched_gather(values, rest)
-
-        found.append(
-            edge_attention(
-                q,
-                k,
-                v,
-                of_rest(edge_bias, EMPTY),
-                None if weight is None else of_rest(weight, 0.0),
-                of_rest(sender, 0),
-                of_rest(receiver, ops.shape(q)[1]),
-                self.num_heads,
-            )
-        )
-        return found
+            return [edge_attention(q, k, v, edge_bias, *facts)]
+        return tiles_and_rest(q, k, v, edge_bias, *facts, tiles)
 
     def _one(self, q, k, v, bias, dropping):
         """Attention of each row to one key and value of its own."""
         q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
-        shape = (*ops.shape(q)[:-1], self.num_heads, self.key_dim)
+        shape = (*ops.shape(q)[:-1], self._heads, self.key_dim)
         logs = ops.sum(ops.reshape(q * k, shape), axis=-1) * self.key_dim**-0.5
         if bias is not None:
             logs = logs + ops.cast(bias, "float32")
@@ -236,23 +250,23 @@ class DualInterleavedAttention(keras.layers.Layer):
         real = ops.convert_to_tensor(x["node"]["mask"])
         groups, count = ops.shape(graph)
         bias = ops.where(ops.expand_dims(real, -1), 0.0, EMPTY)
-        bias = ops.broadcast_to(bias, (groups, count, self.num_heads))
+        bias = ops.broadcast_to(bias, (groups, count, self._heads))
         sender = ops.broadcast_to(ops.arange(count, dtype="int32"), (groups, count))
         weight = self._weights(bias, dropping)
-        return edge_attention(q, k, v, bias, weight, sender, graph, self.num_heads)
+        return edge_attention(q, k, v, bias, weight, sender, graph, self._heads)
 
     def _full(self, q, k, v, x, edge_bias, self_bias, dropping):
         rows = AttentionRows(x, self.max_length)
         pairs, bias = None, None
         if edge_bias is not None or self_bias is not None:
-            pairs, bias = rows.pairs(x["edge"], edge_bias, self_bias, self.num_heads)
+            pairs, bias = rows.pairs(x["edge"], edge_bias, self_bias, self._heads)
         seed = self.seed_generator.next() if dropping else None
         out, logs = full_attention(
             *(rows.spread(t) for t in (q, k, v)),
             rows.mask,
             bias,
             pairs,
-            self.num_heads,
+            self._heads,
             self.dropout if dropping else 0.0,
             seed,
         )
@@ -261,7 +275,7 @@ class DualInterleavedAttention(keras.layers.Layer):
     def _fused(self, q, k, v, x):
         rows = AttentionRows(x, self.max_length)
         count, length = ops.shape(rows.mask)
-        shape = (count, length, self.num_heads, self.key_dim)
+        shape = (count, length, self._heads, self.key_dim)
         seen = ops.equal(ops.expand_dims(rows.mask, 2), ops.expand_dims(rows.mask, 1))
         out = ops.dot_product_attention(
             *(ops.reshape(rows.spread(t), shape) for t in (q, k, v)),

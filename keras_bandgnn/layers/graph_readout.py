@@ -7,6 +7,7 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.ops.sequence import over_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -103,6 +104,7 @@ class GraphReadout(keras.layers.Layer):
             values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
         sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
+        sums = over_devices(sums)
         if self.reduce == "mean":
             counts = ops.cast(ops.maximum(counts, 1), wide)
             sums = sums / ops.expand_dims(counts, axis=-1)

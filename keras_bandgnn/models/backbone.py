@@ -13,6 +13,8 @@ class Backbone(keras.Model):
 
     hidden_dim: int
     num_edge_types: int
+    # Whether several devices may share a supergraph.
+    splits_sequences = False
 
     def receptive_field(self, training: bool):
         """The `ReceptiveField` that is exact for this backbone, or None.

@@ -46,7 +46,7 @@ class FollowEpoch(keras.callbacks.Callback):
 
 def on_this_backend(data, task):
     """A loader as `fit` and `evaluate` of this backend take it."""
-    if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.size > 1:
+    if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
         task.distribution.check(data)
         return task.distribution.data(task, data)
     if isinstance(data, SequenceLoader) and keras.backend.backend() == "tensorflow":

@@ -64,6 +64,8 @@ class ForceRegressor(GraphRegressor):
     (2, 3)
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         backbone,

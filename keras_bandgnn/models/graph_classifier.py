@@ -63,6 +63,8 @@ class GraphClassifier(Task):
 
     output_level = "graph"
 
+    splits_sequences = True
+
     def __init__(
         self,
         backbone,

@@ -67,6 +67,8 @@ class GraphRegressor(Task):
 
     output_level = "graph"
 
+    splits_sequences = True
+
     def __init__(
         self,
         backbone,

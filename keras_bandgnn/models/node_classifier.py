@@ -61,6 +61,7 @@ class NodeClassifier(Task):
     """
 
     output_level = "node"
+    splits_sequences = True
 
     def __init__(self, backbone, num_classes: int, preprocessor=None, **kwargs):
         super().__init__(backbone, preprocessor, **kwargs)

@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.ops.sequence import rows_at
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.training.optimizers import make_optimizer
 from keras_bandgnn.training.selection_crossentropy import (
@@ -53,6 +53,7 @@ class NodeSelector(Task):
 
     output_level = "candidate"
     reads_few = True
+    splits_sequences = True
 
     def __init__(
         self,
@@ -81,11 +82,9 @@ class NodeSelector(Task):
         """Returns the logits [G, B, C]."""
         states = self.backbone(x, training=training)
         candidate = x["candidate"]
-        chosen = kernels.batched_gather(states, candidate["node"])
+        chosen = rows_at(states, candidate["node"])
         if self.readout == "slot":
-            slot = ops.expand_dims(
-                kernels.batched_gather(states, candidate["slot"]), axis=2
-            )
+            slot = ops.expand_dims(rows_at(states, candidate["slot"]), axis=2)
             slot = ops.broadcast_to(slot, ops.shape(chosen))
             chosen = ops.concatenate([chosen, slot, chosen * slot], axis=-1)
         logits = ops.squeeze(self.head(chosen), axis=-1)

@@ -13,6 +13,8 @@ class Replicated(keras.Model):
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.
     host_side = ("distribution",)
+    # Whether several devices may share a supergraph.
+    splits_sequences = False
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -34,6 +36,11 @@ class Replicated(keras.Model):
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
+    def stateless_call(self, *args, **kwargs):
+        """See `keras.Model.stateless_call`; over all devices on JAX."""
+        call = self.distribution.stateless_call(self, super().stateless_call)
+        return call(*args, **kwargs)
+
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
@@ -49,8 +56,14 @@ class Replicated(keras.Model):
             loss = loss + self._aggregate_additional_loss(more)
         return loss
 
+    def _symbolic_build(self, iterator=None, data_batch=None):
+        # A batch that is laid out for several devices tells one nothing.
+        plain = self.distribution.plain_batch(self)
+        data_batch = data_batch if plain is None else plain
+        super()._symbolic_build(iterator, data_batch)
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # On TensorFlow Keras averages a distributed batch here, which ids and masks do
         # not bear. `distribution.data` has made the metrics.
-        if self.distribution.size == 1:
+        if self.distribution.size == 1 or not self.distribution.builds_metrics:
             super()._maybe_symbolic_build(iterator, data_batch)

@@ -95,7 +95,7 @@ class Task(Replicated):
                 num_edge_types=self.backbone.num_edge_types,
                 schedule=self.receptive_field(training),
                 width=self.backbone.hidden_dim,
-                plan=self.backbone.auto_plan(),
+                plan=self.distribution.auto_plan(self),
                 **self.distribution.loader_options(),
             )
         self.distribution.check(graphs)
@@ -113,7 +113,9 @@ class Task(Replicated):
 
     def receptive_field(self, training: bool):
         """The schedule that is exact for this task, or None; see `ReceptiveField`."""
-        return self.backbone.receptive_field(training) if self.reads_few else None
+        if not self.reads_few or not self.distribution.takes_schedules:
+            return None
+        return self.backbone.receptive_field(training)
 
     def _check_schedule(self, given, training: bool) -> None:
         if given is None:

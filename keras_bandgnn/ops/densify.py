@@ -11,6 +11,8 @@ import importlib
 import keras
 from keras import ops
 
+from keras_bandgnn.ops.sequence import sequence_axis
+
 _backend = importlib.import_module(
     f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
 )
@@ -85,7 +87,11 @@ def banded_matmul(tiles, x, size: int, num_types: int):
     """
     groups, num_nodes, channels = ops.shape(x)
     blocks = ops.shape(tiles)[1]
-    x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
+    axis = sequence_axis()
+    if axis is None:
+        x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
+    else:
+        x = axis.halo(x, size)
     x = ops.reshape(x, (groups, blocks + 2, size, channels))
     total = neighbours_matmul(tiles, (x[:, :-2], x[:, 1:-1], x[:, 2:]), num_types)
     return total[:, :num_nodes]

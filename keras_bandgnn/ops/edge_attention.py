@@ -12,7 +12,7 @@ EMPTY = -1e30
 _EDGES = 8192
 
 
-def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
+def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep=None):
     """Softmax attention over the edges into each receiver, per supergraph.
 
         s_e = q[i] . k[j] / sqrt(d) + bias_e   for each head, e: j -> i
@@ -24,11 +24,12 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
         q: float [G, N, K d], heads side by side.
         k: float [G, M, K d].
         v: float [G, M, K d].
-        bias: float [G, E, K]; `EMPTY` leaves an edge out.
+        bias: float [G, E, K]; `EMPTY` leaves an edge out. None for 0.
         weight: float [G, E, K], factors of dropout, or None for 1.
         sender: int32 [G, E] in [0, M).
         receiver: int32 [G, E] in [0, N], sorted; edges into N are left out.
         num_heads: K.
+        keep: bool [G, E], false for edges to leave out, or None.
 
     Returns:
         float32 [G, N, K d], 0 where there is no edge; and the logarithms of the sums
@@ -36,15 +37,21 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
     """
     groups, count, width = ops.shape(q)
     length = ops.shape(k)[1]
-    q, k, v, bias = (ops.cast(t, "float32") for t in (q, k, v, bias))
+    q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
     sender = ops.reshape(kernels.offset_ids(sender, length), (-1,))
     real = receiver < count
-    bias = ops.where(ops.expand_dims(real, -1), bias, EMPTY)
+    if keep is not None:
+        real = ops.logical_and(real, keep)
+    if bias is None:
+        # A number less per edge and head, and none for its gradient.
+        bias = ops.reshape(real, (-1,))
+    else:
+        bias = ops.where(ops.expand_dims(real, -1), ops.cast(bias, "float32"), EMPTY)
+        bias = ops.reshape(bias, (-1, num_heads))
     # Edges into N have no weight: they may be read as edges into the last node.
     inside = ops.minimum(receiver, count - 1)
     receiver = ops.reshape(kernels.offset_ids(inside, count), (-1,))
     flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
-    bias = ops.reshape(bias, (-1, num_heads))
     if weight is not None:
         weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
         weight = ops.stop_gradient(weight)
@@ -55,7 +62,9 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
         found = kernels.fused_edge_attention(*facts)
     if found is None:
         given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
-        found = with_gradient(*_attention(num_heads, width), *given)
+        found = with_gradient(
+            *_attention(num_heads, width, len(bias.shape) == 1), *given
+        )
     out, total = found
     return (
         ops.reshape(out, (groups, count, width)),
@@ -63,8 +72,8 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int):
     )
 
 
-def _attention(num_heads: int, width: int):
-    """The attention of flat rows and its gradient."""
+def _attention(num_heads: int, width: int, alone: bool):
+    """The attention of flat rows and its gradient; `alone`: without biases."""
     scale = (width // num_heads) ** -0.5
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
@@ -74,10 +83,13 @@ def _attention(num_heads: int, width: int):
 
         def score(carry, e):
             both = kernels.gather(q, e["receiver"]) * kernels.gather(k, e["sender"])
-            return carry, ops.matmul(both, per_head) * scale + e["bias"]
+            found = ops.matmul(both, per_head) * scale
+            if alone:
+                return carry, ops.where(ops.expand_dims(e["bias"], -1), found, EMPTY)
+            return carry, found + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
-        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES, over="bias")
+        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
         top = kernels.segment_max(scores, receiver, count)
         # Receivers without edges have no largest score.
         top = ops.where(top > 0.5 * EMPTY, top, 0.0)
@@ -120,13 +132,13 @@ def _attention(num_heads: int, width: int):
             d_q = add_rows(d_q, e["receiver"], part)
             part = wide * kernels.gather(q, e["receiver"])
             d_k = add_rows(d_k, e["sender"], part)
-            return (d_q, d_k, d_v), d_score
+            return (d_q, d_k, d_v), None if alone else d_score
 
         zeros = zeros_after(q), zeros_after(k), zeros_after(v)
         rows = {"sender": sender, "receiver": receiver, "share": share}
         if weight is not None:
             rows["weight"] = weight
-        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES, over="share")
+        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES)
         none = [None] * (2 if weight is None else 3)
         return d_q, d_k, d_v, d_score, *none
 

@@ -25,7 +25,7 @@ def with_gradient(forward, backward, *tensors):
     return _backend.with_gradient(forward, backward, tensors)
 
 
-def fold(step, carry, rows, size: int, over: str | None = None):
+def fold(step, carry, rows, size: int):
     """Carries a value through pieces of equally long arrays, one after the other.
 
     On JAX this is one loop in the compiled program.
@@ -35,13 +35,11 @@ def fold(step, carry, rows, size: int, over: str | None = None):
         carry: The first value.
         rows: Dict of arrays [E, ...].
         size: Rows of a piece.
-        over: The array of `rows` that has the shape of the rows that `step` returns:
-            they may take its place in memory. None: it returns none.
 
     Returns:
         The last value, and the rows of all pieces, [E, ...], or None.
     """
-    return _backend.fold(step, carry, rows, size, over)
+    return _backend.fold(step, carry, rows, size)
 
 
 def zeros_after(like):

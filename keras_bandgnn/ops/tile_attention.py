@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.ops.edge_attention import EMPTY
+from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
 
 
 def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
@@ -80,6 +80,44 @@ def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
         ops.reshape(out, (groups, blocks * size, width))[:, :count],
         ops.reshape(logs, (groups, blocks * size, num_heads))[:, :count],
     )
+
+
+def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tiles):
+    """Attention inside tiles, and along the edges that no tile holds.
+
+    Args:
+        q: See `tile_attention`, as `k`, `v`, `bias`, `weight` and `num_heads`.
+        k: float [G, N, K d].
+        v: float [G, N, K d].
+        bias: float [G, E, K].
+        weight: float [G, E, K] or None.
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+        num_heads: K.
+        tiles: As for `tile_attention`, and `rest`, int32 [G, R], other edges.
+
+    Returns:
+        Two pairs for `join`.
+    """
+    # One edge more stands where the list of the rest is padded.
+    rest = ops.convert_to_tensor(tiles["rest"])
+
+    def of_rest(values, fill):
+        width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
+        values = ops.pad(values, width, constant_values=fill)
+        return kernels.batched_gather(values, rest)
+
+    alone = edge_attention(
+        q,
+        k,
+        v,
+        of_rest(bias, EMPTY),
+        None if weight is None else of_rest(weight, 0.0),
+        of_rest(sender, 0),
+        of_rest(receiver, ops.shape(q)[1]),
+        num_heads,
+    )
+    return [tile_attention(q, k, v, bias, weight, tiles, num_heads), alone]
 
 
 def join(parts, num_heads: int):

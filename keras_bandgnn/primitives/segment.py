@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
 from keras_bandgnn.primitives.layout import pointer_of, transposed
 
@@ -48,10 +49,18 @@ class Segment(Primitive):
         num_senders = num_nodes
         if "back_pointer" in arrays:
             num_senders = ops.shape(arrays["back_pointer"])[1] - 1
-        return kernels.complete_matrix(matrix, num_nodes * num_types, num_senders)
+        if "send" in arrays:
+            # Senders are numbered as the other devices' rows arrive.
+            num_senders = ops.shape(arrays["send"])[1]
+        made = kernels.complete_matrix(matrix, num_nodes * num_types, num_senders)
+        return {**made, "send": arrays["send"]} if "send" in arrays else made
 
     def typed_sum(self, prepared: dict, x, num_types: int):
         """Sum of the senders' states per receiver and type, [G, N, P * H]."""
+        if "send" in prepared:
+            send = kernels.batched_gather(x, prepared["send"])
+            x = sequence_axis().exchange(send)
+            prepared = {k: v for k, v in prepared.items() if k != "send"}
         total = kernels.sparse_matmul(prepared, x)
         groups, rows, width = ops.shape(total)
         return ops.reshape(total, (groups, rows // num_types, num_types * width))

@@ -59,6 +59,8 @@ class GGNNBackbone(Backbone):
     16
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         inputs: Mapping,

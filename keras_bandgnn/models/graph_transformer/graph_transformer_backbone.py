@@ -12,6 +12,8 @@ from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.preprocessing.attention_conditions import attention_conditions
 from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
@@ -54,6 +56,8 @@ class GraphTransformerBackbone(Backbone):
         remat: Whether the branches of blocks are computed again for gradients, so that
             memory is that of one branch and two inputs per block (JAX and torch).
     """
+
+    splits_sequences = True
 
     def __init__(
         self,
@@ -227,7 +231,13 @@ class GraphTransformerBackbone(Backbone):
         for block in self.blocks:
             out = block(states, x, *biases, tokens, training=training)
             states, tokens = (out, None) if tokens is None else out
-        states = self.last_norm(states)
+            if tokens is not None and training and sequence_axis() is not None:
+                # Each device has drawn dropout of its own.
+                tokens = sequence_axis().same(tokens)
+        if self.remat and training:
+            states = checkpoint(self.last_norm, states)
+        else:
+            states = self.last_norm(states)
         if not return_tokens:
             return states
         if tokens is None:

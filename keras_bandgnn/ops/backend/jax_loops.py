@@ -18,32 +18,29 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size, over=None):
+def fold(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
     pieces = count // size
+    if not pieces:
+        return step(carry, rows)
 
-    def once(carry, out, start, length):
-        # Arrays are read and written where they are: padding them to whole pieces
-        # would copy every one.
-        given = {**rows, **({} if over is None else {over: out})}
+    def once(carry, number):
+        # Arrays are read where they are: padding them to whole pieces would copy
+        # every one. Rows that took their place would be copied for each piece.
         piece = {
-            name: jax.lax.dynamic_slice_in_dim(array, start, length)
-            for name, array in given.items()
+            name: jax.lax.dynamic_slice_in_dim(array, number * size, size)
+            for name, array in rows.items()
         }
-        carry, part = step(carry, piece)
-        if over is not None:
-            out = jax.lax.dynamic_update_slice_in_dim(out, part, start, 0)
-        return carry, out
+        return step(carry, piece)
 
-    state = carry, None if over is None else rows[over]
-    if pieces:
-        state = jax.lax.fori_loop(
-            0, pieces, lambda n, state: once(*state, n * size, size), state
-        )
+    carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
+    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
     if count % size:
-        state = once(*state, pieces * size, count % size)
-    return state
+        rest = {name: array[pieces * size :] for name, array in rows.items()}
+        carry, last = step(carry, rest)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+    return carry, out
 
 
 def zeros_after(like):

@@ -17,9 +17,8 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size, over=None):
+def fold(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
-    del over
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
         return step(carry, rows)

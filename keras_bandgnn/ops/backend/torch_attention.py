@@ -86,7 +86,11 @@ class EdgeAttention(torch.autograd.Function):
         pattern = _Pattern(sender, receiver, q.shape[0], k.shape[0])
         scale = (q.shape[1] // num_heads) ** -0.5
         scores = pattern.dots(q, k, num_heads, scale)
-        scores += bias.t()
+        ctx.alone = bias.dim() == 1
+        if ctx.alone:
+            scores.masked_fill_(~bias, empty)
+        else:
+            scores += bias.t()
         lengths = pattern.pointer.long()
         top = torch.segment_reduce(
             scores.t().contiguous(), "max", offsets=lengths, axis=0
@@ -128,4 +132,4 @@ class EdgeAttention(torch.autograd.Function):
         d_v = pattern.back_product(used, d_out)
         d_q = pattern.product(d_score, k, ctx.scale)
         d_k = pattern.back_product(d_score, q, ctx.scale)
-        return d_q, d_k, d_v, d_score.t(), *[None] * 5
+        return d_q, d_k, d_v, None if ctx.alone else d_score.t(), *[None] * 5

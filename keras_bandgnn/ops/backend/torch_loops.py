@@ -21,9 +21,8 @@ def with_gradient(forward, backward, tensors):
     return _WithGradient.apply(forward, backward, *tensors)
 
 
-def fold(step, carry, rows, size, over=None):
+def fold(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
-    del over
     count = next(iter(rows.values())).shape[0]
     found = []
     for a in range(0, max(count, 1), size):

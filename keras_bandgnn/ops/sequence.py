@@ -1,0 +1,54 @@
+"""The axis of devices along which the nodes of supergraphs are split.
+
+Inside a program of `distribution.sequence_parallel` each device has the states of some
+successive nodes. Layers that look beyond single nodes ask `sequence_axis()` and, unless
+it is None, exchange rows through the object that it returns.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+_active: list = []
+
+
+def sequence_axis():
+    """The `SequenceAxis` of the program that is being traced, or None."""
+    return _active[-1] if _active else None
+
+
+@contextlib.contextmanager
+def along(axis) -> Iterator[None]:
+    """Makes `sequence_axis()` return an axis.
+
+    Args:
+        axis: A `SequenceAxis`.
+    """
+    _active.append(axis)
+    try:
+        yield
+    finally:
+        _active.pop()
+
+
+def rows_at(states, ids):
+    """Rows of nodes that may be on another device.
+
+    Args:
+        states: [G, N, H], of the nodes of this device.
+        ids: int32 [G, ...], in the numbers of the whole supergraph.
+
+    Returns:
+        `ids.shape + [H]`, on every device.
+    """
+    from keras_bandgnn.ops.batched import batched_gather
+
+    axis = sequence_axis()
+    if axis is None:
+        return batched_gather(states, ids)
+    return axis.rows(states, ids)
+
+
+def over_devices(values):
+    """The sum over the devices of the axis; the values themselves without one."""
+    axis = sequence_axis()
+    return values if axis is None else axis.total(values)
