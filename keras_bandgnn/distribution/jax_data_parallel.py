@@ -1,6 +1,8 @@
 """Data and sequence parallelism on JAX: one program over a mesh of devices."""
 
 import contextlib
+import tempfile
+from pathlib import Path
 
 import jax
 import keras
@@ -231,6 +233,30 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             found[(slice(start, start + len(data)), *other)] = data
         found = found.astype(out.dtype)
         return found[:, :count] if task.output_level == "node" else found
+
+    @contextlib.contextmanager
+    def alone(self):
+        """Keras makes variables when it saves, which all processes would wait for."""
+        before = keras.distribution.distribution()
+        keras.distribution.set_distribution(None)
+        try:
+            yield
+        finally:
+            keras.distribution.set_distribution(before)
+
+    def same_weights(self, task, optimizer: bool = False) -> None:
+        """Nothing: JAX has made sure of it when the weights were made."""
+
+    def load_weights(self, task, path) -> None:
+        """See `ReplicaGroup`; all processes assign the weights together."""
+        if self.num_hosts == 1:
+            task.load_weights(path)
+            return
+        data = self.broadcast_bytes(path.read_bytes() if self.is_main else b"")
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            copy.write_bytes(data)
+            task.load_weights(copy)
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
         """The sum of an array over the processes."""

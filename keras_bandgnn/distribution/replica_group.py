@@ -185,15 +185,34 @@ class ReplicaGroup:
         weight = keras.ops.convert_to_tensor(sample_weight, dtype=loss.dtype)
         return self.share(loss, keras.ops.sum(weight))
 
+    def alone(self):
+        """A context for what this process does without the others."""
+        return contextlib.nullcontext()
+
+    def load_weights(self, task, path) -> None:
+        """Gives all hosts the weights, and the optimizer, of a file of the main one.
+
+        Args:
+            task: The task.
+            path: Of the file; others than the main host need not have it.
+        """
+        if self.is_main or self.saves_together:
+            task.load_weights(path)
+        self.same_weights(task, optimizer=True)
+
     def broadcast(self, text: str) -> str:
         """A text of the main host, on all hosts."""
+        return self.broadcast_bytes(text.encode()).decode()
+
+    def broadcast_bytes(self, given: bytes) -> bytes:
+        """Bytes of the main host, on all hosts."""
         if self.num_hosts == 1:
-            return text
-        data = np.frombuffer(text.encode(), np.uint8) if self.is_main else np.zeros(0)
+            return given
+        data = np.frombuffer(given, np.uint8) if self.is_main else np.zeros(0)
         length = int(self.sum_hosts(np.array([data.size], np.int64))[0])
         padded = data if self.is_main else np.zeros(length)
         # Numbers that every backend can add.
-        return bytes(self.sum_hosts(padded.astype(np.int32)).astype(np.uint8)).decode()
+        return bytes(self.sum_hosts(padded.astype(np.int32)).astype(np.uint8))
 
     def same_weights(self, task, optimizer: bool = False) -> None:
         """Gives all hosts the weights of the main one.

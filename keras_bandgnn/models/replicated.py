@@ -36,6 +36,16 @@ class Replicated(keras.Model):
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
+    def save(self, *args, **kwargs):
+        """See `keras.Model.save`."""
+        with self.distribution.alone():
+            return super().save(*args, **kwargs)
+
+    def save_weights(self, *args, **kwargs):
+        """See `keras.Model.save_weights`."""
+        with self.distribution.alone():
+            return super().save_weights(*args, **kwargs)
+
     def stateless_call(self, *args, **kwargs):
         """See `keras.Model.stateless_call`; over all devices on JAX."""
         call = self.distribution.stateless_call(self, super().stateless_call)

@@ -101,9 +101,7 @@ class SaveProgress(keras.callbacks.Callback):
         if saved is None:
             return None
         loader.resume(saved["loader"], hold=True)
-        if group.is_main or group.saves_together:
-            model.load_weights(self.directory / saved["weights"])
-        group.same_weights(model, optimizer=True)
+        group.load_weights(model, self.directory / saved["weights"])
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
 

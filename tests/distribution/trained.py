@@ -140,11 +140,13 @@ def train(
     """
     distribution = kb.distribution.data_parallel(**options)
     host = getattr(distribution, "host", 0)
-    # Other weights in every process: the first one's count.
-    keras.utils.set_random_seed(100 * host)
+    # Other weights in every process: the first one's count. JAX itself asks for the
+    # same ones.
+    differs = host if keras.backend.backend() != "jax" else 0
+    keras.utils.set_random_seed(100 * differs)
     with distribution.scope():
         task, graphs = made(task)
-        if host:
+        if differs:
             for variable in task.trainable_variables:
                 variable.assign(variable + 1.0)
         if differ and host:
@@ -232,4 +234,11 @@ def child(rank, world, port, out, wanted):
 
 
 if __name__ == "__main__":
-    print(json.dumps(run_all(json.loads(sys.argv[1]))))
+    wanted = json.loads(sys.argv[1])
+    if os.environ["KERAS_BACKEND"] == "jax" and "PROCESS" in os.environ:
+        port, world, rank = os.environ["PROCESS"].split()
+        keras.distribution.initialize(f"localhost:{port}", int(world), int(rank))
+        for options in wanted:
+            if "stop" in options:
+                options["end"] = lambda: os._exit(7)
+    print(json.dumps(run_all(wanted)), flush=True)
