@@ -2,7 +2,7 @@
 
     python examples/data_parallel.py                                  # one device
     torchrun --nproc-per-node 2 examples/data_parallel.py             # torch
-    python examples/data_parallel.py --cpu-devices 2                  # TensorFlow
+    python examples/data_parallel.py --cpu-devices 2          # JAX and TensorFlow
 
 A step on two devices is that of one device on the supergraphs of both, which
 `--supergraphs 2` gives: the errors that are printed agree. With `--progress FOLDER`
@@ -43,7 +43,12 @@ def made_graphs(count: int, seed: int) -> list[kb.Graph]:
 
 
 def virtual_devices(count: int) -> None:
-    """Makes several CPU devices of TensorFlow, to try things without GPUs."""
+    """Makes several CPU devices, to try things without GPUs."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_num_cpu_devices", count)
+        return
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -56,7 +61,7 @@ def main(arguments=None) -> dict:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--supergraphs", type=int, help="per step, over all devices")
-    parser.add_argument("--cpu-devices", type=int, help="virtual, on TensorFlow")
+    parser.add_argument("--cpu-devices", type=int, help="virtual, not on torch")
     parser.add_argument("--progress", help="folder to resume from")
     parser.add_argument("--short", action="store_true", help="2 epochs, fewer graphs")
     options = parser.parse_args(arguments)
@@ -83,8 +88,8 @@ def main(arguments=None) -> dict:
         epochs = 2 if options.short else options.epochs
         task.fit(train, epochs=epochs, callbacks=callbacks, verbose=0)
         found = task.evaluate(test, verbose=0, return_dict=True)
-    if getattr(distribution, "is_main", True):
-        size = getattr(distribution, "size", 1)
+    if distribution.is_main:
+        size = distribution.size
         print(
             f"{keras.backend.backend()}, {size} device{'s' * (size > 1)}: "
             f"mean absolute error {found['mae']:.5f} after "

@@ -21,7 +21,7 @@ PUBLIC = {
     "python_files read_structures read_tree read_varmisuse split_of split_subtokens "
     "to_ase to_jraph to_networkx to_pandas to_pyg to_scipy varmisuse_split_files "
     "write_store write_varmisuse",
-    "keras_bandgnn.distribution": "data_parallel",
+    "keras_bandgnn.distribution": "data_parallel sequence_parallel",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff DualInterleavedAttention ElementEmbedding "
     "GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution "

@@ -18,7 +18,8 @@ def data_parallel(
 
     On torch start one process per device, `torchrun --nproc-per-node 2 script.py`; on
     TensorFlow one process has all devices of a machine, and `TF_CONFIG` names the
-    machines. See the page "Distribution".
+    machines; on JAX those of all processes after `keras.distribution.initialize`. See
+    the page "Distribution".
 
     Args:
         devices: Names of the devices of this process, such as `["cpu"]` on torch and
@@ -31,8 +32,8 @@ def data_parallel(
             one; 600 by default.
 
     Returns:
-        An object with `scope()`. On torch and TensorFlow also `size`, the number of
-        devices, and `is_main`, whether this process writes files and prints.
+        An object with `scope()`, `size`, the number of devices, and `is_main`, whether
+        this process writes files and prints. On JAX a `keras.distribution` object.
 
     Raises:
         ValueError: For devices that are not there, or supergraphs that do not divide.
