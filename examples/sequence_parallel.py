@@ -3,11 +3,11 @@
     python examples/sequence_parallel.py --cpu-devices 8 --sequence 4 --batch 2
     python examples/sequence_parallel.py --model graphormer --cpu-devices 4
 
-Communities of nodes whose classes a model learns from noisy features and edges. Clusters
-of nodes lie next to each other, so that few edges lead to other devices. `--cpu-devices`
-splits the CPU into several devices, to try things without accelerators; the losses that
-are printed do not depend on how many there are. On torch and TensorFlow, which have no
-sequence parallelism here, the script trains on one device.
+Communities of nodes whose classes a model learns from noisy features and edges.
+Clusters of nodes lie next to each other, so that few edges lead to other devices.
+`--cpu-devices` splits the CPU into several devices, to try things without accelerators;
+the losses that are printed do not depend on how many there are. On torch and
+TensorFlow, which have no sequence parallelism here, the script trains on one device.
 """
 
 import argparse

@@ -7,7 +7,7 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_rows import AttentionRows
 from keras_bandgnn.layers.flat_dense import FlatDense
-from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
+from keras_bandgnn.ops.edge_attention import EMPTY, attend_to_one, edge_attention
 from keras_bandgnn.ops.full_attention import full_attention
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.ops.tile_attention import join, tiles_and_rest
@@ -234,15 +234,10 @@ class DualInterleavedAttention(keras.layers.Layer):
 
     def _one(self, q, k, v, bias, dropping):
         """Attention of each row to one key and value of its own."""
-        q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
-        shape = (*ops.shape(q)[:-1], self._heads, self.key_dim)
-        logs = ops.sum(ops.reshape(q * k, shape), axis=-1) * self.key_dim**-0.5
-        if bias is not None:
-            logs = logs + ops.cast(bias, "float32")
+        weight = None
         if dropping:
-            weight = ops.expand_dims(self._weights(logs, True), -1)
-            v = ops.reshape(ops.reshape(v, shape) * weight, ops.shape(v))
-        return v, logs
+            weight = self._weights(ops.ones((*ops.shape(q)[:-1], self._heads)), True)
+        return attend_to_one(q, k, v, bias, weight, self._heads)
 
     def _to_tokens(self, q, k, v, x, dropping):
         """Attention of the tokens to the nodes of their graphs."""

@@ -72,6 +72,32 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     )
 
 
+def attend_to_one(q, k, v, bias, weight, num_heads: int):
+    """Attention of each row to one key and value of its own.
+
+    Args:
+        q: float [..., K d], heads side by side.
+        k: float [..., K d].
+        v: float [..., K d].
+        bias: float [K] or None.
+        weight: float [..., K], factors of dropout, or None for 1.
+        num_heads: K.
+
+    Returns:
+        float32 [..., K d], and the logarithms [..., K], as `edge_attention`.
+    """
+    q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
+    depth = ops.shape(q)[-1] // num_heads
+    shape = (*ops.shape(q)[:-1], num_heads, depth)
+    logs = ops.sum(ops.reshape(q * k, shape), axis=-1) * depth**-0.5
+    if bias is not None:
+        logs = logs + ops.cast(bias, "float32")
+    if weight is not None:
+        rows = ops.reshape(v, shape) * ops.expand_dims(weight, -1)
+        v = ops.reshape(rows, ops.shape(v))
+    return v, logs
+
+
 def _attention(num_heads: int, width: int, alone: bool):
     """The attention of flat rows and its gradient; `alone`: without biases."""
     scale = (width // num_heads) ** -0.5
