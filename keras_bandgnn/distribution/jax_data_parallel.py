@@ -16,6 +16,7 @@ from keras_bandgnn.ops.backend.jax_sharding import (
     SEQUENCE,
     split_over_cores,
 )
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 
@@ -143,6 +144,15 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return dataset
 
     # What tasks ask.
+
+    def check(self, data) -> None:
+        """See `ReplicaGroup`."""
+        super().check(data)
+        if self.several and not isinstance(data, GraphLoader):
+            raise ValueError(
+                "Expected graphs or a GraphLoader for several devices. Received: "
+                f"{type(data).__name__}."
+            )
 
     def check_task(self, task) -> None:
         """Raises a ValueError for a task that cannot share a sequence."""

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -84,7 +85,12 @@ def test_training_resumes_after_a_process_was_killed(tmp_path):
     saved = kb.training.SaveProgress(tmp_path / "progress").saved()
     # The main process was in the next step, or had not saved this one.
     assert saved["loader"]["epoch"] == 0 and saved["loader"]["batch"] in (2, 3)
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "progress", again / "progress")
     results, logs = spawn(tmp_path, [wanted])
     for result, log in zip(results, logs, strict=True):
         assert result is not None, log[-3000:]
         assert_same({**result[0], "history": {}}, {**reference, "history": {}})
+    # Another number of devices, with as many supergraphs per step.
+    resumed = alone(task="selector", folder=str(again), supergraphs=2)
+    assert_same({**resumed, "history": {}}, {**reference, "history": {}})
