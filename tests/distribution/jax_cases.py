@@ -90,25 +90,25 @@ def step(kind, distribution, supergraphs):
             num_edge_types=task.backbone.num_edge_types,
             replicas=supergraphs,
         )
-        data = task.distribution.data(task, loader)
-        before = [keras.ops.convert_to_numpy(v) for v in task.trainable_variables]
-        logs = task.train_on_batch(*data[0], return_dict=True)
+        batch = task.distribution.data(task, loader)[0]
+        compiled, given = program(task, batch)
+        logs, (after, *_) = compiled(*given)
         slopes = {
-            v.path.split("/", 1)[-1]: a - keras.ops.convert_to_numpy(v)
-            for v, a in zip(task.trainable_variables, before, strict=True)
+            v.path.split("/", 1)[-1]: np.asarray(v.value) - np.asarray(new)
+            for v, new in zip(task.trainable_variables, after, strict=True)
         }
-        nodes = data[0][0]["node"]["mask"].shape[1]
-        return float(logs["loss"]), slopes, program(task, data[0]), nodes
+        nodes = batch[0]["node"]["mask"].shape[1]
+        return float(logs["loss"]), slopes, compiled, nodes
 
 
 def program(task, batch):
-    """The compiled step."""
-    layouts = task.distribution
-    if layouts.several:
+    """The compiled step, and its arguments."""
+    group = task.distribution
+    task._symbolic_build(data_batch=batch)
+    task.optimizer.build(task.trainable_variables)
+    if group.several:
         batch = jax.tree.map(
-            lambda a: jax.device_put(
-                a, layouts.get_data_layout(a.shape).backend_layout
-            ),
+            lambda a: jax.device_put(a, group.get_data_layout(a.shape).backend_layout),
             batch,
         )
     state = task._get_jax_state(
@@ -117,7 +117,7 @@ def program(task, batch):
         optimizer_variables=True,
         metrics_variables=True,
     )
-    return jax.jit(task.train_step).lower(state, batch).compile()
+    return jax.jit(task.train_step).lower(state, batch).compile(), (state, batch)
 
 
 def compare(kind, make, supergraphs):
@@ -179,9 +179,7 @@ def memory(kind):
             types = task.backbone.num_edge_types
             loader = kb.data.GraphLoader(graphs, batcher, plan, num_edge_types=types)
             data = task.distribution.data(task, loader)
-            task._symbolic_build(data_batch=data[0])
-            task.optimizer.build(task.trainable_variables)
-            analysis = program(task, data[0]).memory_analysis()
+            analysis = program(task, data[0])[0].memory_analysis()
             found[devices] = analysis.temp_size_in_bytes
     return found
 
