@@ -8,7 +8,7 @@ from keras_bandgnn.checks import fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_rows import AttentionRows
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.edge_attention import EMPTY, attend_to_one, edge_attention
-from keras_bandgnn.ops.full_attention import full_attention
+from keras_bandgnn.ops.full_attention import full_attention, fused_attention
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.ops.tile_attention import join, tiles_and_rest
 
@@ -269,14 +269,8 @@ class DualInterleavedAttention(keras.layers.Layer):
 
     def _fused(self, q, k, v, x):
         rows = AttentionRows(x, self.max_length)
-        count, length = ops.shape(rows.mask)
-        shape = (count, length, self._heads, self.key_dim)
-        seen = ops.equal(ops.expand_dims(rows.mask, 2), ops.expand_dims(rows.mask, 1))
-        out = ops.dot_product_attention(
-            *(ops.reshape(rows.spread(t), shape) for t in (q, k, v)),
-            mask=ops.expand_dims(seen, 1),
-        )
-        return rows.collect(ops.reshape(out, (count, length, -1)))
+        given = (rows.spread(t) for t in (q, k, v))
+        return rows.collect(fused_attention(*given, rows.mask, self._heads))
 
     def compute_output_shape(
         self,

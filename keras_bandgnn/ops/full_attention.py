@@ -104,3 +104,25 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
     out = ops.reshape(out, (count, number * size, width))[:, :length]
     logs = ops.reshape(ops.transpose(logs, (1, 0, 3, 2)), (count, -1, num_heads))
     return out, logs[:, :length]
+
+
+def fused_attention(q, k, v, mask, num_heads: int):
+    """Softmax attention between all rows of a sequence, by Keras' fused operation.
+
+    Args:
+        q: float [R, L, K d], heads side by side.
+        k: float [R, L, K d].
+        v: float [R, L, K d].
+        mask: int32 [R, L]: rows see those with the same number.
+        num_heads: K.
+
+    Returns:
+        [R, L, K d].
+    """
+    count, length, width = ops.shape(q)
+    shape = (count, length, num_heads, width // num_heads)
+    seen = ops.equal(ops.expand_dims(mask, 2), ops.expand_dims(mask, 1))
+    out = ops.dot_product_attention(
+        *(ops.reshape(t, shape) for t in (q, k, v)), mask=ops.expand_dims(seen, 1)
+    )
+    return ops.reshape(out, (count, length, width))
