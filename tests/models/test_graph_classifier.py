@@ -56,7 +56,7 @@ def test_it_learns_and_reports():
     train, test = molecules(200), molecules(60, seed=1)
     task = task_of(readout=GRUReadout(8))
     task.compile(keras.optimizers.Adam(0.01))
-    history = task.fit(train, validation_data=test, epochs=16, verbose=0).history
+    history = task.fit(train, validation_data=test, epochs=40, verbose=0).history
     logits = np.array(task.predict(test))
     labels = np.array([int(g.label) for g in test])
     accuracy = (logits.argmax(axis=1) == labels).mean()
