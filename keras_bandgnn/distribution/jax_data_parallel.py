@@ -219,7 +219,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         count = x["node"]["mask"].shape[1]
         if self.sequence > 1:
             layout = self.layout(task)
-            (x,) = layout((x,)) if task.output_level != "node" else (layout((x,))[0],)
+            (x,) = layout((x,))
             self._nodes = x["node"]["mask"].shape[1]
         x = jax.tree.map(
             lambda a: jax.make_array_from_process_local_data(
@@ -234,14 +234,14 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         state = ([v.value for v in vs] for vs in _variables(task))
         out = task.__dict__["_predict_split"](*state, x)
         # Shards of this process, in the order of its supergraphs and nodes.
-        found = np.zeros((self.supergraphs // self.num_hosts, *out.shape[1:]))
+        shape = (self.supergraphs // self.num_hosts, *out.shape[1:])
+        found = np.zeros(shape, out.dtype)
         first = min(s.index[0].start or 0 for s in out.addressable_shards)
         for shard in out.addressable_shards:
             rows, *other = shard.index
             start = (rows.start or 0) - first
             data = np.asarray(shard.data)
             found[(slice(start, start + len(data)), *other)] = data
-        found = found.astype(out.dtype)
         return found[:, :count] if task.output_level == "node" else found
 
     @contextlib.contextmanager
