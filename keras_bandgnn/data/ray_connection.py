@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from types import ModuleType
 
 # A Ray that is started here holds no large objects.
@@ -50,13 +51,16 @@ def connect(address: str | None, workers: int | None, time_limit: float) -> None
     ray = import_ray()
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
-        ray.init(
-            address="local",
-            num_cpus=workers or os.cpu_count() or 1,
-            include_dashboard=False,
-            object_store_memory=_STORE_BYTES,
-            **quiet,
-        )
+        with warnings.catch_warnings():
+            # JAX warns of forks. Those of Ray run another program at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+            ray.init(
+                address="local",
+                num_cpus=workers or os.cpu_count() or 1,
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                **quiet,
+            )
         return
     _check_address(address, time_limit)
     ray.init(address=address, **quiet)
