@@ -102,16 +102,25 @@ class GraphAttention(keras.layers.Layer):
             )
         self.built = True
 
+    def scores(self, states):
+        """Sent rows W h [G, N, U], and a_s . W h and a_r . W h [G, N, K]."""
+        rows = self.transform(states) if self.use_kernel else states
+        heads = (self.num_heads, self.units // self.num_heads)
+        wide = ops.reshape(rows, (-1, ops.shape(rows)[1], *heads))
+        sent, wanted = (
+            ops.sum(wide * ops.convert_to_tensor(kernel), axis=-1)
+            for kernel in (self.sender_kernel, self.receiver_kernel)
+        )
+        return rows, sent, wanted
+
     def call(self, states, edge, training=False):
         """Returns the new states."""
         num_nodes = ops.shape(states)[1]
         heads, width = self.num_heads, self.units // self.num_heads
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
-        rows = self.transform(states) if self.use_kernel else states
+        rows, sent, wanted = self.scores(states)
         rows = ops.reshape(rows, (-1, num_nodes, heads, width))
-        sent = ops.sum(rows * ops.convert_to_tensor(self.sender_kernel), axis=-1)
-        wanted = ops.sum(rows * ops.convert_to_tensor(self.receiver_kernel), axis=-1)
 
         def score(values):
             return ops.leaky_relu(values, self.negative_slope)

@@ -98,6 +98,11 @@ class GraphTransformerLayer(keras.layers.Layer):
         self.outer_dense.build((None, None, self.ffn_dim))
         self.built = True
 
+    def queries_and_keys(self, rows):
+        """Queries and keys [..., K d] that the attention has for rows [..., H]."""
+        rows = self.attention_norm(rows)
+        return self.attention.query_dense(rows), self.attention.key_dense(rows)
+
     def call(
         self,
         states,

@@ -1,5 +1,6 @@
 """Backbones, tasks and presets."""
 
+from keras_bandgnn.models.attention_weights import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
@@ -15,11 +16,13 @@ from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
 from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
-from keras_bandgnn.models.presets import list_presets as list_presets
+from keras_bandgnn.models.preset_files import list_presets as list_presets
+from keras_bandgnn.models.preset_hub import upload_preset as upload_preset
 from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
 from keras_bandgnn.models.task import Task as Task
 
 __all__ = [
+    "AttentionWeights",
     "Backbone",
     "ForceRegressor",
     "GATBackbone",
@@ -36,4 +39,5 @@ __all__ = [
     "SchNetBackbone",
     "Task",
     "list_presets",
+    "upload_preset",
 ]

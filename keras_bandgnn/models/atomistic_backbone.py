@@ -69,6 +69,12 @@ class AtomisticBackbone(Backbone):
                 "with a layer of the preprocessor."
             )
 
+    def call(self, x, training=False):
+        """Returns the node states after T steps."""
+        for states in self.hidden_states(x, training):
+            last = states
+        return last
+
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {

@@ -1,5 +1,7 @@
 """`Backbone`: what all graph networks without a head share."""
 
+from collections.abc import Mapping
+
 import keras
 
 
@@ -31,6 +33,22 @@ class Backbone(keras.Model):
     def auto_plan(self):
         """The plan of loaders that are told `"auto"`; None for the cheapest one."""
 
+    def hidden_states(self, x, training=False):
+        """Yields node states [G, N, H]: the embedded features, then after each layer.
+
+        The last ones are what the backbone returns. Backbones of your own need it for
+        `Task.embed(layer=...)` only.
+        """
+        raise NotImplementedError(
+            f"Expected a backbone that gives the states of its layers. Received: "
+            f"{type(self).__name__}. Use layer=-1."
+        )
+
+    @property
+    def depth(self) -> int:
+        """Layers or steps, one less than there are `hidden_states`."""
+        return getattr(self, "num_layers", None) or self.num_steps
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
 
@@ -42,3 +60,32 @@ class Backbone(keras.Model):
     def from_config(cls, config):
         """Builds the backbone from `get_config()`."""
         return cls(**config)
+
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Writes the backbone alone to a folder; see `Task.save_to_preset`."""
+        from keras_bandgnn.models import presets
+
+        presets.save(path, self, None, weights, card)
+
+    @classmethod
+    def from_preset(
+        cls, preset, load_weights: bool = True, dtype=None, **overrides
+    ) -> "Backbone":
+        """Loads the backbone of a preset, for a head of one's own.
+
+        Args:
+            preset: See `Task.from_preset`.
+            load_weights: Whether to load the weights; otherwise they are new.
+            dtype: The dtype policy.
+            **overrides: Arguments of the backbone to replace.
+
+        Example:
+        >>> backbone = Backbone.from_preset("schnet_qm9", load_weights=False)
+        >>> backbone.hidden_dim
+        64
+        """
+        from keras_bandgnn.models import presets
+
+        return presets.load_backbone(cls, preset, load_weights, dtype, overrides)

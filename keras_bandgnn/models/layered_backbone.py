@@ -66,20 +66,31 @@ class LayeredBackbone(Backbone):
         """New states [G, N, H] from one of `convolutions`."""
         raise NotImplementedError
 
-    def call(self, x, training=False):
-        """Returns the node states after the last layer, which has no activation."""
+    def hidden_states(self, x, training=False):
+        """Yields the embedded features and the states after each layer."""
         node = dict(x["node"])
         for name, spec in self.encoder.inputs.items():
             if "features" in spec and name in node:
                 node[name] = self.dropout_layer(node[name], training=training)
         states = self.encoder(node)
+        yield states
         prepared = self.prepare(x)
-        activation = keras.activations.get(self.activation)
         for number, layer in enumerate(self.convolutions):
+            states = self.inputs_of(number, states)
             if number:
-                states = self.dropout_layer(activation(states), training=training)
+                states = self.dropout_layer(states, training=training)
             states = self.convolve(layer, states, prepared, training)
-        return states
+            yield states
+
+    def inputs_of(self, number: int, states):
+        """What a layer takes of the states before it."""
+        return keras.activations.get(self.activation)(states) if number else states
+
+    def call(self, x, training=False):
+        """Returns the node states after the last layer, which has no activation."""
+        for states in self.hidden_states(x, training):
+            last = states
+        return last
 
     def get_config(self):
         """Returns the arguments of the constructor."""

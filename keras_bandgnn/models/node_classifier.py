@@ -13,6 +13,7 @@ from keras_bandgnn.models.classes import (
     check_some,
     class_entries,
 )
+from keras_bandgnn.models.node_order import node_places, placed
 from keras_bandgnn.models.task import Task, is_graphs
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -170,26 +171,12 @@ class NodeClassifier(Task):
         """
         if not is_graphs(x) or isinstance(x, list | tuple) and not x:
             return super().predict(x, *args, **kwargs)
-        given = [x] if isinstance(x, Graph) else x
         loader = self.loader(x, training=False)
-        out = super().predict(loader)
-        compiled = isinstance(x, GraphLoader)
-        compiled = compiled or getattr(x, "metadata", {}).get("layers")
-        origins = (
-            part.origin[low:high]
-            if part.origin is not None
-            else np.arange(high - low, dtype=np.int32)
-            for part in loader.parts
-            for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True)
-        )
-        for index, origin in enumerate(origins):
-            if out[index] is None:
-                continue
-            if compiled or not isinstance(given[index], Graph):
-                out[index] = out[index][np.argsort(origin)]
-            else:
-                out[index] = _placed(out[index], origin, given[index])
-        return out
+        out: list = [None] * int(loader.starts[-1])
+        places = list(node_places(x, loader))
+        for graph, rows in self.outputs(loader, x):
+            out[graph] = placed(rows, *places[graph])
+        return self.distribution.gather(out)
 
     def _masked(self, graphs, name: str) -> FlatGraphs:
         """The graphs as the model sees them, with labels of -1 outside the mask."""
@@ -266,12 +253,3 @@ def _with_mask(part: FlatGraphs, name: str) -> FlatGraphs:
     rows = mask.astype(bool).reshape(-1, *[1] * (part.label.ndim - 1))
     label = np.where(rows, part.label, np.array(-1, part.label.dtype))
     return FlatGraphs.from_columns({**part.columns(), "label/node": label}, part.info)
-
-
-def _placed(rows: np.ndarray, origin: np.ndarray, graph: Graph) -> np.ndarray:
-    """Rows in the order of the nodes of a graph, given the origin of each."""
-    own = np.arange(graph.num_nodes) if graph.origin is None else graph.origin
-    order = np.argsort(own)
-    out = np.full((graph.num_nodes, *rows.shape[1:]), np.nan, rows.dtype)
-    out[order[np.searchsorted(own, origin, sorter=order)]] = rows
-    return out

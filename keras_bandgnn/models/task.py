@@ -1,14 +1,16 @@
 """`Task`: a backbone with a head, which takes graphs and gives results per graph."""
 
+from collections.abc import Mapping
+
 import keras
 
-from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
+from keras_bandgnn.models.inference import Inference
 from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -23,7 +25,7 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-class Task(Replicated):
+class Task(Inference, Replicated):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
@@ -212,13 +214,9 @@ class Task(Replicated):
         if isinstance(x, list | tuple) and not x:
             return []
         loader = self.loader(x, training=False)
-        self._begin(loader, {}, training=False)
         out: list = [None] * int(loader.starts[-1])
-        for index in range(len(loader)):
-            batch = loader.build(index, loader.epoch)[0]
-            values = self.distribution.predict_on_batch(self, batch)
-            for graph, rows in unbatch(values, batch, self.output_level):
-                out[graph] = rows
+        for graph, rows in self.outputs(loader, x):
+            out[graph] = rows
         return self.distribution.gather(out)
 
     def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
@@ -250,19 +248,56 @@ class Task(Replicated):
         config = super().get_compile_config()
         return config and {**config, "optimizer_built": self.optimizer.built}
 
-    def save_to_preset(self, path) -> None:
-        """Writes the task, its preprocessor and its weights to a folder."""
-        presets.save_task(self, path)
-
-    @classmethod
-    def from_preset(cls, preset, load_weights: bool = True) -> "Task":
-        """Loads a task from a folder or the name of a preset.
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Writes the task, its preprocessor and its weights to a folder.
 
         Args:
-            preset: A folder that `save_to_preset` wrote, or one of `list_presets()`.
-            load_weights: Whether to load the weights; otherwise they are new.
+            path: The folder; a preset that is there is replaced.
+            weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
+                float32), or `"none"` for an architecture to be trained.
+            card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
+                "score", "seed", "command", "limits", "repository_licence".
         """
-        return presets.load_task(cls, preset, load_weights)
+        presets.save(path, self.backbone, self, weights, card)
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset,
+        load_weights: bool = True,
+        dtype=None,
+        backbone: Mapping | None = None,
+        **head,
+    ) -> "Task":
+        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
+
+        Args:
+            preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
+                `"hf://OWNER/NAME"`.
+            load_weights: Whether to load the weights; otherwise they are new.
+            dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
+            backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
+            **head: Arguments of the task to replace, such as `num_classes=3`. The
+                head is then new, and only the backbone has the preset's weights.
+
+        Raises:
+            ValueError: For a preset that is not there, holds another task or no
+                weights, or for arguments that do not fit.
+        """
+        return presets.load_task(cls, preset, load_weights, dtype, backbone, **head)
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Arguments of a preset's task with some of them replaced."""
+        unknown = sorted(set(overrides) - set(config))
+        if unknown:
+            raise ValueError(
+                f"Expected arguments of {cls.__name__}: {sorted(config)}. "
+                f"Received: {unknown}."
+            )
+        return {**config, **overrides}
 
     def get_config(self) -> dict:
         """Returns the configuration: backbone, preprocessor and head."""

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_bandgnn.checks import fraction
 from keras_bandgnn.layers.graph_attention import GraphAttention
@@ -88,6 +90,37 @@ class GATBackbone(LayeredBackbone):
     def convolve(self, layer, states, prepared, training):
         """New states from one layer of attention."""
         return layer(states, prepared["edge"], training=training)
+
+    def attention_terms(self, x):
+        """For each layer the scores of senders and of receivers, float32 [G, N, K]."""
+        inputs = zip(self.convolutions, self.hidden_states(x), strict=False)
+        out = []
+        for number, (layer, states) in enumerate(inputs):
+            _, sent, wanted = layer.scores(self.inputs_of(number, states))
+            sent, wanted = (ops.cast(t, "float32") for t in (sent, wanted))
+            out.append({"sent": sent, "wanted": wanted})
+        return out
+
+    def attention_pairs(self, number: int, terms, graph):
+        """Pairs of a layer's attention in one graph, and their logits.
+
+        Args:
+            number: Of the layer.
+            terms: `attention_terms` of that layer, cut to the graph: [n, K].
+            graph: `SeenGraph`.
+
+        Returns:
+            Senders and receivers int [P], and float [P, K].
+        """
+        senders, receivers = graph.senders, graph.receivers
+        others = senders != receivers
+        own = np.arange(graph.num_nodes)
+        # A node attends to itself once, whether or not the data has a loop there.
+        senders = np.append(senders[others], own)
+        receivers = np.append(receivers[others], own)
+        logits = terms["sent"][senders] + terms["wanted"][receivers]
+        slope = self.convolutions[number].negative_slope
+        return senders, receivers, np.where(logits < 0, slope * logits, logits)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

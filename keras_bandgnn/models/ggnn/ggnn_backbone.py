@@ -126,14 +126,31 @@ class GGNNBackbone(Backbone):
             return update_blocks(states, x["plan"], self.num_steps, *layers, training)
         if is_scheduled(x["plan"]):
             return self._scheduled(states, x["plan"], training)
-        plan = self.message_passing.prepare(x["plan"], keras.ops.shape(states)[1])
+        step = self._step(x["plan"], keras.ops.shape(states)[1], training)
+        layers = (self.message_passing, self.update)
+        return rematerialise.repeat(step, states, self.num_steps, layers, self.remat)
+
+    def _step(self, plan, num_nodes: int, training: bool):
+        """One of the steps, for a plan without a schedule."""
+        plan = self.message_passing.prepare(plan, num_nodes)
 
         def step(states):
             messages = self.message_passing(states, plan, training=training)
             return self.update(messages, states, training=training)
 
-        layers = (self.message_passing, self.update)
-        return rematerialise.repeat(step, states, self.num_steps, layers, self.remat)
+        return step
+
+    def hidden_states(self, x, training=False):
+        """Yields the embedded features and the states after each step.
+
+        For plans without a schedule, under which all nodes are computed.
+        """
+        states = self.encoder(x["node"])
+        yield states
+        step = self._step(x["plan"], keras.ops.shape(states)[1], training)
+        for _ in range(self.num_steps):
+            states = step(states)
+            yield states
 
     def _scheduled(self, states, plan, training):
         for arrays in scheduled_steps(plan, self.num_steps):

@@ -12,6 +12,7 @@ from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.graph_transformer import attention_pairs
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.preprocessing.attention_conditions import attention_conditions
@@ -218,22 +219,48 @@ class GraphTransformerBackbone(Backbone):
         del training
         return self.encoder(node)
 
-    def call(self, x, training=False, return_tokens=False):
-        """Returns node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
+    def _steps(self, x, training: bool):
+        """Yields states and tokens or None: the first ones, then after each block."""
         states = self.first_states(x["node"], training)
         states = self.dropout_layer(states, training=training)
-        biases = (None, None, None) if self.bias is None else self.bias(x["edge"])
+        biases = self.biases(x["edge"])
         tokens = None
         if self.global_token:
             slots = ops.shape(x["graph"]["mask"])
             token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
             tokens = ops.broadcast_to(token, (*slots, self.hidden_dim))
+        yield states, tokens
         for block in self.blocks:
             out = block(states, x, *biases, tokens, training=training)
             states, tokens = (out, None) if tokens is None else out
             if tokens is not None and training and sequence_axis() is not None:
                 # Each device has drawn dropout of its own.
                 tokens = sequence_axis().same(tokens)
+            yield states, tokens
+
+    def biases(self, edge):
+        """Biases of edges, of nodes themselves and of tokens, None without any."""
+        return (None, None, None) if self.bias is None else self.bias(edge)
+
+    def hidden_states(self, x, training=False):
+        """Yields the first states, those after each block, the last ones normed."""
+        for number, (states, _) in enumerate(self._steps(x, training)):
+            last = number == self.num_layers
+            yield self.last_norm(states) if last else states
+
+    def attention_terms(self, x):
+        """For each layer what its attention is made of; see `attention_pairs`."""
+        steps = zip(self.blocks, self._steps(x, False), strict=False)
+        return attention_pairs.terms(steps, self.biases(x["edge"]), x["edge"])
+
+    def attention_pairs(self, number: int, terms, graph):
+        """Pairs of a layer's attention in one graph, and their logits."""
+        return attention_pairs.pairs(self.blocks[number].attention, terms, graph)
+
+    def call(self, x, training=False, return_tokens=False):
+        """Returns node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
+        for step in self._steps(x, training):
+            states, tokens = step
         if self.remat and training:
             states = checkpoint(self.last_norm, states)
         else:

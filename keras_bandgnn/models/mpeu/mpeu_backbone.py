@@ -84,17 +84,18 @@ class MPEUBackbone(AtomisticBackbone):
             edges = rows
         self.built = True
 
-    def call(self, x, training=False):
-        """Returns the node states after T steps."""
+    def hidden_states(self, x, training=False):
+        """Yields the embedded elements and the node states after each step."""
         edge = x["edge"]
         states = self.embedding(x["node"]["atomic_number"])
+        yield states
         edges = self.basis(edge_distances(edge))
         degree = None
         if self.reduce == "mean":
             degree = ops.cast(in_degrees(edge, ops.shape(states)[1]), states.dtype)
         for interaction in self.interactions:
             states, edges = interaction(states, edges, edge, degree)
-        return states
+            yield states
 
     def get_config(self):
         """Returns the arguments of the constructor."""

@@ -109,10 +109,11 @@ class PaiNNBackbone(AtomisticBackbone):
             update.build(states, vectors)
         self.built = True
 
-    def call(self, x, return_vectors=False, training=False):
-        """Returns the node states after T steps, and the vectors if asked."""
+    def _steps(self, x):
+        """Yields states and vectors, those of the embedded elements first."""
         edge = x["edge"]
         states, vectors = self.embedding(x["node"]["atomic_number"]), None
+        yield states, vectors
         distances = edge_distances(edge)
         directions = edge_directions(edge, distances)
         geometry = (
@@ -123,6 +124,17 @@ class PaiNNBackbone(AtomisticBackbone):
         for message, update in zip(self.messages, self.updates, strict=True):
             states, vectors = message(states, vectors, *geometry, edge)
             states, vectors = update(states, vectors)
+            yield states, vectors
+
+    def hidden_states(self, x, training=False):
+        """Yields the embedded elements and the node states after each step."""
+        for states, _ in self._steps(x):
+            yield states
+
+    def call(self, x, return_vectors=False, training=False):
+        """Returns the node states after T steps, and the vectors if asked."""
+        for step in self._steps(x):
+            states, vectors = step
         return (states, vectors) if return_vectors else states
 
     def compute_output_shape(self, input_shape, return_vectors=False):

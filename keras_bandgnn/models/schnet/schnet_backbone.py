@@ -124,10 +124,11 @@ class SchNetBackbone(AtomisticBackbone):
             interaction.build(rows, rows)
         self.built = True
 
-    def call(self, x, training=False):
-        """Returns the node states after T steps."""
+    def hidden_states(self, x, training=False):
+        """Yields the embedded elements and the node states after each step."""
         edge = x["edge"]
         states = self.embedding(x["node"]["atomic_number"])
+        yield states
         distances = edge_distances(edge)
         basis = self.basis(distances)
         factor = None if self.cutoff is None else self.cutoff(distances)
@@ -138,12 +139,13 @@ class SchNetBackbone(AtomisticBackbone):
             filters = self.filters[0](basis, factor)
             for _ in range(self.num_steps):
                 states = self.interactions[0](states, filters, edge, degree)
-            return states
+                yield states
+            return
         for own, interaction in zip(self.filters, self.interactions, strict=True):
             sent = interaction.send_dense(states)
             messages = own.convolve(sent, basis, edge, factor)
             states = interaction.update(states, messages, degree)
-        return states
+            yield states
 
     def get_config(self):
         """Returns the arguments of the constructor."""
