@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.portable import is_portable
 from keras_bandgnn.ops.sparse import gather_rows, is_half
 
 
@@ -40,7 +41,7 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
     """
     groups, size, width = ops.shape(x)
     alone = isinstance(groups, int) and groups == 1
-    if not alone or is_half(x):
+    if not alone or is_half(x) or is_portable():
         return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
     back = None
     if kernels.USES_TRANSPOSE:

@@ -4,6 +4,9 @@ import importlib
 
 import keras
 
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.portable import is_portable
+
 _backend = importlib.import_module(
     f"keras_bandgnn.ops.backend.{keras.backend.backend()}_loops"
 )
@@ -22,6 +25,8 @@ def with_gradient(forward, backward, *tensors):
     Returns:
         The outputs.
     """
+    if is_portable():
+        return forward(*tensors)[0]
     return _backend.with_gradient(forward, backward, tensors)
 
 
@@ -39,6 +44,8 @@ def fold(step, carry, rows, size: int):
     Returns:
         The last value, and the rows of all pieces, [E, ...], or None.
     """
+    if is_portable():
+        return step(carry, rows)
     return _backend.fold(step, carry, rows, size)
 
 
@@ -47,6 +54,8 @@ def zeros_after(like):
 
     A compiler otherwise makes all the zeros of a program at its start and keeps them.
     """
+    if is_portable():
+        return keras.ops.zeros_like(like)
     return _backend.zeros_after(like)
 
 
@@ -64,6 +73,11 @@ def map_pieces(function, pieces, shared):
     Returns:
         Tuple of tensors with that axis in front.
     """
+    if is_portable():
+        outs = [
+            function(*[p[i] for p in pieces], *shared) for i in range(len(pieces[0]))
+        ]
+        return tuple(keras.ops.stack(parts) for parts in zip(*outs, strict=True))
     return _backend.map_pieces(function, pieces, shared)
 
 
@@ -87,4 +101,6 @@ def add_rows(out, ids, rows):
         ids: int32 [E] in [0, N).
         rows: [E, ...].
     """
+    if is_portable():
+        return out + kernels.segment_sum(rows, ids, keras.ops.shape(out)[0])
     return _backend.add_rows(out, ids, rows)

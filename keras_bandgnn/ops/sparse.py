@@ -11,12 +11,22 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.ops.batched import batched_segment_sum, offset_ids
+from keras_bandgnn.ops.batched import (
+    batched_gather,
+    batched_segment_sum,
+    offset_ids,
+)
+from keras_bandgnn.ops.portable import is_portable
 
 
 def is_half(x) -> bool:
     """Whether a tensor has 16 bits per number."""
     return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
+
+
+def uses_transpose() -> bool:
+    """Whether products take the transpose for their gradient."""
+    return kernels.USES_TRANSPOSE and not is_portable()
 
 
 def _flat(ids, size):
@@ -68,7 +78,7 @@ def complete_matrix(matrix, num_rows, num_columns):
         matrix = {**matrix, "pointer": _pointer(row, num_rows)}
     if "back_row" in matrix:
         return matrix
-    if not kernels.USES_TRANSPOSE:
+    if not uses_transpose():
         # The shape alone is used.
         zeros = ops.zeros((ops.shape(row)[0], num_columns + 1), "int32")
         return {**matrix, "back_pointer": zeros}
@@ -93,7 +103,7 @@ def complete_gather(arrays, num_rows):
         arrays: `index` int32 [G, L].
         num_rows: M, rows that there are.
     """
-    if "back_row" in arrays or not kernels.USES_TRANSPOSE:
+    if "back_row" in arrays or not uses_transpose():
         return arrays
     index = arrays["index"]
     order = ops.argsort(index, axis=1)
@@ -122,6 +132,11 @@ def sparse_matmul(matrix, x):
         return ops.cast(sparse_matmul(matrix, ops.cast(x, "float32")), x.dtype)
     groups, size, width = ops.shape(x)
     num_rows = ops.shape(matrix["pointer"])[1] - 1
+    if is_portable():
+        sent = batched_gather(x, matrix["column"])
+        if "weight" in matrix:
+            sent = sent * ops.expand_dims(ops.cast(matrix["weight"], x.dtype), -1)
+        return batched_segment_sum(sent, matrix["row"], num_rows, is_sorted=True)
     alone = isinstance(groups, int) and groups == 1
     if not alone:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
@@ -149,6 +164,8 @@ def gather_rows(arrays, x):
     """
     if is_half(x):
         return ops.cast(gather_rows(arrays, ops.cast(x, "float32")), x.dtype)
+    if is_portable():
+        return batched_gather(x, arrays["index"])
     groups, size, width = ops.shape(x)
     length = ops.shape(arrays["index"])[1]
     alone = isinstance(groups, int) and groups == 1

@@ -6,10 +6,16 @@ import threading
 import jax
 import jax.numpy as jnp
 
+from keras_bandgnn.ops.backend.jax_one_hot import (
+    one_hot_max,
+    one_hot_scatter,
+    one_hot_sum,
+)
 from keras_bandgnn.ops.backend.jax_remat import checkpointed as checkpointed
 from keras_bandgnn.ops.backend.jax_remat import (
     repeat_checkpointed as repeat_checkpointed,
 )
+from keras_bandgnn.ops.portable import portable_sums
 
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = True
@@ -22,6 +28,8 @@ def gather(x, ids):
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
     """Sums rows of `data` by segment; empty segments are 0."""
+    if portable_sums() == "one_hot":
+        return one_hot_sum(data, ids, num_segments)
     return jax.ops.segment_sum(
         data, ids, num_segments, indices_are_sorted=is_sorted, mode="drop"
     )
@@ -29,11 +37,15 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
 
 def segment_max(data, ids, num_segments):
     """Largest rows of `data` by segment; empty segments are unspecified."""
+    if portable_sums() == "one_hot":
+        return one_hot_max(data, ids, num_segments)
     return jax.ops.segment_max(data, ids, num_segments, mode="drop")
 
 
 def scatter_add(indices, values, shape):
     """Zeros of `shape` with `values` added at the N-d positions `indices`."""
+    if portable_sums() == "one_hot":
+        return one_hot_scatter(indices, values, shape)
     zeros = jnp.zeros(shape, values.dtype)
     return zeros.at[indices].add(values, mode="promise_in_bounds")
 

@@ -5,6 +5,8 @@ import weakref
 import keras
 import tensorflow as tf
 
+from keras_bandgnn.ops.portable import portable_sums
+
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = False
 
@@ -17,16 +19,26 @@ def gather(x, ids):
 def segment_sum(data, ids, num_segments, is_sorted=False):
     """Sums rows of `data` by segment; empty segments are 0."""
     del is_sorted
+    if portable_sums() == "scatter":
+        zeros = tf.zeros((num_segments, *data.shape[1:]), data.dtype)
+        return tf.tensor_scatter_nd_add(zeros, tf.expand_dims(ids, -1), data)
     return tf.math.unsorted_segment_sum(data, ids, num_segments)
 
 
 def segment_max(data, ids, num_segments):
     """Largest rows of `data` by segment; empty segments are unspecified."""
+    if portable_sums() == "scatter":
+        lowest = tf.fill((num_segments, *data.shape[1:]), data.dtype.min)
+        return tf.tensor_scatter_nd_max(lowest, tf.expand_dims(ids, -1), data)
     return tf.math.unsorted_segment_max(data, ids, num_segments)
 
 
 def scatter_add(indices, values, shape):
     """Zeros of `shape` with `values` added at the N-d positions `indices`."""
+    if portable_sums() == "scatter":
+        # Of entries at one position tf2onnx keeps the last if there is no tensor.
+        zeros = tf.zeros(shape, values.dtype)
+        return tf.tensor_scatter_nd_add(zeros, tf.stack(indices, axis=-1), values)
     return tf.scatter_nd(tf.stack(indices, axis=-1), values, shape)
 
 

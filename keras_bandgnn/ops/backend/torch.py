@@ -11,6 +11,7 @@ from keras_bandgnn.ops.backend.torch_eager import (
     GatedUpdate,
     GroupedMatmul,
 )
+from keras_bandgnn.ops.portable import is_portable
 
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = True
@@ -26,6 +27,7 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     """Sums rows of `data` by segment; empty segments are 0."""
     del is_sorted
     shape = (num_segments, *data.shape[1:])
+    ids = ids.long() if is_portable() else ids
     return torch.zeros(shape, dtype=data.dtype, device=data.device).index_add(
         0, ids, data
     )
@@ -35,6 +37,10 @@ def segment_max(data, ids, num_segments):
     """Largest rows of `data` by segment; empty segments are unspecified."""
     shape = (num_segments, *data.shape[1:])
     zeros = torch.zeros(shape, dtype=data.dtype, device=data.device)
+    if is_portable():
+        ids = ids.long().reshape(-1, *[1] * (data.ndim - 1)).expand_as(data)
+        lowest = torch.full_like(zeros, torch.finfo(data.dtype).min)
+        return lowest.scatter_reduce(0, ids, data, "amax")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # It is "in beta".
         return zeros.index_reduce(0, ids, data, "amax", include_self=False)
@@ -177,7 +183,9 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
 
 
 def _is_eager(x) -> bool:
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    if x.device.type != "cpu" or is_portable():
+        return False
+    return not torch.compiler.is_compiling()
 
 
 def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
