@@ -27,7 +27,8 @@ PUBLIC = {
     "GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution "
     "GraphReadout GraphTransformerLayer MPEUInteraction NodeEncoder PaiNNMessage "
     "PaiNNUpdate ReadoutHead SchNetInteraction SineBasis shifted_softplus",
-    "keras_bandgnn.models": "Backbone ForceRegressor GATBackbone GCNBackbone "
+    "keras_bandgnn.models": "AttentionWeights Backbone ForceRegressor GATBackbone "
+    "GCNBackbone "
     "GGNNBackbone GTBackbone GraphClassifier GraphRegressor GraphormerBackbone "
     "MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets",
@@ -44,7 +45,8 @@ PUBLIC = {
     "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
     "is_prepared is_scheduled prepare propagate scheduled_steps",
     "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
-    "RecompileGuard SaveProgress SelectionCrossentropy WarmupDecay make_optimizer",
+    "RecompileGuard SaveProgress SelectionCrossentropy WarmupDecay "
+    "enable_compilation_cache enable_lora make_optimizer",
 }
 
 

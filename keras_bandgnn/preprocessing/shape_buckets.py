@@ -88,7 +88,7 @@ def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
 def _scaled(name: str, size: int, step: int) -> int:
     if name in PER_GRAPH:
         return int(size)
-    least = 2 if name == "graph" else 1
+    least = 2 if name == "graph" else 0
     # What the budget has no room for at all grows, too.
     size = max(int(size), 1) if step > 0 else int(size)
     return max(least, int(np.ceil(size * 2.0**step)))

@@ -1,7 +1,11 @@
 """Schedules, losses, optimisers and callbacks."""
 
+from keras_bandgnn.training.compilation_cache import (
+    enable_compilation_cache as enable_compilation_cache,
+)
 from keras_bandgnn.training.elastic_tuner import ElasticTuner as ElasticTuner
 from keras_bandgnn.training.linear_decay import LinearDecay as LinearDecay
+from keras_bandgnn.training.lora import enable_lora as enable_lora
 from keras_bandgnn.training.optimizers import make_optimizer as make_optimizer
 from keras_bandgnn.training.recompile_guard import (
     RecompilationError as RecompilationError,
@@ -23,5 +27,7 @@ __all__ = [
     "SaveProgress",
     "SelectionCrossentropy",
     "WarmupDecay",
+    "enable_compilation_cache",
+    "enable_lora",
     "make_optimizer",
 ]
