@@ -22,6 +22,7 @@ _SUBMODULES = (
     "plotting",
     "preprocessing",
     "primitives",
+    "serving",
     "training",
 )
 

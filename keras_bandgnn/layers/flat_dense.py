@@ -27,3 +27,7 @@ class FlatDense(keras.layers.Dense):
         shape = ops.shape(inputs)
         rows = super().call(ops.reshape(inputs, (-1, shape[-1])), training)
         return ops.reshape(rows, (*shape[:-1], self.units))
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """See `keras.layers.Dense.quantize`, which refuses subclasses by default."""
+        super().quantize(mode, type_check=False, config=config)

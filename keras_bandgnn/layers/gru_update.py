@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.layers.dense_kernel import dense_kernel
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -74,9 +75,9 @@ class GRUUpdate(keras.layers.Layer):
     def call(self, messages, states, training=False):
         """Returns the new states."""
         weights = [
-            ops.convert_to_tensor(weight)
+            weight
             for dense in (self.input_dense, self.state_dense)
-            for weight in (dense.kernel, dense.bias)
+            for weight in (dense_kernel(dense), ops.convert_to_tensor(dense.bias))
         ]
         new = kernels.gated_update(messages, states, *weights)
         return self.dropout_layer(new, training=training)

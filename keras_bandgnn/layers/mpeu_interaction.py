@@ -7,6 +7,7 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
+from keras_bandgnn.layers.dense_kernel import dense_kernel
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction, check_width
 from keras_bandgnn.ops.flat import flat_matmul
@@ -80,7 +81,7 @@ class MPEUInteraction(keras.layers.Layer):
         self.built = True
 
     def _new_edges(self, states, edges, edge):
-        kernel = ops.convert_to_tensor(self.edge_hidden.kernel)
+        kernel = dense_kernel(self.edge_hidden)
         width = self.units
         of_sender = flat_matmul(states, kernel[:width])
         of_receiver = flat_matmul(states, kernel[width : 2 * width])

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.dense_kernel import dense_kernel
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import check_width
 from keras_bandgnn.ops.flat import flat_matmul
@@ -78,7 +79,7 @@ class PaiNNMessage(keras.layers.Layer):
         factor = ops.expand_dims(factor, -1)
         rows = ops.concatenate([basis * factor, factor], axis=-1)
         bias = ops.expand_dims(ops.convert_to_tensor(self.filter.bias), 0)
-        kernel = ops.convert_to_tensor(self.filter.kernel)
+        kernel = dense_kernel(self.filter)
         return flat_matmul(rows, ops.concatenate([kernel, bias], axis=0))
 
     def call(self, states, vectors, basis, factor, directions, edge):

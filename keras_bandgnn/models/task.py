@@ -9,6 +9,7 @@ from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.exportable import Exportable
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
 from keras_bandgnn.models.inference import Inference
 from keras_bandgnn.models.replicated import Replicated
@@ -25,7 +26,7 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-class Task(Inference, Replicated):
+class Task(Inference, Exportable, Replicated):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor

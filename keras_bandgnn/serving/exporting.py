@@ -1,0 +1,190 @@
+"""What `task.export` does."""
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.ops.portable import portable
+from keras_bandgnn.serving import onnx_operations
+from keras_bandgnn.serving.exported_model import ExportedModel
+from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
+from keras_bandgnn.serving.runtimes import ARTEFACTS, required
+from keras_bandgnn.serving.signature import Signature
+
+# What each backend writes: how sums are written there, and what has to be installed.
+_WRITERS = {
+    ("tensorflow", "tf_saved_model"): ("segment", ()),
+    ("tensorflow", "onnx"): ("scatter", (("tf2onnx", "onnx"),)),
+    ("tensorflow", "litert"): ("segment", ()),
+    ("jax", "tf_saved_model"): ("segment", (("tensorflow", "tensorflow"),)),
+    ("jax", "onnx"): ("segment", (("jax2onnx", "onnx-jax"),)),
+    ("jax", "litert"): ("one_hot", (("tensorflow", "tensorflow"),)),
+    ("torch", "onnx"): ("segment", (("onnxscript", "onnx"),)),
+    ("torch", "torch"): ("segment", ()),
+}
+# The first version in which sums and maxima may meet at one place.
+_OPSET = 18
+TOLERANCE = 1e-4
+
+
+class FlatModel(keras.Model):
+    """A task that takes the arrays of a batch in a list.
+
+    Args:
+        task: The task.
+        signature: Their names, in order.
+        sums: See `ops.portable`.
+    """
+
+    def __init__(self, task, signature: Signature, sums: str):
+        super().__init__(autocast=False)
+        self.task = task
+        self.signature = signature
+        self.sums = sums
+        self.built = True
+
+    def call(self, inputs):
+        """The output of the task."""
+        values = dict(zip(self.signature.names, inputs, strict=True))
+        with portable(self.sums):
+            return self.task(self.signature.nested(values), training=False)
+
+
+def export_task(
+    task, path, format: str, graphs, budget=None, plan=None, verify=True, **options
+) -> Path:
+    """Writes a task for a runtime; see `Task.export`."""
+    backend = keras.backend.backend()
+    one_of("format", format, tuple(ARTEFACTS))
+    if (backend, format) not in _WRITERS:
+        able = [b for b, f in _WRITERS if f == format]
+        raise ValueError(
+            f"Expected KERAS_BACKEND among {able} for format={format!r}. Received: "
+            f"{backend!r}. Weights do not depend on the backend: save_to_preset here, "
+            "and from_preset and export there."
+        )
+    if graphs is None:
+        raise ValueError(
+            "Expected `graphs` that are as large as those to come, from which the "
+            "shapes are taken. Received: graphs=None."
+        )
+    sums, packages = _WRITERS[backend, format]
+    for module, extra in packages:
+        required(module, extra)
+    path = _target(path)
+    packer = GraphPacker.of_task(task, graphs, budget, plan)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        model = FlatModel(task, packer.signature, sums)
+        artefact = partial / ARTEFACTS[format][0]
+        with _quietly():
+            _write(model, str(artefact), format, options)
+        packer.save(
+            partial,
+            format=format,
+            backend=backend,
+            task=type(task).__name__,
+            keras_version=keras.__version__,
+        )
+        if verify:
+            _verify(task, ExportedModel(partial), graphs)
+        partial.chmod(0o755)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(partial, path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return path
+
+
+def _target(path) -> Path:
+    path = Path(path)
+    if path.is_file() or (
+        path.exists() and not (path / FILE).is_file() and any(path.iterdir())
+    ):
+        raise ValueError(
+            f"Expected {path} to be new, an empty folder or an exported model. "
+            "Received: something else is there. Choose another folder."
+        )
+    return path
+
+
+def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
+    specs = [
+        keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)
+        for given in model.signature.inputs
+    ]
+    backend = keras.backend.backend()
+    if (backend, format) == ("jax", "litert"):
+        with tempfile.TemporaryDirectory() as folder:
+            # Without variables: LiteRT has no type for the seeds of dropout.
+            model.export(folder, "tf_saved_model", False, [specs], is_static=True)
+            _to_litert(folder, path, options)
+        return
+    if format == "onnx":
+        options = {"opset_version": _OPSET, **options}
+        if backend == "tensorflow":
+            onnx_operations.register()
+    if (backend, format) == ("tensorflow", "litert"):
+        from tensorflow import lite
+
+        # Without operations of TensorFlow, which interpreters do not bring along.
+        target = {"supported_ops": [lite.OpsSet.TFLITE_BUILTINS]}
+        options = {"target_spec": target, **options}
+    model.export(path, format, False, [specs], **options)
+
+
+def _to_litert(folder: str, path: str, options: dict) -> None:
+    from tensorflow import lite
+
+    converter = lite.TFLiteConverter.from_saved_model(folder)
+    converter.target_spec.supported_ops = [lite.OpsSet.TFLITE_BUILTINS]
+    for name, value in options.items():
+        setattr(converter, name, value)
+    Path(path).write_bytes(converter.convert())
+
+
+@contextlib.contextmanager
+def _quietly():
+    """Without what converters say of their own insides."""
+    levels = {
+        name: logging.getLogger(name).level
+        for name in ("tf2onnx", "onnxscript", "torch.onnx", "absl", "tensorflow")
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for name in levels:
+                logging.getLogger(name).setLevel(logging.ERROR)
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+def _verify(task, exported: ExportedModel, graphs) -> None:
+    """Raises a ValueError if the runtime gives other numbers than the task."""
+    packed = exported.packer.pack(graphs)
+    arrays = next(iter(packed))
+    found = np.asarray(exported(arrays), np.float32)
+    tensors = {name: keras.ops.convert_to_tensor(a) for name, a in arrays.items()}
+    wanted = task(exported.packer.signature.nested(tensors), training=False)
+    wanted = np.asarray(keras.ops.convert_to_numpy(wanted), np.float32)
+    scale = max(1.0, float(np.abs(np.where(wanted > -1e8, wanted, 0)).max()))
+    apart = float(np.abs(found - wanted).max())
+    if not apart <= TOLERANCE * scale:
+        raise ValueError(
+            f"Expected the outputs of the exported model within {TOLERANCE * scale:g} "
+            f"of the task's. Received: {apart:g} apart. Pass verify=False to keep it "
+            "all the same, as for weights of less precision."
+        )

@@ -1,0 +1,264 @@
+"""`GraphPacker`: graphs as the inputs of an exported model, and results per graph."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from keras_bandgnn.batch import unbatch
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.serving.export_batcher import ExportBatcher
+from keras_bandgnn.serving.signature import Signature
+
+FILE = "packing.json"
+VERSION = 1
+
+
+class PackedGraphs:
+    """Graphs laid out for an exported model.
+
+    Iterating gives the inputs of one supergraph after the other, name -> array.
+
+    Args:
+        loader: The loader of the graphs.
+        packer: What packed them.
+        given: The graphs as they were given.
+    """
+
+    def __init__(self, loader: GraphLoader, packer: "GraphPacker", given):
+        self._loader = loader
+        self._packer = packer
+        self._given = given
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def _batch(self, index: int) -> dict:
+        return self._loader.build(index, 0)[0]
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for index in range(len(self)):
+            yield self._packer.signature.flat(self._batch(index))
+
+    def unpack(self, outputs: Sequence) -> list[np.ndarray]:
+        """Results per graph.
+
+        Args:
+            outputs: For each supergraph what the model gave.
+
+        Returns:
+            One array per graph, in the order of the graphs; of nodes in the order of
+            the graph's nodes, NaN for those that the preprocessor leaves out.
+        """
+        if len(outputs) != len(self):
+            raise ValueError(
+                f"Expected one output for each of {len(self)} supergraphs. "
+                f"Received: {len(outputs)}."
+            )
+        level = self._packer.output_level
+        out: list = [None] * int(self._loader.starts[-1])
+        for index, values in enumerate(outputs):
+            for graph, rows in unbatch(values, self._batch(index), level):
+                out[graph] = rows
+        if level != "node":
+            return out
+        from keras_bandgnn.models.node_order import node_places, placed
+
+        places = node_places(self._given, self._loader)
+        return [placed(rows, *place) for rows, place in zip(out, places, strict=True)]
+
+
+class GraphPacker:
+    """Packs graphs into the static inputs of an exported model.
+
+    It needs no model. Of this library it runs the preprocessing, which is NumPy and
+    SciPy.
+
+    Args:
+        preprocessor: Graph layers, an `ExportBatcher` and a plan.
+        signature: Names, shapes and types of the inputs.
+        output_level: What a row of the output belongs to: "node", "graph" or
+            "candidate".
+        num_edge_types: P, or 0 if types are not read.
+        ids: Node feature -> `{"below": n}` or `{"among": [...]}`, the values that the
+            model knows.
+
+    Example:
+    >>> import tempfile
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, 3]})
+    >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 4}, 8), 2)
+    >>> packer = kb.serving.GraphPacker.of_task(task, [graph] * 4)
+    >>> packed = packer.pack([graph])
+    >>> len(packed), next(iter(packed))["node_kind"].dtype.name
+    (1, 'int32')
+    """
+
+    def __init__(
+        self,
+        preprocessor: GraphPreprocessor,
+        signature: Signature,
+        output_level: str,
+        num_edge_types: int,
+        ids: Mapping[str, Mapping] | None = None,
+    ):
+        self.preprocessor = preprocessor
+        self.signature = signature
+        self.output_level = output_level
+        self.num_edge_types = num_edge_types
+        self.ids = {name: dict(known) for name, known in (ids or {}).items()}
+
+    @classmethod
+    def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
+        """The packer of a task, for supergraphs like those of its predictions.
+
+        Args:
+            task: The task.
+            graphs: Graphs in any form that `predict` takes, as large as those to come.
+            budget: Capacities by name that are not estimated from the graphs.
+            plan: A `Plan`; by default that of the task's predictions.
+        """
+        loader = task.loader(graphs, training=False)
+        shapes = [s.budget for s in loader.composition(0)]
+        largest = {name: max(s[name] for s in shapes) for name in shapes[0]}
+        if plan is not None:
+            # The other plan's resources are estimated anew.
+            kept = ("node", "edge", "graph", "candidate")
+            largest = {k: v for k, v in largest.items() if k in kept}
+        given = task.preprocessor
+        preprocessor = GraphPreprocessor(
+            given.graph_layers if given else (),
+            ExportBatcher(budget={**largest, **(budget or {})}),
+            loader.plan if plan is None else plan,
+            given.edge_weight if given else None,
+        )
+        types = task.backbone.num_edge_types
+        packer = cls(preprocessor, None, task.output_level, types, _ids(task.backbone))
+        if isinstance(graphs, GraphLoader):
+            graphs = graphs.parts[0]
+        loader = packer._loader(graphs, adapt=True)
+        packer.signature = Signature.of(loader.build(0, 0)[0])
+        return packer
+
+    @property
+    def budget(self) -> dict[str, int]:
+        """Capacities of a supergraph by name."""
+        return dict(self.preprocessor.batcher.budget)
+
+    def _loader(self, graphs, adapt: bool = False) -> GraphLoader:
+        graphs = [graphs] if isinstance(graphs, Graph) else graphs
+        loader = self.preprocessor.loader(
+            graphs, adapt, shuffle=False, num_edge_types=self.num_edge_types, prefetch=0
+        )
+        for part in loader.parts:
+            for name, known in self.ids.items():
+                _check_ids(name, part.node[name] if name in part.node else None, known)
+        return loader
+
+    def pack(self, graphs) -> PackedGraphs:
+        """Lays graphs out.
+
+        Args:
+            graphs: Graphs in any form that `predict` of the task takes.
+
+        Raises:
+            ValueError: For graphs above the budget, or without what the model reads.
+        """
+        return PackedGraphs(self._loader(graphs), self, graphs)
+
+    def save(self, path, **facts) -> None:
+        """Writes `packing.json` into a folder.
+
+        Args:
+            path: The folder.
+            **facts: What else it should hold.
+        """
+        config = {
+            **facts,
+            "version": VERSION,
+            "output_level": self.output_level,
+            "num_edge_types": self.num_edge_types,
+            "ids": self.ids,
+            "preprocessor": _plain(self.preprocessor),
+            **self.signature.get_config(),
+        }
+        text = json.dumps(config, indent=1)
+        (Path(path) / FILE).write_text(text + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path) -> "GraphPacker":
+        """Reads `packing.json` of a folder that `task.export` wrote."""
+        config = read_facts(path)
+        entry = config["preprocessor"]
+        batcher = ExportBatcher(budget=entry["budget"])
+        made = GraphPreprocessor.from_config(
+            {**entry, "batcher": {"class_name": "DynamicBatcher", "config": {}}}
+        )
+        return cls(
+            GraphPreprocessor(
+                made.graph_layers, batcher, made.plan, entry["edge_weight"]
+            ),
+            Signature.from_config(config),
+            config["output_level"],
+            config["num_edge_types"],
+            config["ids"],
+        )
+
+
+def _plain(preprocessor: GraphPreprocessor) -> dict:
+    config = preprocessor.get_config()
+    del config["batcher"]
+    return {**config, "budget": dict(preprocessor.batcher.budget)}
+
+
+def read_facts(path) -> dict:
+    """What `packing.json` of a folder says.
+
+    Raises:
+        ValueError: If it is no exported model, or one of a later version.
+    """
+    file = Path(path) / FILE
+    if not file.is_file():
+        raise ValueError(
+            f"Expected a folder that task.export wrote, with {FILE}. "
+            f"Received: {str(path)!r}."
+        )
+    config = json.loads(file.read_text("utf-8"))
+    if config.get("version") != VERSION:
+        raise ValueError(
+            f"Expected {file} of version {VERSION}. "
+            f"Received: version {config.get('version')!r}."
+        )
+    return config
+
+
+def _ids(backbone) -> dict[str, dict]:
+    """The values of node features that a backbone has vectors for."""
+    known = {}
+    encoder = getattr(backbone, "encoder", None)
+    for name, spec in getattr(encoder, "inputs", {}).items():
+        if "ids" in spec:
+            known[name] = {"below": int(spec["ids"])}
+    elements = getattr(getattr(backbone, "embedding", None), "elements", None)
+    if isinstance(elements, Sequence) and not isinstance(elements, str):
+        known["atomic_number"] = {"among": [int(e) for e in elements]}
+    return known
+
+
+def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
+    if values is None:
+        return  # The signature says what is missing.
+    if "below" in known:
+        wrong = values[(values < 0) | (values >= known["below"])]
+        expected = f"in [0, {known['below']})"
+    else:
+        wrong = values[~np.isin(values, known["among"])]
+        expected = f"among {known['among']}"
+    if wrong.size:
+        raise ValueError(
+            f"Expected node[{name!r}] {expected}, as the exported model knows. "
+            f"Received: {wrong.flat[0]}."
+        )

@@ -1,0 +1,135 @@
+"""`Signature`: the nested arrays of a batch as named inputs in a fixed order."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """One array of a batch.
+
+    Args:
+        name: As the exported model calls it, such as `"node_kind"`.
+        path: Keys of the array in `x`.
+        shape: Static shape, G = 1 in front.
+        dtype: Name of the type.
+    """
+
+    name: str
+    path: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Signature:
+    """Names, shapes and types of the inputs of an exported model.
+
+    Args:
+        inputs: The arrays, in order.
+        empty: Paths of dicts of a batch that hold no array.
+
+    Example:
+    >>> x = {"node": {"kind": np.zeros((1, 4), "int32")}, "plan": {}}
+    >>> signature = Signature.of(x)
+    >>> signature.names, signature.empty
+    (['node_kind'], [('plan',)])
+    >>> sorted(signature.nested(signature.flat(x)))
+    ['node', 'plan']
+    """
+
+    def __init__(self, inputs: Sequence[Input], empty: Sequence[Sequence[str]] = ()):
+        self.inputs = list(inputs)
+        self.empty = [tuple(path) for path in empty]
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                "Expected features whose names differ in letters, digits or "
+                f"underscores. Received: inputs {sorted(self.names)}."
+            )
+
+    @classmethod
+    def of(cls, x: Mapping) -> "Signature":
+        """The signature of a batch."""
+        inputs, empty = [], []
+        for path, value in _walk(x):
+            if value is None:
+                empty.append(path)
+                continue
+            # Names of tensors may have no other signs in some formats.
+            name = re.sub(r"[^0-9A-Za-z]", "_", "_".join(path))
+            inputs.append(Input(name, path, tuple(value.shape), str(value.dtype)))
+        return cls(inputs, empty)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the inputs."""
+        return [given.name for given in self.inputs]
+
+    def flat(self, x: Mapping) -> dict[str, np.ndarray]:
+        """The arrays of a batch by name.
+
+        Raises:
+            ValueError: If one is missing or has another shape or type.
+        """
+        found = {path: value for path, value in _walk(x) if value is not None}
+        out = {}
+        for given in self.inputs:
+            if given.path not in found:
+                raise ValueError(
+                    f"Expected graphs with {'/'.join(given.path)!r}, which the "
+                    "exported model reads. Received: graphs without it."
+                )
+            value = np.ascontiguousarray(found[given.path])
+            if value.shape != given.shape or str(value.dtype) != given.dtype:
+                raise ValueError(
+                    f"Expected {'/'.join(given.path)!r} as {given.dtype} of shape "
+                    f"{given.shape}, as the model was exported. Received: "
+                    f"{value.dtype} of shape {value.shape}."
+                )
+            out[given.name] = value
+        return out
+
+    def nested(self, values: Mapping[str, Any]) -> dict:
+        """A batch of tensors by name."""
+        out: dict = {}
+        for path in self.empty:
+            _dict_at(out, path)
+        for given in self.inputs:
+            _dict_at(out, given.path[:-1])[given.path[-1]] = values[given.name]
+        return out
+
+    def get_config(self) -> dict:
+        """Plain description; `Signature.from_config` reads it."""
+        return {
+            "inputs": [dataclasses.asdict(given) for given in self.inputs],
+            "empty": [list(path) for path in self.empty],
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping) -> "Signature":
+        """Reads `get_config()`."""
+        inputs = [
+            Input(e["name"], tuple(e["path"]), tuple(e["shape"]), e["dtype"])
+            for e in config["inputs"]
+        ]
+        return cls(inputs, config["empty"])
+
+
+def _walk(tree: Mapping, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
+    """Paths of the arrays; and of dicts without any, with None."""
+    if not tree:
+        yield path, None
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _walk(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _dict_at(tree: dict, path: Sequence[str]) -> dict:
+    for key in path:
+        tree = tree.setdefault(key, {})
+    return tree

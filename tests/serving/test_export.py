@@ -1,0 +1,188 @@
+import importlib.util
+import io
+import json
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.primitives import Banded, Plan
+from keras_bandgnn.serving.exporting import _WRITERS, FlatModel
+from keras_bandgnn.serving.runtimes import ARTEFACTS, check_pt2
+from keras_bandgnn.serving.signature import Signature
+
+BACKEND = keras.backend.backend()
+FORMATS = [form for backend, form in _WRITERS if backend == BACKEND]
+# Runs without packages beyond the backend, or with TensorFlow beside JAX.
+FIRST = {"tensorflow": "tf_saved_model", "jax": "tf_saved_model", "torch": "torch"}
+
+
+def need(form):
+    modules = [module for module, _ in _WRITERS[BACKEND, form][1]]
+    for module in (*modules, ARTEFACTS[form][1]):
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            pytest.skip(f"{module} is not installed")
+
+
+def graphs_of(count=6, seed=0, types=2, low=4, high=9):
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for _ in range(count):
+        n = int(rng.integers(low, high))
+        graphs.append(
+            kb.Graph(
+                n,
+                *rng.integers(0, n, (2, 2 * n)),
+                edge_type=rng.integers(0, types, 2 * n),
+                node={"kind": rng.integers(0, 4, n)},
+                candidates=rng.permutation(n)[: rng.integers(2, 4)],
+            )
+        )
+    return graphs
+
+
+def selector():
+    backbone = kb.models.GGNNBackbone({"kind": 4}, 8, 1, num_edge_types=2)
+    return kb.models.NodeSelector(backbone)
+
+
+def plain(graphs):
+    return [kb.Graph(g.num_nodes, g.senders, g.receivers, node=g.node) for g in graphs]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_runtime_gives_what_the_task_predicts(form, tmp_path):
+    need(form)
+    task, graphs = selector(), graphs_of()
+    plan = Plan(Banded(8)) if form == "onnx" else None
+    path = task.export(tmp_path / "out", form, graphs, plan=plan)
+    # Other graphs, in an order of their own, in several supergraphs.
+    new = graphs_of(14, seed=1)
+    exported = kb.serving.ExportedModel(path)
+    assert len(exported.packer.pack(new)) > 1
+    found, wanted = exported.predict(new), task.predict(new)
+    for mine, right in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(mine, right, atol=1e-4)
+    assert exported.predict([]) == []
+    facts = json.loads((path / "packing.json").read_text("utf-8"))
+    assert facts["format"] == form and facts["task"] == "NodeSelector"
+    assert (path / ARTEFACTS[form][0]).exists()
+
+
+def exported(tmp_path, task, graphs, **options):
+    need(FIRST[BACKEND])
+    return task.export(tmp_path / "out", FIRST[BACKEND], graphs, **options)
+
+
+def test_rows_of_nodes_come_in_the_order_of_the_graph(tmp_path):
+    graphs = plain(graphs_of())
+    preprocessor = kb.preprocessing.GraphPreprocessor([kb.preprocessing.RCMKCompile()])
+    backbone = kb.models.GCNBackbone({"kind": 4}, 8, num_layers=1)
+    task = kb.models.NodeClassifier(backbone, 3, preprocessor)
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    for mine, right in zip(model.predict(graphs), task.predict(graphs), strict=True):
+        np.testing.assert_allclose(mine, right, atol=1e-4)
+
+
+def test_graphs_that_do_not_fit_are_refused_before_anything_runs(tmp_path):
+    graphs = graphs_of()
+    path = exported(tmp_path, selector(), graphs, budget={"node": 32})
+    packer = kb.serving.GraphPacker.load(path)
+    assert packer.budget["node"] == 32
+    (large,) = graphs_of(1, low=40, high=41)
+    with pytest.raises(ValueError, match=r"graph 1 needs \{'node': '40 \(at most 31\)"):
+        packer.pack([graphs[0], large])
+    wrong = graphs[0].replace(node={"kind": graphs[0].node["kind"] + 4})
+    with pytest.raises(ValueError, match=r"Expected node\['kind'\] in \[0, 4\)"):
+        packer.pack([wrong])
+    without = graphs[0].replace(node={})
+    with pytest.raises(ValueError, match="Expected graphs with 'node/kind'"):
+        list(packer.pack([without]))
+    floats = graphs[0].replace(node={"kind": np.ones(graphs[0].num_nodes, "float32")})
+    with pytest.raises(ValueError, match="'node/kind' as int32 of shape .* float32"):
+        list(packer.pack([floats]))
+    packed = packer.pack(graphs[:2])
+    with pytest.raises(ValueError, match="one output for each of 1 supergraphs"):
+        packed.unpack([])
+
+
+def test_the_packer_needs_neither_the_model_nor_its_file(tmp_path):
+    graphs = graphs_of()
+    made = kb.serving.GraphPacker.of_task(selector(), graphs)
+    made.save(tmp_path)
+    loaded = kb.serving.GraphPacker.load(tmp_path)
+    for mine, right in zip(loaded.pack(graphs), made.pack(graphs), strict=True):
+        assert list(mine) == list(right) == made.signature.names
+        for name in mine:
+            np.testing.assert_array_equal(mine[name], right[name])
+
+
+def test_folders_and_formats_are_checked(tmp_path):
+    task, graphs = selector(), graphs_of()
+    with pytest.raises(ValueError, match="Expected `format` to be one of"):
+        task.export(tmp_path / "out", "docx", graphs)
+    with pytest.raises(ValueError, match="Expected `graphs`"):
+        task.export(tmp_path / "out", FIRST[BACKEND])
+    (missing,) = {"torch", "tf_saved_model"} - {FIRST[BACKEND]}
+    with pytest.raises(ValueError, match="Weights do not depend on the backend"):
+        task.export(tmp_path / "out", missing, graphs)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    with pytest.raises(ValueError, match="something else is there"):
+        exported(tmp_path, task, graphs)
+        task.export(tmp_path / "notes", FIRST[BACKEND], graphs)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
+    with pytest.raises(ValueError, match="Expected a folder that task.export wrote"):
+        kb.serving.ExportedModel(tmp_path / "notes")
+
+
+def test_an_export_that_differs_is_refused(tmp_path, monkeypatch):
+    need(FIRST[BACKEND])
+    right = FlatModel.call
+    monkeypatch.setattr(FlatModel, "call", lambda self, x: right(self, x) + 0.01)
+    task, graphs = selector(), graphs_of()
+    with pytest.raises(ValueError, match="0.01 apart"):
+        task.export(tmp_path / "out", FIRST[BACKEND], graphs)
+    assert not list(tmp_path.iterdir())
+    assert task.export(tmp_path / "out", FIRST[BACKEND], graphs, verify=False).is_dir()
+
+
+def test_a_file_of_a_later_version_is_refused(tmp_path):
+    kb.serving.GraphPacker.of_task(selector(), graphs_of()).save(tmp_path)
+    file = tmp_path / "packing.json"
+    with pytest.raises(ValueError, match="Expected a format among"):
+        kb.serving.ExportedModel(tmp_path)
+    file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
+    with pytest.raises(ValueError, match="of version 1. Received: version 2"):
+        kb.serving.GraphPacker.load(tmp_path)
+
+
+def test_names_of_inputs_are_unique():
+    x = {"node": {"a b": np.zeros(1), "a_b": np.zeros(1)}}
+    with pytest.raises(ValueError, match="names differ in letters"):
+        Signature.of(x)
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="of torch alone")
+def test_torch_files_that_bring_programs_along_are_refused(tmp_path):
+    import torch
+
+    def archive(name, content):
+        with zipfile.ZipFile(tmp_path / "a.pt2", "w") as file:
+            file.writestr(name, content)
+        return str(tmp_path / "a.pt2")
+
+    pickled = io.BytesIO()
+    torch.save({"function": len}, pickled)
+    for name, content in (
+        ("a/data/constants/custom_obj_0", b""),
+        ("a/data/aotinductor/model.so", b""),
+        ("a/data/weights/config.json", '{"x": [{"use_pickle":  true}]}'),
+        ("a/models/model.json", '{"size": {"expr_str": "exit()"}}'),
+        ("a/data/sample_inputs/model.pt", pickled.getvalue()),
+    ):
+        with pytest.raises(ValueError, match="may run as a program"):
+            check_pt2(archive(name, content), torch)
+    check_pt2(archive("a/data/weights/config.json", '{"use_pickle": false}'), torch)
