@@ -24,6 +24,7 @@ _SUBMODULES = (
     "primitives",
     "serving",
     "training",
+    "tuning",
 )
 
 __all__ = ["Graph", "__version__", *_SUBMODULES]

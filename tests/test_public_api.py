@@ -13,7 +13,7 @@ import keras_bandgnn
 
 PUBLIC = {
     "keras_bandgnn": "Graph batch data distribution layers models ops plotting "
-    "preprocessing primitives serving training",
+    "preprocessing primitives serving training tuning",
     "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore ProgramGraph RELATIONS "
     "SLOT_LABEL StoreWriter encode_characters encode_program from_ase from_jraph "
     "from_networkx from_pandas from_pyg from_scipy from_smiles gather_rows graphs_of "
@@ -46,8 +46,10 @@ PUBLIC = {
     "is_prepared is_scheduled prepare propagate scheduled_steps",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
     "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
-    "RecompileGuard SaveProgress SelectionCrossentropy WarmupDecay "
+    "RecompileGuard SaveProgress SelectionCrossentropy TimeToAccuracy WarmupDecay "
     "enable_compilation_cache enable_lora make_optimizer",
+    "keras_bandgnn.tuning": "GGNNHyperModel GraphHyperModel GraphRegressorHyperModel "
+    "GraphTransformerHyperModel make_tuner trial_table",
 }
 
 

@@ -14,6 +14,7 @@ _COMMANDS = {
     "demo": "train on the standard library of this Python and show what it finds",
     "compile": "turn source code or program graphs into stores of compiled graphs",
     "train": "train a model: the right variable, or numbers of molecules",
+    "tune": "search for the best model, and the best way to run it",
     "evaluate": "score a model beside trivial guesses",
     "predict": "list the most suspicious variable usages",
     "inspect": "show sizes and bandwidths before and after reordering",

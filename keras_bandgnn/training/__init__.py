@@ -16,6 +16,7 @@ from keras_bandgnn.training.save_progress import SaveProgress as SaveProgress
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
 )
+from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy as TimeToAccuracy
 from keras_bandgnn.training.warmup_decay import WarmupDecay as WarmupDecay
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RecompileGuard",
     "SaveProgress",
     "SelectionCrossentropy",
+    "TimeToAccuracy",
     "WarmupDecay",
     "enable_compilation_cache",
     "enable_lora",

@@ -1,0 +1,264 @@
+"""Searches for the best model, and for the best way to run it.
+
+DATA is a folder with the stores train and valid (`bandgnn compile`), the name of a
+data set with --path, or `demo`: the standard library of this Python, or --source. The
+table of trials grows as they finish. The same command goes on with a search that was
+interrupted or killed; failed trials are listed with their reason.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from keras_bandgnn.cli import (
+    interrupts,
+    report,
+    train_regression,
+    tune_data,
+    tune_report,
+)
+from keras_bandgnn.cli import options as shared
+
+MODELS = ("ggnn", "schnet", "mpeu", "painn", "graphormer", "gt")
+# Options that may change between a search and its continuation.
+_FREE = ("backend", "command", "debug", "export", "overwrite", "run", "trials")
+_FREE += ("workers", "processes")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("data", help="folder of stores, name of a data set, or demo")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the search")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="throw away the search in --out"
+    )
+    parser.add_argument(
+        "--export",
+        choices=("best",),
+        help="save the best task, from its checkpoint, as a preset in OUT/best",
+    )
+    group = parser.add_argument_group("search")
+    group.add_argument("--model", choices=MODELS, default="ggnn")
+    group.add_argument(
+        "--tuner", choices=("random", "hyperband", "bayesian"), default="random"
+    )
+    group.add_argument("--trials", type=shared.positive, default=12)
+    group.add_argument(
+        "--objective",
+        choices=("accuracy", "time-to-accuracy", "accuracy-in-time"),
+        default="accuracy",
+        help="best in --epochs; seconds until --target; value after --seconds",
+    )
+    group.add_argument("--target", type=float, help="accuracy (or RMSE) to reach")
+    group.add_argument(
+        "--seconds", type=shared.above_zero, help="seconds of training per trial"
+    )
+    group.add_argument(
+        "--epochs", type=shared.positive, help="per trial; 10, or by time"
+    )
+    group.add_argument(
+        "--system",
+        action="store_true",
+        help="search batcher, batch size, plan, block size and ordering, too",
+    )
+    group.add_argument(
+        "--workers",
+        type=shared.positive,
+        default=1,
+        metavar="N",
+        help="processes that train at the same time",
+    )
+    group.add_argument("--seed", type=int, default=0, help="seed of draws and weights")
+    group = parser.add_argument_group("space")
+    group.add_argument(
+        "--space",
+        choices=("adam", "paper", "paper-large-batch"),
+        default="adam",
+        help="ggnn: a small space, or the ranges of Balog et al. 2019, Appendix E",
+    )
+    group.add_argument(
+        "--hidden", type=shared.positive, nargs="+", default=[64], help="state widths"
+    )
+    group.add_argument(
+        "--layers",
+        type=shared.positive,
+        nargs="+",
+        help="steps or layers, if not fixed",
+    )
+    group.add_argument(
+        "--batch-size", type=shared.positive, nargs="+", help="graphs per batch"
+    )
+    group.add_argument(
+        "--graph",
+        nargs="+",
+        default=["full"],
+        help="edges of molecules: full, radius:5, knn:24, or several",
+    )
+    tune_data.add_data(parser)
+
+
+def make_hypermodel(options: argparse.Namespace, splits: dict):
+    """The hypermodel that the command line describes."""
+    from keras_bandgnn import tuning
+
+    given = {
+        name: getattr(options, name)
+        for name in ("objective", "target", "seconds", "epochs", "system", "seed")
+    }
+    given |= {"batch_size": options.batch_size, "hidden_dim": options.hidden}
+    sources = (splits["train"], splits.get("valid"))
+    layers = options.layers
+    if options.model == "ggnn":
+        steps = {"num_steps": layers} if layers else {}
+        return tuning.GGNNHyperModel(*sources, space=options.space, **steps, **given)
+    if options.model in ("graphormer", "gt"):
+        depth = {"num_layers": layers} if layers else {}
+        return tuning.GraphTransformerHyperModel(
+            *sources, model=options.model, **depth, **given
+        )
+    steps = {"num_steps": layers} if layers else {}
+    edges = [train_regression.graph_layer(text) for text in options.graph]
+    return tuning.GraphRegressorHyperModel(
+        *sources, model=options.model, edges=edges, **steps, **given
+    )
+
+
+def _tuner(options: argparse.Namespace, hypermodel, overwrite: bool = False):
+    from keras_bandgnn import tuning
+
+    return tuning.make_tuner(
+        hypermodel,
+        Path(options.out) / "search",
+        options.tuner,
+        options.trials,
+        overwrite,
+        options.seed,
+    )
+
+
+def _search(tuner, splits: dict) -> None:
+    import keras
+
+    class Interrupts(keras.callbacks.Callback):
+        """Ends the search between two steps when Ctrl-C came."""
+
+        def on_train_batch_begin(self, batch, logs=None):
+            interrupts.check()
+
+        def on_test_batch_begin(self, batch, logs=None):
+            interrupts.check()
+
+        def on_epoch_end(self, epoch, logs=None):
+            interrupts.check()
+
+    given = {"validation_data": splits.get("valid"), "callbacks": [Interrupts()]}
+    if "valid" not in splits:
+        given |= {"mask": "train_mask", "validation_mask": "valid_mask"}
+    with interrupts.deferred():
+        tuner.search(splits["train"], verbose=0, **given)
+    interrupts.check()
+
+
+def work(folder: str) -> None:
+    """Runs a worker of the search in a folder, as a process."""
+    from keras_bandgnn.tuning.workers import end_with_parent
+
+    end_with_parent()
+    handler = interrupts.listen()
+    options = argparse.Namespace(
+        **json.loads((Path(folder) / "worker.json").read_text())
+    )
+    splits = tune_data.read(options)
+    try:
+        _search(_tuner(options, make_hypermodel(options, splits)), splits)
+    except KeyboardInterrupt:
+        os._exit(130)
+    finally:
+        interrupts.restore(handler)
+
+
+def _checked(options: argparse.Namespace) -> None:
+    """Refuses to go on with a search of other options or another kind of data."""
+    saved = Path(options.out) / "settings.json"
+    kept = {k: v for k, v in vars(options).items() if k not in _FREE and k != "out"}
+    settings = json.dumps(kept, default=str, sort_keys=True)
+    if options.overwrite:
+        shutil.rmtree(Path(options.out) / "search", ignore_errors=True)
+    elif saved.is_file() and saved.read_text() != settings:
+        raise ValueError(
+            f"Expected the search in {options.out} to have the same options. "
+            "Received: others. Pass --overwrite to throw it away, or choose another "
+            "--out."
+        )
+    elif not saved.is_file() and any(Path(options.out).glob("*")):
+        raise ValueError(
+            f"Expected --out {options.out} to be new or to hold a search. Received: "
+            "another folder. Choose another --out."
+        )
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    saved.write_text(settings)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    import keras
+
+    import keras_bandgnn.tuning.extra  # noqa: F401 - says at once what is missing
+
+    _checked(options)
+    splits = tune_data.read(options)
+    hypermodel = make_hypermodel(options, splits)
+    tuner = _tuner(options, hypermodel)
+    sizes = "one with masks"
+    if "valid" in splits:
+        sizes = ", ".join(f"{len(graphs)} {split}" for split, graphs in splits.items())
+    report.say(
+        f"{options.model}, {options.tuner} search of {options.trials} trials for "
+        f"{tuner.oracle.objective.name}; graphs: {sizes}; backend "
+        f"{keras.backend.backend()}; workers: {options.workers}"
+    )
+    begun, done = len(tuner.oracle.trials), len(tuner.oracle.end_order)
+    if begun:
+        report.say(f"resumed: {done} done, {begun - done} run again")
+    tuner.oracle.ended = tune_report.say_trial
+    if options.workers > 1:
+        _run_workers(options, tuner)
+    else:
+        _search(tuner, splits)
+    rows = tune_report.show(tuner)
+    if not rows or rows[0]["status"] != "completed":
+        raise RuntimeError(
+            "Expected at least one trial to be completed. Received: "
+            f"{len(rows)} failed ones, the first: {rows[0]['reason'] if rows else '-'}"
+        )
+    best = rows[0]
+    report.say(f"best: trial {best['trial']}, score {tune_report.shown(best['score'])}")
+    for name, value in best["values"].items():
+        report.say(f"  {name} = {tune_report.shown(value)}")
+    if options.export:
+        _export(options, tuner, hypermodel, splits)
+
+
+def _run_workers(options: argparse.Namespace, tuner) -> None:
+    from keras_bandgnn.tuning.workers import Workers
+
+    folder = Path(options.out)
+    given = {k: v for k, v in vars(options).items() if k != "run"}
+    # Paths become text.
+    (folder / "worker.json").write_text(json.dumps(given, default=str))
+    tuner.save()
+    code = f"from keras_bandgnn.cli.tune import work; work({str(folder)!r})"
+    command = [sys.executable, "-c", code]
+    Workers(tuner.oracle, options.workers, command, folder / "workers").run()
+
+
+def _export(options: argparse.Namespace, tuner, hypermodel, splits: dict) -> None:
+    folder = Path(options.out) / "best"
+    (trial,) = tuner.oracle.get_best_trials(1)
+    task = tuner.load_model(trial)
+    hypermodel.prepare(task, splits["train"])
+    task.save_to_preset(folder)
+    report.say(f"best task saved to {folder}")

@@ -1,0 +1,127 @@
+"""`Facts`: what a hypermodel must know of the graphs that it is searched on."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.graph import Graph
+
+_MASKS = ("train_mask", "valid_mask", "test_mask")
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """Sizes and kinds of features and labels.
+
+    Attributes:
+        inputs: Node features that a `NodeEncoder` can embed, and how.
+        num_edge_types: P.
+        label: What is predicted: `"candidate"`, `"class"` or `"number"`.
+        level: `"graph"` or `"node"`.
+        num_outputs: Classes, or numbers per graph.
+        slots: Whether every graph has a slot.
+        elements: The atomic numbers that occur.
+        max_nodes: Nodes of the largest graph.
+        steps: The T that stored graphs were cut to, or None.
+        layers: Configurations of the layers that were applied to the graphs.
+    """
+
+    inputs: dict[str, Any]
+    num_edge_types: int
+    label: str
+    level: str
+    num_outputs: int
+    slots: bool
+    elements: tuple[int, ...]
+    max_nodes: int
+    steps: int | None
+    layers: tuple[dict, ...]
+
+    @classmethod
+    def of(cls, *sources) -> "Facts":
+        """Reads them off graphs, those to validate on among them.
+
+        Args:
+            *sources: Graphs in any form that `fit` of a task takes.
+
+        Raises:
+            ValueError: For no graphs, or graphs without labels.
+        """
+        layers = tuple(getattr(sources[0], "metadata", {}).get("layers") or ())
+        sources = [[s] if isinstance(s, Graph) else s for s in sources]
+        parts = [part for source in sources for part in parts_of(source)]
+        if not parts or any(part.label is None for part in parts):
+            raise ValueError(
+                "Expected graphs with labels to search on. Received: "
+                f"{'graphs without labels' if parts else 'no graphs'}."
+            )
+        first = parts[0]
+        label, outputs = _label(parts)
+        numbers = [p.node["atomic_number"] for p in parts if "atomic_number" in p.node]
+        cut = [e for e in layers if e["class_name"] == "ReachabilityFilter"]
+        return cls(
+            inputs=_stored_inputs(layers) or _inputs(parts),
+            num_edge_types=_stored_types(layers)
+            or max(int(p.edge_type.max(initial=0)) + 1 for p in parts),
+            label=label,
+            level=first.label_level,
+            num_outputs=outputs,
+            slots=first.candidates is not None
+            and all(int(part.slot.min()) >= 0 for part in parts),
+            elements=tuple(np.unique(np.concatenate(numbers)).tolist())
+            if numbers
+            else (),
+            max_nodes=max(int(part.num_nodes.max()) for part in parts),
+            steps=cut[0]["config"]["steps"] if cut else None,
+            layers=layers,
+        )
+
+
+def _encoding(layers) -> dict | None:
+    """How programs were encoded, if the graphs are programs."""
+    if not layers or layers[0]["class_name"] != "ProgramEncoder":
+        return None
+    return layers[0]["config"]
+
+
+def _stored_types(layers) -> int | None:
+    encoding = _encoding(layers)
+    return encoding and (22 if encoding["subtoken_nodes"] else 20)
+
+
+def _stored_inputs(layers) -> dict | None:
+    """Features of encoded programs, whose ids may be any below a fixed number."""
+    encoding = _encoding(layers)
+    if encoding is None:
+        return None
+    inputs = {"type": {"ids": encoding["num_type_buckets"]}}
+    if encoding["labels"] == "subtoken":
+        inputs["subtoken"] = {"ids": encoding["num_subtoken_buckets"]}
+    elif encoding["labels"] == "character":
+        inputs["character"] = {"characters": 19}
+    return inputs
+
+
+def _inputs(parts) -> dict:
+    inputs = {}
+    for name, values in parts[0].node.items():
+        if name in _MASKS or name in ("position", "cluster"):
+            continue
+        if values.dtype.kind == "i" and values.ndim <= 2:
+            largest = max(int(part.node[name].max(initial=0)) for part in parts)
+            inputs[name] = {"ids": largest + 1}
+        elif values.dtype.kind == "f" and values.ndim == 2:
+            inputs[name] = {"features": values.shape[1]}
+    return inputs
+
+
+def _label(parts) -> tuple[str, int]:
+    """What is predicted, and of how many classes or numbers."""
+    first = parts[0]
+    if first.candidates is not None:
+        return "candidate", 1
+    if first.label.dtype.kind in "iu":
+        return "class", max(2, max(int(p.label.max()) for p in parts) + 1)
+    return "number", int(np.prod(first.label.shape[1:], dtype=int))

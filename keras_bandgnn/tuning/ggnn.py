@@ -1,0 +1,124 @@
+"""`GGNNHyperModel`: the search of Balog et al. 2019, and plans."""
+
+from collections.abc import Sequence
+
+from keras_bandgnn import models
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
+from keras_bandgnn.tuning import spaces
+from keras_bandgnn.tuning.hypermodel import GraphHyperModel, without_order
+
+
+class GGNNHyperModel(GraphHyperModel):
+    """GGNNs, with the search space of the low-bandwidth paper.
+
+    `space="paper"` has the ranges of Appendix E for one GPU, `"paper-large-batch"`
+    those for large batches, both for SGD with momentum, and `"adam"` is a small space
+    for searches of minutes. With `system=True` the batcher, the batch size, the plan,
+    its block size, tile size and tile budget, and the ordering of the nodes are drawn,
+    too. A plan that drops edges trains without them and is validated with all.
+
+    Weight decay is an L2 term in the loss, over kernels and embeddings, and clipping is
+    by the global norm, see docs/training.md.
+
+    Args:
+        graphs: See `GraphHyperModel`. Stored graphs keep the T that they were cut to.
+        validation_data: See `GraphHyperModel`.
+        space: `"paper"`, `"paper-large-batch"` or `"adam"`.
+        hidden_dim: H, or several to choose from.
+        num_steps: T, or several to choose from.
+        readout: `"slot"`, `"candidate"` (the paper's) or `"auto"`: slot if graphs
+            have one.
+        **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
+            and `seed`, see `GraphHyperModel`.
+
+    Reference:
+        Balog et al. 2019, Appendix E: 40 draws.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]}, candidates=[1, 2],
+    ...              label=1)
+    ... ] * 8
+    >>> hypermodel = GGNNHyperModel(graphs, space="paper", hidden_dim=8, num_steps=2)
+    >>> import keras_tuner
+    >>> task = hypermodel.build(keras_tuner.HyperParameters())
+    >>> task.backbone.num_steps
+    2
+    """
+
+    def __init__(
+        self,
+        graphs,
+        validation_data=None,
+        space: str = "paper",
+        hidden_dim: int | Sequence[int] = 128,
+        num_steps: int | Sequence[int] = 8,
+        readout: str = "auto",
+        **options,
+    ):
+        super().__init__(graphs, validation_data, **options)
+        self.space_name = one_of("space", space, tuple(spaces.SPACES))
+        self.hidden_dim = hidden_dim
+        self.num_steps = self.facts.steps or num_steps
+        self.readout = one_of("readout", readout, ("auto", "slot", "candidate"))
+
+    def space(self, hp) -> dict:
+        """Declares what is searched; the values by name, None for inactive ones."""
+        values = spaces.draw_sgd(hp, self.space_name)
+        values |= {
+            "hidden_dim": spaces.choice(hp, "hidden_dim", self.hidden_dim),
+            "num_steps": spaces.choice(hp, "num_steps", self.num_steps),
+            **spaces.draw_batcher(hp, self.batch_size, self.system),
+        }
+        if self.system:
+            values |= spaces.draw_plan(hp, self.facts.label == "candidate")
+        return values
+
+    def backbone(self, values: dict):
+        """The backbone of these values."""
+        return models.GGNNBackbone(
+            self.facts.inputs,
+            int(values["hidden_dim"]),
+            int(values["num_steps"]),
+            self.facts.num_edge_types,
+            dropout=round(1.0 - values["dropout_keep_prob"], 6),
+            name="ggnn_backbone",
+        )
+
+    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+        """The layers, the batcher and the plan of these values."""
+        layers = list(self.facts.layers)
+        stored = bool(layers)
+        ordering = values.get("ordering")
+        if ordering is not None:
+            layers = without_order(layers)
+        made = GraphPreprocessor.from_config(
+            {
+                "layers": layers,
+                "batcher": {"class_name": "DynamicBatcher", "config": {}},
+                "plan": "auto",
+            }
+        ).graph_layers
+        if not stored and self.facts.label == "candidate":
+            made.append(ReachabilityFilter(backbone.num_steps))
+        if ordering is not None:
+            size = values["block_size"] or values["tile_size"]
+            made.append(RCMKCompile(int(size), ordering))
+        plan = spaces.make_plan(values, backbone.receptive_field(training=True))
+        return GraphPreprocessor(made, spaces.make_batcher(values), plan)
+
+    def head(self, values: dict) -> dict:
+        """Arguments of the task beyond backbone and preprocessor."""
+        if self.facts.label != "candidate":
+            return {}
+        given = {"label_smoothing": values["label_smoothing"]}
+        return given if self.readout == "auto" else {"readout": self.readout, **given}
+
+    def compile(self, task, values: dict) -> None:
+        """Compiles the task."""
+        task.compile(spaces.make_sgd(values))
+        spaces.add_l2(task, values["weight_decay"])

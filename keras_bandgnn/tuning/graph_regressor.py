@@ -1,0 +1,130 @@
+"""`GraphRegressorHyperModel`: SchNet, MPEU and PaiNN."""
+
+from collections.abc import Sequence
+
+import keras
+
+from keras_bandgnn import layers, models
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.tuning import spaces
+from keras_bandgnn.tuning.hypermodel import GraphHyperModel
+
+_BACKBONES = {
+    "schnet": models.SchNetBackbone,
+    "mpeu": models.MPEUBackbone,
+    "painn": models.PaiNNBackbone,
+}
+
+
+class GraphRegressorHyperModel(GraphHyperModel):
+    """Geometric models that predict numbers per graph.
+
+    Drawn are the learning rate of Adam (1e-4 to 1e-2), C, T and, if there are several,
+    which atoms are linked; with `system=True` also the batcher and the batch size.
+    These models read no plan.
+
+    Args:
+        graphs: See `GraphHyperModel`; molecules or crystals.
+        validation_data: See `GraphHyperModel`.
+        model: `"schnet"`, `"mpeu"` or `"painn"`.
+        edges: Layers that make the edges, such as `[FullyConnectedGraph(),
+            RadiusGraph(5.0)]`, one of which is taken; none if the graphs have edges
+            with lengths.
+        reduce: `"mean"` or `"sum"` of the atoms' outputs.
+        hidden_dim: C, or several to choose from.
+        num_steps: T, or several to choose from.
+        **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
+            and `seed`, see `GraphHyperModel`.
+
+    Reference:
+        Speckhard et al. 2025.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> node = {"atomic_number": [8, 1], "position": [[0.0, 0, 0], [0.97, 0, 0]]}
+    >>> graphs = [kb.Graph(2, [], [], node=node, label=float(n)) for n in range(4)]
+    >>> edges = [kb.preprocessing.FullyConnectedGraph()]
+    >>> hypermodel = GraphRegressorHyperModel(graphs, edges=edges, hidden_dim=8)
+    >>> import keras_tuner
+    >>> hypermodel.build(keras_tuner.HyperParameters()).backbone.hidden_dim
+    8
+    """
+
+    def __init__(
+        self,
+        graphs,
+        validation_data=None,
+        model: str = "schnet",
+        edges: Sequence[GraphLayer] = (),
+        reduce: str = "mean",
+        hidden_dim: int | Sequence[int] = (32, 64, 128),
+        num_steps: int | Sequence[int] = (2, 3, 4),
+        **options,
+    ):
+        super().__init__(graphs, validation_data, **options)
+        if self.facts.label != "number" or not self.facts.elements:
+            raise ValueError(
+                "Expected graphs with the node feature 'atomic_number' and numbers as "
+                f"labels. Received: labels that are a {self.facts.label}, "
+                f"{len(self.facts.elements)} elements."
+            )
+        self.model = one_of("model", model, tuple(_BACKBONES))
+        self.edges = {_name(layer): layer for layer in edges}
+        self.reduce = one_of("reduce", reduce, ("mean", "sum"))
+        self.hidden_dim = hidden_dim
+        self.num_steps = num_steps
+
+    def space(self, hp) -> dict:
+        """Declares what is searched; the values by name, None for inactive ones."""
+        values = {
+            "learning_rate": hp.Float(
+                "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
+            ),
+            "hidden_dim": spaces.choice(hp, "hidden_dim", self.hidden_dim),
+            "num_steps": spaces.choice(hp, "num_steps", self.num_steps),
+            **spaces.draw_batcher(hp, self.batch_size, self.system),
+        }
+        if self.edges:
+            values["edges"] = spaces.choice(hp, "edges", list(self.edges))
+        return values
+
+    def backbone(self, values: dict):
+        """The backbone of these values."""
+        given = {}
+        if self.model != "painn":
+            given["reduce"] = self.reduce
+        return _BACKBONES[self.model](
+            self.facts.elements,
+            int(values["hidden_dim"]),
+            int(values["num_steps"]),
+            **given,
+        )
+
+    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+        """The layers and the batcher of these values."""
+        made = [self.edges[values["edges"]]] if self.edges else []
+        return GraphPreprocessor(made, spaces.make_batcher(values))
+
+    def head(self, values: dict) -> dict:
+        """Arguments of the task beyond backbone and preprocessor."""
+        if self.model == "painn":
+            return {"reduce": self.reduce, "hidden": int(values["hidden_dim"])}
+        return {
+            "reduce": self.reduce,
+            "activation": layers.shifted_softplus,
+            "use_bias": False,
+        }
+
+    def compile(self, task, values: dict) -> None:
+        """Compiles the task."""
+        task.compile(keras.optimizers.Adam(values["learning_rate"]))
+
+
+def _name(layer: GraphLayer) -> str:
+    """Class and arguments of a layer, as a value that can be drawn."""
+    config = layer.get_config()
+    kept = [k for k in config if k not in ("name", "trainable", "dtype")]
+    given = ", ".join(f"{k}={config[k]}" for k in kept if config[k] is not None)
+    return f"{type(layer).__name__}({given})"

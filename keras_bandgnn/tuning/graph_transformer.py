@@ -1,0 +1,136 @@
+"""`GraphTransformerHyperModel`: Graphormer and GT."""
+
+import importlib.util
+from collections.abc import Sequence
+
+import keras
+
+from keras_bandgnn import models
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
+from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile
+from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+from keras_bandgnn.tuning import spaces
+from keras_bandgnn.tuning.hypermodel import GraphHyperModel
+
+_BACKBONES = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
+
+
+class GraphTransformerHyperModel(GraphHyperModel):
+    """Graph transformers: numbers or classes of graphs, classes of nodes.
+
+    Drawn are the learning rate of AdamW (1e-4 to 1e-2), dropout, H, L, the attention
+    pattern and, where a pattern has them, the distance up to which pairs have a bias of
+    their own (Graphormer) and how often a layer is full. With `system=True` also the
+    batcher and the batch size; for classes of nodes instead whether dense tiles carry
+    the sparse pattern, their size, and their budget: how many entries tiles have, in
+    multiples of the number of edges (the extra `metis`).
+
+    Args:
+        graphs: See `GraphHyperModel`.
+        validation_data: See `GraphHyperModel`. With one graph pass `mask` and
+            `validation_mask` to `search` instead.
+        model: `"graphormer"` or `"gt"`.
+        attention: The patterns to choose from, see `GraphTransformerBackbone`.
+        hidden_dim: H, or several to choose from.
+        num_layers: L, or several to choose from.
+        num_heads: K, or several to choose from.
+        **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
+            and `seed`, see `GraphHyperModel`.
+
+    Reference:
+        Zhang et al. 2024 (TorchGT).
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(3, [0], [1], node={"kind": [0, 1, 2]}, label=i % 2)
+    ...     for i in range(4)
+    ... ]
+    >>> hypermodel = GraphTransformerHyperModel(graphs, model="gt", hidden_dim=8)
+    >>> import keras_tuner
+    >>> type(hypermodel.build(keras_tuner.HyperParameters())).__name__
+    'GraphClassifier'
+    """
+
+    def __init__(
+        self,
+        graphs,
+        validation_data=None,
+        model: str = "graphormer",
+        attention: Sequence[str] = ("sparse", "augment", "periodic", "full"),
+        hidden_dim: int | Sequence[int] = (32, 64, 128),
+        num_layers: int | Sequence[int] = (2, 3, 4),
+        num_heads: int | Sequence[int] = 8,
+        **options,
+    ):
+        super().__init__(graphs, validation_data, **options)
+        self.model = one_of("model", model, tuple(_BACKBONES))
+        self.attention = tuple(attention)
+        self.hidden_dim = hidden_dim
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+
+    def space(self, hp) -> dict:
+        """Declares what is searched; the values by name, None for inactive ones."""
+        values = {
+            "learning_rate": hp.Float(
+                "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
+            ),
+            "dropout": hp.Choice("dropout", [0.0, 0.1, 0.3]),
+            "attention": spaces.choice(hp, "attention", self.attention),
+        }
+        for name in ("hidden_dim", "num_layers", "num_heads"):
+            values[name] = spaces.choice(hp, name, getattr(self, name))
+        several = len(self.attention) > 1
+        long = [name for name in self.attention if name in ("periodic", "full")]
+        if self.model == "graphormer" and several and long:
+            with hp.conditional_scope("attention", long):
+                values["max_distance"] = hp.Choice("max_distance", [1, 3, 5])
+        if several and "periodic" in long:
+            with hp.conditional_scope("attention", ["periodic"]):
+                values["full_every"] = hp.Choice("full_every", [2, 4])
+        if self.facts.level == "graph":
+            return values | spaces.draw_batcher(hp, self.batch_size, self.system)
+        metis = importlib.util.find_spec("pymetis") is not None
+        if self.system and metis and several and "sparse" in self.attention:
+            with hp.conditional_scope("attention", ["sparse"]):
+                values["tiles"] = hp.Boolean("tiles")
+                with hp.conditional_scope("tiles", [True]):
+                    values["tile_size"] = hp.Choice("tile_size", [8, 16])
+                    values["tile_budget"] = hp.Choice("tile_budget", [0.5, 1.0, 2.0])
+        return values
+
+    def backbone(self, values: dict):
+        """The backbone of these values."""
+        given = {k: values.get(k) for k in ("max_distance", "full_every")}
+        types = self.facts.num_edge_types
+        return _BACKBONES[self.model](
+            self.facts.inputs,
+            int(values["hidden_dim"]),
+            int(values["num_layers"]),
+            int(values["num_heads"]),
+            attention=values["attention"],
+            dropout=values["dropout"],
+            # "No edge" has a type, too.
+            num_edge_types=types + 1 if types > 1 else 1,
+            max_length=self.facts.max_nodes,
+            **{k: int(v) for k, v in given.items() if v is not None},
+        )
+
+    def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
+        """The layers, the batcher and the plan of these values."""
+        made, plan = backbone.graph_layers(), backbone.auto_plan()
+        if values.get("tiles"):
+            size = int(values["tile_size"])
+            made.insert(0, ClusterCompile(block_size=size))
+            plan = AttentionPlan(size, share=values["tile_budget"])
+        if self.facts.level == "node":
+            return GraphPreprocessor(made, StaticBatcher(2, "64"), plan)
+        return GraphPreprocessor(made, spaces.make_batcher(values), plan)
+
+    def compile(self, task, values: dict) -> None:
+        """Compiles the task."""
+        rate = values["learning_rate"]
+        task.compile(keras.optimizers.AdamW(rate, 1e-5, global_clipnorm=1.0))

@@ -1,0 +1,107 @@
+"""Oracles of keras-tuner whose state survives a kill at any moment."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from keras_bandgnn.data.files import atomic_write
+from keras_bandgnn.tuning.extra import keras_tuner
+
+DONE = ("COMPLETED", "FAILED")
+FAILURE = "failure.txt"
+
+
+def write_json(path, value) -> None:
+    """Writes a file that is whole at any moment."""
+    with atomic_write(Path(path)) as file:
+        file.write(json.dumps(value).encode())
+
+
+def plain_values(values: dict) -> dict:
+    """Numbers as short decimals, which they are again after single precision.
+
+    The service between chief and workers carries floats in single precision.
+    """
+    return {
+        name: float(str(np.float32(value))) if isinstance(value, float) else value
+        for name, value in values.items()
+    }
+
+
+class SafeOracle(keras_tuner.Oracle):
+    """What keras-tuner's oracles lack to be killed and resumed.
+
+    - Files are replaced as a whole.
+    - A trial that was under way runs again, with the same values, wherever the kill
+      came: also between the files of the trial and of the oracle. keras-tuner would
+      lose it, or average its metrics with those from before.
+    - The reason of a failure that a worker met is kept, and so are exact values.
+    - Failures, however many follow each other, do not end the search.
+
+    `ended(trial)` is called with every trial that is done.
+    """
+
+    ended: Callable | None = None
+
+    def populate_space(self, trial_id):
+        """Draws values."""
+        drawn = super().populate_space(trial_id)
+        if drawn.get("values"):
+            drawn["values"] = plain_values(drawn["values"])
+        return drawn
+
+    def create_trial(self, tuner_id):
+        """Hands a trial out, to be run from its beginning."""
+        trial = super().create_trial(tuner_id)
+        trial.metrics = type(trial.metrics)()
+        trial.score, trial.message = None, None
+        return trial
+
+    def end_trial(self, trial):
+        """Ends a trial; says so to `ended`."""
+        own = self.trials[trial.trial_id]
+        trial.hyperparameters = own.hyperparameters
+        if trial.message is None and trial.status not in ("COMPLETED", "RUNNING"):
+            path = Path(self._get_trial_dir(trial.trial_id)) / FAILURE
+            trial.message = path.read_text() if path.is_file() else None
+        super().end_trial(trial)
+        if self.ended is not None and own.status in DONE:
+            self.ended(own)
+
+    def save(self) -> None:
+        """Saves the state, but for the trials, which have files of their own."""
+        write_json(self._get_oracle_fname(), self.get_state())
+
+    def _save_trial(self, trial) -> None:
+        folder = Path(self._get_trial_dir(trial.trial_id))
+        write_json(folder / "trial.json", trial.get_state())
+
+    def reload(self) -> None:
+        """Goes on with a search; trials that are not done will run again."""
+        super().reload()
+        order = {name: place for place, name in enumerate(self.end_order)}
+        done = [t.trial_id for t in self.trials.values() if t.status in DONE]
+        self.end_order = sorted(done, key=lambda name: order.get(name, len(order)))
+        again = sorted(self.trials.keys() - set(done))
+        for name in again:
+            self._run_times.pop(name, None)
+        for trial in self.trials.values():
+            self._record_values(trial)
+            if trial.trial_id not in self.start_order:
+                self.start_order.append(trial.trial_id)
+        # Taken from the end.
+        self._retry_queue = again[::-1]
+
+
+class RandomOracle(SafeOracle, keras_tuner.oracles.RandomSearchOracle):
+    """Random search."""
+
+
+class HyperbandOracle(SafeOracle, keras_tuner.oracles.HyperbandOracle):
+    """Hyperband."""
+
+
+class BayesianOracle(SafeOracle, keras_tuner.oracles.BayesianOptimizationOracle):
+    """Bayesian optimisation."""

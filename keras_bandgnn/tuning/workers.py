@@ -1,0 +1,155 @@
+"""Several workers of one search: processes of this machine, and their chief.
+
+The chief is this process. It owns the oracle and answers over keras-tuner's service,
+on the loopback interface alone.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import keras
+
+import keras_bandgnn
+
+_HOST = "127.0.0.1"
+_GRACE = 10.0
+
+
+def cores_of(number: int, count: int) -> list[int] | None:
+    """The cores that worker `number` of `count` gets; None where all share all."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[number::count] if len(cores) >= count else None
+
+
+def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
+    """Environment of a worker: who it is, where the chief is, and its backend."""
+    cores = cores_of(number, count)
+    root = str(Path(keras_bandgnn.__file__).resolve().parents[1])
+    paths = [root, os.environ.get("PYTHONPATH", "")]
+    return {
+        "OMP_NUM_THREADS": str(len(cores) if cores else 1),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "KERAS_BACKEND": keras.backend.backend(),
+        "KERASTUNER_TUNER_ID": f"tuner{number}",
+        "KERASTUNER_ORACLE_IP": _HOST,
+        "KERASTUNER_ORACLE_PORT": str(port),
+        # A proxy for the web has no business here.
+        "no_grpc_proxy": _HOST,
+    }
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, even if killed."""
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class Workers:
+    """Runs a search with several processes.
+
+    A worker that dies is started again, and gets its trial again. When this process
+    is interrupted, its workers are, too; if it is killed, they end by themselves (see
+    `end_with_parent`).
+
+    Args:
+        oracle: The oracle of the search.
+        count: Number of workers.
+        command: Command line of a worker, which runs `search` of a tuner on the same
+            folder and calls `end_with_parent` first.
+        logs: Folder for what the workers print.
+
+    Raises:
+        RuntimeError: From `run`, if a worker ends with an error, not by a signal.
+    """
+
+    def __init__(self, oracle, count: int, command: Sequence[str], logs: Path):
+        self.oracle = oracle
+        self.count = count
+        self.command = list(command)
+        self.logs = Path(logs)
+        self.processes: list[subprocess.Popen] = []
+
+    def run(self) -> None:
+        """Runs the search to its end."""
+        # At use: it brings gRPC.
+        import grpc
+        from keras_tuner.src import protos
+        from keras_tuner.src.distribute.oracle_chief import OracleServicer
+
+        server = grpc.server(ThreadPoolExecutor(max_workers=1))
+        service = protos.get_service_grpc()
+        service.add_OracleServicer_to_server(OracleServicer(self.oracle), server)
+        port = server.add_insecure_port(f"{_HOST}:0")
+        server.start()
+        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self.processes = [self._start(k, port) for k in range(self.count)]
+            # All are looked after, also while the first goes on.
+            while any([self._goes_on(k, port) for k in range(self.count)]):
+                time.sleep(0.2)
+        finally:
+            self.end()
+            server.stop(None)
+
+    def _log(self, number: int) -> Path:
+        return self.logs / f"worker{number}.log"
+
+    def _start(self, number: int, port: int) -> subprocess.Popen:
+        with open(self._log(number), "ab") as log:
+            process = subprocess.Popen(
+                self.command,
+                env=worker_environment(number, self.count, port),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                # Ctrl-C in the terminal is for the chief.
+                start_new_session=True,
+            )
+        cores = cores_of(number, self.count)
+        if cores:
+            os.sched_setaffinity(process.pid, cores)
+        return process
+
+    def _goes_on(self, number: int, port: int) -> bool:
+        code = self.processes[number].poll()
+        if code is None:
+            return True
+        if code > 0:
+            last = self._log(number).read_text(errors="replace").strip().splitlines()
+            raise RuntimeError(
+                f"Expected worker {number} to end well. Received: exit code {code}: "
+                f"{last[-1] if last else 'nothing was printed'}. See "
+                f"{self._log(number)}."
+            )
+        if code < 0:
+            # Killed, for instance because memory ran out.
+            self.processes[number] = self._start(number, port)
+        return code < 0
+
+    def end(self) -> None:
+        """Ends the workers that still run: asks, then kills."""
+        running = [p for p in self.processes if p.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        until = time.monotonic() + _GRACE
+        for process in running:
+            try:
+                process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

@@ -1,0 +1,302 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+
+keras_tuner = pytest.importorskip("keras_tuner")
+from keras_bandgnn.tuning import oracles  # noqa: E402
+from keras_bandgnn.tuning.workers import Workers, cores_of  # noqa: E402
+
+# A hypermodel that trains nothing: its score follows from the values.
+STUB = """
+import json, os, sys, time
+import keras
+import keras_bandgnn as kb
+from keras_bandgnn.tuning import make_tuner, trial_table
+from keras_bandgnn.tuning.failures import FailedTrialError, failed_trials
+from keras_bandgnn.tuning.hypermodel import GraphHyperModel
+
+GRAPHS = [kb.Graph(1, [], [], node={"k": [0]}, label=i % 2) for i in range(2)]
+
+class Stub(GraphHyperModel):
+    log = pause = None
+    def space(self, hp):
+        return {"x": hp.Choice("x", [0.1, 0.3, 0.7]), "y": hp.Float("y", 0.0, 1.0)}
+    def build(self, hp):
+        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        return model
+    def fit(self, hp, model, graphs, **options):
+        values = self.space(hp)
+        if self.log:
+            with open(self.log, "a") as file:
+                print(json.dumps([os.getpid(), values]), file=file)
+        if self.pause and os.path.exists(self.pause):
+            time.sleep(60)
+        with failed_trials():
+            if values["y"] > 0.8:
+                raise ValueError("y is too large")
+        return {"val_accuracy": values["x"] * values["y"], "seconds": 1.0}
+
+def make(folder, trials=6, tuner="random", **options):
+    hypermodel = Stub(GRAPHS, epochs=options.pop("epochs", None))
+    return make_tuner(hypermodel, folder, tuner, trials, **options)
+"""
+MAIN = (
+    STUB
+    + """
+if os.environ.get("KERASTUNER_TUNER_ID"):
+    from keras_bandgnn.tuning.workers import end_with_parent
+    end_with_parent()
+folder = sys.argv[1]
+tuner = make(folder + "/search")
+tuner.hypermodel.log, tuner.hypermodel.pause = folder + "/log", folder + "/pause"
+tuner.search(GRAPHS, verbose=0)
+print(json.dumps(trial_table(tuner)) if not tuner._is_worker() else "")
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def stub():
+    namespace = {"__name__": "stub"}
+    exec(STUB, namespace)
+    return namespace
+
+
+def finished(rows):
+    return {row["trial"]: (row["status"], row["score"], row["values"]) for row in rows}
+
+
+def run_to_end(stub, folder, **options):
+    tuner = stub["make"](folder, **options)
+    tuner.search(stub["GRAPHS"], verbose=0)
+    return kb.tuning.trial_table(tuner)
+
+
+def test_finds_the_best_and_keeps_failures(stub, tmp_path):
+    tuner = stub["make"](tmp_path / "s", trials=12, seed=3)
+    seen = []
+    tuner.oracle.ended = lambda trial: seen.append(trial.trial_id)
+    tuner.search(stub["GRAPHS"], verbose=0)
+    rows = kb.tuning.trial_table(tuner)
+    assert len(rows) == 12 and sorted(seen) == sorted(row["trial"] for row in rows)
+    done = [row for row in rows if row["status"] == "completed"]
+    failed = [row for row in rows if row["status"] == "failed"]
+    assert [row["score"] for row in done] == sorted(
+        (row["values"]["x"] * row["values"]["y"] for row in done), reverse=True
+    )
+    assert {row["reason"] for row in failed} == {"does not fit: y is too large"}
+    assert all(row["values"]["y"] > 0.8 for row in failed)
+    # What is there is not run again, and more trials may be asked for.
+    tuner = stub["make"](tmp_path / "s", trials=13, seed=3)
+    assert tuner.remaining_trials == 1
+    tuner.search(stub["GRAPHS"], verbose=0)
+    again = finished(kb.tuning.trial_table(tuner))
+    assert len(again) == 13 and finished(rows).items() <= again.items()
+    assert stub["make"](tmp_path / "s", overwrite=True).remaining_trials == 6
+
+
+def test_all_trials_may_fail(stub, tmp_path):
+    tuner = stub["make"](tmp_path / "s", trials=5)
+    tuner.hypermodel.space = lambda hp: {
+        "x": 0.1,
+        "y": 0.9 + 0 * hp.Float("z", 0.0, 1.0),
+    }
+    tuner.search(stub["GRAPHS"], verbose=0)
+    assert [row["status"] for row in kb.tuning.trial_table(tuner)] == ["failed"] * 5
+
+
+def test_hyperband_and_its_objective(stub, tmp_path):
+    rows = run_to_end(stub, tmp_path / "h", tuner="hyperband", epochs=3)
+    assert len(rows) >= 5
+    timed = stub["Stub"](stub["GRAPHS"], objective="accuracy-in-time", seconds=1.0)
+    with pytest.raises(ValueError, match="hyperband"):
+        kb.tuning.make_tuner(timed, tmp_path / "t", "hyperband")
+    with pytest.raises(ValueError, match="`tuner`"):
+        kb.tuning.make_tuner(timed, tmp_path / "t", "grid")
+
+
+def torn(folder, trial, oracle):
+    """Writes files of a search as a kill at another moment leaves them."""
+    state = json.loads((folder / "oracle.json").read_text())
+    state.update(oracle)
+    (folder / "oracle.json").write_text(json.dumps(state))
+    path = folder / f"trial_{trial}" / "trial.json"
+    state = json.loads(path.read_text())
+    state["status"] = "RUNNING"
+    path.write_text(json.dumps(state))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_kill_between_two_files_loses_no_trial(stub, tmp_path, known):
+    whole = finished(run_to_end(stub, tmp_path / "a", trials=4))
+    folder = tmp_path / "b"
+    run_to_end(stub, folder, trials=3)
+    # The oracle may know of the trial that was under way, or not yet.
+    ongoing = {"tuner0": "2"} if known else {}
+    torn(folder, "2", {"ongoing_trials": ongoing, "start_order": ["0", "1"]})
+    tuner = stub["make"](folder, trials=4)
+    assert tuner.remaining_trials == 1
+    tuner.search(stub["GRAPHS"], verbose=0)
+    assert finished(kb.tuning.trial_table(tuner)) == whole
+    metrics = tuner.oracle.trials["2"].metrics
+    if "val_accuracy" in metrics.metrics:
+        assert len(metrics.get_history("val_accuracy")[0].value) == 1
+
+
+def test_a_trial_that_kills_its_process_fails_at_last(stub, tmp_path):
+    run_to_end(stub, tmp_path / "s", trials=2)
+    torn(tmp_path / "s", "1", {})
+    (tmp_path / "s" / "trial_1" / "beginnings").write_text("3")
+    rows = run_to_end(stub, tmp_path / "s", trials=2)
+    (row,) = [row for row in rows if row["trial"] == "1"]
+    assert row["status"] == "failed" and "its process ended 3 times" in row["reason"]
+
+
+def test_an_interrupted_beginning_does_not_count(stub, tmp_path):
+    tuner = stub["make"](tmp_path / "s", trials=2)
+
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    tuner.hypermodel.fit = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        tuner.search(stub["GRAPHS"], verbose=0)
+    assert (tmp_path / "s" / "trial_0" / "beginnings").read_text() == "0"
+    assert len(run_to_end(stub, tmp_path / "s", trials=2)) == 2
+
+
+def test_values_survive_single_precision():
+    values = {"a": 0.1, "b": 1e-7, "c": 3, "d": "x", "e": True, "f": 0.0123456789}
+    plain = oracles.plain_values(values)
+    assert {k: plain[k] for k in "abcde"} == {k: values[k] for k in "abcde"}
+    sent = {k: float(np.float32(v)) if k in "abf" else v for k, v in plain.items()}
+    assert oracles.plain_values(sent) == plain
+
+
+# === Processes ===
+
+
+def environment():
+    root = str(Path(kb.__file__).parents[1])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path])}
+
+
+def wait_for(condition, seconds=120):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def lines(path):
+    return (
+        [json.loads(line) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
+
+
+def test_killed_and_resumed(tmp_path):
+    script, log = tmp_path / "main.py", tmp_path / "log"
+    script.write_text(MAIN)
+    (tmp_path / "pause").touch()
+    command = [sys.executable, str(script), str(tmp_path)]
+    first = subprocess.Popen(command, env=environment())
+    wait_for(lambda: lines(log))
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    (tmp_path / "pause").unlink()
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, check=True
+    )
+    rows = json.loads(done.stdout.splitlines()[-1])
+    assert len(rows) == 6
+    drawn = [values for _, values in lines(log)]
+    # The trial that was under way came first again, with its values.
+    assert len(drawn) == 7 and drawn[0] == drawn[1]
+
+
+def test_two_workers_one_killed(stub, tmp_path):
+    script, log = tmp_path / "main.py", tmp_path / "log"
+    script.write_text(MAIN)
+    (tmp_path / "pause").touch()
+    tuner = stub["make"](tmp_path / "search")
+    tuner.save()
+    command = [sys.executable, str(script), str(tmp_path)]
+    workers = Workers(tuner.oracle, 2, command, tmp_path / "workers")
+    hit = []
+    goes_on = workers._goes_on
+
+    def kill_one(number, port):
+        if len(lines(log)) >= 2 and not hit:
+            hit.append(workers.processes[0].pid)
+            (tmp_path / "pause").unlink()
+            for process in workers.processes:
+                process.kill()
+                process.wait()
+        return goes_on(number, port)
+
+    workers._goes_on = kill_one
+    os.environ["PYTHONPATH"], before = (
+        environment()["PYTHONPATH"],
+        os.environ.get("PYTHONPATH"),
+    )
+    try:
+        workers.run()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    rows = kb.tuning.trial_table(tuner)
+    assert hit and all(process.poll() is not None for process in workers.processes)
+    assert len({pid for pid, _ in lines(log)}) >= 3
+    # The same trials as those of one process, reasons of failures among them.
+    alone = run_to_end(stub, tmp_path / "alone")
+    assert {r["trial"]: (r["values"], r["reason"]) for r in rows} == {
+        r["trial"]: (r["values"], r["reason"]) for r in alone
+    }
+    assert any(row["reason"] for row in rows)
+
+
+def test_a_worker_that_cannot_begin_is_an_error(stub, tmp_path):
+    tuner = stub["make"](tmp_path / "search")
+    command = [sys.executable, "-c", "raise SystemExit('no such thing')"]
+    with pytest.raises(RuntimeError, match="no such thing"):
+        Workers(tuner.oracle, 1, command, tmp_path / "workers").run()
+
+
+def test_cores_are_shared_out():
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("no affinity here")
+    cores = os.sched_getaffinity(0)
+    assert cores_of(0, 1) == sorted(cores)
+    assert cores_of(0, len(cores) + 1) is None
+
+
+def test_without_keras_tuner(tmp_path):
+    (tmp_path / "keras_tuner.py").write_text("raise ImportError('absent')")
+    code = (
+        "import keras_bandgnn as kb, keras_bandgnn.tuning\n"
+        "try:\n    kb.tuning.GGNNHyperModel\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    paths = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "keras-bandgnn[tuner]" in done.stdout
