@@ -39,21 +39,23 @@ MODES = ("exact", "reachable", "lossy", "filtered")
 
 
 def made_graph(rng: np.random.Generator, size: int) -> kb.Graph:
-    """A chain, and a long edge from the clue to one of two candidates.
+    """A chain, with edges to two candidates: one from a clue, one from a decoy.
 
-    Some of the clues are near enough for a band, and some are not.
+    Some of these edges are short enough for a band, and some are not.
     """
     first, second = size // 3, size // 3 + 2
     label = int(rng.integers(2))
     near = rng.random() < 0.7
     clue = first + 4 if near else size - 1 - int(rng.integers(4))
+    decoy = clue - 1
     kind = rng.integers(0, 4, size)
-    kind[clue] = 4
+    kind[clue], kind[decoy] = 4, 5
     order = rng.permutation(size)
     steps = np.arange(size - 1)
-    senders = np.concatenate([steps, steps + 1, [clue]])
-    receivers = np.concatenate([steps + 1, steps, [(first, second)[label]]])
-    types = np.repeat([0, 1, 2], [size - 1, size - 1, 1])
+    right, wrong = (first, second)[label], (second, first)[label]
+    senders = np.concatenate([steps, steps + 1, [clue, decoy]])
+    receivers = np.concatenate([steps + 1, steps, [right, wrong]])
+    types = np.repeat([0, 1, 2], [size - 1, size - 1, 2])
     node = {"type": kind[np.argsort(order)]}
     return kb.Graph(
         size,

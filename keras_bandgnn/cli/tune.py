@@ -249,6 +249,7 @@ def _run_workers(options: argparse.Namespace, tuner) -> None:
     given = {k: v for k, v in vars(options).items() if k != "run"}
     # Paths become text.
     (folder / "worker.json").write_text(json.dumps(given, default=str))
+    tuner.oracle.verbose = 0
     tuner.save()
     code = f"from keras_bandgnn.cli.tune import work; work({str(folder)!r})"
     command = [sys.executable, "-c", code]

@@ -108,6 +108,9 @@ class GGNNHyperModel(GraphHyperModel):
         if ordering is not None:
             size = values["block_size"] or values["tile_size"]
             made.append(RCMKCompile(int(size), ordering))
+        elif not stored and made:
+            # As `bandgnn compile` does; no other plan reads the order.
+            made.append(RCMKCompile())
         plan = spaces.make_plan(values, backbone.receptive_field(training=True))
         return GraphPreprocessor(made, spaces.make_batcher(values), plan)
 

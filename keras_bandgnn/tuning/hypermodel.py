@@ -215,7 +215,8 @@ class GraphHyperModel(keras_tuner.HyperModel):
                 made = FlatGraphs.from_graphs(layer(_as_given(g)) for g in graphs)
                 made.metadata = {"layers": wanted}
             else:
-                made = preprocessor.compile(graphs)
+                given = [graphs] if isinstance(graphs, Graph) else graphs
+                made = preprocessor.compile([_numbered(graph) for graph in given])
             # The source is kept, so that its id stays its own.
             self._compiled[key] = (made, graphs)
         return self._compiled[key][0]
@@ -233,6 +234,13 @@ def _as_given(graph: Graph) -> Graph:
     if graph.origin is None:
         return graph
     return graph.subgraph(np.argsort(graph.origin))
+
+
+def _numbered(graph: Graph) -> Graph:
+    """The graph with its own order as origin: a layer may set it for some graphs."""
+    if graph.origin is not None:
+        return graph
+    return graph.replace(origin=np.arange(graph.num_nodes, dtype=np.int32))
 
 
 def _drops(plan) -> bool:

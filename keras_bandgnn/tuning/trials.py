@@ -18,10 +18,10 @@ def trial_row(trial) -> dict:
     Returns:
         `trial`, `status`, `score`, `metrics` by name, `values` by name, `reason`.
     """
-    metrics = {
-        name: float(history.get_best_value())
-        for name, history in trial.metrics.metrics.items()
-    }
+    found = trial.metrics.metrics
+    # The service of several workers gives them in any order.
+    names = sorted(found, key=lambda name: (not name.startswith("val_"), name))
+    metrics = {name: float(found[name].get_best_value()) for name in names}
     return {
         "trial": trial.trial_id,
         "status": trial.status.lower(),

@@ -4,6 +4,8 @@ The chief is this process. It owns the oracle and answers over keras-tuner's ser
 on the loopback interface alone.
 """
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -59,6 +61,20 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _quiet(servicer: type) -> type:
+    """The service without what keras-tuner prints when it sends conditions."""
+
+    def silent(name):
+        def call(self, request, context):
+            with contextlib.redirect_stdout(io.StringIO()):
+                return getattr(servicer, name)(self, request, context)
+
+        return call
+
+    names = ("CreateTrial", "GetBestTrials", "GetSpace", "GetTrial", "UpdateTrial")
+    return type("QuietServicer", (servicer,), {name: silent(name) for name in names})
+
+
 class Workers:
     """Runs a search with several processes.
 
@@ -93,7 +109,9 @@ class Workers:
 
         server = grpc.server(ThreadPoolExecutor(max_workers=1))
         service = protos.get_service_grpc()
-        service.add_OracleServicer_to_server(OracleServicer(self.oracle), server)
+        service.add_OracleServicer_to_server(
+            _quiet(OracleServicer)(self.oracle), server
+        )
         port = server.add_insecure_port(f"{_HOST}:0")
         server.start()
         self.logs.mkdir(parents=True, exist_ok=True)
