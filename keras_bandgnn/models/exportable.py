@@ -1,5 +1,9 @@
 """`Exportable`: tasks as files for other runtimes."""
 
+import warnings
+
+import keras
+
 
 class Exportable:
     """What of a task writes exported models."""
@@ -53,3 +57,19 @@ class Exportable:
         from keras_bandgnn.serving.exporting import export_task
 
         return export_task(self, path, format, graphs, budget, plan, verify, **options)
+
+    def quantize(self, mode=None, **kwargs):
+        """Rounds weights, see `keras.Model.quantize`; before the task is exported.
+
+        Args:
+            mode: `"int8"`.
+            **kwargs: Passed on.
+        """
+        for layer in self._flatten_layers():
+            # Keras refuses layers that were never called, also those without weights.
+            if not layer.built and type(layer).build is keras.layers.Layer.build:
+                layer.built = True
+        with warnings.catch_warnings():
+            # It also names every layer that has nothing to round.
+            warnings.filterwarnings("ignore", ".*`quantize` method implemented")
+            super().quantize(mode, **kwargs)

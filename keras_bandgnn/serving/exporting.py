@@ -76,6 +76,14 @@ def export_task(
             "Expected `graphs` that are as large as those to come, from which the "
             "shapes are taken. Received: graphs=None."
         )
+    if format == "litert" and any(
+        getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()
+    ):
+        raise ValueError(
+            "Expected weights in float32 for format='litert', which has no products of "
+            "int8 as Keras writes them. Received: a quantised task. Export it before "
+            "quantize, with optimizations=[tf.lite.Optimize.DEFAULT]."
+        )
     sums, packages = _WRITERS[backend, format]
     for module, extra in packages:
         required(module, extra)

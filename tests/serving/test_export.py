@@ -149,6 +149,31 @@ def test_an_export_that_differs_is_refused(tmp_path, monkeypatch):
     assert task.export(tmp_path / "out", FIRST[BACKEND], graphs, verify=False).is_dir()
 
 
+def test_weights_of_eight_bits(tmp_path):
+    task, graphs = selector(), graphs_of()
+    before = task.predict(graphs)
+    task.quantize("int8")
+    # The embedding, both kernels of the GRU and the head.
+    kinds = [keras.backend.standardize_dtype(v.dtype) for v in task.weights]
+    assert kinds.count("int8") == 4
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    after, found = task.predict(graphs), model.predict(graphs)
+    for old, new, mine in zip(before, after, found, strict=True):
+        np.testing.assert_allclose(mine, new, atol=1e-4)
+        np.testing.assert_allclose(new, old, atol=0.02)
+    if BACKEND != "torch":
+        with pytest.raises(ValueError, match="Expected weights in float32"):
+            task.export(tmp_path / "lite", "litert", graphs)
+
+
+def test_models_that_were_never_called_are_quantised():
+    backbone = kb.models.SchNetBackbone((1, 6), 8)
+    task = kb.models.GraphRegressor(backbone, normalizer=None)
+    task.quantize("int8")
+    with pytest.raises(ValueError, match="int7"):
+        task.quantize("int7")
+
+
 def test_a_file_of_a_later_version_is_refused(tmp_path):
     kb.serving.GraphPacker.of_task(selector(), graphs_of()).save(tmp_path)
     file = tmp_path / "packing.json"
