@@ -52,7 +52,7 @@ def test_only_the_changes_and_the_head_learn(name, tmp_path):
     old = values_of(task)
     task.compile(keras.optimizers.Adam(0.03))
     losses = task.fit(graphs, epochs=6, verbose=0).history["loss"]
-    assert losses[-1] < 0.8 * losses[0]
+    assert losses[-1] < 0.9 * losses[0]
     changed = {
         path
         for path, value in values_of(task).items()
