@@ -21,6 +21,7 @@ import keras_bandgnn
 
 _HOST = "127.0.0.1"
 _GRACE = 10.0
+_PARENT = "BANDGNN_TUNE_CHIEF"
 
 
 def cores_of(number: int, count: int) -> list[int] | None:
@@ -41,6 +42,7 @@ def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "KERAS_BACKEND": keras.backend.backend(),
+        _PARENT: str(os.getpid()),
         "KERASTUNER_TUNER_ID": f"tuner{number}",
         "KERASTUNER_ORACLE_IP": _HOST,
         "KERASTUNER_ORACLE_PORT": str(port),
@@ -51,7 +53,8 @@ def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
 
 def end_with_parent() -> None:
     """Ends this process when the one that started it is gone, even if killed."""
-    parent = os.getppid()
+    # It may be gone already.
+    parent = int(os.environ.get(_PARENT, os.getppid()))
 
     def watch():
         while os.getppid() == parent:

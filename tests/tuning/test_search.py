@@ -300,3 +300,13 @@ def test_without_keras_tuner(tmp_path):
         check=True,
     )
     assert "keras-bandgnn[tuner]" in done.stdout
+
+
+def test_a_worker_whose_chief_is_gone_ends():
+    code = (
+        "import time\nfrom keras_bandgnn.tuning.workers import end_with_parent\n"
+        "end_with_parent()\ntime.sleep(100)"
+    )
+    gone = {**environment(), "BANDGNN_TUNE_CHIEF": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=gone, timeout=90)
+    assert done.returncode == 1
