@@ -31,7 +31,7 @@ PUBLIC = {
     "GCNBackbone "
     "GGNNBackbone GTBackbone GraphClassifier GraphRegressor GraphormerBackbone "
     "MPEUBackbone NodeClassifier "
-    "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets",
+    "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets upload_preset",
     "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
     "AttentionPlan BatcherChoice "
     "ClusterCompile ClusterOrder DynamicBatcher FullyConnectedGraph GraphLayer "

@@ -149,7 +149,7 @@ def _limits(minutes: float | None):
 
 def train(options: argparse.Namespace, stores: dict):
     """Trains and saves; returns the task with its best weights."""
-    from keras_bandgnn.models.presets import check_target
+    from keras_bandgnn.models.preset_files import check_target
     from keras_bandgnn.training import make_optimizer
 
     check_target(options.out)

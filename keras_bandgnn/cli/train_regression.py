@@ -123,7 +123,7 @@ def run(options: argparse.Namespace, checkpoints, limits) -> None:
     import keras
     import numpy as np
 
-    from keras_bandgnn.models.presets import check_target
+    from keras_bandgnn.models.preset_files import check_target
 
     check_target(options.out)
     if options.out.exists() and not options.overwrite:

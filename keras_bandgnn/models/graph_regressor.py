@@ -237,6 +237,16 @@ class GraphRegressor(Task):
         """[G, B, D]."""
         return (*input_shape["graph"]["mask"], self.num_targets)
 
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Arguments of a preset's task with some of them replaced."""
+        made = super().head_overrides(config, overrides)
+        scales = {"num_targets", "reduce"} & set(overrides)
+        if scales and "normalizer" not in overrides and made["normalizer"]:
+            # The constants are those of other targets.
+            made["normalizer"] = "auto"
+        return made
+
     def head_config(self) -> dict:
         """Returns the arguments of the head, with the normaliser's constants."""
         head = head_arguments(self.head)

@@ -1,71 +1,19 @@
 """Presets: folders that hold a task, its preprocessor and its weights as plain data.
 
 The files are those of KerasHub: `config.json` (backbone), `task.json`,
-`preprocessor.json`, `metadata.json`, `model.weights.h5` (backbone) and
-`task.weights.h5` (head). They name classes of this library only, and loading one
-executes nothing that is not in this library.
+`preprocessor.json`, `metadata.json`, `model.weights.h5` (backbone),
+`task.weights.h5` (head) and `README.md`, the model's card. They name classes of this
+library and of Keras only, and loading one executes nothing that is not in these.
 """
 
-import difflib
-import json
-import os
-import shutil
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import keras
 
-_CONFIG, _TASK, _PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
-_METADATA, _WEIGHTS, _HEAD = "metadata.json", "model.weights.h5", "task.weights.h5"
-
-
-def _home() -> Path:
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "presets"
-    # In a checkout the presets lie beside the package.
-    return installed if installed.is_dir() else package.parent / "presets"
-
-
-def list_presets() -> list[str]:
-    """Names of the presets that come with the library.
-
-    Example:
-    >>> "ggnn_varmisuse" in list_presets()
-    True
-    """
-    home = _home()
-    found = home.iterdir() if home.is_dir() else ()
-    return sorted(p.name for p in found if (p / _CONFIG).is_file())
-
-
-def _resolve(preset) -> Path:
-    path = Path(preset)
-    if (path / _CONFIG).is_file():
-        return path
-    names = list_presets()
-    if str(preset) in names:
-        return _home() / str(preset)
-    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
-        f"Expected a folder with {_CONFIG} or one of the presets {names}. "
-        f"Received: {str(preset)!r}.{hint}"
-    )
-
-
-def _read(path: Path) -> dict:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"Expected the file {path}. Received: no such file. Is the preset complete?"
-        ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"Expected {path} to hold JSON. Received: {error}.") from error
-
-
-def _write(path: Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.models import preset_files as files
+from keras_bandgnn.models.preset_card import count_parameters, make_card
 
 
 def _entry(instance, config: dict) -> dict:
@@ -87,10 +35,10 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
         for n in models.__all__
         if isinstance(c := getattr(models, n), type) and issubclass(c, base)
     }
-    if name not in known:
+    if name not in known or not isinstance(entry.get("config"), dict):
         raise ValueError(
-            f"Expected `class_name` in {path} to be one of {sorted(known)}. "
-            f"Received: {name!r}."
+            f"Expected {path} to have a `config`, and `class_name` to be one of "
+            f"{sorted(known)}. Received: class_name={name!r}."
         )
     return known[name]
 
@@ -102,79 +50,185 @@ def _head_model(task) -> keras.Model:
     return model
 
 
-def check_target(path) -> Path:
-    """Raises a ValueError if a preset cannot be written to a path."""
-    path = Path(path)
-    if path.is_file() or (
-        path.exists() and not (path / _CONFIG).is_file() and any(path.iterdir())
-    ):
-        raise ValueError(
-            f"Expected {path} to be new, an empty folder or a preset. Received: "
-            "something else is there. Choose another folder."
-        )
-    return path
+def save(
+    path, backbone, task=None, weights: str = "float32", card: Mapping | None = None
+) -> None:
+    """Writes a preset to a folder, which appears whole or not at all.
 
-
-def save_task(task, path) -> None:
-    """Writes a task to a folder, which appears whole or not at all."""
+    Args:
+        path: The folder: new, empty or a preset, which is replaced.
+        backbone: The backbone.
+        task: The task over it, or None for a backbone alone.
+        weights: See `Task.save_to_preset`.
+        card: See `Task.save_to_preset`.
+    """
     from keras_bandgnn import __version__
 
-    path = check_target(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        _write(partial / _CONFIG, _entry(task.backbone, task.backbone.get_config()))
-        _write(partial / _TASK, _entry(task, task.head_config()))
-        if task.preprocessor is not None:
+    one_of("weights", weights, ("float32", "float16", "none"))
+    with files.whole_folder(path) as folder:
+        files.write(folder / files.CONFIG, _entry(backbone, backbone.get_config()))
+        if task is not None:
+            files.write(folder / files.TASK, _entry(task, task.head_config()))
+        if task is not None and task.preprocessor is not None:
             entry = _entry(task.preprocessor, task.preprocessor.get_config())
-            _write(partial / _PREPROCESSOR, entry)
+            files.write(folder / files.PREPROCESSOR, entry)
+        model = backbone if task is None else task
         metadata = {
             "keras_version": keras.__version__,
             "keras_bandgnn_version": __version__,
-            "parameter_count": task.count_params(),
+            "parameter_count": count_parameters(model),
         }
-        _write(partial / _METADATA, metadata)
-        task.backbone.save_weights(partial / _WEIGHTS)
-        _head_model(task).save_weights(partial / _HEAD)
-        partial.chmod(0o755)
-        old = partial.with_name(partial.name + ".old")
-        if path.exists():
-            os.replace(path, old)
-        os.replace(partial, path)
-        shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+        files.write(folder / files.METADATA, metadata)
+        text = make_card(Path(path).name, model, weights, dict(card or {}))
+        (folder / files.CARD).write_text(text, "utf-8")
+        if weights != "none":
+            backbone.save_weights(folder / files.WEIGHTS)
+            if task is not None:
+                _head_model(task).save_weights(folder / files.HEAD)
+        if weights == "float16":
+            for name in (files.WEIGHTS, files.HEAD):
+                if (folder / name).is_file():
+                    files.halve_weights(folder / name)
 
 
-def load_task(cls, preset, load_weights: bool = True):
-    """Builds a task from a folder or the name of a preset."""
+def _weights(path: Path, name: str) -> Path:
+    if not (path / name).is_file():
+        raise ValueError(
+            f"Expected the preset {path} to hold weights. Received: no {name}."
+            " Pass load_weights=False for new weights, to be trained."
+        )
+    return path / name
+
+
+def load_backbone(
+    cls, preset, load_weights: bool = True, dtype=None, overrides: Mapping | None = None
+):
+    """Builds the backbone of a preset; see `Backbone.from_preset`."""
+    from keras_bandgnn.models.backbone import Backbone
+
+    path = files.resolve(preset)
+    entry = files.read(path / files.CONFIG)
+    found = _class_of(entry, Backbone, path / files.CONFIG)
+    if not issubclass(found, cls):
+        raise ValueError(
+            f"Expected a preset for {cls.__name__}. Received: {path} holds a "
+            f"{found.__name__}. Call {found.__name__}.from_preset(...)."
+        )
+    config = entry["config"]
+    unknown = sorted(set(overrides or {}) - set(config))
+    if unknown:
+        raise ValueError(
+            f"Expected arguments of {found.__name__}: {sorted(config)}. "
+            f"Received: {unknown}."
+        )
+    config = {**config, **(overrides or {})}
+    if dtype is not None:
+        config["dtype"] = dtype
+    backbone = found.from_config(config)
+    if load_weights:
+        weights = _weights(path, files.WEIGHTS)
+        try:
+            backbone.load_weights(weights)
+        except ValueError as error:
+            if not overrides:
+                raise
+            raise ValueError(
+                "Expected overrides that leave the shapes of the weights, or "
+                f"load_weights=False. Received: {dict(overrides)} for {path}."
+            ) from error
+    return backbone
+
+
+def load_task(
+    cls,
+    preset,
+    load_weights: bool = True,
+    dtype=None,
+    backbone: Mapping | None = None,
+    **head,
+):
+    """Builds the task of a preset; see `Task.from_preset`."""
     from keras_bandgnn.models.backbone import Backbone
     from keras_bandgnn.models.task import Task
     from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
-    path = _resolve(preset)
-    entry = _read(path / _CONFIG)
-    backbone = _class_of(entry, Backbone, path / _CONFIG).from_config(entry["config"])
-    entry = _read(path / _TASK)
-    task_class = _class_of(entry, Task, path / _TASK)
+    path = files.resolve(preset)
+    if not (path / files.TASK).is_file():
+        raise ValueError(
+            f"Expected a preset of a task. Received: {path} holds a backbone alone. "
+            f"Call {cls.__name__}(Backbone.from_preset(...), ...)."
+        )
+    entry = files.read(path / files.TASK)
+    task_class = _class_of(entry, Task, path / files.TASK)
     if not issubclass(task_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{task_class.__name__}. Call {task_class.__name__}.from_preset(...)."
+            f"{task_class.__name__}. Call {task_class.__name__}.from_preset(...), or "
+            f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )
+    config = task_class.head_overrides(entry["config"], head)
+    made = load_backbone(Backbone, path, load_weights, dtype, backbone)
     preprocessor = None
-    if (path / _PREPROCESSOR).is_file():
-        config = _read(path / _PREPROCESSOR)["config"]
-        preprocessor = GraphPreprocessor.from_config(config)
-    task = task_class(backbone, preprocessor=preprocessor, **entry["config"])
-    if load_weights:
-        for name in (_WEIGHTS, _HEAD):
-            if not (path / name).is_file():
-                raise ValueError(
-                    f"Expected the preset {path} to hold weights. Received: no {name}."
-                    " Pass load_weights=False for new weights, to be trained."
-                )
-        task.backbone.load_weights(path / _WEIGHTS)
-        _head_model(task).load_weights(path / _HEAD)
+    if (path / files.PREPROCESSOR).is_file():
+        given = files.read(path / files.PREPROCESSOR).get("config", {})
+        preprocessor = GraphPreprocessor.from_config(given)
+    task = task_class(made, preprocessor=preprocessor, **config)
+    # Another head than the preset's has new weights.
+    if load_weights and config == entry["config"]:
+        _head_model(task).load_weights(_weights(path, files.HEAD))
     return task
+
+
+class PresetTask:
+    """A task that can be written to a preset and read from one."""
+
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Writes the task, its preprocessor and its weights to a folder.
+
+        Args:
+            path: The folder; a preset that is there is replaced.
+            weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
+                float32), or `"none"` for an architecture to be trained.
+            card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
+                "score", "seed", "command", "limits", "repository_licence".
+        """
+        save(path, self.backbone, self, weights, card)
+
+    @classmethod
+    def from_preset(
+        cls,
+        preset,
+        load_weights: bool = True,
+        dtype=None,
+        backbone: Mapping | None = None,
+        **head,
+    ) -> "PresetTask":
+        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
+
+        Args:
+            preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
+                `"hf://OWNER/NAME"`.
+            load_weights: Whether to load the weights; otherwise they are new.
+            dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
+            backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
+            **head: Arguments of the task to replace, such as `num_classes=3`. The
+                head is then new, and only the backbone has the preset's weights.
+
+        Raises:
+            ValueError: For a preset that is not there, holds another task or no
+                weights, or for arguments that do not fit.
+        """
+        return load_task(cls, preset, load_weights, dtype, backbone, **head)
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Arguments of a preset's task with some of them replaced."""
+        unknown = sorted(set(overrides) - set(config))
+        if unknown:
+            raise ValueError(
+                f"Expected arguments of {cls.__name__}: {sorted(config)}. "
+                f"Received: {unknown}."
+            )
+        return {**config, **overrides}

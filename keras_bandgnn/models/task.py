@@ -1,17 +1,15 @@
 """`Task`: a backbone with a head, which takes graphs and gives results per graph."""
 
-from collections.abc import Mapping
-
 import keras
 
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models import presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.exportable import Exportable
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
 from keras_bandgnn.models.inference import Inference
+from keras_bandgnn.models.presets import PresetTask
 from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -26,7 +24,7 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-class Task(Inference, Exportable, Replicated):
+class Task(Inference, Exportable, PresetTask, Replicated):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
@@ -248,57 +246,6 @@ class Task(Inference, Exportable, Replicated):
         """Returns the arguments of `compile`, and whether training has begun."""
         config = super().get_compile_config()
         return config and {**config, "optimizer_built": self.optimizer.built}
-
-    def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
-    ) -> None:
-        """Writes the task, its preprocessor and its weights to a folder.
-
-        Args:
-            path: The folder; a preset that is there is replaced.
-            weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
-                float32), or `"none"` for an architecture to be trained.
-            card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
-                "score", "seed", "command", "limits", "repository_licence".
-        """
-        presets.save(path, self.backbone, self, weights, card)
-
-    @classmethod
-    def from_preset(
-        cls,
-        preset,
-        load_weights: bool = True,
-        dtype=None,
-        backbone: Mapping | None = None,
-        **head,
-    ) -> "Task":
-        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
-
-        Args:
-            preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
-                `"hf://OWNER/NAME"`.
-            load_weights: Whether to load the weights; otherwise they are new.
-            dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
-            backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
-            **head: Arguments of the task to replace, such as `num_classes=3`. The
-                head is then new, and only the backbone has the preset's weights.
-
-        Raises:
-            ValueError: For a preset that is not there, holds another task or no
-                weights, or for arguments that do not fit.
-        """
-        return presets.load_task(cls, preset, load_weights, dtype, backbone, **head)
-
-    @classmethod
-    def head_overrides(cls, config: dict, overrides: dict) -> dict:
-        """Arguments of a preset's task with some of them replaced."""
-        unknown = sorted(set(overrides) - set(config))
-        if unknown:
-            raise ValueError(
-                f"Expected arguments of {cls.__name__}: {sorted(config)}. "
-                f"Received: {unknown}."
-            )
-        return {**config, **overrides}
 
     def get_config(self) -> dict:
         """Returns the configuration: backbone, preprocessor and head."""

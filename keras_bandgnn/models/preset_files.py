@@ -1,0 +1,171 @@
+"""The files of a preset: where they lie, and how they are read and written."""
+
+import difflib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
+METADATA, CARD = "metadata.json", "README.md"
+WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
+NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
+
+# What may be named in a configuration beside classes of this library.
+_PACKAGES = ("keras", "keras_bandgnn")
+_CODE = ("__lambda__", "Lambda", "TorchModuleWrapper", "TFSMLayer", "JaxLayer")
+
+
+def _home() -> Path:
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "presets"
+    # In a checkout the presets lie beside the package.
+    return installed if installed.is_dir() else package.parent / "presets"
+
+
+def list_presets() -> list[str]:
+    """Names of the presets that come with the library.
+
+    Example:
+    >>> "ggnn_varmisuse" in list_presets()
+    True
+    """
+    home = _home()
+    found = home.iterdir() if home.is_dir() else ()
+    return sorted(p.name for p in found if (p / CONFIG).is_file())
+
+
+def resolve(preset) -> Path:
+    """The folder of a preset: itself, one of the library's, or one from a hub."""
+    if str(preset).startswith("hf://"):
+        from keras_bandgnn.models.preset_hub import download
+
+        return download(str(preset))
+    path = Path(preset)
+    if (path / CONFIG).is_file():
+        return path
+    names = list_presets()
+    if str(preset) in names:
+        return _home() / str(preset)
+    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"Expected a folder with {CONFIG}, hf://OWNER/NAME or one of the presets "
+        f"{names}. Received: {str(preset)!r}.{hint}"
+    )
+
+
+def read(path: Path) -> dict:
+    """The object in a JSON file, after a look at the classes that it names."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"Expected the file {path}. Received: no such file. Is the preset complete?"
+        ) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"Expected {path} to hold JSON. Received: {error}.") from error
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"Expected {path} to hold a JSON object. Received: {type(value).__name__}."
+        )
+    for entry in _objects(value):
+        module = entry.get("module") or "keras"
+        # Keras writes its own and registered functions so.
+        function = (module, entry["class_name"]) == ("builtins", "function")
+        if not function and (
+            str(module).partition(".")[0] not in _PACKAGES
+            or entry["class_name"] in _CODE
+        ):
+            raise ValueError(
+                f"Expected {path} to name classes of Keras and of keras_bandgnn. "
+                f"Received: {module}.{entry['class_name']}. A preset from others "
+                "may not bring code."
+            )
+    return value
+
+
+def _objects(value) -> Iterator[Mapping]:
+    """All objects in JSON that name a class."""
+    if isinstance(value, Mapping):
+        if "class_name" in value:
+            yield value
+        for inner in value.values():
+            yield from _objects(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _objects(inner)
+
+
+def write(path: Path, value: dict) -> None:
+    """Writes an object as JSON."""
+    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
+
+
+def check_target(path) -> Path:
+    """Raises a ValueError if a preset cannot be written to a path."""
+    path = Path(path)
+    if path.is_file() or (
+        path.exists() and not (path / CONFIG).is_file() and any(path.iterdir())
+    ):
+        raise ValueError(
+            f"Expected {path} to be new, an empty folder or a preset. Received: "
+            "something else is there. Choose another folder."
+        )
+    return path
+
+
+@contextmanager
+def whole_folder(path) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `path` when all is written."""
+    path = check_target(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield partial
+        partial.chmod(0o755)
+        old = partial.with_name(partial.name + ".old")
+        if path.exists():
+            os.replace(path, old)
+        os.replace(partial, path)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def halve_weights(path: Path) -> None:
+    """Rounds the floats of a file of weights to float16, which Keras reads as well."""
+    rounded = path.with_suffix(".half")
+    with h5py.File(path, "r") as source, h5py.File(rounded, "w") as target:
+
+        def copy(name, item):
+            if isinstance(item, h5py.Group):
+                made = target.require_group(name)
+            else:
+                values = item[()]
+                if np.issubdtype(item.dtype, np.floating):
+                    values = _as_half(values, name)
+                made = target.create_dataset(name, data=values)
+            made.attrs.update(item.attrs)
+
+        target.attrs.update(source.attrs)
+        source.visititems(copy)
+    os.replace(rounded, path)
+
+
+def _as_half(values: np.ndarray, name: str) -> np.ndarray:
+    limit = np.finfo(np.float16).max
+    largest = np.abs(values).max(initial=0)
+    if not largest <= limit:
+        raise ValueError(
+            f"Expected weights within ±{limit:g} for weights='float16'. Received: "
+            f"{largest:g} in {name}. Pass weights='float32'."
+        )
+    return values.astype(np.float16)

@@ -1,0 +1,105 @@
+"""Presets on the Hugging Face Hub, as `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`.
+
+The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
+"""
+
+from pathlib import Path
+
+from keras_bandgnn.models.preset_files import CARD, CONFIG, NAMES, read
+
+
+def _import_hub():
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(
+            "Expected the package huggingface_hub to be installed. Received: it is "
+            "not. Install it with pip install 'keras-bandgnn[hub]', or use a folder."
+        ) from error
+    return huggingface_hub
+
+
+def _split(uri: str) -> tuple[str, str | None]:
+    """Name of the repository and its revision."""
+    name, sign, revision = uri.removeprefix("hf://").partition("@")
+    parts = name.split("/")
+    if (
+        not uri.startswith("hf://")
+        or len(parts) != 2
+        or not all(parts)
+        or (sign and not revision)
+    ):
+        raise ValueError(
+            f"Expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION. Received: {uri!r}."
+        )
+    return name, revision or None
+
+
+def download(uri: str) -> Path:
+    """The folder with the files of a preset; only files of presets are fetched.
+
+    Files are kept in the cache of huggingface_hub (`HF_HOME`), and `HF_HUB_OFFLINE=1`
+    reads from there alone.
+    """
+    name, revision = _split(uri)
+    hub = _import_hub()
+    try:
+        found = hub.snapshot_download(
+            name, revision=revision, allow_patterns=list(NAMES)
+        )
+    except Exception as error:
+        # The package has classes of its own for each cause.
+        raise ValueError(
+            f"Expected to find {uri} on the Hugging Face Hub or in its cache. "
+            f"Received: {type(error).__name__}: {error}"
+        ) from error
+    if not (Path(found) / CONFIG).is_file():
+        raise ValueError(
+            f"Expected {uri} to hold a preset of keras-bandgnn. Received: a "
+            f"repository without {CONFIG}."
+        )
+    return Path(found)
+
+
+def upload_preset(uri: str, preset, private: bool = False) -> str:
+    """Uploads a folder that `save_to_preset` wrote to the Hugging Face Hub.
+
+    Log in first, with `hf auth login` or the environment variable `HF_TOKEN`.
+
+    Args:
+        uri: `"hf://OWNER/NAME"`. The repository is made if there is none.
+        preset: The folder.
+        private: Whether a new repository is private.
+
+    Returns:
+        The address of the commit.
+
+    Raises:
+        ValueError: If the folder is no complete preset.
+        ImportError: Without the package huggingface_hub.
+
+    Example:
+    >>> upload_preset("hf://me/model", "nowhere")
+    Traceback (most recent call last):
+        ...
+    ValueError: Expected the file nowhere/config.json. Received: no such file. Is the \
+preset complete?
+    """
+    name, revision = _split(uri)
+    folder = Path(preset)
+    read(folder / CONFIG)
+    if not (folder / CARD).is_file():
+        raise ValueError(
+            f"Expected {folder / CARD}, the model's card. Received: no such file. "
+            "Write the preset with save_to_preset(..., card={...})."
+        )
+    api = _import_hub().HfApi()
+    api.create_repo(name, private=private, exist_ok=True)
+    made = api.upload_folder(
+        repo_id=name,
+        folder_path=folder,
+        allow_patterns=list(NAMES),
+        revision=revision,
+        commit_message="Upload a preset of keras-bandgnn",
+    )
+    return str(getattr(made, "commit_url", made))

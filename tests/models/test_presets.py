@@ -1,0 +1,307 @@
+"""Presets of the library, and presets that travel."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.models import Backbone, Task, list_presets, preset_files, preset_hub
+from keras_bandgnn.models.preset_card import count_parameters
+
+GOLDEN = Path(__file__).with_name("preset_outputs.json")
+HOME = preset_files._home()
+SOURCE = "def area(width, height):\n    half = width / 2\n    return half * height\n"
+
+
+def assert_close(rows, expected, tolerance=1e-5):
+    for row, wanted in zip(rows, expected, strict=True):
+        row, wanted = (keras.ops.convert_to_numpy(v) for v in (row, wanted))
+        np.testing.assert_allclose(row, wanted, rtol=tolerance, atol=tolerance)
+
+
+def molecules():
+    rng = np.random.default_rng(0)
+    for size in (3, 5, 4):
+        line = 1.2 * np.arange(size)[:, None] * [0.8, 0.5, 0.3]
+        yield kb.Graph(
+            size,
+            [],
+            [],
+            node={
+                "atomic_number": rng.choice([1, 6, 7, 8, 9], size),
+                "position": line + 0.2 * rng.normal(size=(size, 3)),
+            },
+        )
+
+
+def crystals():
+    for molecule in molecules():
+        # No two distances are equal: neighbours have one order.
+        cell = np.array([[5.1, 0.3, 0.2], [0.1, 5.9, 0.4], [0.5, 0.2, 6.7]])
+        yield molecule.replace(context={"cell": cell, "pbc": np.ones(3, bool)})
+
+
+def networks(width):
+    rng = np.random.default_rng(1)
+    for size in (9, 6):
+        ring = np.arange(size)
+        ends = np.concatenate([ring, (ring + 1) % size, ring[: size // 2]])
+        others = np.concatenate([(ring + 1) % size, ring, (ring[: size // 2] + 3)])
+        others %= size
+        feature = rng.normal(size=(size, width)).astype("float32")
+        yield kb.Graph(size, ends, others, node={"feature": feature})
+
+
+def graphs_for(task):
+    if isinstance(task, kb.models.NodeSelector):
+        from keras_bandgnn.data.python_source import program_graphs
+
+        return program_graphs(SOURCE)
+    if isinstance(task, kb.models.NodeClassifier):
+        (spec,) = (s for n, s in task.backbone.encoder.inputs.items() if n == "feature")
+        return list(networks(spec["features"]))
+    layers = task.preprocessor.graph_layers
+    periodic = any(isinstance(x, kb.preprocessing.KNearestGraph) for x in layers)
+    return list(crystals() if periodic else molecules())
+
+
+def fill(task):
+    """Weights that are the same everywhere."""
+    for number, weight in enumerate(task.backbone.weights + task.head.weights):
+        rng = np.random.default_rng(number)
+        shape = tuple(weight.shape)
+        scale = 0.3 if len(shape) < 2 else 0.7 / np.sqrt(np.prod(shape[:-1]))
+        weight.assign(scale * rng.standard_normal(shape, "float32"))
+
+
+def outputs(name):
+    trained = (HOME / name / preset_files.WEIGHTS).is_file()
+    task = Task.from_preset(name, load_weights=trained)
+    if not trained:
+        fill(task)
+    values = task.predict(graphs_for(task))
+    return task, [np.ravel(v)[:8].tolist() for v in values]
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_outputs_are_pinned(name):
+    task, values = outputs(name)
+    metadata = json.loads((HOME / name / "metadata.json").read_text())
+    assert count_parameters(task) == metadata["parameter_count"]
+    golden = json.loads(GOLDEN.read_text())[name]
+    for found, wanted in zip(values, golden, strict=True):
+        scale = max(1.0, np.abs(wanted).max())
+        np.testing.assert_allclose(found, wanted, atol=1e-5 * scale)
+
+
+def test_every_architecture_of_the_papers_is_there():
+    assert set(list_presets()) >= {
+        "ggnn_varmisuse",
+        "schnet_qm9",
+        "schnet_aflow",
+        "mpeu_small_qm9",
+        "mpeu_small_aflow",
+        "mpeu_qm9",
+        "mpeu_aflow",
+        "painn_qm9",
+        "painn_aflow",
+        "graphormer_slim",
+        "graphormer_large",
+        "gt",
+        "gcn",
+        "gat",
+    }
+    for name in list_presets():
+        card = (HOME / name / "README.md").read_text()
+        assert card.startswith("---\nlibrary_name: keras-bandgnn")
+        assert f'from_preset("{name}"' in card
+
+
+def small_task(**options):
+    backbone = kb.models.SchNetBackbone((1, 6, 7, 8, 9), 8, num_steps=1, **options)
+    layers = [kb.preprocessing.FullyConnectedGraph()]
+    return kb.models.GraphRegressor(
+        backbone, kb.preprocessing.GraphPreprocessor(layers)
+    )
+
+
+OTHER = """
+import sys
+import numpy as np
+from test_presets import molecules
+from keras_bandgnn.models import Task
+task = Task.from_preset(sys.argv[1])
+print(*[float(v[0]) for v in task.predict(list(molecules()))])
+"""
+
+
+def test_another_backend_reads_what_this_one_wrote(tmp_path):
+    backends = ["jax", "tensorflow", "torch"]
+    place = backends.index(keras.backend.backend())
+    others = (backends[place + 1 :] + backends[:place])[:2]
+    found = [b for b in others if importlib.util.find_spec(b)]
+    if not found:
+        pytest.skip("needs a second backend")
+    task = small_task()
+    fill(task)
+    task.save_to_preset(tmp_path / "preset")
+    path = [str(Path(__file__).parent), *(p for p in sys.path if p)]
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER, str(tmp_path / "preset")],
+        env={
+            **os.environ,
+            "KERAS_BACKEND": found[0],
+            "PYTHONPATH": os.pathsep.join(path),
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    wanted = [float(v[0]) for v in task.predict(list(molecules()))]
+    assert_close(np.array(done.stdout.split(), float), wanted)
+
+
+def test_half_precision_files(tmp_path):
+    task = small_task()
+    fill(task)
+    task.save_to_preset(tmp_path / "full")
+    task.save_to_preset(tmp_path / "half", weights="float16")
+    for name in ("model.weights.h5", "task.weights.h5"):
+        kinds = []
+        with h5py.File(tmp_path / "half" / name) as file:
+            file.visititems(
+                lambda _, item, kinds=kinds: kinds.append(
+                    str(getattr(item, "dtype", "float16"))
+                )
+            )
+        assert set(kinds) == {"float16"}
+    again = Task.from_preset(tmp_path / "half")
+    for weight, rounded in zip(task.weights, again.weights, strict=True):
+        assert rounded.dtype == weight.dtype
+        if rounded.dtype != "float32":
+            continue
+        wanted = np.asarray(keras.ops.convert_to_numpy(weight), "float16")
+        assert_close([rounded], [wanted.astype("float32")])
+    task.backbone.weights[0].assign(task.backbone.weights[0] * 0 + 1e6)
+    with pytest.raises(ValueError, match="weights='float32'"):
+        task.save_to_preset(tmp_path / "half", weights="float16")
+    # The preset that was there is whole.
+    Task.from_preset(tmp_path / "half")
+
+
+def test_overrides(tmp_path):
+    task = small_task()
+    task.save_to_preset(tmp_path / "p")
+    graphs = list(molecules())
+    mixed = Task.from_preset(tmp_path / "p", dtype="mixed_bfloat16")
+    assert mixed.backbone.compute_dtype == "bfloat16"
+    assert_close(mixed.predict(graphs), task.predict(graphs), 0.05)
+    with pytest.raises(ValueError, match="leave the shapes of the weights"):
+        Task.from_preset(tmp_path / "p", backbone={"hidden_dim": 16})
+    wider = Task.from_preset(tmp_path / "p", False, backbone={"hidden_dim": 16})
+    assert wider.backbone.hidden_dim == 16
+    with pytest.raises(ValueError, match="Expected arguments of SchNetBackbone"):
+        Task.from_preset(tmp_path / "p", backbone={"hidden": 16})
+    with pytest.raises(ValueError, match="Expected arguments of GraphRegressor"):
+        Task.from_preset(tmp_path / "p", num_classes=16)
+    # A new head over the same backbone.
+    two = Task.from_preset(tmp_path / "p", num_targets=2)
+    assert two.predict(graphs)[0].shape == (2,)
+    assert_close(two.backbone.weights, task.backbone.weights)
+
+
+def test_a_backbone_alone(tmp_path):
+    task = small_task()
+    task.save_to_preset(tmp_path / "task")
+    task.backbone.save_to_preset(tmp_path / "backbone")
+    for name in ("task", "backbone"):
+        backbone = Backbone.from_preset(tmp_path / name)
+        assert_close(backbone.weights, task.backbone.weights)
+    kb.models.SchNetBackbone.from_preset("schnet_aflow", load_weights=False)
+    with pytest.raises(ValueError, match="Call SchNetBackbone.from_preset"):
+        kb.models.GCNBackbone.from_preset(tmp_path / "task")
+    with pytest.raises(ValueError, match="holds a backbone alone"):
+        Task.from_preset(tmp_path / "backbone")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"module": "os", "class_name": "system", "config": {}},
+        {"module": "builtins", "class_name": "eval", "config": "1"},
+        {"module": "builtins", "class_name": "__lambda__", "config": {}},
+        {"module": "keras.layers", "class_name": "Lambda", "config": {}},
+    ],
+)
+def test_presets_bring_no_code(tmp_path, entry):
+    small_task().save_to_preset(tmp_path / "p")
+    path = tmp_path / "p" / "task.json"
+    value = json.loads(path.read_text())
+    value["config"]["activation"] = entry
+    path.write_text(json.dumps(value))
+    with pytest.raises(ValueError, match="may not bring code"):
+        Task.from_preset(tmp_path / "p")
+
+
+def test_cards(tmp_path):
+    card = {"title": "A model.", "data": "Three molecules.", "seed": "0"}
+    small_task().save_to_preset(tmp_path / "p", card=card)
+    text = (tmp_path / "p" / "README.md").read_text()
+    assert "## Data\n\nThree molecules." in text and "A model." in text
+    with pytest.raises(ValueError, match="Expected `card` to have"):
+        small_task().save_to_preset(tmp_path / "q", card={"dat": ""})
+    assert not (tmp_path / "q").exists()
+
+
+def test_a_preset_in_the_cache_of_the_hub(tmp_path, monkeypatch):
+    constants = pytest.importorskip("huggingface_hub.constants")
+    commit = "0" * 40
+    repository = tmp_path / "models--me--molecules"
+    task = small_task()
+    task.save_to_preset(repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    again = Task.from_preset("hf://me/molecules")
+    assert_close(again.weights, task.weights)
+    with pytest.raises(ValueError, match="Expected to find hf://me/other"):
+        Task.from_preset("hf://me/other")
+    with pytest.raises(ValueError, match="Expected hf://OWNER/NAME"):
+        Task.from_preset("hf://molecules")
+
+
+def test_upload(tmp_path, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+    calls = []
+
+    class Api:
+        def create_repo(self, name, **options):
+            calls.append((name, options))
+
+        def upload_folder(self, **options):
+            calls.append(options)
+            return "https://huggingface.co/me/molecules/commit/1"
+
+    monkeypatch.setattr(hub, "HfApi", Api)
+    with pytest.raises(ValueError, match="config.json"):
+        kb.models.upload_preset("hf://me/molecules", tmp_path)
+    small_task().save_to_preset(tmp_path / "p")
+    found = kb.models.upload_preset("hf://me/molecules", tmp_path / "p", private=True)
+    assert found.endswith("commit/1")
+    assert calls[0] == ("me/molecules", {"private": True, "exist_ok": True})
+    assert "model.weights.h5" in calls[1]["allow_patterns"]
+
+
+def test_without_the_hub(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(ImportError, match=r"keras-bandgnn\[hub\]"):
+        preset_hub.download("hf://me/molecules")
