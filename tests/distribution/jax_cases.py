@@ -4,7 +4,9 @@ import json
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join(
+    (os.environ.get("XLA_FLAGS", ""), "--xla_force_host_platform_device_count=8")
+)
 
 import jax
 import keras

@@ -266,7 +266,8 @@ else:
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_split_over_cores_trains_the_same(dropout):
     program = f"DROPOUT = {dropout}\n" + SPLIT
-    flags = "--xla_force_host_platform_device_count=2"
+    flags = os.environ.get("XLA_FLAGS", "")
+    flags += " --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
