@@ -43,7 +43,8 @@ class ReachabilityFilter(GraphLayer):
             before, count = count, np.count_nonzero(reached)
             if count == before:
                 break
-        if count == graph.num_nodes:
+        # All graphs of a list come out with `origin`.
+        if count == graph.num_nodes and graph.origin is not None:
             return graph
         return graph.subgraph(np.flatnonzero(reached))
 

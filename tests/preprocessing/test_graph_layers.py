@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphPreprocessor,
@@ -78,6 +79,13 @@ def test_layers_take_one_graph_or_many():
     assert [g.num_nodes for g in many] == [12, 12, 12]
     with pytest.raises(ValueError, match="a Graph or an iterable"):
         RCMKCompile()(3)
+
+
+def test_filtered_graphs_go_together():
+    near = Graph(3, [0, 1], [1, 2], candidates=[2])
+    far = Graph(3, [2, 1], [1, 0], candidates=[2])
+    both = FlatGraphs.from_graphs(ReachabilityFilter(2)(g) for g in (near, far))
+    assert both.origin.tolist() == [0, 1, 2, 2]
 
 
 @pytest.mark.parametrize("layer", [RCMKCompile(64, "natural"), ReachabilityFilter(3)])
