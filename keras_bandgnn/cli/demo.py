@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
             "Expected enough source files for train, valid and test. Received: "
             f"{ {k: len(v) for k, v in stores.items()} } graphs from {options.input}."
         )
-    options.out = model
+    options.data, options.out = options.input, model
     task = train_command.train(options, stores)
     test = stores["test"]
     if options.shuffle_labels:

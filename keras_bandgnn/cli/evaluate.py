@@ -1,19 +1,20 @@
 """Scores a model on held-out graphs, beside trivial guesses.
 
-The data is a store, or whatever `bandgnn compile` reads.
+The data is a store, or whatever `bandgnn compile` reads; for a model of numbers per
+graph a store, or the name of a data set with --path and --split.
 """
 
 import argparse
 from pathlib import Path
 
+from keras_bandgnn.cli import data_sets, report, train_regression
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("model", type=Path, help="folder of the preset")
-    parser.add_argument("data", type=Path, help="store, source code or program graphs")
+    parser.add_argument("model", help="folder or name of a preset")
+    data_sets.add_data(parser)
     shared.add_reading(parser)
 
 
@@ -104,7 +105,15 @@ def score(task, graphs) -> tuple[dict, list]:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    from keras_bandgnn.models import NodeSelector
+    from keras_bandgnn.models import GraphRegressor, NodeSelector, Task
 
-    task = NodeSelector.from_preset(options.model)
-    score(task, load_graphs(task, options.data, options))
+    task = Task.from_preset(options.model)
+    if isinstance(task, NodeSelector):
+        score(task, load_graphs(task, Path(options.data), options))
+    elif isinstance(task, GraphRegressor):
+        train_regression.evaluate(task, data_sets.read_graphs(options))
+    else:
+        raise ValueError(
+            "Expected a model that picks nodes or predicts numbers of graphs. "
+            f"Received: a {type(task).__name__}. Call its evaluate(graphs)."
+        )

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -70,7 +71,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
     given = _parser().parse_args(arguments)
+    given.line = shlex.join(["bandgnn", *arguments])
     handler = interrupts.listen()
     try:
         choose_backend(given.backend)

@@ -138,3 +138,10 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train and test on random labels: shows what a leak would give",
     )
+    group.add_argument(
+        "--weights",
+        choices=("float32", "float16"),
+        default="float32",
+        help="type on disk",
+    )
+    group.add_argument("--title", help="first line of the model's card")

@@ -1,10 +1,10 @@
 """Trains a model and saves it as a preset.
 
 By default a model that picks the right variable, on a folder that `bandgnn compile`
-wrote. With `--task regression` SchNet, MPEU or PaiNN on molecules or crystals: the name
-of a data set with --path, or a folder of stores. The weights that are best on the
-validation split are kept. An interrupted run goes on after its last whole epoch when
-it is started again.
+wrote. With `--task regression` SchNet, MPEU or PaiNN on molecules or crystals, or a
+graph transformer on graphs with node features: the name of a data set with --path, or a
+folder of stores. The weights that are best on the validation split are kept. An
+interrupted run goes on after its last whole epoch when it is started again.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keras_bandgnn.cli import interrupts, report, train_regression
 from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli.card import make_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,13 +185,33 @@ def train(options: argparse.Namespace, stores: dict):
     best = work / "best.weights.h5"
     if best.is_file():
         task.load_weights(best)
-    task.save_to_preset(options.out)
+    sizes = ", ".join(f"{len(store):,} {name}" for name, store in stores.items())
+    facts = {
+        "data": f"{options.data}: usages of variables in programs; {sizes}.",
+        "recipe": f"{options.optimizer}, rate {rate:g} with linear decay, "
+        f"{options.epochs} epochs of {len(loader):,} supergraphs; the weights that "
+        "are best on the validation split.",
+    }
+    card = make_facts(options, facts)
+    task.save_to_preset(options.out, options.weights, card)
     shutil.rmtree(work)
     return task
 
 
 # Options that may change between a run and its continuation.
-_FREE = ("backend", "command", "debug", "minutes", "overwrite", "restart", "run", "top")
+_FREE = (
+    "backend",
+    "command",
+    "debug",
+    "line",
+    "minutes",
+    "overwrite",
+    "restart",
+    "run",
+    "title",
+    "top",
+    "weights",
+)
 
 
 def _checkpoints(

@@ -6,14 +6,17 @@ import sys
 
 from keras_bandgnn.cli import data_sets, interrupts, report
 from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli.card import make_facts
 
 SPLITS = ("train", "valid", "test")
+ATOMISTIC = ("schnet", "mpeu", "painn")
+TRANSFORMERS = ("graphormer", "gt")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of regression."""
     group = parser.add_argument_group("regression (--task regression)")
-    group.add_argument("--model", choices=("schnet", "mpeu", "painn"), default="schnet")
+    group.add_argument("--model", choices=(*ATOMISTIC, *TRANSFORMERS), default="schnet")
     group.add_argument("--path", help="file or folder that has the data set's files")
     group.add_argument(
         "--option",
@@ -37,6 +40,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--references",
         action="store_true",
         help="learn what a value per element, fitted by least squares, leaves",
+    )
+    group.add_argument(
+        "--cutoff",
+        type=shared.above_zero,
+        help="angstrom: SchNet as Schuett et al. 2017 and PaiNN with this cutoff",
+    )
+    group.add_argument("--layers", type=shared.positive, help="T of the model")
+    group.add_argument(
+        "--attention",
+        choices=("sparse", "augment", "periodic", "full"),
+        default="sparse",
+        help="of graph transformers",
+    )
+    group.add_argument("--loss", choices=("squared", "huber"), default="squared")
+    group.add_argument(
+        "--decay",
+        choices=("staircase", "cosine", "warmup"),
+        default="staircase",
+        help="of the rate: in steps of 100,000 as profiled, to 0, or up and down",
     )
     group.add_argument(
         "--batch-size", type=shared.positive, default=32, help="graphs per batch"
@@ -80,36 +102,118 @@ def read(options: argparse.Namespace) -> dict:
     return {s: FlatGraphs.concatenate(parts_of(store)) for s, store in stores.items()}
 
 
-def make_task(options: argparse.Namespace, elements: list[int]):
-    """A new regressor, in the profiled configuration of Speckhard et al. 2025."""
+def make_backbone(options: argparse.Namespace, graphs):
+    """A new backbone, and the arguments of the head that goes with it."""
+    import numpy as np
+
+    from keras_bandgnn import layers, models
+
+    if options.model in TRANSFORMERS:
+        kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
+        given = {"num_layers": options.layers or 4, "attention": options.attention}
+        if options.model == "graphormer":
+            given["max_distance"] = 5
+        largest = max(int(part.num_nodes.max()) for part in graphs.values())
+        types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
+        # One more for pairs without an edge.
+        types = types + 1 if types > 1 else 1
+        inputs = data_sets.node_inputs(list(graphs.values()))
+        backbone = kind[options.model](
+            inputs,
+            options.hidden,
+            dropout=options.dropout,
+            num_edge_types=types,
+            max_length=largest,
+            **given,
+        )
+        return backbone, {}
+    numbers = [part.node.get("atomic_number") for part in graphs.values()]
+    if any(values is None for values in numbers):
+        raise ValueError(
+            "Expected graphs with the node features 'atomic_number' and 'position'. "
+            f"Received: {sorted(graphs['train'].node)}."
+        )
+    elements = np.unique(np.concatenate(numbers)).tolist()
+    steps = options.layers or 3
+    if options.model == "painn":
+        cutoff = options.cutoff or 6.0
+        backbone = models.PaiNNBackbone(elements, options.hidden, steps, cutoff)
+        return backbone, {"hidden": options.hidden}
+    profiled = {"activation": layers.shifted_softplus, "use_bias": False}
+    if options.model == "mpeu":
+        backbone = models.MPEUBackbone(
+            elements, options.hidden, steps, reduce=options.reduce
+        )
+        return backbone, profiled
+    if options.cutoff is None:
+        backbone = models.SchNetBackbone(
+            elements, options.hidden, steps, reduce=options.reduce
+        )
+        return backbone, profiled
+    backbone = models.SchNetBackbone(
+        elements,
+        options.hidden,
+        steps,
+        num_gaussians=50,
+        cutoff=options.cutoff,
+        reduce="sum",
+        use_bias=True,
+        activate_filters=False,
+    )
+    return backbone, {"activation": layers.shifted_softplus}
+
+
+def make_task(options: argparse.Namespace, graphs):
+    """A new regressor, by default as profiled by Speckhard et al. 2025."""
     import keras
 
-    from keras_bandgnn import layers, models, preprocessing
+    from keras_bandgnn import models, preprocessing
 
     keras.utils.set_random_seed(options.seed)
-    head = {"activation": layers.shifted_softplus, "use_bias": False}
-    if options.model == "painn":
-        backbone = models.PaiNNBackbone(elements, options.hidden)
-        head = {"hidden": options.hidden}
-    else:
-        kind = {"schnet": models.SchNetBackbone, "mpeu": models.MPEUBackbone}
-        backbone = kind[options.model](elements, options.hidden, reduce=options.reduce)
+    backbone, head = make_backbone(options, graphs)
+    made = backbone.graph_layers()
+    if options.model in ATOMISTIC:
+        made = [graph_layer(options.graph)]
     key = "atomic_number" if options.references else None
     mode = "atom" if options.reduce == "sum" else "graph"
     batcher = preprocessing.DynamicBatcher(options.batch_size)
-    task = models.GraphRegressor(
+    return models.GraphRegressor(
         backbone,
-        preprocessing.GraphPreprocessor([graph_layer(options.graph)], batcher),
+        preprocessing.GraphPreprocessor(made, batcher),
         reduce=options.reduce,
         normalizer=preprocessing.TargetNormalizer(mode, element_key=key),
         **head,
     )
-    decay = 0.98 if options.model == "painn" else 0.96
-    rate = keras.optimizers.schedules.ExponentialDecay(
-        options.learning_rate or 1e-4, 100_000, decay, staircase=True
+
+
+def set_training(options: argparse.Namespace, task, steps: int) -> str:
+    """Compiles a task for so many steps; returns the recipe in words."""
+    import keras
+
+    from keras_bandgnn.training import WarmupDecay
+
+    peak = options.learning_rate or 1e-4
+    schedules = keras.optimizers.schedules
+    if options.decay == "cosine":
+        rate, clip = schedules.CosineDecay(peak, steps), 1.0
+    elif options.decay == "warmup":
+        rate, clip = WarmupDecay(peak, steps // 10, steps - steps // 10), 1.0
+    else:
+        factor = 0.98 if options.model == "painn" else 0.96
+        rate = schedules.ExponentialDecay(peak, 100_000, factor, staircase=True)
+        clip = None
+    reduction = "mean_with_sample_weight"
+    losses = {
+        "squared": keras.losses.MeanSquaredError(reduction=reduction),
+        "huber": keras.losses.Huber(0.1, reduction=reduction),
+    }
+    optimizer = keras.optimizers.Adam(rate, global_clipnorm=clip)
+    task.compile(optimizer, loss=losses[options.loss])
+    return (
+        f"Adam, rate {peak:g} with {options.decay} decay, {options.loss} loss, "
+        f"{options.epochs} epochs of {steps // options.epochs:,} batches; the weights "
+        "that are best on the validation split."
     )
-    task.compile(keras.optimizers.Adam(rate))
-    return task
 
 
 def run(options: argparse.Namespace, checkpoints, limits) -> None:
@@ -121,8 +225,8 @@ def run(options: argparse.Namespace, checkpoints, limits) -> None:
         limits: Callback that ends training in time.
     """
     import keras
-    import numpy as np
 
+    from keras_bandgnn.models.preset_card import count_parameters
     from keras_bandgnn.models.preset_files import check_target
 
     check_target(options.out)
@@ -132,19 +236,13 @@ def run(options: argparse.Namespace, checkpoints, limits) -> None:
             "Pass --overwrite to replace it, or choose another folder."
         )
     graphs = read(options)
-    numbers = [part.node.get("atomic_number") for part in graphs.values()]
-    if any(values is None for values in numbers):
-        raise ValueError(
-            "Expected graphs with the node features 'atomic_number' and 'position'. "
-            f"Received: {sorted(graphs['train'].node)}."
-        )
-    elements = np.unique(np.concatenate(numbers)).tolist()
-    task = make_task(options, elements)
+    task = make_task(options, graphs)
     loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
+    recipe = set_training(options, task, options.epochs * len(loader))
     sizes = ", ".join(f"{len(part)} {split}" for split, part in graphs.items())
     report.say(
-        f"{options.model}: C = {options.hidden}, {task.count_params():,} parameters, "
-        f"elements {elements}; {sizes} graphs; backend {keras.backend.backend()}"
+        f"{options.model}: C = {options.hidden}, {count_parameters(task):,} "
+        f"parameters; {sizes} graphs; backend {keras.backend.backend()}"
     )
     work = options.out.with_name(options.out.name + ".partial")
     data = {split: [len(part), part.num_edges.sum()] for split, part in graphs.items()}
@@ -162,12 +260,28 @@ def run(options: argparse.Namespace, checkpoints, limits) -> None:
     interrupts.check()
     if (work / "best.weights.h5").is_file():
         task.load_weights(work / "best.weights.h5")
-    found = task.evaluate(graphs["test"], return_dict=True, verbose=0)
-    plain = np.ravel(graphs["test"].label) - np.ravel(graphs["train"].label).mean()
-    report.say(
-        f"test, in the label's unit: MAE {found['mae']:.4g}, RMSE {found['rmse']:.4g}; "
-        f"the training mean: MAE {np.abs(plain).mean():.4g}"
-    )
-    task.save_to_preset(options.out)
+    score = evaluate(task, graphs["test"], graphs["train"])
+    facts = {
+        "data": f"{options.data} {' '.join(options.option)}: {sizes} graphs.",
+        "recipe": recipe,
+        "score": score,
+    }
+    card = make_facts(options, facts)
+    task.save_to_preset(options.out, options.weights, card)
     shutil.rmtree(work)
     report.say(f"model saved to {options.out}")
+
+
+def evaluate(task, graphs, train=None) -> str:
+    """Scores a regressor, beside the training mean; prints and returns the text."""
+    import numpy as np
+
+    found = task.evaluate(graphs, return_dict=True, verbose=0)
+    text = (
+        f"test, in the label's unit: MAE {found['mae']:.4g}, RMSE {found['rmse']:.4g}"
+    )
+    if train is not None:
+        plain = np.ravel(graphs.label) - np.ravel(train.label).mean()
+        text += f"; the training mean: MAE {np.abs(plain).mean():.4g}"
+    report.say(text)
+    return text

@@ -29,7 +29,7 @@ def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
     command += ["--batch-size", "8", "--reduce", "sum", "--references"]
     assert main([*command, "--graph", "radius:3", "--patience", "3"]) == 0
     said = capsys.readouterr().out
-    assert "24 train, 6 valid, 6 test" in said and "elements [1, 6, 8]" in said
+    assert "24 train, 6 valid, 6 test graphs" in said
     # The labels are a number per element and a little more.
     mae = float(said.split("unit: MAE ")[1].split(",")[0])
     assert mae < 0.5
@@ -39,8 +39,42 @@ def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
     error = np.abs(found - [g.label for g in graphs]).mean()
     assert error == pytest.approx(mae, rel=1e-3)
     assert not (tmp_path / "out.partial").exists()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "bandgnn train" in card and f"MAE {mae:.4g}" in card
+    assert main(["evaluate", str(tmp_path / "out"), str(data / "test")]) == 0
+    assert f"MAE {mae:.4g}" in capsys.readouterr().out
     assert main([*command]) == 1
     assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["graphormer", "gt"])
+def test_graph_transformers(tmp_path, model, capsys):
+    rng = np.random.default_rng(0)
+    for split, count in zip(SPLITS, (24, 6, 6), strict=True):
+        graphs = []
+        for _ in range(count):
+            size = int(rng.integers(3, 8))
+            ring = np.arange(size)
+            kind = rng.integers(0, 3, size)
+            graphs.append(
+                kb.Graph(
+                    size,
+                    np.concatenate([ring, (ring + 1) % size]),
+                    np.concatenate([(ring + 1) % size, ring]),
+                    edge_type=np.concatenate([kind, kind]) % 2,
+                    node={"kind": kind},
+                    label=float(kind.mean()),
+                )
+            )
+        kb.data.write_store(tmp_path / "data" / split, graphs)
+    command = ["train", str(tmp_path / "data"), "--task", "regression"]
+    command += ["--model", model, "--out", str(tmp_path / "out"), "--hidden", "8"]
+    command += ["--epochs", "2", "--layers", "1", "--decay", "warmup"]
+    command += ["--weights", "float16", "--title", "Rings."]
+    assert main(command) == 0, capsys.readouterr().err
+    task = kb.models.GraphRegressor.from_preset(tmp_path / "out")
+    assert task.backbone.num_layers == 1
+    assert "Rings." in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_errors(data, tmp_path, capsys):
