@@ -24,7 +24,7 @@ from keras_bandgnn.cli import options as shared
 
 MODELS = ("ggnn", "schnet", "mpeu", "painn", "graphormer", "gt")
 # Options that may change between a search and its continuation.
-_FREE = ("backend", "command", "debug", "export", "overwrite", "run", "trials")
+_FREE = ("backend", "command", "debug", "export", "line", "overwrite", "run", "trials")
 _FREE += ("workers", "processes")
 
 

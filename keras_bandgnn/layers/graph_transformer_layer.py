@@ -25,8 +25,9 @@ class GraphTransformerLayer(keras.layers.Layer):
         dropout: Share of what each branch adds that is dropped.
         remat: Whether each branch is computed again for gradients while training, so
             that its input is all that is kept (JAX and torch).
-        **attention: `pattern`, `self_loops`, `max_length`, `fused` and, as
-            `attention_dropout`, `dropout` of `DualInterleavedAttention`.
+
+    `pattern`, `self_loops`, `max_length`, `fused` and, as `attention_dropout`,
+    `dropout` are those of `DualInterleavedAttention`.
 
     Input shape:
         As `DualInterleavedAttention`.

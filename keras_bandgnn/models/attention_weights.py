@@ -14,7 +14,7 @@ from keras_bandgnn.models.whole_graphs import helper_of
 class AttentionWeights(NamedTuple):
     """Attention weights of one layer in one graph.
 
-    Args:
+    Attributes:
         senders: int32 [E], nodes that are looked at.
         receivers: int32 [E], nodes that look, ascending.
         weights: float32 [E, K]; those of a receiver and head add up to 1.
