@@ -65,6 +65,12 @@ def save(
     from keras_bandgnn import __version__
 
     one_of("weights", weights, ("float32", "float16", "none"))
+    if any(weight.dtype == "int8" for weight in backbone.weights):
+        raise ValueError(
+            "Expected weights that were not quantised. Received: int8 weights, which "
+            "the configuration cannot name. Save the preset first, and call "
+            "quantize('int8') after loading it."
+        )
     with files.whole_folder(path) as folder:
         files.write(folder / files.CONFIG, _entry(backbone, backbone.get_config()))
         if task is not None:

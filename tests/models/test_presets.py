@@ -197,6 +197,19 @@ def test_half_precision_files(tmp_path):
     Task.from_preset(tmp_path / "half")
 
 
+def test_quantised_weights_are_made_after_loading(tmp_path):
+    task = small_task()
+    task.save_to_preset(tmp_path / "p")
+    task.quantize("int8")
+    with pytest.raises(ValueError, match="Save the preset first"):
+        task.save_to_preset(tmp_path / "q")
+    assert not (tmp_path / "q").exists()
+    again = Task.from_preset(tmp_path / "p")
+    again.quantize("int8")
+    graphs = list(molecules())
+    assert_close(again.predict(graphs), task.predict(graphs))
+
+
 def test_overrides(tmp_path):
     task = small_task()
     task.save_to_preset(tmp_path / "p")
