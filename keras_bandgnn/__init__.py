@@ -1,13 +1,15 @@
 """keras-bandgnn: graph learning as dense, static-shape work on Keras 3.
 
 Submodules load at first use. When Keras is already imported, the layers and models
-load at once, so that Keras finds their classes in saved files.
+load at once, so that Keras finds their classes in saved files. Otherwise Keras will
+start with a backend that is installed.
 """
 
 import importlib
 import sys
 from typing import Any
 
+from keras_bandgnn.default_backend import replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
 
 __version__ = "0.1.0"
@@ -43,3 +45,5 @@ def __dir__() -> list[str]:
 if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
     for _name in ("layers", "models", "preprocessing", "training"):
         importlib.import_module(f"{__name__}.{_name}")
+elif "keras" not in sys.modules:
+    replace_missing_backend()

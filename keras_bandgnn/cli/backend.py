@@ -1,21 +1,9 @@
 """Which Keras backend a command uses."""
 
-import importlib.util
-import json
 import os
 import sys
-from pathlib import Path
 
-BACKENDS = ("jax", "torch", "tensorflow")
-
-
-def _configured() -> str | None:
-    """The backend in the user's keras.json."""
-    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
-    try:
-        return json.loads((home / "keras.json").read_text()).get("backend")
-    except (OSError, ValueError, AttributeError):
-        return None
+from keras_bandgnn.default_backend import configured_backend, installed_backends
 
 
 def choose_backend(wanted: str | None) -> None:
@@ -40,11 +28,11 @@ def choose_backend(wanted: str | None) -> None:
                 f"{keras.backend.backend()}. Set KERAS_BACKEND={wanted}."
             )
         return
-    installed = [name for name in BACKENDS if importlib.util.find_spec(name)]
+    installed = installed_backends()
     wanted = wanted or os.environ.get("KERAS_BACKEND") or None
     if wanted is None and installed:
         # Keras writes its file unasked, with a backend that may not be installed.
-        configured = _configured()
+        configured = configured_backend()
         wanted = configured if configured in installed else installed[0]
     if wanted not in installed:
         raise ImportError(

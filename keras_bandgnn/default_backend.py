@@ -1,0 +1,35 @@
+"""Which Keras backend is used when nobody has said which."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+BACKENDS = ("jax", "torch", "tensorflow")
+
+
+def installed_backends() -> list[str]:
+    """The backends that can be imported."""
+    return [name for name in BACKENDS if importlib.util.find_spec(name)]
+
+
+def configured_backend() -> str | None:
+    """The backend in the user's keras.json."""
+    home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    try:
+        return json.loads((home / "keras.json").read_text()).get("backend")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def replace_missing_backend() -> None:
+    """Sets KERAS_BACKEND if Keras would start with a backend that is not installed.
+
+    Without KERAS_BACKEND and keras.json that is TensorFlow, and Keras writes it into a
+    new keras.json.
+    """
+    if os.environ.get("KERAS_BACKEND"):
+        return
+    installed = installed_backends()
+    if installed and (configured_backend() or "tensorflow") not in installed:
+        os.environ["KERAS_BACKEND"] = installed[0]
