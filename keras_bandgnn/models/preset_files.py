@@ -1,6 +1,5 @@
 """The files of a preset: where they lie, and how they are read and written."""
 
-import difflib
 import json
 import os
 import shutil
@@ -22,7 +21,8 @@ _PACKAGES = ("keras", "keras_bandgnn")
 _CODE = ("__lambda__", "Lambda", "TorchModuleWrapper", "TFSMLayer", "JaxLayer")
 
 
-def _home() -> Path:
+def home() -> Path:
+    """The folder of the presets that come with the library."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "presets"
     # In a checkout the presets lie beside the package.
@@ -36,29 +36,9 @@ def list_presets() -> list[str]:
     >>> "ggnn_varmisuse" in list_presets()
     True
     """
-    home = _home()
-    found = home.iterdir() if home.is_dir() else ()
+    folder = home()
+    found = folder.iterdir() if folder.is_dir() else ()
     return sorted(p.name for p in found if (p / CONFIG).is_file())
-
-
-def resolve(preset) -> Path:
-    """The folder of a preset: itself, one of the library's, or one from a hub."""
-    if str(preset).startswith("hf://"):
-        from keras_bandgnn.models.preset_hub import download
-
-        return download(str(preset))
-    path = Path(preset)
-    if (path / CONFIG).is_file():
-        return path
-    names = list_presets()
-    if str(preset) in names:
-        return _home() / str(preset)
-    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
-        f"Expected a folder with {CONFIG}, hf://OWNER/NAME or one of the presets "
-        f"{names}. Received: {str(preset)!r}.{hint}"
-    )
 
 
 def read(path: Path) -> dict:

@@ -6,6 +6,7 @@ The files are those of KerasHub: `config.json` (backbone), `task.json`,
 library and of Keras only, and loading one executes nothing that is not in these.
 """
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import keras
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.models import preset_files as files
 from keras_bandgnn.models.preset_card import count_parameters, make_card
+from keras_bandgnn.models.preset_hub import download
 
 
 def _entry(instance, config: dict) -> dict:
@@ -41,6 +43,24 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
             f"{sorted(known)}. Received: class_name={name!r}."
         )
     return known[name]
+
+
+def _resolve(preset) -> Path:
+    """The folder of a preset: itself, one of the library's, or one from a hub."""
+    if str(preset).startswith("hf://"):
+        return download(str(preset))
+    path = Path(preset)
+    if (path / files.CONFIG).is_file():
+        return path
+    names = files.list_presets()
+    if str(preset) in names:
+        return files.home() / str(preset)
+    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"Expected a folder with {files.CONFIG}, hf://OWNER/NAME or one of the presets "
+        f"{names}. Received: {str(preset)!r}.{hint}"
+    )
 
 
 def _head_model(task) -> keras.Model:
@@ -112,7 +132,7 @@ def load_backbone(
     """Builds the backbone of a preset; see `Backbone.from_preset`."""
     from keras_bandgnn.models.backbone import Backbone
 
-    path = files.resolve(preset)
+    path = _resolve(preset)
     entry = files.read(path / files.CONFIG)
     found = _class_of(entry, Backbone, path / files.CONFIG)
     if not issubclass(found, cls):
@@ -158,7 +178,7 @@ def load_task(
     from keras_bandgnn.models.task import Task
     from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
-    path = files.resolve(preset)
+    path = _resolve(preset)
     if not (path / files.TASK).is_file():
         raise ValueError(
             f"Expected a preset of a task. Received: {path} holds a backbone alone. "

@@ -17,7 +17,7 @@ from keras_bandgnn.models import Backbone, Task, list_presets, preset_files, pre
 from keras_bandgnn.models.preset_card import count_parameters
 
 GOLDEN = Path(__file__).with_name("preset_outputs.json")
-HOME = preset_files._home()
+HOME = preset_files.home()
 SOURCE = "def area(width, height):\n    half = width / 2\n    return half * height\n"
 
 
