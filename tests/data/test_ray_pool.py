@@ -36,6 +36,8 @@ def pool():
     with pytest.MonkeyPatch.context() as patch:
         # Workers import this module.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        # They give way to everything else by default, such as other tests.
+        patch.setenv("RAY_worker_niceness", "0")
         with RayPool(workers=2) as made:
             yield made
 
