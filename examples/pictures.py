@@ -1,0 +1,156 @@
+"""The pictures of the page "How it works".
+
+Draws a program graph before and after its nodes are reordered, graphs that are packed
+into a supergraph, and which edges each part of a plan carries. The graphs are made from
+the standard library of this Python.
+
+    python examples/pictures.py --out docs/figures
+    python examples/pictures.py --short
+
+Needs matplotlib: pip install "keras-bandgnn[plot]". Choose the backend with
+KERAS_BACKEND=jax, torch or tensorflow; none of the work is done by it.
+"""
+
+import argparse
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+import keras_bandgnn as kb
+from keras_bandgnn import preprocessing, primitives
+
+PALE = "#e8eaf6"
+
+
+def program(name: str, context: str, number: int = -1) -> kb.Graph:
+    """A graph of one usage of a variable in a file of the standard library."""
+    path = Path(sysconfig.get_path("stdlib")) / name
+    programs = kb.data.program_graphs(path.read_bytes(), name, context=context)
+    return kb.data.encode_program(programs[number], labels="none", language="python")
+
+
+def dots(axes: Axes, senders, receivers, size: int, color: str, label=None) -> None:
+    """One dot per edge: column sender, row receiver."""
+    area = min(3.0, 1500 / size)
+    axes.scatter(senders, receivers, s=area, c=color, linewidths=0, label=label)
+    axes.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), aspect="equal")
+    axes.set(xlabel="sender", ylabel="receiver")
+
+
+def save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, dpi=110)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def reordering(graph: kb.Graph, block_size: int, path: Path) -> None:
+    """The adjacency matrix in three orders of the nodes."""
+    titles = {
+        "natural": "as in the source",
+        "rcmk": "Reverse Cuthill-McKee",
+        "bisection": "bisection",
+    }
+    figure = Figure(figsize=(12, 4.6), layout="constrained")
+    panels = figure.subplots(1, len(titles))
+    for axes, (ordering, title) in zip(panels, titles.items(), strict=True):
+        shown = preprocessing.RCMKCompile(block_size, ordering)(graph)
+        size = shown.num_nodes
+        near = np.abs(shown.senders - shown.receivers) < block_size
+        corners = [(0, 0), (block_size, 0), (size, size - block_size), (size, size)]
+        corners += [(size - block_size, size), (0, block_size)]
+        axes.fill(*zip(*corners, strict=True), color=PALE)
+        dots(axes, shown.senders[near], shown.receivers[near], size, "C0")
+        dots(axes, shown.senders[~near], shown.receivers[~near], size, "C3")
+        axes.set_title(
+            f"{title}\nbandwidth {shown.bandwidth}, "
+            f"{100 * near.mean():.0f} % with |i - j| < {block_size}",
+            fontsize="medium",
+        )
+    save(figure, path)
+
+
+def packing(x: dict, path: Path) -> None:
+    """A supergraph: its graphs side by side, then padding."""
+    sizes = x["graph"]["n_node"][0][x["graph"]["mask"][0]]
+    real = x["edge"]["mask"][0]
+    edges = {name: values[0][real] for name, values in x["edge"].items()}
+    total = x["node"]["mask"].shape[1]
+    owner = x["node"]["graph_id"][0][edges["receiver"]]
+    figure = Figure(figsize=(5.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    for number, start in enumerate(np.cumsum(sizes) - sizes):
+        corner, side = (start - 0.5, start - 0.5), sizes[number]
+        axes.add_patch(Rectangle(corner, side, side, color=PALE))
+        own = owner == number
+        color = f"C{number % 10}"
+        dots(axes, edges["sender"][own], edges["receiver"][own], total, color)
+    padded = total - sizes.sum()
+    for corner, width, height in (
+        ((sizes.sum(), -0.5), padded, total),
+        ((-0.5, sizes.sum()), total, padded),
+    ):
+        axes.add_patch(Rectangle(corner, width, height, color="0.92", zorder=0))
+    axes.set_title(
+        f"{len(sizes)} graphs in one supergraph of {total} nodes\n"
+        f"grey: {padded} nodes of padding",
+        fontsize="medium",
+    )
+    save(figure, path)
+
+
+def blocks(x: dict, block_size: int, path: Path) -> None:
+    """The blocks of a banded plan, their edges and the rest."""
+    total = x["node"]["mask"].shape[1]
+    figure = Figure(figsize=(5.4, 5.6), layout="constrained")
+    axes = figure.subplots()
+    for k in range(-(-total // block_size)):
+        for i, j, name in ((k, k, "C"), (k, k + 1, "U"), (k + 1, k, "L")):
+            corner = (j * block_size - 0.5, i * block_size - 0.5)
+            color = PALE if name == "C" else "#fff3e0"
+            shape = {"facecolor": color, "edgecolor": "0.7", "linewidth": 0.6}
+            axes.add_patch(Rectangle(corner, block_size, block_size, **shape))
+            at = (corner[0] + 0.06 * block_size, corner[1] + 0.24 * block_size)
+            if k % 5 == 0 and max(i, j) * block_size < total:
+                axes.annotate(f"{name}[{k}]", at, color="0.45", fontsize=7)
+    colors = {f"banded:{block_size}": "C0", "segment": "C3"}
+    for name, color in colors.items():
+        part = {key: values[0] for key, values in x["plan"][name].items()}
+        # Padded edges have a mask, or lead beyond the last node.
+        real = part.get("mask", part["receiver"] < total)
+        count = int(real.sum())
+        label = f"{name}, {count} edges"
+        dots(axes, part["sender"][real], part["receiver"][real], total, color, label)
+    axes.legend(loc="upper right", fontsize="small", markerscale=3)
+    title = f"Plan(Banded({block_size})), the rest by segment sums"
+    axes.set_title(title, fontsize="medium")
+    save(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--short", action="store_true", help="a run of seconds")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+
+    context = "function" if options.short else "file"
+    large = program("json/decoder.py", context)
+    reordering(large, 128, options.out / "reordering.png")
+
+    names = ("abc.py", "textwrap.py", "glob.py", "bisect.py", "reprlib.py", "stat.py")
+    small = [program(name, "function") for name in names]
+    compiled = [preprocessing.RCMKCompile(64)(graph) for graph in small]
+    nodes = sum(graph.num_nodes for graph in compiled)
+    batcher = preprocessing.DynamicBatcher(budget={"node": 64 * (nodes // 64 + 2)})
+    plan = primitives.Plan(primitives.Banded(64))
+    loader = preprocessing.GraphLoader(compiled, batcher, plan, shuffle=False)
+    x = loader[0][0]
+    packing(x, options.out / "supergraph.png")
+    blocks(x, 64, options.out / "plan.png")
+
+
+if __name__ == "__main__":
+    main()
