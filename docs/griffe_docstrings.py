@@ -1,7 +1,8 @@
 """Turns the docstrings of the library into Markdown that renders well.
 
 Doctests stand unindented under "Example:", as in Keras, where Markdown would take
-them for quotations. Shapes and references are lists of lines that Markdown would join.
+them for quotations. Shapes, features and the fields of a batch are lines that Markdown
+would join.
 """
 
 import inspect
@@ -11,28 +12,43 @@ import griffe
 
 _EXAMPLE = re.compile(r"^Examples?:\n", re.MULTILINE)
 _DOCTEST = re.compile(r"^>>>.*(?:\n(?=\S).*|\n {1,8}(?=\S).*)*", re.MULTILINE)
-_BLOCK = re.compile(
-    r"^(Input shape|Output shape|Reference):\n((?: {4}.*(?:\n|\Z)|\n(?= {4}))+)",
-    re.MULTILINE,
-)
-_ITEM = re.compile(r"^(\S[^\n:]{0,40}): ", re.MULTILINE)
+_INDENTED = r"((?: {4}.*(?:\n|\Z)|\n(?= {4}))+)"
+_TITLES = "Input shape|Output shape|Reference|Features"
+_BLOCK = re.compile(rf"^({_TITLES}):\n{_INDENTED}", re.MULTILINE)
+_NEXT_TERM = re.compile(r"^( {4}.*)\n(?=`)", re.MULTILINE)
+_TERM = re.compile(r"(?<=\n\n)(?!- )(\S[^\n]*[^\n.:])\n((?: {4}\S.*(?:\n|\Z))+)")
+_ITEM = re.compile(r"^([^\s:][^\n:]{0,60}): ", re.MULTILINE)
+
+
+def _item(match: re.Match) -> str:
+    name = match[1] if "`" in match[1] else f"`{match[1]}`"
+    return f"- {name}: "
 
 
 def _block(match: re.Match) -> str:
     """A title, and one item for each named line of an indented block."""
     body = inspect.cleandoc(match[2])
-    if match[1].endswith("shape"):
-        body = _ITEM.sub(r"- `\1`: ", body)
+    if match[1] != "Reference":
+        body = _ITEM.sub(_item, body)
     return f"**{match[1]}**\n\n{body}\n\n"
 
 
+def _term(match: re.Match) -> str:
+    """A term, and one item for each line below it that begins a sentence."""
+    items = re.split(r"(?<=\.)\n(?=[`A-Z])", inspect.cleandoc(match[2]))
+    lines = "\n".join(f"- {item}" for item in items)
+    return f"{match[1]}\n\n{lines}\n\n"
+
+
 def to_markdown(text: str) -> str:
-    """The docstring with fenced examples and listed shapes.
+    """The docstring with fenced examples and lists.
 
     Args:
         text: A docstring without its indentation.
     """
     text = _BLOCK.sub(_block, text)
+    text = _NEXT_TERM.sub(r"\1\n\n", text)
+    text = _TERM.sub(_term, text)
     text = _EXAMPLE.sub("**Example**\n\n", text)
     return _DOCTEST.sub(lambda match: f"```pycon\n{match[0]}\n```", text)
 

@@ -112,9 +112,10 @@ def blocks(x: dict, block_size: int, path: Path) -> None:
             color = PALE if name == "C" else "#fff3e0"
             shape = {"facecolor": color, "edgecolor": "0.7", "linewidth": 0.6}
             axes.add_patch(Rectangle(corner, block_size, block_size, **shape))
-            at = (corner[0] + 0.06 * block_size, corner[1] + 0.24 * block_size)
+            at = (corner[0] + 0.06 * block_size, corner[1] + 0.4 * block_size)
             if k % 5 == 0 and max(i, j) * block_size < total:
-                axes.annotate(f"{name}[{k}]", at, color="0.45", fontsize=7)
+                paper = {"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.4}
+                axes.annotate(f"{name}[{k}]", at, fontsize=7, zorder=3, bbox=paper)
     colors = {f"banded:{block_size}": "C0", "segment": "C3"}
     for name, color in colors.items():
         part = {key: values[0] for key, values in x["plan"][name].items()}
