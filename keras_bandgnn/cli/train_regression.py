@@ -113,7 +113,9 @@ def make_backbone(options: argparse.Namespace, graphs):
         given = {"num_layers": options.layers or 4, "attention": options.attention}
         if options.model == "graphormer":
             given["max_distance"] = 5
-        largest = max(int(part.num_nodes.max()) for part in graphs.values())
+        if options.attention in ("periodic", "full"):
+            largest = max(int(part.num_nodes.max()) for part in graphs.values())
+            given["max_length"] = largest
         types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
         # One more for pairs without an edge.
         types = types + 1 if types > 1 else 1
@@ -123,7 +125,6 @@ def make_backbone(options: argparse.Namespace, graphs):
             options.hidden,
             dropout=options.dropout,
             num_edge_types=types,
-            max_length=largest,
             **given,
         )
         return backbone, {}

@@ -60,5 +60,5 @@ def make_card(name: str, model: keras.Model, weights: str, facts: Mapping) -> st
     lines += [f'model = kb.models.{kind}.from_preset("{name}"{option})', "```", ""]
     for fact in FACTS:
         if fact in facts:
-            lines += [f"## {fact.capitalize()}", "", str(facts[fact]).strip(), ""]
+            lines += [f"## {fact.capitalize()}", "", str(facts[fact]).strip("\n"), ""]
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def molecules():
             [],
             [],
             node={
-                "atomic_number": rng.choice([1, 6, 7, 8, 9], size),
+                "atomic_number": rng.choice([1, 6, 7, 8], size),
                 "position": line + 0.2 * rng.normal(size=(size, 3)),
             },
         )
@@ -60,6 +60,18 @@ def networks(width):
         yield kb.Graph(size, ends, others, node={"feature": feature})
 
 
+def labelled_networks(inputs, num_edge_types):
+    """Graphs with ids of nodes and types of edges."""
+    rng = np.random.default_rng(2)
+    for graph in networks(1):
+        node = {
+            name: rng.integers(0, spec["ids"], graph.num_nodes)
+            for name, spec in inputs.items()
+        }
+        types = rng.integers(0, num_edge_types - 1, len(graph.senders))
+        yield graph.replace(node=node, edge_type=types)
+
+
 def graphs_for(task):
     if isinstance(task, kb.models.NodeSelector):
         from keras_bandgnn.data.python_source import program_graphs
@@ -68,6 +80,9 @@ def graphs_for(task):
     if isinstance(task, kb.models.NodeClassifier):
         (spec,) = (s for n, s in task.backbone.encoder.inputs.items() if n == "feature")
         return list(networks(spec["features"]))
+    if isinstance(task.backbone, kb.models.GraphormerBackbone):
+        backbone = task.backbone
+        return list(labelled_networks(backbone.own_inputs, backbone.num_edge_types))
     layers = task.preprocessor.graph_layers
     periodic = any(isinstance(x, kb.preprocessing.KNearestGraph) for x in layers)
     return list(crystals() if periodic else molecules())
