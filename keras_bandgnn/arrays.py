@@ -46,6 +46,15 @@ def frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def _converted(array: np.ndarray, dtype: type) -> np.ndarray:
+    """The array in another dtype; the same memory if nobody can write to it."""
+    base, fixed = array, True
+    while isinstance(base, np.ndarray):
+        fixed = fixed and not base.flags.writeable
+        base = base.base
+    return array.astype(dtype, copy=not fixed)
+
+
 def checked_feature(name: str, values: Any) -> np.ndarray:
     """Converts a feature to read-only int32 or float32, refusing what is neither."""
     try:
@@ -61,7 +70,7 @@ def checked_feature(name: str, values: Any) -> np.ndarray:
                 f"Expected `{name}` to fit into int32. "
                 f"Received: values up to {array.max()}. Map the ids to a smaller range."
             )
-        return frozen(array.astype(np.int32))
+        return frozen(_converted(array, np.int32))
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             bad = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
@@ -70,7 +79,7 @@ def checked_feature(name: str, values: Any) -> np.ndarray:
                 f"{array[bad]}. Replace missing values, for example with np.nan_to_num."
             )
         with np.errstate(over="ignore"):
-            narrow = array.astype(np.float32)
+            narrow = _converted(array, np.float32)
         if not np.isfinite(narrow).all():
             raise ValueError(
                 f"Expected `{name}` to fit into float32. "

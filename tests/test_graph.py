@@ -116,3 +116,15 @@ def test_worker_processes_can_receive_it():
     copy = pickle.loads(pickle.dumps(graph))
     assert copy.info == graph.info and copy.node["x"].tolist() == [1.0, 2.0]
     assert "num_nodes=2" in repr(copy)
+
+
+def test_copies_share_what_nobody_can_write_to():
+    values = np.ones((3, 2), np.float32)
+    graph = Graph(3, [0], [1], node={"x": values})
+    assert not np.shares_memory(graph.node["x"], values)
+    again = graph.replace(label=1)
+    assert np.shares_memory(again.node["x"], graph.node["x"])
+    # A view that cannot be written to, of values that can.
+    view = values[:]
+    view.flags.writeable = False
+    assert not np.shares_memory(graph.replace(node={"x": view}).node["x"], values)
