@@ -117,8 +117,11 @@ def test_a_trace_for_open_shapes_is_one_compilation():
 
 @pytest.mark.skipif(BACKEND != "jax", reason="the cache of JAX' jitted functions")
 def test_count_is_the_size_of_the_cache(monkeypatch):
+    import jax
     from keras.src.backend.jax import trainer
 
+    # All functions of a process share one cache, which is full after many tests.
+    jax.clear_caches()
     jitted, jit = [], trainer.jit
 
     def keeping(*args, **kwargs):
