@@ -108,6 +108,11 @@ def make_backbone(options: argparse.Namespace, graphs):
 
     from keras_bandgnn import layers, models
 
+    if options.cutoff is not None and options.model not in ("schnet", "painn"):
+        raise ValueError(
+            f"Expected --cutoff with schnet or painn. Received: {options.model}, "
+            "which has none. Limit the edges with --graph radius:R."
+        )
     if options.model in TRANSFORMERS:
         kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
         given = {"num_layers": options.layers or 4, "attention": options.attention}

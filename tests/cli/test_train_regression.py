@@ -81,6 +81,9 @@ def test_errors(data, tmp_path, capsys):
     for text in ("knn", "radius:x", "cube:3", "full:1", "knn:0"):
         with pytest.raises(ValueError, match="Expected .*--graph"):
             graph_layer(text)
+    command = ["train", str(data), "--task", "regression", "--model", "mpeu"]
+    assert main([*command, "--cutoff", "5", "--out", str(tmp_path / "out")]) == 1
+    assert "Expected --cutoff with schnet or painn" in capsys.readouterr().err
     missing = ["train", str(tmp_path / "nothing"), "--task", "regression"]
     assert main([*missing, "--out", str(tmp_path / "out")]) == 1
     assert "Expected" in capsys.readouterr().err
