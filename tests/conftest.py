@@ -1,6 +1,7 @@
 import os
 from pathlib import Path
 
+import keras
 import pytest
 
 
@@ -16,3 +17,9 @@ def shared_data() -> Path:
         if (parent / "shared" / "data").is_dir():
             return parent / "shared" / "data"
     pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers():
+    """Weights, dropout and shuffles are the same in every run of a test."""
+    keras.utils.set_random_seed(0)

@@ -109,6 +109,12 @@ def run(options: argparse.Namespace) -> None:
 
     task = Task.from_preset(options.model)
     if isinstance(task, NodeSelector):
+        if options.path or options.split or options.option:
+            raise ValueError(
+                "Expected --path, --split and --option with the name of a data set and "
+                "a model of numbers per graph. Received: a model that picks nodes, "
+                "which reads a store or program files."
+            )
         score(task, load_graphs(task, Path(options.data), options))
     elif isinstance(task, GraphRegressor):
         train_regression.evaluate(task, data_sets.read_graphs(options))

@@ -57,6 +57,9 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert main(["evaluate", str(model), str(data / "test")]) == 0
     out = capsys.readouterr().out
     assert "nearest previous use" in out and "95 % interval" in out
+    command = ["evaluate", str(model), str(data / "test"), "--split", "test"]
+    assert main(command) == 1
+    assert "reads a store or program files" in capsys.readouterr().err
     found = tmp_path / "found.jsonl"
     one = next((source / "p0").iterdir())
     command = ["predict", str(model), str(one), "--json", str(found), "--top", "3"]

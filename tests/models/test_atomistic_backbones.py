@@ -270,10 +270,10 @@ def test_moving_a_structure_changes_no_energy(name):
     )
     # The test can fail: a stretched structure has other energies.
     stretched = [
-        molecule(1.1 * g.node["position"], g.node["atomic_number"]) for g in graphs
+        molecule(1.3 * g.node["position"], g.node["atomic_number"]) for g in graphs
     ]
     change = np.abs(np.concatenate(task.predict(stretched)) - energies)
-    assert change.max() > 1e-3 * scale
+    assert change.max() > 1e-4 * scale
 
 
 @pytest.mark.parametrize("name", ["painn", "painn-sine"])
