@@ -68,12 +68,21 @@ def made_graph(rng: np.random.Generator, size: int) -> kb.Graph:
     )
 
 
+def some_of(options, name: str, rng: np.random.Generator):
+    """A store, or as many of its graphs as the options say, drawn at random."""
+    store, count = kb.data.open_store(options.store / name), getattr(options, name)
+    if not count or count >= len(store):
+        return store
+    graphs = store.take(np.sort(rng.choice(len(store), count, replace=False)))
+    graphs.metadata = store.metadata
+    return graphs
+
+
 def read(options) -> tuple:
     """Training and validation graphs, and whether they are stored ones."""
-    if options.store:
-        stores = [kb.data.open_store(options.store / s) for s in ("train", "valid")]
-        return *stores, True
     rng = np.random.default_rng(0)
+    if options.store:
+        return *(some_of(options, name, rng) for name in ("train", "valid")), True
     count = 60 if options.short else options.graphs
     sizes = rng.integers(16, 120, count + count // 4)
     graphs = [made_graph(rng, int(size)) for size in sizes]
@@ -200,6 +209,8 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--store", type=Path, help="folder with train and valid")
+    parser.add_argument("--train", type=int, help="graphs of the store to train on")
+    parser.add_argument("--valid", type=int, help="graphs of the store to validate on")
     parser.add_argument("--graphs", type=int, default=1000, help="graphs to make")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument(

@@ -1,8 +1,12 @@
+import gc
 import os
+import random
 from pathlib import Path
 
-import keras
+import keras  # noqa: F401
+import numpy as np
 import pytest
+
 
 
 @pytest.fixture(scope="session")
@@ -21,5 +25,17 @@ def shared_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def same_random_numbers():
-    """Weights, dropout and shuffles are the same in every run of a test."""
-    keras.utils.set_random_seed(0)
+    """Weights and dropout are the same in every run of a test.
+
+    Seeds of Keras are drawn from `random`. `keras.utils.set_random_seed` would import
+    TensorFlow on every backend.
+    """
+    random.seed(0)
+    np.random.seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_collections():
+    """What is alive between modules stays: collections need not look at it again."""
+    gc.collect()
+    gc.freeze()

@@ -125,6 +125,15 @@ def test_hyperband_and_its_objective(stub, tmp_path):
         kb.tuning.make_tuner(timed, tmp_path / "t", "grid")
 
 
+def test_bayesian_search_fits_its_scores(stub, tmp_path):
+    pytest.importorskip("sklearn")
+    rows = run_to_end(stub, tmp_path / "b", tuner="bayesian", trials=8)
+    assert len(rows) == 8 and any(row["status"] == "completed" for row in rows)
+    assert finished(rows) == finished(
+        run_to_end(stub, tmp_path / "again", tuner="bayesian", trials=8)
+    )
+
+
 def torn(folder, trial, oracle):
     """Writes files of a search as a kill at another moment leaves them."""
     state = json.loads((folder / "oracle.json").read_text())
