@@ -3,10 +3,8 @@ import os
 import random
 from pathlib import Path
 
-import keras  # noqa: F401
 import numpy as np
 import pytest
-
 
 
 @pytest.fixture(scope="session")
