@@ -63,6 +63,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         width: Channels of a state, for `plan="auto"`. Tasks give it.
         edge_weight: Edge feature, a number per edge, that is the factor of its
             message; 1 for all edges if omitted.
+        known_plans: What `plan="auto"` took before, kept for graphs that are no
+            larger: another plan is another program. `GraphPreprocessor` gives it.
 
     Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
     Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
@@ -95,6 +97,7 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         schedule: ReceptiveField | None = None,
         width: int = 64,
         edge_weight: str | None = None,
+        known_plans: dict | None = None,
     ):
         super().__init__(workers=1)
         self.parts = joined(parts_of(graphs))
@@ -108,7 +111,7 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         if plan == "auto":
             facts = (self.parts, self.num_edge_types, self.batcher, width)
             schedule = None if edge_weight is not None else schedule
-            plan = cheapest_plan(*facts, schedule, num_hosts)
+            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans)
         self.plan = plan
         if not isinstance(self.plan, Plan):
             raise ValueError(

@@ -112,6 +112,9 @@ class GraphPreprocessor(keras.layers.Layer):
             )
         self.plan = plan
         self.edge_weight = edge_weight
+        # What "auto" took: graphs to predict keep it, as another plan would be
+        # another program.
+        self._known_plans: dict = {}
 
     def layers_config(self) -> list[dict]:
         """Plain description of the graph layers, as stores keep it."""
@@ -165,8 +168,15 @@ class GraphPreprocessor(keras.layers.Layer):
             plan = plan if plan == "auto" else plan.replace(filter=None)
         given = options.pop("plan", None)
         plan = given if plan == "auto" and given is not None else plan
+        if adapt:
+            self._known_plans.clear()
         return GraphLoader(
-            compiled, batcher, plan, edge_weight=self.edge_weight, **options
+            compiled,
+            batcher,
+            plan,
+            edge_weight=self.edge_weight,
+            known_plans=self._known_plans,
+            **options,
         )
 
     def call(self, graphs):

@@ -48,6 +48,14 @@ def _untyped(part: FlatGraphs) -> FlatGraphs:
     return FlatGraphs.from_columns({**part.columns(), **zeros}, part.info)
 
 
+def _supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
+    nodes = (batcher.budget or {}).get("node")
+    if nodes is not None:
+        return nodes
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
+
+
 def cheapest_plan(
     parts: Sequence[FlatGraphs],
     num_types: int,
@@ -55,8 +63,9 @@ def cheapest_plan(
     width: int,
     schedule: ReceptiveField | None,
     num_hosts: int,
+    known: dict | None = None,
 ) -> Plan:
-    """The plan of `plan="auto"`.
+    """The plan of `plan="auto"`: that of graphs as large, or the cheapest.
 
     Args:
         parts: The graphs.
@@ -65,18 +74,27 @@ def cheapest_plan(
         width: Channels of a state.
         schedule: What the task allows, or None.
         num_hosts: Hosts that train together.
+        known: (P, whether there is a schedule) -> nodes of a supergraph and of the
+            largest graph, and their plan; what is chosen is added.
     """
-    hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
-    count = sum(map(len, parts))
-    nodes = (batcher.budget or {}).get("node")
-    if nodes is None:
-        total = sum(int(part.node_ptr[-1]) for part in parts)
-        nodes = int(batcher.batch_size * total / max(count, 1))
+    nodes = _supergraph_nodes(parts, batcher)
     # Hosts that train together must agree, whatever each has measured.
-    if hardware is None or num_hosts > 1 or not count:
+    if num_hosts > 1 or not parts:
         return auto_plan(num_types, schedule=schedule, nodes=nodes)
-    facts = (parts, num_types, width, width, schedule, nodes, hardware)
-    return choose_plan(*facts).plan
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    sizes = min(nodes, total), max(int(part.num_nodes.max()) for part in parts)
+    known = {} if known is None else known
+    key = num_types, schedule is not None
+    if key in known and all(map(int.__le__, sizes, known[key][0])):
+        return known[key][1].replace(schedule=schedule)
+    hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
+    if hardware is None:
+        plan = auto_plan(num_types, schedule=schedule, nodes=nodes)
+    else:
+        facts = (parts, num_types, width, width, schedule, nodes, hardware)
+        plan = choose_plan(*facts).plan
+    known[key] = sizes, plan
+    return plan
 
 
 def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:

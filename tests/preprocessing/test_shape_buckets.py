@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphPreprocessor,
     StaticBatcher,
+    loader_plan,
 )
 from keras_bandgnn.preprocessing.shape_buckets import prediction_batches, rung
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
@@ -160,3 +163,26 @@ def test_single_graphs_compile_once_per_shape():
         assert not counts
     finally:
         jax.monitoring.unregister_event_duration_listener(listener)
+
+
+def test_graphs_to_predict_keep_the_plan(monkeypatch):
+    """What a calibrated machine would choose for other graphs is another program."""
+    plans = [Plan(Banded(16)), Plan(Banded(32)), Plan(Banded(64))]
+    chosen = []
+
+    def choose(parts, *facts):
+        chosen.append(sum(map(len, parts)))
+        return SimpleNamespace(plan=plans[len(chosen) - 1])
+
+    monkeypatch.setattr(loader_plan, "choose_plan", choose)
+    monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: object())
+    task = make()
+    trained = task.loader([ring(9), ring(20)] * 30, adapt=True)
+    assert trained.plan.keys == plans[0].keys and chosen == [60]
+    for graphs in ([ring(20)], [ring(3)] * 40, ring(9)):
+        assert task.loader(graphs, training=False).plan.keys == plans[0].keys
+    # A larger graph gets a plan of its own, and training looks anew.
+    assert task.loader([ring(40)], training=False).plan.keys == plans[1].keys
+    assert task.loader([ring(20)], training=False).plan.keys == plans[1].keys
+    assert task.loader([ring(9)] * 9, adapt=True).plan.keys == plans[2].keys
+    assert len(chosen) == 3
