@@ -7,6 +7,7 @@ graphs or a store.
 import argparse
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
@@ -50,15 +51,28 @@ def show_suspicious(graphs, logits, count: int) -> list:
     return found
 
 
+def check_file(path: Path) -> None:
+    """Refuses what cannot be written as the file of `--json`, before any work."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ValueError(
+            f"Expected a folder for --json {path}. Received: there is none."
+        )
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        found = "a folder" if path.is_dir() else f"no right to write in {folder}"
+        raise ValueError(
+            f"Expected --json {path} to be a file that can be written. Received: "
+            f"{found}."
+        )
+
+
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
     from keras_bandgnn.data.files import atomic_write
     from keras_bandgnn.models import NodeSelector
 
-    if options.json is not None and not options.json.absolute().parent.is_dir():
-        raise ValueError(
-            f"Expected a folder for --json {options.json}. Received: there is none."
-        )
+    if options.json is not None:
+        check_file(options.json)
     task = NodeSelector.from_preset(options.model)
     graphs = load_graphs(task, options.data, options)
     found = show_suspicious(graphs, task.predict(graphs), options.top)

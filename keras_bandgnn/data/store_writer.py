@@ -64,13 +64,19 @@ def write_store(
 
     Raises:
         FileExistsError: If something is at `path` that may not be replaced.
-        ValueError: If graphs differ in their features.
+        ValueError: If graphs differ in their features, or if `path` is no path or
+            `graphs` is one.
 
     Example:
     >>> store = write_store("molecules.store", [Graph(2, [0], [1])])
     >>> store[0].num_nodes
     2
     """
+    if not isinstance(path, str | os.PathLike) or isinstance(graphs, str | os.PathLike):
+        raise ValueError(
+            "Expected write_store(path, graphs). Received: a path of type "
+            f"{type(path).__name__} and graphs of type {type(graphs).__name__}."
+        )
     if shard_size < 1:
         raise ValueError(
             f"Expected `shard_size` to be at least 1. Received: {shard_size}."

@@ -103,6 +103,8 @@ def test_inspect_and_bench_of_original_files(source, tmp_path, capsys):
         (["evaluate", "no-preset", "empty"], "Expected a folder with config.json"),
         (["inspect", "empty"], "Expected Python files"),
         (["predict", "no-preset", "empty"], "one of the presets"),
+        (["predict", "no-preset", "empty", "--json", "no/file"], "a folder for --json"),
+        (["predict", "no-preset", "empty", "--json", "empty"], "Received: a folder"),
     ],
 )
 def test_errors_say_what_to_do(command, message, tmp_path, monkeypatch, capsys):

@@ -133,6 +133,13 @@ def test_failed_write_leaves_nothing(tmp_path, graphs):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_swapped_arguments(tmp_path, graphs):
+    for given in (graphs, str(tmp_path / "s")), (tmp_path / "s", tmp_path / "t"):
+        with pytest.raises(ValueError, match=r"write_store\(path, graphs\). Received"):
+            write_store(*given)
+    assert not list(tmp_path.iterdir())
+
+
 def test_missing_files(store, tmp_path):
     with pytest.raises(FileNotFoundError, match="no directory is there. Check"):
         open_store(tmp_path / "none")
