@@ -66,6 +66,15 @@ class GGNNHyperModel(GraphHyperModel):
         self.num_steps = self.facts.steps or num_steps
         self.readout = one_of("readout", readout, ("auto", "slot", "candidate"))
 
+    def fixed(self) -> dict:
+        """What no trial changes, as plain facts."""
+        return super().fixed() | {
+            "space": self.space_name,
+            "hidden_dim": self.hidden_dim,
+            "num_steps": self.num_steps,
+            "readout": self.readout,
+        }
+
     def space(self, hp) -> dict:
         """Declares what is searched; the values by name, None for inactive ones."""
         values = spaces.draw_sgd(hp, self.space_name)

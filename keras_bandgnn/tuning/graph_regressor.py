@@ -76,6 +76,16 @@ class GraphRegressorHyperModel(GraphHyperModel):
         self.hidden_dim = hidden_dim
         self.num_steps = num_steps
 
+    def fixed(self) -> dict:
+        """What no trial changes, as plain facts."""
+        return super().fixed() | {
+            "model": self.model,
+            "edges": list(self.edges),
+            "reduce": self.reduce,
+            "hidden_dim": self.hidden_dim,
+            "num_steps": self.num_steps,
+        }
+
     def space(self, hp) -> dict:
         """Declares what is searched; the values by name, None for inactive ones."""
         values = {

@@ -72,6 +72,16 @@ class GraphTransformerHyperModel(GraphHyperModel):
         self.num_layers = num_layers
         self.num_heads = num_heads
 
+    def fixed(self) -> dict:
+        """What no trial changes, as plain facts."""
+        return super().fixed() | {
+            "model": self.model,
+            "attention": self.attention,
+            "hidden_dim": self.hidden_dim,
+            "num_layers": self.num_layers,
+            "num_heads": self.num_heads,
+        }
+
     def space(self, hp) -> dict:
         """Declares what is searched; the values by name, None for inactive ones."""
         values = {

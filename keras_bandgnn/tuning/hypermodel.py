@@ -96,6 +96,24 @@ class GraphHyperModel(keras_tuner.HyperModel):
         """Arguments of the task beyond backbone and preprocessor."""
         return {}
 
+    def fixed(self) -> dict[str, Any]:
+        """What no trial changes, as plain facts: trials of others do not compare.
+
+        Subclasses add their own arguments to these.
+        """
+        goal = self.goal
+        return {
+            "class": type(self).__name__,
+            "objective": goal.objective,
+            "metric": goal.metric,
+            "target": goal.target,
+            "seconds": goal.seconds,
+            "epochs": goal.max_epochs,
+            "system": self.system,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
+
     # === What keras-tuner calls ===
 
     def declare_hyperparameters(self, hp) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import keras
 
 from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.tuning import search_facts
 from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.failures import FailedTrialError
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
@@ -47,6 +48,9 @@ class _Resumable:
         space = self.oracle.get_space()
         self.hypermodel.declare_hyperparameters(space)
         self.oracle.update_space(space)
+        # The search is new, and no worker begins one.
+        if not self._is_worker():
+            search_facts.keep(Path(self.project_dir), self.hypermodel)
 
     def _try_build(self, hp):
         policy = keras.config.dtype_policy()
@@ -121,7 +125,8 @@ def make_tuner(
     It is a tuner of keras-tuner, whose methods (`search`, `get_best_models`,
     `get_best_hyperparameters`, `results_summary`) it has. It resumes by itself: when
     the folder holds a search, `search` goes on with it, and a trial that was under way
-    runs again. Failed trials never end a search.
+    runs again. Failed trials never end a search. A folder belongs to one hypermodel:
+    what is fixed there (`hypermodel.fixed()`) lies beside the state.
 
     Args:
         hypermodel: What is searched.
@@ -134,7 +139,7 @@ def make_tuner(
 
     Raises:
         ValueError: For Hyperband with an objective with time: it trains in rounds, each
-            with a new clock.
+            with a new clock. For a folder with the search of another hypermodel.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -154,6 +159,8 @@ def make_tuner(
         "seed": positive_int("seed", seed, 0) + 1,
         "max_consecutive_failed_trials": _NEVER,
     }
+    if not overwrite:
+        search_facts.check(path, hypermodel)
     kind = _Tuner
     if tuner == "hyperband":
         if hypermodel.goal.timed:

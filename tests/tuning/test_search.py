@@ -105,6 +105,49 @@ def test_finds_the_best_and_keeps_failures(stub, tmp_path):
     assert stub["make"](tmp_path / "s", overwrite=True).remaining_trials == 6
 
 
+def test_the_search_of_another_hypermodel_is_refused(stub, tmp_path):
+    folder = tmp_path / "s"
+    rows = run_to_end(stub, folder, trials=2)
+    with pytest.raises(ValueError, match=r"same hypermodel.*epochs=3, there 10\. Take"):
+        stub["make"](folder, epochs=3)
+
+    class Other(stub["Stub"]):
+        def fixed(self):
+            return super().fixed() | {"widths": range(2)}
+
+    found = r"class='Other', there 'Stub', widths=\[0, 1\], there None\. Take"
+    with pytest.raises(ValueError, match=found):
+        kb.tuning.make_tuner(Other(stub["GRAPHS"]), folder)
+    # What was refused has changed nothing.
+    assert finished(run_to_end(stub, folder, trials=2)) == finished(rows)
+    other = kb.tuning.make_tuner(Other(stub["GRAPHS"]), folder, overwrite=True)
+    assert other.remaining_trials == 40
+    # Nothing was tried yet, so nothing would be taken over.
+    stub["make"](folder)
+    run_to_end(stub, folder, trials=1)
+    with pytest.raises(ValueError, match="class='Other'"):
+        kb.tuning.make_tuner(Other(stub["GRAPHS"]), folder)
+    # Folders from before this was kept.
+    (folder / "hypermodel.json").unlink()
+    assert stub["make"](folder, trials=2, epochs=3).remaining_trials == 1
+
+
+def test_fixed_facts_are_those_of_each_hypermodel():
+    node = {"atomic_number": [8, 1], "position": [[0.0, 0, 0], [0.97, 0, 0]]}
+    atoms = [kb.Graph(2, [], [], node=node, label=float(n)) for n in range(4)]
+    edges = [kb.preprocessing.RadiusGraph(3.0)]
+    regressor = kb.tuning.GraphRegressorHyperModel(atoms, edges=edges, hidden_dim=8)
+    fixed = regressor.fixed()
+    assert fixed["class"] == "GraphRegressorHyperModel" and fixed["epochs"] == 10
+    assert fixed["metric"] == "val_rmse" and fixed["hidden_dim"] == 8
+    assert "RadiusGraph(cutoff=3.0" in fixed["edges"][0]
+    kinds = [kb.Graph(2, [0], [1], node={"k": [0, 1]}, label=i % 2) for i in range(4)]
+    fixed = kb.tuning.GraphTransformerHyperModel(kinds, attention=["full"]).fixed()
+    assert fixed["attention"] == ("full",) and fixed["num_heads"] == 8
+    fixed = kb.tuning.GGNNHyperModel(kinds, batch_size=range(8, 10)).fixed()
+    assert fixed["space"] == "paper" and fixed["batch_size"] == [8, 9]
+
+
 def test_all_trials_may_fail(stub, tmp_path):
     tuner = stub["make"](tmp_path / "s", trials=5)
     tuner.hypermodel.space = lambda hp: {
@@ -241,6 +284,8 @@ def test_two_workers_one_killed(stub, tmp_path):
     (tmp_path / "pause").touch()
     tuner = stub["make"](tmp_path / "search")
     tuner.save()
+    facts = tmp_path / "search" / "hypermodel.json"
+    written = facts.stat().st_mtime_ns
     command = [sys.executable, str(script), str(tmp_path)]
     workers = Workers(tuner.oracle, 2, command, tmp_path / "workers")
     hit = []
@@ -276,6 +321,8 @@ def test_two_workers_one_killed(stub, tmp_path):
         r["trial"]: (r["values"], r["reason"]) for r in alone
     }
     assert any(row["reason"] for row in rows)
+    # Workers read what the chief wrote.
+    assert facts.stat().st_mtime_ns == written
 
 
 def test_a_worker_that_cannot_begin_is_an_error(stub, tmp_path):
