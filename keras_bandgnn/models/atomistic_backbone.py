@@ -40,6 +40,11 @@ class AtomisticBackbone(Backbone):
             self.hidden_dim, elements, dtype=self.dtype_policy, name="embedding"
         )
 
+    def features_read(self):
+        """Atomic numbers, and the geometry of edges."""
+        edge = ("displacement", "distance")
+        return {"node": ("atomic_number",), "edge": edge, "graph": ()}
+
     def check(self, graphs) -> None:
         """Raises a ValueError if graphs lack geometry or have unknown elements.
 

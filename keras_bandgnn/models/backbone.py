@@ -44,6 +44,12 @@ class Backbone(keras.Model):
             f"{type(self).__name__}. Use layer=-1."
         )
 
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
+        """Names of the features read of "node", "edge" and "graph"; None for any.
+
+        Exported models ask for no others.
+        """
+
     @property
     def depth(self) -> int:
         """Layers or steps, one less than there are `hidden_states`."""

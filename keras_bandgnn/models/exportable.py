@@ -58,8 +58,30 @@ class Exportable:
 
         return export_task(self, path, format, graphs, budget, plan, verify, **options)
 
+    @property
+    def is_quantized(self) -> bool:
+        """Whether weights of a layer were rounded by `quantize`."""
+        return any(
+            getattr(layer, "quantization_mode", None)
+            for layer in self._flatten_layers()
+        )
+
+    def save(self, filepath, *args, **kwargs):
+        """Writes the task to a `.keras` file, see `keras.Model.save`.
+
+        Raises:
+            ValueError: For a quantised task, which no file could be read back to.
+        """
+        if self.is_quantized:
+            raise ValueError(
+                "Expected weights that were not quantised. Received: int8 weights, "
+                "which the configuration cannot name. Save before quantize('int8'), "
+                "which takes no data and can be called after loading."
+            )
+        return super().save(filepath, *args, **kwargs)
+
     def quantize(self, mode=None, **kwargs):
-        """Rounds weights, see `keras.Model.quantize`; before the task is exported.
+        """Rounds weights, see `keras.Model.quantize`; last, before `export`.
 
         Args:
             mode: `"int8"`.

@@ -54,6 +54,10 @@ class LayeredBackbone(Backbone):
             layer.build((None, None, self.hidden_dim))
         self.built = True
 
+    def features_read(self):
+        """The inputs of the encoder."""
+        return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)

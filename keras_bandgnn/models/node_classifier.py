@@ -13,8 +13,13 @@ from keras_bandgnn.models.classes import (
     check_some,
     class_entries,
 )
+from keras_bandgnn.models.graph_arguments import (
+    given_graphs,
+    is_graphs,
+    options_for_graphs,
+)
 from keras_bandgnn.models.node_order import node_places, placed
-from keras_bandgnn.models.task import Task, is_graphs
+from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
@@ -169,8 +174,10 @@ class NodeClassifier(Task):
             nodes that it leaves out are NaN. For graphs that were compiled before
             (a loader, a compiled store) row n belongs to the n-th node before that.
         """
+        x = given_graphs(x)
         if not is_graphs(x) or isinstance(x, list | tuple) and not x:
             return super().predict(x, *args, **kwargs)
+        options_for_graphs(None, args, ("batch_size", "verbose"), kwargs)
         loader = self.loader(x, training=False)
         out: list = [None] * int(loader.starts[-1])
         places = list(node_places(x, loader))

@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,23 +88,42 @@ def write(path: Path, value: dict) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
 
 
-def check_target(path) -> Path:
-    """Raises a ValueError if a preset cannot be written to a path."""
+def check_target(path, names: Sequence[str] = NAMES, what: str = "a preset") -> Path:
+    """Raises a ValueError if a folder cannot be written, or replaced, at a path.
+
+    Args:
+        path: The folder.
+        names: The files that it may hold; one that is there must have the first.
+        what: What such a folder is called.
+    """
     path = Path(path)
-    if path.is_file() or (
-        path.exists() and not (path / CONFIG).is_file() and any(path.iterdir())
-    ):
+    found = {p.name for p in path.iterdir()} if path.is_dir() else set()
+    if path.is_file() or (found and names[0] not in found):
         raise ValueError(
-            f"Expected {path} to be new, an empty folder or a preset. Received: "
+            f"Expected {path} to be new, an empty folder or {what}. Received: "
             "something else is there. Choose another folder."
+        )
+    if found - set(names):
+        raise ValueError(
+            f"Expected {path} to hold nothing but {what}, which would be replaced. "
+            f"Received: also {sorted(found - set(names))}. Choose another folder, or "
+            "move these."
         )
     return path
 
 
 @contextmanager
-def whole_folder(path) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `path` when all is written."""
-    path = check_target(path)
+def whole_folder(
+    path, names: Sequence[str] = NAMES, what: str = "a preset"
+) -> Iterator[Path]:
+    """A folder to write to, which takes the place of `path` when all is written.
+
+    Args:
+        path: See `check_target`.
+        names: See `check_target`.
+        what: See `check_target`.
+    """
+    path = check_target(path, names, what)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:

@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
+import h5py
 import keras
 
 from keras_bandgnn.checks import one_of
@@ -123,6 +124,14 @@ def _weights(path: Path, name: str) -> Path:
             f"Expected the preset {path} to hold weights. Received: no {name}."
             " Pass load_weights=False for new weights, to be trained."
         )
+    try:
+        with h5py.File(path / name):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"Expected weights in {path / name}. Received: a damaged file ({error}). "
+            "Fetch or copy the preset again."
+        ) from error
     return path / name
 
 

@@ -2,26 +2,21 @@
 
 import keras
 
-from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.exportable import Exportable
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
+from keras_bandgnn.models.graph_arguments import (
+    given_graphs,
+    is_graphs,
+    options_for_graphs,
+)
 from keras_bandgnn.models.inference import Inference
 from keras_bandgnn.models.presets import PresetTask
 from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-
-
-def is_graphs(data) -> bool:
-    """Whether data is graphs, which tasks batch themselves."""
-    if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
-        return True
-    if isinstance(data, list | tuple):
-        return not data or isinstance(data[0], Graph | ProgramGraph)
-    return hasattr(data, "node_ptr")
 
 
 class Task(Inference, Exportable, PresetTask, Replicated):
@@ -152,28 +147,26 @@ class Task(Inference, Exportable, PresetTask, Replicated):
 
         Args:
             x: Graphs with labels, or what Keras takes.
-            y: What Keras takes; None for graphs.
-            *args: Passed on.
+            y: What Keras takes; None for graphs, which hold their labels.
+            *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
+                `verbose` and `callbacks`.
             validation_data: Graphs with labels, or what Keras takes.
             seed: Seed of the order of the graphs and, on torch, of dropout, which
                 draws from torch's global generator there.
-            **kwargs: Passed on, such as `epochs` and `callbacks`.
+            **kwargs: Passed on, such as `epochs` and `callbacks`. `shuffle=False`
+                keeps the order of graphs; that of a loader is its own.
 
         Returns:
             Keras' `History`.
         """
+        x, validation_data = given_graphs(x), given_graphs(validation_data)
         if is_graphs(x):
+            names = ("batch_size", "epochs", "verbose", "callbacks")
+            kwargs = options_for_graphs(y, args, names, kwargs)
+            shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
-            names = ("batch_size", "epochs", "verbose", "callbacks")
-            kwargs |= dict(zip(names, args, strict=False))
-            if kwargs.get("steps_per_epoch") or kwargs.get("batch_size"):
-                raise ValueError(
-                    "Expected whole epochs of the preprocessor's batches. Received: "
-                    "steps_per_epoch or batch_size. Set the batcher's batch_size or "
-                    "budget instead."
-                )
-            x = self.loader(x, shuffle=True, seed=seed, adapt=True)
+            x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True)
             x = self._labelled(x, "x")
             self.adapt(x)
             if not self.optimizer.built:
@@ -195,7 +188,10 @@ class Task(Inference, Exportable, PresetTask, Replicated):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
+        x = given_graphs(x)
         if is_graphs(x):
+            kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
+            args = ()
             x = self._labelled(self.loader(x, training=False), "x")
             if not kwargs.get("_use_cached_eval_dataset"):
                 self._begin(x, kwargs, training=False)
@@ -208,8 +204,10 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             For graphs a list with one array per graph, in the order of the graphs;
             None for graphs that the batcher drops.
         """
+        x = given_graphs(x)
         if not is_graphs(x):
             return super().predict(x, *args, **kwargs)
+        options_for_graphs(None, args, ("batch_size", "verbose"), kwargs)
         if isinstance(x, list | tuple) and not x:
             return []
         loader = self.loader(x, training=False)

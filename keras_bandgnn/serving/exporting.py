@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import shutil
 import tempfile
 import warnings
 from pathlib import Path
@@ -12,6 +10,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of
+from keras_bandgnn.models.preset_files import check_target, whole_folder
 from keras_bandgnn.ops.portable import portable
 from keras_bandgnn.serving import onnx_operations
 from keras_bandgnn.serving.exported_model import ExportedModel
@@ -33,6 +32,19 @@ _WRITERS = {
 # The first version in which sums and maxima may meet at one place.
 _OPSET = 18
 TOLERANCE = 1e-4
+_LITERT = (
+    "LiteRT has no products of int8 as Keras writes them: export before quantize, with "
+    "optimizations=[tf.lite.Optimize.DEFAULT]."
+)
+_NO_INT8 = {
+    ("tensorflow", "litert"): _LITERT,
+    ("jax", "litert"): _LITERT,
+    ("torch", "onnx"): (
+        "The file would be invalid: export with KERAS_BACKEND=tensorflow, or before "
+        "quantize."
+    ),
+}
+_NAMES = (FILE, *(name for name, *_ in ARTEFACTS.values()))
 
 
 class FlatModel(keras.Model):
@@ -76,22 +88,17 @@ def export_task(
             "Expected `graphs` that are as large as those to come, from which the "
             "shapes are taken. Received: graphs=None."
         )
-    if format == "litert" and any(
-        getattr(layer, "quantization_mode", None) for layer in task._flatten_layers()
-    ):
+    if task.is_quantized and (backend, format) in _NO_INT8:
         raise ValueError(
-            "Expected weights in float32 for format='litert', which has no products of "
-            "int8 as Keras writes them. Received: a quantised task. Export it before "
-            "quantize, with optimizations=[tf.lite.Optimize.DEFAULT]."
+            f"Expected weights in float32 for format={format!r} on {backend}. "
+            f"Received: a quantised task. {_NO_INT8[backend, format]}"
         )
     sums, packages = _WRITERS[backend, format]
     for module, extra in packages:
         required(module, extra)
-    path = _target(path)
+    path = check_target(path, _NAMES, "an exported model")
     packer = GraphPacker.of_task(task, graphs, budget, plan)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with whole_folder(path, _NAMES, "an exported model") as partial:
         model = FlatModel(task, packer.signature, sums)
         artefact = partial / ARTEFACTS[format][0]
         with _quietly():
@@ -105,25 +112,6 @@ def export_task(
         )
         if verify:
             _verify(task, ExportedModel(partial), graphs)
-        partial.chmod(0o755)
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(partial, path)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    return path
-
-
-def _target(path) -> Path:
-    path = Path(path)
-    if path.is_file() or (
-        path.exists() and not (path / FILE).is_file() and any(path.iterdir())
-    ):
-        raise ValueError(
-            f"Expected {path} to be new, an empty folder or an exported model. "
-            "Received: something else is there. Choose another folder."
-        )
     return path
 
 

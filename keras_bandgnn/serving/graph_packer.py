@@ -140,7 +140,8 @@ class GraphPacker:
         if isinstance(graphs, GraphLoader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
-        packer.signature = Signature.of(loader.build(0, 0)[0])
+        unread = _unread(task.backbone.features_read(), loader.parts[0])
+        packer.signature = Signature.of(loader.build(0, 0)[0], unread)
         return packer
 
     @property
@@ -233,6 +234,19 @@ def read_facts(path) -> dict:
             f"Received: version {config.get('version')!r}."
         )
     return config
+
+
+def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
+    """Paths of features that graphs have and the backbone does not read."""
+    if read is None:
+        return []
+    features = {"node": part.node, "edge": part.edge, "graph": part.context}
+    return [
+        (level, name)
+        for level, values in features.items()
+        for name in values
+        if name not in read.get(level, values)
+    ]
 
 
 def _ids(backbone) -> dict[str, dict]:

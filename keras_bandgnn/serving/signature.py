@@ -51,10 +51,12 @@ class Signature:
             )
 
     @classmethod
-    def of(cls, x: Mapping) -> "Signature":
-        """The signature of a batch."""
+    def of(cls, x: Mapping, unread: Sequence[tuple[str, ...]] = ()) -> "Signature":
+        """The signature of a batch, without the paths that are not read."""
         inputs, empty = [], []
         for path, value in _walk(x):
+            if path in unread:
+                continue
             if value is None:
                 empty.append(path)
                 continue

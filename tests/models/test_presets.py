@@ -333,3 +333,12 @@ def test_without_the_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r"keras-bandgnn\[hub\]"):
         preset_hub.download("hf://me/molecules")
+
+
+def test_damaged_weights_are_named(tmp_path):
+    task = Task.from_preset("gcn", load_weights=False)
+    task.save_to_preset(tmp_path / "p")
+    path = tmp_path / "p" / preset_files.WEIGHTS
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="damaged file"):
+        Task.from_preset(tmp_path / "p")

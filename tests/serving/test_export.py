@@ -211,3 +211,45 @@ def test_torch_files_that_bring_programs_along_are_refused(tmp_path):
         with pytest.raises(ValueError, match="may run as a program"):
             check_pt2(archive(name, content), torch)
     check_pt2(archive("a/data/weights/config.json", '{"use_pickle": false}'), torch)
+
+
+def test_features_that_are_not_read_are_not_asked_for(tmp_path):
+    graphs = [
+        g.replace(node={**g.node, "note": np.ones(g.num_nodes, "float32")})
+        for g in plain(graphs_of())
+    ]
+    graphs = [g.replace(context={"site": np.float32(2)}) for g in graphs]
+    task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 4}, 8), 2)
+    path = exported(tmp_path, task, graphs)
+    names = kb.serving.GraphPacker.load(path).signature.names
+    assert "node_kind" in names
+    assert not {"node_note", "graph_site"} & set(names)
+    new = plain(graphs_of(3, seed=2))
+    found = kb.serving.ExportedModel(path).predict(new)
+    for mine, right in zip(found, task.predict(new), strict=True):
+        np.testing.assert_allclose(mine, right, atol=1e-4)
+
+
+def test_files_of_others_in_the_folder_are_kept(tmp_path):
+    graphs = graphs_of()
+    task = selector()
+    task.save_to_preset(tmp_path / "preset")
+    task.save_to_preset(tmp_path / "preset")
+    path = exported(tmp_path / "preset", task, graphs)
+    with pytest.raises(ValueError, match=r"Received: also \['out'\]"):
+        task.save_to_preset(tmp_path / "preset")
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="notes.txt"):
+        exported(tmp_path / "preset", task, graphs)
+    assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_quantised_tasks_are_not_saved(tmp_path):
+    task = selector()
+    task.quantize("int8")
+    with pytest.raises(ValueError, match="not quantised"):
+        task.save(tmp_path / "task.keras")
+    if BACKEND == "torch":
+        need("onnx")
+        with pytest.raises(ValueError, match="KERAS_BACKEND=tensorflow"):
+            task.export(tmp_path / "out", "onnx", graphs_of())

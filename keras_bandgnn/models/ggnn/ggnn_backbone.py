@@ -111,6 +111,10 @@ class GGNNBackbone(Backbone):
         random = training and (self.dropout > 0 or self.message_dropout > 0)
         return ReceptiveField(self.num_steps, merge=not random)
 
+    def features_read(self):
+        """The inputs of the encoder."""
+        return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)

@@ -180,6 +180,10 @@ class GraphTransformerBackbone(Backbone):
         """The plan of loaders that are told `"auto"`."""
         return AttentionPlan()
 
+    def features_read(self):
+        """The inputs of the encoder, and distances."""
+        return {"node": tuple(self.encoder.inputs), "edge": ("distance",), "graph": ()}
+
     def check(self, graphs) -> None:
         """Raises a ValueError if graphs do not fit; decides `"conditions"`."""
         self.encoder.check(graphs.node)

@@ -1,0 +1,103 @@
+"""What `fit`, `evaluate` and `predict` of a task are given: graphs, or arrays."""
+
+import itertools
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from keras_bandgnn.data.program_graph import ProgramGraph
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+
+_CONVERTERS = {
+    "ase": "from_ase",
+    "jraph": "from_jraph",
+    "networkx": "from_networkx",
+    "pandas": "from_pandas",
+    "rdkit": "from_smiles",
+    "scipy": "from_scipy",
+    "torch_geometric": "from_pyg",
+}
+_BATCHES = "Set the batcher's batch_size or budget instead."
+_WEIGHTS = (
+    "Batches have weights of their own, for what is padding. Compile with a loss that "
+    "weighs, or repeat graphs that count more."
+)
+_REFUSED = {
+    "batch_size": _BATCHES,
+    "steps_per_epoch": _BATCHES,
+    "validation_split": "Pass some of the graphs as validation_data.",
+    "class_weight": _WEIGHTS,
+    "sample_weight": _WEIGHTS,
+}
+
+
+def is_graphs(data) -> bool:
+    """Whether data is graphs, which tasks batch themselves."""
+    if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
+        return True
+    if isinstance(data, list | tuple):
+        return not data or isinstance(data[0], Graph | ProgramGraph)
+    return hasattr(data, "node_ptr")
+
+
+def given_graphs(data):
+    """Data as it is; graphs that a generator yields, in a list.
+
+    Raises:
+        ValueError: For graphs of another library.
+    """
+    if isinstance(data, types.GeneratorType):
+        first = next(data, None)
+        if isinstance(first, Graph | ProgramGraph):
+            return [first, *data]
+        return _again(first, data)
+    sample = data[0] if isinstance(data, list | tuple) and data else data
+    library = type(sample).__module__.partition(".")[0]
+    if library in _CONVERTERS:
+        raise ValueError(
+            "Expected graphs of keras_bandgnn. Received: "
+            f"{type(sample).__module__}.{type(sample).__name__}. Convert each with "
+            f"keras_bandgnn.data.{_CONVERTERS[library]}."
+        )
+    return data
+
+
+def _again(first, rest: Iterator) -> Iterator:
+    # Keras tells generators from other data by their type.
+    yield from itertools.chain([] if first is None else [first], rest)
+
+
+def options_for_graphs(
+    y: Any, args: Sequence, names: Sequence[str], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Options of Keras' methods by name, those that graphs can have.
+
+    Args:
+        y: Labels beside the graphs.
+        args: Options by position.
+        names: Their names.
+        options: Options by name.
+
+    Raises:
+        TypeError: For more positions than names.
+        ValueError: For what has no meaning for graphs.
+    """
+    if y is not None:
+        raise ValueError(
+            "Expected graphs that hold their labels. Received: y beside graphs. Set "
+            "Graph(..., label=...), or graph.replace(label=...)."
+        )
+    if len(args) > len(names):
+        raise TypeError(
+            f"Expected at most {len(names)} options by position with graphs: "
+            f"{', '.join(names)}. Received: {len(args)}. Pass the others by name."
+        )
+    options = {**options, **dict(zip(names, args, strict=False))}
+    for name, advice in _REFUSED.items():
+        given = options.pop(name, None)
+        if given is not None:
+            raise ValueError(
+                f"Expected graphs without {name}. Received: {name}={given!r}. {advice}"
+            )
+    return options

@@ -1,0 +1,78 @@
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+
+
+def ring(n):
+    a, b = np.arange(n), (np.arange(n) + 1) % n
+    return kb.Graph(n, a, b, node={"kind": a % 3}, label=n % 2)
+
+
+@pytest.fixture
+def graphs():
+    return [ring(n) for n in (3, 4, 5, 6, 7, 8)]
+
+
+@pytest.fixture
+def task():
+    made = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 3}, 4), 2)
+    made.compile("sgd")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 2}, "batcher's batch_size"),
+        ({"validation_split": 0.5}, "validation_data"),
+        ({"class_weight": {0: 1.0, 1: 2.0}}, "Compile with a loss"),
+        ({"sample_weight": np.ones(6)}, "Compile with a loss"),
+        ({"y": np.ones(6)}, "hold their labels"),
+    ],
+)
+def test_options_that_graphs_cannot_have_are_refused(task, graphs, options, message):
+    with pytest.raises(ValueError, match=message):
+        task.fit(graphs, verbose=0, **options)
+
+
+def test_options_by_position(task, graphs):
+    assert len(task.fit(graphs, None, None, 2, 0).epoch) == 2
+    with pytest.raises(TypeError, match="at most 4"):
+        task.fit(graphs, None, None, 1, 0, None, 0.5)
+    with pytest.raises(ValueError, match="batch_size"):
+        task.evaluate(graphs, batch_size=1)
+    with pytest.raises(ValueError, match="batch_size"):
+        task.predict(graphs, 2)
+
+
+def test_the_order_may_stay(graphs):
+    def seen(shuffle):
+        backbone = kb.models.GCNBackbone({"kind": 3}, 4)
+        batcher = kb.preprocessing.DynamicBatcher(2)
+        preprocessor = kb.preprocessing.GraphPreprocessor(batcher=batcher)
+        task = kb.models.GraphClassifier(backbone, 2, preprocessor)
+        task.compile("sgd")
+        loaders, loader = [], task.loader
+        task.loader = lambda *a, **k: loaders.append(loader(*a, **k)) or loaders[-1]
+        task.fit(graphs * 4, epochs=1, verbose=0, shuffle=shuffle)
+        (used,) = loaders
+        return used.shuffle
+
+    assert seen(True) is True and seen(False) is False
+
+
+def test_generators_of_graphs_are_read(task, graphs):
+    task.fit((g for g in graphs), epochs=1, verbose=0)
+    found = task.predict(g for g in graphs)
+    for mine, right in zip(found, task.predict(graphs), strict=True):
+        np.testing.assert_array_equal(mine, right)
+
+
+def test_graphs_of_other_libraries_name_their_converter(task):
+    networkx = pytest.importorskip("networkx")
+    for given in (networkx.path_graph(3), [networkx.path_graph(3)]):
+        with pytest.raises(ValueError, match="keras_bandgnn.data.from_networkx"):
+            task.predict(given)
+        with pytest.raises(ValueError, match="Expected graphs of keras_bandgnn"):
+            task.fit(given)
