@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from keras_bandgnn.cli import option_use
+
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds the options that name graphs."""
@@ -19,16 +21,22 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_stores(options: argparse.Namespace) -> None:
+    """Refuses options of a data set's reader, which stores do not need."""
+    names = [name for name in ("path", "split", "option") if hasattr(options, name)]
+    if found := option_use.given(options, names):
+        raise ValueError(
+            f"Expected {' and '.join(map(option_use.flag, found))} with the name of a "
+            "data set. Received: a store."
+        )
+
+
 def read_graphs(options: argparse.Namespace):
     """The store or the data set that the options name."""
     from keras_bandgnn import data
 
     if (Path(options.data) / "store.json").is_file():
-        if options.path or options.split or options.option:
-            raise ValueError(
-                "Expected --path, --split and --option with the name of a data set. "
-                "Received: a store."
-            )
+        check_stores(options)
         return data.open_store(Path(options.data))
     if Path(options.data).exists():
         raise ValueError(

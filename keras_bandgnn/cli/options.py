@@ -2,6 +2,17 @@
 
 import argparse
 
+SELECTION = (
+    "batch_nodes",
+    "dropout",
+    "label_smoothing",
+    "optimizer",
+    "plan",
+    "readout",
+    "shuffle_labels",
+)
+"""Options of `add_training` that not every model reads, or only one that picks."""
+
 
 def positive(text: str) -> int:
     """An integer of at least 1, for argparse."""
@@ -118,9 +129,11 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
     group.add_argument(
-        "--learning-rate", type=above_zero, help="default 0.002 (adam), 0.3 (sgd)"
+        "--learning-rate",
+        type=above_zero,
+        help="default 0.002 (adam), 0.3 (sgd), 0.0001 (regression)",
     )
-    group.add_argument("--dropout", type=float, default=0.1, help="of the GRU's state")
+    group.add_argument("--dropout", type=float, default=0.1, help="of the states")
     group.add_argument("--label-smoothing", type=float, default=0.0)
     group.add_argument(
         "--readout",

@@ -8,14 +8,18 @@ interrupted run goes on after its last whole epoch when it is started again.
 """
 
 import argparse
-import csv
-import json
 import shutil
 import sys
-import time
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts, report, train_regression
+from keras_bandgnn.cli import (
+    interrupts,
+    option_use,
+    regression_options,
+    report,
+    train_regression,
+    training_callbacks,
+)
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.card import make_facts
 
@@ -35,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
     shared.add_training(parser)
-    train_regression.add_arguments(parser)
+    regression_options.add_arguments(parser)
+    option_use.defer_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
 
 
 def make_plan(text: str):
@@ -107,6 +112,25 @@ def open_split(data: Path, split: str):
     return open_store(data / split)
 
 
+def check_compiled(store) -> None:
+    """Refuses a store without compiled programs."""
+    from keras_bandgnn.data import parts_of
+
+    found = [entry["class_name"] for entry in store.metadata.get("layers") or []]
+    if found[:2] == ["ProgramEncoder", "ReachabilityFilter"]:
+        return
+    advice = ""
+    for part in parts_of(store)[:1]:
+        numbers = part.label is not None and part.label_level == "graph"
+        if numbers and part.candidates is None:
+            advice = " The labels are numbers of graphs: add --task regression."
+    raise ValueError(
+        "Expected a store of programs that `bandgnn compile` wrote, for --task "
+        f"selection. Received: {store.path}, whose metadata names the layers {found}."
+        f"{advice}"
+    )
+
+
 def with_random_labels(store, seed: int):
     """The graphs of a store with labels drawn at random, and the store's metadata."""
     import numpy as np
@@ -121,31 +145,6 @@ def with_random_labels(store, seed: int):
     graphs = FlatGraphs.from_columns(columns, flat.info)
     graphs.metadata = store.metadata
     return graphs
-
-
-def _limits(minutes: float | None):
-    import keras
-
-    class Limits(keras.callbacks.Callback):
-        """Ends training when the time is up or Ctrl-C came."""
-
-        def on_train_begin(self, logs=None):
-            self.end = float("inf")
-            if minutes is not None:
-                self.end = time.monotonic() + 60 * minutes
-
-        def on_train_batch_end(self, batch, logs=None):
-            interrupts.check()
-            if time.monotonic() > self.end:
-                self.model.stop_training = True
-
-        def on_test_batch_end(self, batch, logs=None):
-            interrupts.check()
-
-        def on_epoch_end(self, epoch, logs=None):
-            interrupts.check()
-
-    return Limits()
 
 
 def train(options: argparse.Namespace, stores: dict):
@@ -172,7 +171,10 @@ def train(options: argparse.Namespace, stores: dict):
     describe(options, task, loader, stores)
     work = options.out.with_name(options.out.name + ".partial")
     data = {split: store.fingerprint for split, store in stores.items()}
-    callbacks = [*_checkpoints(options, data, work), _limits(options.minutes)]
+    callbacks = [
+        *training_callbacks.checkpoints(options, data, work),
+        training_callbacks.limits(options.minutes),
+    ]
     with interrupts.deferred():
         task.fit(
             loader,
@@ -198,63 +200,6 @@ def train(options: argparse.Namespace, stores: dict):
     return task
 
 
-# Options that may change between a run and its continuation.
-_FREE = (
-    "backend",
-    "command",
-    "debug",
-    "line",
-    "minutes",
-    "overwrite",
-    "restart",
-    "run",
-    "title",
-    "top",
-    "weights",
-)
-
-
-def _checkpoints(
-    options: argparse.Namespace,
-    data: dict,
-    work: Path,
-    monitor: str = "val_accuracy",
-    mode: str = "max",
-) -> list:
-    import keras
-
-    kept = {k: v for k, v in vars(options).items() if k not in _FREE}
-    settings = json.dumps([kept, data], default=str, sort_keys=True)
-    saved = work / "settings.json"
-    if options.restart:
-        shutil.rmtree(work, ignore_errors=True)
-    elif saved.is_file() and saved.read_text() != settings:
-        raise ValueError(
-            f"Expected the interrupted run in {work} to have the same options and "
-            "data. Received: others. Pass --restart to throw it away, or choose "
-            "another --out."
-        )
-    work.mkdir(parents=True, exist_ok=True)
-    saved.write_text(settings)
-    best = None
-    if (work / "history.csv").is_file():
-        with open(work / "history.csv", newline="") as file:
-            seen = [float(row[monitor]) for row in csv.DictReader(file)]
-            best = (max if mode == "max" else min)(seen, default=None)
-    return [
-        keras.callbacks.BackupAndRestore(work / "backup", double_checkpoint=True),
-        keras.callbacks.CSVLogger(work / "history.csv", append=True),
-        keras.callbacks.ModelCheckpoint(
-            work / "best.weights.h5",
-            monitor=monitor,
-            mode=mode,
-            save_best_only=True,
-            save_weights_only=True,
-            initial_value_threshold=best,
-        ),
-    ]
-
-
 def describe(options, task, loader, stores) -> None:
     """Prints the model, the data and the plan."""
     import keras
@@ -277,8 +222,19 @@ def describe(options, task, loader, stores) -> None:
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
     if options.task == "regression":
-        train_regression.run(options, _checkpoints, _limits(options.minutes))
+        regression_options.check_options(options)
+        option_use.fill_defaults(options)
+        train_regression.run(options)
         return
+    option_use.refuse(
+        options,
+        dict.fromkeys(regression_options.OPTIONS, "--task regression"),
+        "--task selection",
+        "To predict numbers of graphs add --task regression.",
+    )
+    option_use.fill_defaults(options)
     stores = {split: open_split(options.data, split) for split in ("train", "valid")}
+    for store in stores.values():
+        check_compiled(store)
     train(options, stores)
     report.say(f"model saved to {options.out}")

@@ -4,68 +4,11 @@ import argparse
 import shutil
 import sys
 
-from keras_bandgnn.cli import data_sets, interrupts, report
-from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import data_sets, interrupts, report, training_callbacks
 from keras_bandgnn.cli.card import make_facts
+from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
 
 SPLITS = ("train", "valid", "test")
-ATOMISTIC = ("schnet", "mpeu", "painn")
-TRANSFORMERS = ("graphormer", "gt")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of regression."""
-    group = parser.add_argument_group("regression (--task regression)")
-    group.add_argument("--model", choices=(*ATOMISTIC, *TRANSFORMERS), default="schnet")
-    group.add_argument("--path", help="file or folder that has the data set's files")
-    group.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of its reader, such as target=u0_atom",
-    )
-    group.add_argument(
-        "--graph",
-        default="full",
-        help="full, radius:5 (angstrom) or knn:24 (neighbours, also in crystals)",
-    )
-    group.add_argument(
-        "--reduce",
-        choices=("mean", "sum"),
-        default="mean",
-        help="of the atoms' outputs: sum for labels that grow with the molecule",
-    )
-    group.add_argument(
-        "--references",
-        action="store_true",
-        help="learn what a value per element, fitted by least squares, leaves",
-    )
-    group.add_argument(
-        "--cutoff",
-        type=shared.above_zero,
-        help="angstrom: SchNet as Schuett et al. 2017 and PaiNN with this cutoff",
-    )
-    group.add_argument("--layers", type=shared.positive, help="T of the model")
-    group.add_argument(
-        "--attention",
-        choices=("sparse", "augment", "periodic", "full"),
-        default="sparse",
-        help="of graph transformers",
-    )
-    group.add_argument("--loss", choices=("squared", "huber"), default="squared")
-    group.add_argument(
-        "--decay",
-        choices=("staircase", "cosine", "warmup"),
-        default="staircase",
-        help="of the rate: in steps of 100,000 as profiled, to 0, or up and down",
-    )
-    group.add_argument(
-        "--batch-size", type=shared.positive, default=32, help="graphs per batch"
-    )
-    group.add_argument(
-        "--patience", type=shared.positive, help="stop after so many epochs of no gain"
-    )
 
 
 def graph_layer(text: str):
@@ -92,6 +35,7 @@ def read(options: argparse.Namespace) -> dict:
     from keras_bandgnn.data import FlatGraphs, open_store, parts_of
 
     if all((options.data / split / "store.json").is_file() for split in SPLITS):
+        data_sets.check_stores(options)
         stores = {s: open_store(options.data / s) for s in SPLITS}
     else:
         given = vars(options) | {"data": str(options.data)}
@@ -108,11 +52,6 @@ def make_backbone(options: argparse.Namespace, graphs):
 
     from keras_bandgnn import layers, models
 
-    if options.cutoff is not None and options.model not in ("schnet", "painn"):
-        raise ValueError(
-            f"Expected --cutoff with schnet or painn. Received: {options.model}, "
-            "which has none. Limit the edges with --graph radius:R."
-        )
     if options.model in TRANSFORMERS:
         kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
         given = {"num_layers": options.layers or 4, "attention": options.attention}
@@ -222,14 +161,8 @@ def set_training(options: argparse.Namespace, task, steps: int) -> str:
     )
 
 
-def run(options: argparse.Namespace, checkpoints, limits) -> None:
-    """Trains, evaluates on the test graphs and saves.
-
-    Args:
-        options: Of the command.
-        checkpoints: Makes the callbacks that keep the best weights and the state.
-        limits: Callback that ends training in time.
-    """
+def run(options: argparse.Namespace) -> None:
+    """Trains, evaluates on the test graphs and saves."""
     import keras
 
     from keras_bandgnn.models.preset_card import count_parameters
@@ -252,7 +185,10 @@ def run(options: argparse.Namespace, checkpoints, limits) -> None:
     )
     work = options.out.with_name(options.out.name + ".partial")
     data = {split: [len(part), part.num_edges.sum()] for split, part in graphs.items()}
-    callbacks = [*checkpoints(options, data, work, "val_rmse", "min"), limits]
+    callbacks = [
+        *training_callbacks.checkpoints(options, data, work, "val_rmse", "min"),
+        training_callbacks.limits(options.minutes),
+    ]
     if options.patience:
         callbacks.append(keras.callbacks.EarlyStopping("val_rmse", 0, options.patience))
     with interrupts.deferred():

@@ -83,7 +83,53 @@ def test_errors(data, tmp_path, capsys):
             graph_layer(text)
     command = ["train", str(data), "--task", "regression", "--model", "mpeu"]
     assert main([*command, "--cutoff", "5", "--out", str(tmp_path / "out")]) == 1
-    assert "Expected --cutoff with schnet or painn" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--cutoff (for --model schnet or painn). Limit the edges with" in said
     missing = ["train", str(tmp_path / "nothing"), "--task", "regression"]
     assert main([*missing, "--out", str(tmp_path / "out")]) == 1
     assert "Expected" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "--model painn --option target=u0",
+            "that --task selection reads. Received: --model (for --task regression), "
+            "--option (for --task regression). To predict numbers of graphs add",
+        ),
+        (
+            "--task regression --attention full --plan banded:64 --shuffle-labels "
+            "--readout candidate --batch-nodes 7 --dropout .5 --label-smoothing 0",
+            "that --task regression --model schnet reads. Received: --batch-nodes (for "
+            "--task selection), --label-smoothing (for --task selection), --plan (for "
+            "--task selection), --readout (for --task selection), --shuffle-labels "
+            "(for --task selection), --attention (for --model graphormer or gt), "
+            "--dropout (for --model graphormer or gt).",
+        ),
+        ("--task regression --model gt --graph full", "--graph (for --model schnet, "),
+        (
+            "--task regression --path x",
+            "--path with the name of a data set. Received: a st",
+        ),
+        ("", "names the layers []. The labels are numbers of graphs: add --task"),
+    ],
+)
+def test_options_that_nothing_reads(data, tmp_path, capsys, given, message):
+    command = ["train", str(data), "--out", str(tmp_path / "out"), *given.split()]
+    assert main(command) == 1
+    assert message in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["data"]
+
+
+def test_help_shows_the_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for text in (
+        "supergraph (default: 8192)",
+        "(default: schnet)",
+        "batch (default: 32",
+    ):
+        assert text in said
+    assert "default: None" not in said
