@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from keras_bandgnn.cli import interrupts
+from keras_bandgnn.cli.settings import differences, settings_of
 
 # Options that may change between a run and its continuation.
 _FREE = (
@@ -16,6 +17,8 @@ _FREE = (
     "debug",
     "line",
     "minutes",
+    # What is kept lies beside it.
+    "out",
     "overwrite",
     "restart",
     "run",
@@ -35,19 +38,26 @@ def checkpoints(
     """The callbacks that keep the best weights, and the state to go on from."""
     import keras
 
-    kept = {k: v for k, v in vars(options).items() if k not in _FREE}
-    settings = json.dumps([kept, data], default=str, sort_keys=True)
+    from keras_bandgnn.data.files import atomic_write
+
+    kept = settings_of(options, _FREE)
+    data = json.loads(json.dumps(data, default=str))
     saved = work / "settings.json"
     if options.restart:
         shutil.rmtree(work, ignore_errors=True)
-    elif saved.is_file() and saved.read_text() != settings:
-        raise ValueError(
-            f"Expected the interrupted run in {work} to have the same options and "
-            "data. Received: others. Pass --restart to throw it away, or choose "
-            "another --out."
-        )
+    elif saved.is_file():
+        old, graphs = json.loads(saved.read_text())
+        found = differences(old, kept, _FREE)
+        found += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
+        if found:
+            raise ValueError(
+                f"Expected the interrupted run in {work} to have the same options and "
+                f"data. Received: {'; '.join(found)}. Pass --restart to throw it away, "
+                "or choose another --out."
+            )
     work.mkdir(parents=True, exist_ok=True)
-    saved.write_text(settings)
+    with atomic_write(saved) as file:
+        file.write(json.dumps([kept, data]).encode())
     best = None
     if (work / "history.csv").is_file():
         with open(work / "history.csv", newline="") as file:

@@ -9,23 +9,25 @@ interrupted or killed; failed trials are listed with their reason.
 import argparse
 import json
 import os
-import shutil
 import sys
 from pathlib import Path
 
 from keras_bandgnn.cli import (
     interrupts,
+    option_use,
     report,
     train_regression,
     tune_data,
     tune_report,
 )
 from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli.regression_options import ATOMISTIC
+from keras_bandgnn.cli.settings import differences, settings_of
 
 MODELS = ("ggnn", "schnet", "mpeu", "painn", "graphormer", "gt")
 # Options that may change between a search and its continuation.
 _FREE = ("backend", "command", "debug", "export", "line", "overwrite", "run", "trials")
-_FREE += ("workers", "processes")
+_FREE += ("workers", "processes", "out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +100,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="edges of molecules: full, radius:5, knn:24, or several",
     )
     tune_data.add_data(parser)
+    option_use.defer_defaults(parser, ("space", "graph"))
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuses options that the model or the data does not read."""
+    unused = {}
+    if options.model != "ggnn":
+        unused["space"] = "--model ggnn"
+    if options.model not in ATOMISTIC:
+        unused["graph"] = "--model schnet, mpeu or painn"
+    option_use.refuse(options, unused, f"--model {options.model}")
+    if options.data == "demo":
+        unused = dict.fromkeys(("path", "option"), "the name of a data set")
+    else:
+        unused = dict.fromkeys(("source", "processes"), "demo")
+    option_use.refuse(options, unused, options.data)
 
 
 def make_hypermodel(options: argparse.Namespace, splits: dict):
@@ -180,26 +198,25 @@ def work(folder: str) -> None:
         interrupts.restore(handler)
 
 
-def _checked(options: argparse.Namespace) -> None:
+def _check_folder(options: argparse.Namespace) -> None:
     """Refuses to go on with a search of other options or another kind of data."""
     saved = Path(options.out) / "settings.json"
-    kept = {k: v for k, v in vars(options).items() if k not in _FREE and k != "out"}
-    settings = json.dumps(kept, default=str, sort_keys=True)
     if options.overwrite:
-        shutil.rmtree(Path(options.out) / "search", ignore_errors=True)
-    elif saved.is_file() and saved.read_text() != settings:
-        raise ValueError(
-            f"Expected the search in {options.out} to have the same options. "
-            "Received: others. Pass --overwrite to throw it away, or choose another "
-            "--out."
-        )
-    elif not saved.is_file() and any(Path(options.out).glob("*")):
+        return
+    if saved.is_file():
+        new = settings_of(options, _FREE)
+        if found := differences(json.loads(saved.read_text()), new, _FREE):
+            raise ValueError(
+                f"Expected the search in {options.out} to have the same options. "
+                f"Received: {'; '.join(found)}. Pass --overwrite to throw it away, or "
+                "choose another --out."
+            )
+    # What a command leaves that fails before its search begins.
+    elif {path.name for path in Path(options.out).glob("*")} - {"data", "search"}:
         raise ValueError(
             f"Expected --out {options.out} to be new or to hold a search. Received: "
             "another folder. Choose another --out."
         )
-    Path(options.out).mkdir(parents=True, exist_ok=True)
-    saved.write_text(settings)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -207,11 +224,16 @@ def run(options: argparse.Namespace) -> None:
     import keras
 
     import keras_bandgnn.tuning.extra  # noqa: F401 - says at once what is missing
+    from keras_bandgnn.tuning.oracles import write_json
 
-    _checked(options)
+    check_options(options)
+    option_use.fill_defaults(options)
+    _check_folder(options)
     splits = tune_data.read(options)
     hypermodel = make_hypermodel(options, splits)
-    tuner = _tuner(options, hypermodel)
+    tuner = _tuner(options, hypermodel, options.overwrite)
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    write_json(Path(options.out) / "settings.json", settings_of(options, _FREE))
     sizes = "one with masks"
     if "valid" in splits:
         sizes = ", ".join(f"{len(graphs)} {split}" for split, graphs in splits.items())
@@ -247,6 +269,8 @@ def _run_workers(options: argparse.Namespace, tuner) -> None:
 
     folder = Path(options.out)
     given = {k: v for k, v in vars(options).items() if k != "run"}
+    # That is done.
+    given["overwrite"] = False
     # Paths become text.
     (folder / "worker.json").write_text(json.dumps(given, default=str))
     tuner.oracle.verbose = 0

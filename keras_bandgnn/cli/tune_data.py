@@ -38,15 +38,24 @@ def _demo(options: argparse.Namespace) -> dict:
     from keras_bandgnn.data import open_store
 
     folder = Path(options.out) / "data"
-    if not all((folder / s / "store.json").is_file() for s in ("train", "valid")):
+    # A search goes on with its graphs, whatever has become of their source.
+    begun = (folder.parent / "settings.json").is_file() and not options.overwrite
+    made = all((folder / s / "store.json").is_file() for s in ("train", "valid"))
+    if not (begun and made):
         parser = argparse.ArgumentParser()
         compile_command.add_arguments(parser)
         source = str(options.source or sysconfig.get_path("stdlib"))
         given = parser.parse_args(
             [source, "--out", str(folder), "--steps", "6", "--exclude", *EXCLUDED]
         )
-        given.processes = options.processes
-        compile_command.compile_splits(given)
+        given.processes, given.restart = options.processes, options.overwrite
+        try:
+            compile_command.compile_splits(given)
+        except FileExistsError:
+            if not options.overwrite:
+                raise
+            given.overwrite = True
+            compile_command.compile_splits(given)
     return {split: open_store(folder / split) for split in ("train", "valid")}
 
 
@@ -58,19 +67,17 @@ def read(options: argparse.Namespace) -> dict:
     if options.data == "demo":
         splits = _demo(options)
     elif all((folder / s / "store.json").is_file() for s in ("train", "valid")):
+        data_sets.check_stores(options)
         splits = {s: open_store(folder / s) for s in ("train", "valid")}
     else:
-        whole = data_sets.read_graphs(
-            argparse.Namespace(**{**vars(options), "split": None})
-        )
+        whole = _split(options, None)
         if len(whole) == 1:
+            if options.limit is not None:
+                raise ValueError(
+                    "Expected --limit with several graphs. Received: one with masks."
+                )
             return {"train": whole[0]}
-        splits = {
-            s: data_sets.read_graphs(
-                argparse.Namespace(**{**vars(options), "split": s})
-            )
-            for s in ("train", "valid")
-        }
+        splits = {s: _split(options, s) for s in ("train", "valid")}
     counts = {"train": options.limit, "valid": options.limit and -(-options.limit // 4)}
     return {s: _first(graphs, counts[s]) for s, graphs in splits.items()}
 

@@ -187,8 +187,9 @@ def test_interrupted_training_goes_on(source, tmp_path, capsys):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     code, out = run_until(command, "Epoch 3/6", environment)
     assert code == 130 and "interrupted" in out, out
-    assert main([*command, "--dropout", "0.2"]) == 1
-    assert "--restart" in capsys.readouterr().err
+    assert main([*command, "--dropout", "0.2", "--epochs", "7"]) == 1
+    said = capsys.readouterr().err
+    assert "--dropout is 0.2, was 0.1; --epochs is 7, was 6. Pass --restart" in said
     assert not model.exists() and (tmp_path / "model.partial").is_dir()
     capsys.readouterr()
     assert main(command) == 0

@@ -28,7 +28,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-def test_searches_resumes_and_exports(data, tmp_path, capsys):
+def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     command = ["tune", str(data), "--out", str(out), "--hidden", "4", "--epochs", "1"]
     command += ["--batch-size", "8", "--limit", "16", "--layers", "1"]
@@ -57,8 +57,19 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys):
     assert found == pytest.approx(max(scores))
     # Nothing is left to do, and the preset is replaced.
     assert main([*command, "--trials", "2", "--export", "best"]) == 0
-    assert main([*command, "--hidden", "8"]) == 1
-    assert "--overwrite" in capsys.readouterr().err
+    capsys.readouterr()
+    assert main([*command, "--hidden", "8", "--seed", "3"]) == 1
+    said = capsys.readouterr().err
+    assert "Received: --hidden is 8, was 4; --seed is 3, was 0. Pass --over" in said
+    # The same graphs and the same search by other paths.
+    monkeypatch.chdir(data)
+    command[1], command[3] = ".", "../out"
+    assert main([*command, "--trials", "2"]) == 0
+    assert "resumed: 2 done" in capsys.readouterr().out
+    again = ["--trials", "1", "--seed", "3", "--overwrite"]
+    assert main([*command, *again]) == 0
+    said = capsys.readouterr().out
+    assert "resumed" not in said and "1 trials" in said
 
 
 def test_errors(data, tmp_path, capsys):
@@ -68,8 +79,38 @@ def test_errors(data, tmp_path, capsys):
     for given, message in (
         ([str(data), "--out", str(tmp_path / "full")], "another folder"),
         ([str(data), *out, "--objective", "time-to-accuracy"], "`seconds`"),
-        ([str(data), *out, "--model", "schnet", "--overwrite"], "atomic_number"),
-        (["no-such-data", *out, "--overwrite"], "no-such-data"),
+        # What failed has not taken the folder.
+        ([str(data), *out, "--model", "schnet"], "atomic_number"),
+        (["no-such-data", *out], "no-such-data"),
+        ([str(data), *out, "--path", "x"], "--path with the name of a data set"),
+        (["demo", *out, "--path", "x"], "that demo reads. Received: --path"),
+        ([str(data), *out, "--source", "x"], "--source (for demo)"),
+        ([str(data), *out, "--graph", "knn:3"], "--graph (for --model schnet, mpeu"),
+        ([str(data), *out, "--model", "gt", "--space", "adam"], "--space (for --mod"),
     ):
         assert main(["tune", *given]) == 1
         assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_demo_of_another_source(tmp_path, capsys):
+    line = "def f(a, b):\n    c = a + b\n    return a * c - b\n"
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for k in range(6):
+            (tmp_path / name / f"m{k}.py").write_text(line * (1 + (name == "two")))
+    out = tmp_path / "out"
+    command = ["tune", "demo", "--out", str(out), "--hidden", "4", "--epochs", "1"]
+    command += ["--trials", "1", "--processes", "1"]
+    one, two = (["--source", str(tmp_path / name)] for name in ("one", "two"))
+    # Its graphs are there, its search is not.
+    assert main([*command, *one, "--objective", "time-to-accuracy"]) == 1
+    assert sorted(path.name for path in out.iterdir()) == ["data"]
+    assert main([*command, *two]) == 1
+    assert "a store of others. Pass overwrite=True (--overwrite)" in (
+        capsys.readouterr().err
+    )
+    assert main([*command, *one]) == 0
+    few = len(kb.data.open_store(out / "data" / "train"))
+    assert main([*command, *two, "--overwrite"]) == 0
+    assert len(kb.data.open_store(out / "data" / "train")) > few
