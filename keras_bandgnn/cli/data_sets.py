@@ -6,9 +6,12 @@ from pathlib import Path
 from keras_bandgnn.cli import option_use
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that name graphs."""
-    parser.add_argument("data", help="folder of a store, or name of a data set")
+def add_data(
+    parser: argparse.ArgumentParser,
+    what: str = "folder of a store, or name of a data set",
+) -> None:
+    """Adds the options that name graphs; `what` describes the first of them."""
+    parser.add_argument("data", help=what)
     group = parser.add_argument_group("data set")
     group.add_argument("--path", type=Path, help="file or folder that has its files")
     group.add_argument("--split", help="train, valid or test; all graphs if omitted")

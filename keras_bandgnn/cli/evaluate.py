@@ -7,15 +7,36 @@ graph a store, or the name of a data set with --path and --split.
 import argparse
 from pathlib import Path
 
-from keras_bandgnn.cli import data_sets, report, train_regression
+from keras_bandgnn.cli import data_sets, option_use, report, train_regression
 from keras_bandgnn.cli import options as shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("model", help="folder or name of a preset")
-    data_sets.add_data(parser)
+    data_sets.add_data(parser, "a store, source code, or name of a data set")
     shared.add_reading(parser)
+    option_use.defer_defaults(parser, shared.READING)
+
+
+def check_kind(task, options: argparse.Namespace) -> None:
+    """Refuses models of another kind, and options of the other of the two kinds."""
+    from keras_bandgnn.models import GraphRegressor, NodeSelector
+
+    if isinstance(task, NodeSelector):
+        unused = dict.fromkeys(("path", "split", "option"), "numbers of graphs")
+        who, advice = "a model that picks nodes", "It reads a store or program files."
+    elif isinstance(task, GraphRegressor):
+        unused = dict.fromkeys(shared.READING, "a model that picks nodes")
+        who = "a model of numbers per graph"
+        advice = "It reads a store or a data set."
+    else:
+        raise ValueError(
+            "Expected a model that picks nodes or predicts numbers of graphs. "
+            f"Received: a {type(task).__name__}. Call its {options.command}(graphs)."
+        )
+    option_use.refuse(options, unused, who, advice)
+    option_use.fill_defaults(options)
 
 
 def load_graphs(task, data: Path, options: argparse.Namespace):
@@ -105,21 +126,11 @@ def score(task, graphs) -> tuple[dict, list]:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    from keras_bandgnn.models import GraphRegressor, NodeSelector, Task
+    from keras_bandgnn.models import NodeSelector, Task
 
     task = Task.from_preset(options.model)
+    check_kind(task, options)
     if isinstance(task, NodeSelector):
-        if options.path or options.split or options.option:
-            raise ValueError(
-                "Expected --path, --split and --option with the name of a data set and "
-                "a model of numbers per graph. Received: a model that picks nodes, "
-                "which reads a store or program files."
-            )
         score(task, load_graphs(task, Path(options.data), options))
-    elif isinstance(task, GraphRegressor):
-        train_regression.evaluate(task, data_sets.read_graphs(options))
     else:
-        raise ValueError(
-            "Expected a model that picks nodes or predicts numbers of graphs. "
-            f"Received: a {type(task).__name__}. Call its evaluate(graphs)."
-        )
+        train_regression.evaluate(task, data_sets.read_graphs(options))

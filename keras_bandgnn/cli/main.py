@@ -17,7 +17,7 @@ _COMMANDS = {
     "train": "train a model: the right variable, or numbers of molecules",
     "tune": "search for the best model, and the best way to run it",
     "evaluate": "score a model beside trivial guesses",
-    "predict": "list the most suspicious variable usages",
+    "predict": "list the most suspicious variable usages, or numbers of graphs",
     "inspect": "show sizes and bandwidths before and after reordering",
     "batching": "forecast which batching algorithm trains fastest",
     "bench": "measure reading, compiling and packing",

@@ -13,6 +13,9 @@ SELECTION = (
 )
 """Options of `add_training` that not every model reads, or only one that picks."""
 
+READING = ("exclude", "max_instances", "processes", "seed")
+"""Options of `add_reading`."""
+
 
 def positive(text: str) -> int:
     """An integer of at least 1, for argparse."""

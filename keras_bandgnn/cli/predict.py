@@ -1,7 +1,8 @@
-"""Lists the usages for which the model prefers another variable.
+"""Lists the usages for which the model prefers another variable, or predicts numbers.
 
-Reads Python source (every usage in it, up to --max-instances per file), program
-graphs or a store.
+A model that picks variables reads Python source (every usage in it, up to
+--max-instances per file), program graphs or a store. A model of numbers per graph reads
+a store, or the name of a data set with --path and --split.
 """
 
 import argparse
@@ -10,23 +11,27 @@ import json
 import os
 from pathlib import Path
 
+from keras_bandgnn.cli import data_sets, option_use, predict_numbers, report
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report
-from keras_bandgnn.cli.evaluate import load_graphs
+from keras_bandgnn.cli.evaluate import check_kind, load_graphs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("model", type=Path, help="folder of the preset")
-    parser.add_argument("data", type=Path, help="source code, program graphs or store")
+    parser.add_argument("model", help="folder or name of a preset")
+    data_sets.add_data(parser, "a store, source code, or name of a data set")
     parser.add_argument(
-        "--top", type=shared.positive, default=10, help="usages to list"
+        "--top", type=shared.positive, default=10, help="usages, or graphs, to list"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write them as JSON lines"
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="also write them, or the numbers of all graphs, as JSON lines",
     )
     shared.add_reading(parser)
     parser.set_defaults(max_instances=1000)
+    option_use.defer_defaults(parser, shared.READING)
 
 
 def show_suspicious(graphs, logits, count: int) -> list:
@@ -69,15 +74,21 @@ def check_file(path: Path) -> None:
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
     from keras_bandgnn.data.files import atomic_write
-    from keras_bandgnn.models import NodeSelector
+    from keras_bandgnn.models import NodeSelector, Task
 
     if options.json is not None:
         check_file(options.json)
-    task = NodeSelector.from_preset(options.model)
-    graphs = load_graphs(task, options.data, options)
-    found = show_suspicious(graphs, task.predict(graphs), options.top)
+    task = Task.from_preset(options.model)
+    check_kind(task, options)
+    if isinstance(task, NodeSelector):
+        graphs = load_graphs(task, Path(options.data), options)
+        found = show_suspicious(graphs, task.predict(graphs), options.top)
+        lines = [dataclasses.asdict(item) for item in found]
+    else:
+        graphs = data_sets.read_graphs(options)
+        lines = predict_numbers.predict_numbers(task, graphs)
+        predict_numbers.show_numbers(lines, task.num_targets, options.top)
     if options.json is not None:
         with atomic_write(options.json) as file:
-            for item in found:
-                line = json.dumps(dataclasses.asdict(item)) + "\n"
-                file.write(line.encode())
+            for line in lines:
+                file.write((json.dumps(line, allow_nan=False) + "\n").encode())

@@ -60,6 +60,9 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     command = ["evaluate", str(model), str(data / "test"), "--split", "test"]
     assert main(command) == 1
     assert "reads a store or program files" in capsys.readouterr().err
+    command = ["predict", str(model), str(data / "test"), "--option", "a=b"]
+    assert main(command) == 1
+    assert "Received: --option (for numbers of graphs)" in capsys.readouterr().err
     found = tmp_path / "found.jsonl"
     one = next((source / "p0").iterdir())
     command = ["predict", str(model), str(one), "--json", str(found), "--top", "3"]

@@ -1,7 +1,10 @@
+import json
+
 import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn.cli import predict_numbers
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
 
@@ -43,6 +46,17 @@ def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
     assert "bandgnn train" in card and f"MAE {mae:.4g}" in card
     assert main(["evaluate", str(tmp_path / "out"), str(data / "test")]) == 0
     assert f"MAE {mae:.4g}" in capsys.readouterr().out
+    written = tmp_path / "numbers.jsonl"
+    again = ["predict", str(tmp_path / "out"), str(data / "test"), "--top", "2"]
+    assert main([*again, "--json", str(written)]) == 0
+    said = capsys.readouterr().out
+    assert "first 2 of 6 graphs" in said and f"{found[1]:.4g}"[:4] in said
+    lines = [json.loads(line) for line in written.read_text().splitlines()]
+    assert [line["index"] for line in lines] == list(range(6))
+    np.testing.assert_allclose([line["prediction"][0] for line in lines], found, 1e-5)
+    np.testing.assert_allclose(
+        [line["label"] for line in lines], [g.label for g in graphs]
+    )
     assert main([*command]) == 1
     assert "--overwrite" in capsys.readouterr().err
 
@@ -88,6 +102,37 @@ def test_errors(data, tmp_path, capsys):
     missing = ["train", str(tmp_path / "nothing"), "--task", "regression"]
     assert main([*missing, "--out", str(tmp_path / "out")]) == 1
     assert "Expected" in capsys.readouterr().err
+
+
+def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
+    graphs = [kb.Graph(n, [], [], node={"k": [1] * n}) for n in (1, 2, 3)]
+    backbone = kb.models.GGNNBackbone({"k": 2}, 4, 1, 1)
+    task = kb.models.GraphRegressor(backbone, num_targets=2, normalizer=None)
+    task.save_to_preset(tmp_path / "model")
+    flat = kb.data.FlatGraphs.from_graphs(graphs)
+    labels = np.array([[1, 2], [np.nan, 4], [5, np.nan]], "float32")
+    known = kb.data.FlatGraphs.from_columns({**flat.columns(), "label/graph": labels})
+    lines = predict_numbers.predict_numbers(task, known)
+    assert [line["label"] for line in lines] == [[1, 2], [None, 4], [5, None]]
+    np.testing.assert_allclose(
+        [line["prediction"] for line in lines], task.predict(graphs), 1e-5
+    )
+    predict_numbers.show_numbers(lines, 2, 3)
+    said = capsys.readouterr().out
+    assert "prediction 1" in said and "label 1" in said and " - " in said
+    kb.data.write_store(tmp_path / "store", graphs)
+    command = ["predict", str(tmp_path / "model"), str(tmp_path / "store")]
+    assert main([*command, "--json", str(tmp_path / "file")]) == 0
+    assert "label" not in capsys.readouterr().out
+    first = json.loads((tmp_path / "file").read_text().splitlines()[0])
+    assert first["label"] is None and len(first["prediction"]) == 2
+    for name in "predict", "evaluate":
+        assert main([name, *command[1:], "--exclude", "tests", "--seed", "0"]) == 1
+        said = capsys.readouterr().err
+        assert "Received: --exclude (for a model that picks nodes), --seed (" in said
+    kb.models.GraphClassifier(backbone, 2).save_to_preset(tmp_path / "classes")
+    assert main(["predict", str(tmp_path / "classes"), command[2]]) == 1
+    assert "a GraphClassifier. Call its predict(graphs)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
