@@ -26,6 +26,9 @@ def check_kind(task, options: argparse.Namespace) -> None:
     if isinstance(task, NodeSelector):
         unused = dict.fromkeys(("path", "split", "option"), "numbers of graphs")
         who, advice = "a model that picks nodes", "It reads a store or program files."
+        if (Path(options.data) / "store.json").is_file():
+            unused |= dict.fromkeys(shared.READING, "program files")
+            who, advice = "a store", "Its graphs are those that were compiled."
     elif isinstance(task, GraphRegressor):
         unused = dict.fromkeys(shared.READING, "a model that picks nodes")
         who = "a model of numbers per graph"

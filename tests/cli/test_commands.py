@@ -59,7 +59,10 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert "nearest previous use" in out and "95 % interval" in out
     command = ["evaluate", str(model), str(data / "test"), "--split", "test"]
     assert main(command) == 1
-    assert "reads a store or program files" in capsys.readouterr().err
+    assert "Its graphs are those" in capsys.readouterr().err
+    command[3:] = ["--exclude", "tests"]
+    assert main(command) == 1
+    assert "--exclude (for program files)" in capsys.readouterr().err
     command = ["predict", str(model), str(data / "test"), "--option", "a=b"]
     assert main(command) == 1
     assert "Received: --option (for numbers of graphs)" in capsys.readouterr().err
