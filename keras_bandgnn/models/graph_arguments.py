@@ -18,7 +18,10 @@ _CONVERTERS = {
     "scipy": "from_scipy",
     "torch_geometric": "from_pyg",
 }
-_BATCHES = "Set the batcher's batch_size or budget instead."
+_BATCHES = (
+    "Tasks train in whole epochs of the preprocessor's batches. Set the batcher's "
+    "batch_size or budget instead."
+)
 _WEIGHTS = (
     "Batches have weights of their own, for what is padding. Compile with a loss that "
     "weighs, or repeat graphs that count more."
