@@ -150,6 +150,7 @@ def run(mode: str, batch_size: int, rate: float, train, valid, options) -> dict:
         "steps": crossing.get("steps"),
         "seconds": crossing.get("seconds"),
         "best": watch.best if np.isfinite(watch.best) else None,
+        "curve": [[r["steps"], r["seconds"], r["value"]] for r in watch.curve],
     }
 
 
@@ -255,7 +256,7 @@ def main() -> None:
                 runs.append(run(mode, batch_size, rate, train, valid, options))
                 with atomic_write(path) as file:
                     file.write(json_text("results", runs, indent=1).encode())
-                print(runs[-1], flush=True)
+                print({k: v for k, v in runs[-1].items() if k != "curve"}, flush=True)
     rows = best_of(runs)
     table(rows, options.target)
     if options.figure:
