@@ -15,7 +15,8 @@ as in the paper, and the one that gets there in the fewest steps counts. Stored 
 were filtered by reachability when they were compiled: there `exact` is `reachable`.
 
 Results go to OUT/results.json after each run, and the same command goes on where it
-was; then come a table and, with --figure, a figure.
+was; then come a table and, with --figure, a figure. A run ends at its target, so that a
+lower --target can be looked at afterwards.
 """
 
 import argparse
@@ -141,20 +142,30 @@ def run(mode: str, batch_size: int, rate: float, train, valid, options) -> dict:
         seed=options.seed,
         verbose=0,
     )
-    crossing = watch.crossing or {}
     return {
         "mode": mode,
         "batch_size": batch_size,
         "rate": rate,
         "graphs": int(loader.starts[-1]),
-        "steps": crossing.get("steps"),
-        "seconds": crossing.get("seconds"),
-        "best": watch.best if np.isfinite(watch.best) else None,
         "curve": [[r["steps"], r["seconds"], r["value"]] for r in watch.curve],
     }
 
 
 # === Report ===
+
+
+def crossed(run: dict, options) -> dict:
+    """A run with the steps and seconds to the target, and its best value, smoothed."""
+    values = [value for *_, value in run["curve"]]
+    window = options.window
+    smooth = [
+        float(np.mean(values[max(0, i - window + 1) : i + 1]))
+        for i in range(len(values))
+    ]
+    at = next((i for i, value in enumerate(smooth) if value >= options.target), None)
+    steps, seconds, _ = (None, None, None) if at is None else run["curve"][at]
+    found = {"steps": steps, "seconds": seconds, "best": max(smooth, default=None)}
+    return {k: v for k, v in run.items() if k != "curve"} | found
 
 
 def best_of(runs: list[dict]) -> list[dict]:
@@ -256,8 +267,8 @@ def main() -> None:
                 runs.append(run(mode, batch_size, rate, train, valid, options))
                 with atomic_write(path) as file:
                     file.write(json_text("results", runs, indent=1).encode())
-                print({k: v for k, v in runs[-1].items() if k != "curve"}, flush=True)
-    rows = best_of(runs)
+                print(crossed(runs[-1], options), flush=True)
+    rows = best_of([crossed(run, options) for run in runs])
     table(rows, options.target)
     if options.figure:
         draw(rows, options.figure)
