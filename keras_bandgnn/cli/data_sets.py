@@ -13,14 +13,21 @@ def add_data(
     """Adds the options that name graphs; `what` describes the first of them."""
     parser.add_argument("data", help=what)
     group = parser.add_argument_group("data set")
-    group.add_argument("--path", type=Path, help="file or folder that has its files")
+    add_files(group)
     group.add_argument("--split", help="train, valid or test; all graphs if omitted")
+
+
+def add_files(group) -> None:
+    """Adds the options that say where a data set is, and how it is read."""
+    group.add_argument(
+        "--path", type=Path, help="file or folder that has the data set's files"
+    )
     group.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="option of its reader, such as edges=full",
+        help="option of its reader, such as target=u0_atom",
     )
 
 

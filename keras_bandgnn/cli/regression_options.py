@@ -2,7 +2,7 @@
 
 import argparse
 
-from keras_bandgnn.cli import option_use
+from keras_bandgnn.cli import data_sets, option_use
 from keras_bandgnn.cli import options as shared
 
 ATOMISTIC = ("schnet", "mpeu", "painn")
@@ -35,14 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of regression."""
     group = parser.add_argument_group("regression (--task regression)")
     group.add_argument("--model", choices=(*ATOMISTIC, *TRANSFORMERS), default="schnet")
-    group.add_argument("--path", help="file or folder that has the data set's files")
-    group.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of its reader, such as target=u0_atom",
-    )
+    data_sets.add_files(group)
     group.add_argument(
         "--graph",
         default="full",

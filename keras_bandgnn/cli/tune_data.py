@@ -12,14 +12,7 @@ from keras_bandgnn.cli.demo import EXCLUDED
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds the options that name graphs."""
     group = parser.add_argument_group("data")
-    group.add_argument("--path", type=Path, help="file or folder of the data set")
-    group.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of its reader, such as target=u0_atom",
-    )
+    data_sets.add_files(group)
     group.add_argument(
         "--limit",
         type=shared.positive,
