@@ -16,9 +16,12 @@ RESERVED = {
 INT32_MAX = np.iinfo(np.int32).max
 
 
-def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
-    """Checks a 1-D array of ids in `[0, upper)` and returns it as read-only int32."""
-    array = np.asarray(values)
+def integers(name: str, values: Any) -> np.ndarray:
+    """Returns a 1-D array of integers of any width, or raises a ValueError."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of differing lengths
+        array = np.asarray(values, object)
     if array.size == 0 and array.ndim == 1:
         array = array.astype(np.int32)
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -27,6 +30,12 @@ def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
             f"Received: {name} of shape {array.shape} and dtype {array.dtype}. "
             "Convert it with np.asarray(..., dtype=np.int32)."
         )
+    return array
+
+
+def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
+    """Checks a 1-D array of ids in `[0, upper)` and returns it as read-only int32."""
+    array = integers(name, values)
     if array.size and (array.min() < 0 or array.max() >= upper):
         bad = int(np.flatnonzero((array < 0) | (array >= upper))[0])
         raise ValueError(
@@ -46,17 +55,30 @@ def frozen(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _converted(array: np.ndarray, dtype: type) -> np.ndarray:
+def _converted(array: np.ndarray, dtype: type, share: bool) -> np.ndarray:
     """The array in another dtype; the same memory if nobody can write to it."""
     base, fixed = array, True
     while isinstance(base, np.ndarray):
         fixed = fixed and not base.flags.writeable
         base = base.base
-    return array.astype(dtype, copy=not fixed)
+    return array.astype(dtype, copy=not (fixed or share))
 
 
-def checked_feature(name: str, values: Any) -> np.ndarray:
-    """Converts a feature to read-only int32 or float32, refusing what is neither."""
+def narrowed(
+    name: str, values: Any, missing: bool = False, share: bool = True
+) -> np.ndarray:
+    """Converts numbers to int32 or float32, refusing what does not fit.
+
+    Args:
+        name: What to call the values in errors.
+        values: Numbers of any shape.
+        missing: Whether NaN may stand for a missing value, as it does in labels.
+        share: Whether the result may share memory that others can write to.
+
+    Raises:
+        ValueError: If rows differ in length, something is no number, or a value is
+            not finite or too large for 32 bits.
+    """
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -67,29 +89,57 @@ def checked_feature(name: str, values: Any) -> np.ndarray:
     if array.dtype.kind in "biu":
         if array.size and (array.max() > INT32_MAX or array.min() < -INT32_MAX - 1):
             raise ValueError(
-                f"Expected `{name}` to fit into int32. "
-                f"Received: values up to {array.max()}. Map the ids to a smaller range."
+                f"Expected `{name}` to fit into int32. Received: values from "
+                f"{array.min()} to {array.max()}. Map the ids to a smaller range."
             )
-        return frozen(_converted(array, np.int32))
-    if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            bad = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise ValueError(
-                f"Expected `{name}` to be finite. Received: {name}{list(bad)}="
-                f"{array[bad]}. Replace missing values, for example with np.nan_to_num."
-            )
-        with np.errstate(over="ignore"):
-            narrow = _converted(array, np.float32)
-        if not np.isfinite(narrow).all():
-            raise ValueError(
-                f"Expected `{name}` to fit into float32. "
-                f"Received: values up to {np.abs(array).max()}. Rescale them."
-            )
-        return frozen(narrow)
-    raise ValueError(
-        f"Expected `{name}` to be an array of numbers. Received: dtype {array.dtype}. "
-        "Ragged rows must be padded, strings mapped to ids."
-    )
+        return _converted(array, np.int32, share)
+    if array.dtype.kind != "f":
+        raise ValueError(
+            f"Expected `{name}` to be an array of numbers. Received: dtype "
+            f"{array.dtype}. Ragged rows must be padded, strings mapped to ids."
+        )
+    low, high = _extremes(array, missing)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        bad = np.isinf(array) if missing else ~np.isfinite(array)
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"Expected `{name}` to be finite. Received: {name}{list(at)}={array[at]}. "
+            "Replace missing values, for example with np.nan_to_num."
+        )
+    if max(high, -low) > float(np.finfo(np.float32).max):
+        raise ValueError(
+            f"Expected `{name}` to fit into float32. "
+            f"Received: values up to {max(high, -low)}. Rescale them."
+        )
+    return _converted(array, np.float32, share)
+
+
+def _extremes(array: np.ndarray, missing: bool) -> tuple[float, float]:
+    """Smallest and largest value; NaN if there is one, unless it stands for missing.
+
+    Unlike `np.isfinite(array).all()` this needs no memory.
+    """
+    if not array.size:
+        return 0.0, 0.0
+    low, high = float(array.min()), float(array.max())
+    if missing and np.isnan(low):
+        low, high = (float(f.reduce(array, axis=None)) for f in (np.fmin, np.fmax))
+        return (0.0, 0.0) if np.isnan(low) else (low, high)
+    return low, high
+
+
+def checked_feature(name: str, values: Any) -> np.ndarray:
+    """Converts a feature to read-only int32 or float32, refusing what is neither."""
+    return frozen(narrowed(name, values, share=False))
+
+
+def check_feature_name(kind: str, name: Any) -> None:
+    """Raises a ValueError if batches use the name of a feature themselves."""
+    if name in RESERVED[kind]:
+        raise ValueError(
+            f"Expected a name for `{kind}[{name!r}]` that batches do not use "
+            f"themselves: {RESERVED[kind]}. Rename the feature."
+        )
 
 
 def checked_features(
@@ -98,11 +148,7 @@ def checked_features(
     """Checks features by name, each with `length` rows, and makes them read-only."""
     out = {}
     for name, value in (values or {}).items():
-        if name in RESERVED[kind]:
-            raise ValueError(
-                f"Expected a name for `{kind}[{name!r}]` that batches do not use "
-                f"themselves: {RESERVED[kind]}. Rename the feature."
-            )
+        check_feature_name(kind, name)
         array = checked_feature(f"{kind}[{name!r}]", value)
         if length is not None and (array.ndim == 0 or array.shape[0] != length):
             raise ValueError(

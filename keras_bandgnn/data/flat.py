@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.arrays import check_feature_name
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
@@ -67,7 +68,12 @@ class FlatGraphs(Sequence):
         info: A mapping of facts for each graph.
 
     Raises:
-        ValueError: If lengths disagree or an id is not a node of its graph.
+        ValueError: If lengths disagree, an id is not a node of its graph, a value is
+            NaN (labels aside, where it stands for a missing one), infinite or too
+            large for 32 bits, or a graph has no node.
+
+    The checks are those of `Graph`, over all graphs at once, when the object is made
+    and never again: about 0.01 s per million edges with their sorting.
 
     Example:
     >>> flat = FlatGraphs.from_graphs([Graph(2, [0], [1]), Graph(3, [1, 2], [0, 1])])
@@ -93,17 +99,21 @@ class FlatGraphs(Sequence):
         origin: Any = None,
         info: Sequence[Mapping] | None = None,
     ):
-        if edge_type is None:
-            edge_type = np.zeros(len(senders), np.int32)
         if label_level not in ("graph", "node"):
             raise ValueError(
                 "Expected `label_level` to be 'graph' or 'node'. "
                 f"Received: label_level={label_level!r}."
             )
+        num_nodes = to_32_bit("num_nodes", num_nodes)
+        senders = to_32_bit("senders", senders)
+        if edge_type is None:
+            edge_type = np.zeros(len(senders), np.int32)
         columns = {"num_nodes": num_nodes, "num_edges": num_edges}
         columns |= dict(zip(EDGE_COLUMNS, (senders, receivers, edge_type), strict=True))
         for kind, features in (("node", node), ("edge", edge), ("context", context)):
-            columns |= {f"{kind}/{k}": v for k, v in (features or {}).items()}
+            for name, values in (features or {}).items():
+                check_feature_name(kind, name)
+                columns[f"{kind}/{name}"] = values
         columns |= {"slot": np.full(len(num_nodes), -1) if slot is None else slot}
         optional = {
             "candidates": candidates,

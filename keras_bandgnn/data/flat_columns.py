@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.arrays import INT32_MAX, integers, narrowed
+
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
 COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates"}
 
@@ -91,22 +93,49 @@ def check_indices(indices: Any, count: int) -> np.ndarray:
     return array
 
 
+_LOWEST = {"num_nodes": 1, "num_candidates": 1, "slot": -1}
+"""Smallest value of the columns of integers that do not begin at 0."""
+
+
 def to_32_bit(name: str, values: Any) -> np.ndarray:
-    """Converts a column to int32, or float32 where features may be fractions."""
-    array = np.asarray(values)
-    fixed = "/" not in name
-    if array.dtype.kind in "biu" or (array.size == 0 and fixed):
-        return np.ascontiguousarray(array, np.int32)
-    if array.dtype.kind == "f" and not fixed:
-        return np.ascontiguousarray(array, np.float32)
-    raise ValueError(
-        f"Expected `{name}` to be an array of {'integers' if fixed else 'numbers'}. "
-        f"Received: dtype {array.dtype}."
-    )
+    """Converts a column to int32, or float32 where features may be fractions.
+
+    Args:
+        name: Name of the column, such as `"senders"` or `"node/type"`.
+        values: The column.
+
+    Raises:
+        ValueError: If it holds something else, such as NaN (which only labels may
+            have), a value that 32 bits cannot hold, or a negative count or type.
+    """
+    kind, _, key = name.partition("/")
+    if key:
+        shown = f"label ({key})" if kind == "label" else f"{kind}[{key!r}]"
+        array = narrowed(shown, values, missing=kind == "label")
+        if array.ndim == 0:
+            raise ValueError(
+                f"Expected `{shown}` to have a row for each {level_of(name)}. "
+                "Received: a single number."
+            )
+        return np.ascontiguousarray(array)
+    array, low = integers(name, values), _LOWEST.get(name, 0)
+    upper = INT32_MAX + (name in COUNTS.values())
+    if array.size and (array.min() < low or array.max() >= upper):
+        bad = int(np.flatnonzero((array < low) | (array >= upper))[0])
+        raise ValueError(
+            f"Expected every value of `{name}` in [{low}, {upper}). Received: "
+            f"{name}[{bad}]={int(array[bad])}."
+        )
+    return np.ascontiguousarray(array, np.int32)
 
 
 def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> None:
-    """Raises a ValueError if lengths disagree or ids are not nodes of their graph."""
+    """Checks how columns of int32 and float32 fit together.
+
+    Raises:
+        ValueError: If lengths disagree, an id is no node of its graph, or a label no
+            position of a candidate.
+    """
     graphs = len(columns["num_nodes"])
     if "candidates" in columns and "num_candidates" not in columns:
         raise ValueError(
@@ -114,7 +143,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
         )
     totals = {"graph": graphs}
     for level, name in COUNTS.items():
-        totals[level] = int(columns.get(name, np.zeros(0)).sum())
+        totals[level] = int(columns.get(name, np.zeros(0)).sum(dtype=np.int64))
     lengths = {k: (len(v), totals[level_of(k)]) for k, v in columns.items()}
     lengths["info"] = (graphs if info is None else len(info), graphs)
     for name, (length, expected) in lengths.items():
@@ -124,19 +153,36 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
                 f"the graphs add up to. Received: {length}."
             )
     for name in ("senders", "receivers", "candidates", "slot"):
-        if name not in columns:
-            continue
-        counts = columns.get(COUNTS.get(level_of(name), ""), np.ones(graphs, np.int32))
-        upper = np.repeat(columns["num_nodes"], counts)
-        low = -1 if name == "slot" else 0
-        bad = np.flatnonzero((columns[name] < low) | (columns[name] >= upper))
-        if bad.size:
-            at = int(bad[0])
+        if name in columns:
+            _check_within(columns, name, "num_nodes")
+    if "candidates" in columns and "label/graph" in columns:
+        label = columns["label/graph"]
+        if label.ndim != 1 or label.dtype.kind != "i":
             raise ValueError(
-                f"Expected every id in `{name}` in [{low}, num_nodes) of its graph, "
-                f"{upper[at]} here. Received: {name}[{at}]={columns[name][at]}. "
-                "Node ids count from 0 within each graph."
+                "Expected `label` to be the position of the right candidate of each "
+                f"graph, an integer. Received: shape {label.shape}, dtype "
+                f"{label.dtype}. If labels are node ids, pass their positions in "
+                "`candidates`."
             )
+        _check_within(columns, "label/graph", "num_candidates")
+
+
+def _check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
+    """Raises a ValueError unless each value is below the `limit` of its graph."""
+    array, upper, low = columns[name], columns[limit], _LOWEST.get(name, 0)
+    # Most often no value exceeds what the smallest graph allows.
+    if not array.size or (array.min() >= low and array.max() < upper.min()):
+        return
+    counts = columns.get(COUNTS.get(level_of(name), ""))
+    upper = upper if counts is None else np.repeat(upper, counts)
+    bad = np.flatnonzero((array < low) | (array >= upper))
+    if bad.size:
+        at = int(bad[0])
+        raise ValueError(
+            f"Expected every value of `{name}` in [{low}, {limit}) of its graph, "
+            f"{upper[at]} here. Received: {name}[{at}]={array[at]}. Ids and positions "
+            "count from 0 within each graph."
+        )
 
 
 def sorted_by_receiver(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -118,6 +118,42 @@ def test_constructor_sorts_edges_with_their_features():
         ({"label_level": "edge"}, "'graph' or 'node'"),
         ({"node": {"x": ["a", "b", "c"]}}, "array of numbers"),
         ({"info": [{}]}, "`info` to have 2 rows"),
+        ({"senders": [0, 2**32]}, r"senders\[1\]=4294967296"),
+        ({"senders": np.array([0, 2**64 - 1], np.uint64)}, "1844674407370955161"),
+        ({"receivers": [0, -(2**32)]}, r"receivers\[1\]=-4294967296"),
+        ({"receivers": [0, -1]}, r"receivers\[1\]=-1"),
+        ({"receivers": [0.0, 0.0]}, "`receivers` to be a 1-D array of integers"),
+        ({"senders": [[0, 1]]}, r"`senders` to be a 1-D array.*shape \(1, 2\)"),
+        ({"senders": [[0], [0, 1]]}, "`senders` to be a 1-D array"),
+        ({"edge_type": [0, -1]}, r"edge_type\[1\]=-1"),
+        ({"edge_type": [0, 2**32]}, r"edge_type\[1\]=4294967296"),
+        ({"num_nodes": [2, 2**32 + 1]}, r"num_nodes\[1\]=4294967297"),
+        ({"num_nodes": [3, 0]}, r"num_nodes\[1\]=0"),
+        ({"num_nodes": 2}, "`num_nodes` to be a 1-D array"),
+        ({"num_edges": [3, -1]}, r"num_edges\[1\]=-1"),
+        ({"origin": [0, 1, -5]}, r"origin\[2\]=-5"),
+        ({"slot": [0, -2]}, r"slot\[1\]=-2"),
+        ({"node": {"x": [0, np.nan, 1]}}, r"node\['x'\]` to be finite.*\[1\]=nan"),
+        ({"edge": {"w": [0, -np.inf]}}, r"edge\['w'\]` to be finite.*\[1\]=-inf"),
+        ({"context": {"c": [1e300, 0]}}, "fit into float32"),
+        ({"node": {"x": [0, 2**32, 1]}}, "fit into int32"),
+        ({"node": {"x": 3}}, "a row for each node"),
+        ({"node": {"x": [[1], [1, 2], [3]]}}, "rectangular array"),
+        ({"node": {"mask": [1, 1, 1]}}, r"node\['mask'\]` that batches do not use"),
+        ({"edge": {"sender": [1, 1]}}, r"edge\['sender'\]` that batches do not use"),
+        ({"label": [0, np.inf]}, "label.*to be finite.*inf"),
+        (
+            {"candidates": [0, 0], "num_candidates": [1, 1], "label": [0, 1]},
+            r"\[0, num_candidates\) of its graph, 1 here.*\[1\]=1",
+        ),
+        (
+            {"candidates": [0, 0], "num_candidates": [2, 0]},
+            r"num_candidates\[1\]=0",
+        ),
+        (
+            {"candidates": [0, 0], "num_candidates": [1, 1], "label": [0.0, 0.0]},
+            "position of the right candidate",
+        ),
     ],
 )
 def test_constructor_errors(changes, message):
@@ -129,6 +165,11 @@ def test_constructor_errors(changes, message):
     }
     with pytest.raises(ValueError, match=f"(?s){message}"):
         FlatGraphs(**{**fields, **changes})
+
+
+def test_a_missing_label_is_nan():
+    flat = FlatGraphs([1, 1], [0, 0], [], [], label=[np.nan, 2])
+    np.testing.assert_array_equal(flat.label, [np.nan, 2])
 
 
 @pytest.mark.parametrize(
