@@ -1,53 +1,250 @@
-"""Checks of arguments, with one form of message."""
+"""Checks of arguments, with one form of message.
+
+Each check returns the value as the library keeps it, or raises a ValueError:
+"Expected `name` ... Received: name=value." They stand at the public entries, before
+data is read or a program compiled.
+"""
 
 import math
 import numbers
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+INT32_MAX = 2**31 - 1
+_LENGTH = 80
 
 
-def positive_int(name: str, value: Any, minimum: int = 1) -> int:
-    """Returns `value` as an int of at least `minimum`, or raises."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ValueError(
-            f"Expected `{name}` to be an integer. "
-            f"Received: {name}={value!r} ({type(value).__name__})."
-        )
+def shown(value: Any) -> str:
+    """A value in an error message: on one line, short, with its type."""
+    kind = type(value).__name__
+    if value is None or isinstance(value, type | bool | int | float):
+        return str(value)[:_LENGTH]
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    try:
+        text = repr(value)
+    except Exception:  # a value of another library must not hide the message
+        return f"a {kind}"
+    text = " ".join(text.split())
+    if len(text) > _LENGTH:
+        text = f"{text[: _LENGTH - 4]} ..."
+    return f"{text} ({kind})"
+
+
+def refuse(name: str, expected: str, value: Any, advice: str = "") -> NoReturn:
+    """Raises the ValueError of an argument.
+
+    Args:
+        name: The argument.
+        expected: What it has to be, "an integer".
+        value: What it is.
+        advice: What to do instead.
+    """
+    advice = advice and f" {advice}"
+    raise ValueError(
+        f"Expected `{name}` to be {expected}. Received: {name}={shown(value)}.{advice}"
+    )
+
+
+def optional(check: Callable, name: str, value: Any, *options: Any) -> Any:
+    """Returns None for None, else what `check(name, value, *options)` returns."""
+    return None if value is None else check(name, value, *options)
+
+
+def positive_int(
+    name: str, value: Any, minimum: int = 1, maximum: int = INT32_MAX
+) -> int:
+    """Returns `value` as an int in [minimum, maximum], or raises.
+
+    Sizes, counts and ids have 32 bits on the device, hence the default maximum.
+    """
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
+        refuse(name, "an integer", value)
     if value < minimum:
-        raise ValueError(
-            f"Expected `{name}` to be at least {minimum}. Received: {name}={value}."
-        )
+        refuse(name, f"at least {minimum}", value)
+    if value > maximum:
+        refuse(name, f"at most {maximum}", value)
     return int(value)
 
 
+def seed_number(name: str, value: Any) -> int:
+    """Returns `value` as an int that a random generator may start from, or raises."""
+    return positive_int(name, value, 0, 2**62)
+
+
+def number(name: str, value: Any) -> float:
+    """Returns `value` as a finite float, or raises."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        refuse(name, "a number", value)
+    if not math.isfinite(value):
+        refuse(name, "a finite number", value)
+    return float(value)
+
+
 def positive_number(name: str, value: Any) -> float:
-    """Returns `value` as a float above 0, or raises."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(
-            f"Expected `{name}` to be a number. Received: {name}={value!r}."
-        )
+    """Returns `value` as a finite float above 0, or raises."""
+    _real(name, value)
     if not 0 < value < math.inf:
-        raise ValueError(
-            f"Expected `{name}` to be positive and finite. Received: {name}={value}."
-        )
+        refuse(name, "positive and finite", value)
+    return float(value)
+
+
+def non_negative_number(name: str, value: Any) -> float:
+    """Returns `value` as a float of at least 0, infinity included, or raises."""
+    _real(name, value)
+    if not value >= 0:
+        refuse(name, "at least 0", value)
     return float(value)
 
 
 def fraction(name: str, value: Any) -> float:
     """Returns `value` as a float in [0, 1), or raises."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ValueError(
-            f"Expected `{name}` to be a number. Received: {name}={value!r}."
-        )
+    _real(name, value)
     if not 0 <= value < 1:
-        raise ValueError(f"Expected `{name}` in [0, 1). Received: {name}={value}.")
+        raise ValueError(
+            f"Expected `{name}` in [0, 1). Received: {name}={shown(value)}."
+        )
     return float(value)
 
 
-def one_of(name: str, value: Any, choices: tuple) -> Any:
-    """Returns `value` if it is among `choices`, or raises."""
-    if value not in choices:
-        listed = ", ".join(repr(c) for c in choices)
-        raise ValueError(
-            f"Expected `{name}` to be one of {listed}. Received: {name}={value!r}."
-        )
+def _real(name: str, value: Any) -> None:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        refuse(name, "a number", value)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """Returns `value` as a bool, or raises: strings such as "no" are true in Python."""
+    if not isinstance(value, bool | np.bool_):
+        refuse(name, "True or False", value)
+    return bool(value)
+
+
+def string(name: str, value: Any) -> str:
+    """Returns `value` if it is a string that is not empty, or raises."""
+    if not isinstance(value, str):
+        refuse(name, "a string", value)
+    if not value:
+        refuse(name, "a string that is not empty", value)
     return value
+
+
+def one_of(name: str, value: Any, choices: Iterable) -> Any:
+    """Returns `value` if it is among `choices`, or raises."""
+    for choice in choices:
+        if isinstance(value, type(choice)) and value == choice:
+            return value
+    listed = ", ".join(repr(choice) for choice in choices)
+    raise ValueError(
+        f"Expected `{name}` to be one of {listed}. Received: {name}={value!r:.80}."
+    )
+
+
+def path(name: str, value: Any) -> Path:
+    """Returns `value` as a `Path`, or raises."""
+    if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
+        refuse(name, "a path", value)
+    if not os.fspath(value) or "\0" in os.fspath(value):
+        refuse(name, "a path", value)
+    return Path(value)
+
+
+def existing_file(name: str, value: Any) -> Path:
+    """Returns `value` as the `Path` of a file, or raises."""
+    return _existing(name, value, Path.is_file, "a file", "a folder")
+
+
+def existing_folder(name: str, value: Any) -> Path:
+    """Returns `value` as the `Path` of a folder, or raises."""
+    return _existing(name, value, Path.is_dir, "a folder", "a file")
+
+
+def _existing(name, value, kind, wanted: str, other: str) -> Path:
+    place = path(name, value)
+    if not place.exists():
+        raise FileNotFoundError(
+            f"Expected `{name}` to be {wanted}. Received: {name}={str(place)!r}, which "
+            "does not exist."
+        )
+    if not kind(place):
+        error = IsADirectoryError if place.is_dir() else NotADirectoryError
+        raise error(
+            f"Expected `{name}` to be {wanted}. Received: {name}={str(place)!r}, which "
+            f"is {other}."
+        )
+    return place
+
+
+def mapping(name: str, value: Any) -> Mapping:
+    """Returns `value` if it is a mapping whose keys are names, or raises."""
+    if not isinstance(value, Mapping):
+        refuse(name, "a dict", value)
+    for key in value:
+        if not isinstance(key, str) or not key:
+            raise ValueError(
+                f"Expected the names in `{name}` to be strings that are not empty. "
+                f"Received: {shown(key)}."
+            )
+    return value
+
+
+def sequence(name: str, value: Any, what: str = "a list") -> list:
+    """Returns the items of `value`, which is no string, as a list, or raises."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        refuse(name, what, value)
+    return list(value)
+
+
+def strings(name: str, value: Any) -> list[str]:
+    """Returns `value` as a list of strings, or raises."""
+    items = sequence(name, value, "a list of strings")
+    return [string(f"{name}[{i}]", item) for i, item in enumerate(items)]
+
+
+def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
+    """Returns `value` if it is an instance of `kind`, or raises.
+
+    Args:
+        name: The argument.
+        value: Its value.
+        kind: A class, or several.
+        expected: What it has to be, for people: "a Graph".
+    """
+    if not isinstance(value, kind):
+        refuse(name, expected, value)
+    return value
+
+
+def function(name: str, value: Any) -> Callable:
+    """Returns `value` if it can be called, or raises."""
+    if not callable(value):
+        refuse(name, "a function", value)
+    return value
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """Returns `value` as a numeric array, or raises."""
+    try:
+        values = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"Expected `{name}` to be a rectangular array of numbers. Received: "
+            f"{shown(value)}. Pad rows of differing lengths to one length first."
+        ) from error
+    if values.dtype.kind not in "biuf":
+        refuse(name, "an array of numbers", value)
+    return values
+
+
+def int_array(name: str, value: Any, ndim: int = 1) -> np.ndarray:
+    """Returns `value` as an array of integers of `ndim` axes, or raises."""
+    values = array(name, value)
+    if values.ndim != ndim or (values.size and values.dtype.kind not in "iu"):
+        raise ValueError(
+            f"Expected `{name}` to be a {ndim}-D array of integers. Received: {name} "
+            f"of shape {values.shape} and dtype {values.dtype}."
+        )
+    return values if values.size else values.astype(np.int64)

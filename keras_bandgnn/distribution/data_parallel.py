@@ -4,7 +4,7 @@ import importlib
 
 import keras
 
-from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.checks import optional, positive_int, positive_number
 
 
 def data_parallel(
@@ -43,10 +43,8 @@ def data_parallel(
     >>> with kb.distribution.data_parallel().scope():
     ...     backbone = kb.models.GCNBackbone({"kind": 2}, hidden_dim=8)
     """
-    if supergraphs is not None:
-        supergraphs = positive_int("supergraphs", supergraphs)
-    if timeout is not None:
-        timeout = positive_number("timeout", timeout)
+    supergraphs = optional(positive_int, "supergraphs", supergraphs)
+    timeout = optional(positive_number, "timeout", timeout)
     backend = keras.backend.backend()
     module = importlib.import_module(
         f"keras_bandgnn.distribution.{backend}_data_parallel"

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import optional, positive_int
 
 
 def sequence_parallel(
@@ -46,10 +46,8 @@ def sequence_parallel(
     ...     distribution = kb.distribution.sequence_parallel(sequence=1)
     """
     sequence = positive_int("sequence", sequence)
-    if batch is not None:
-        batch = positive_int("batch", batch)
-    if supergraphs is not None:
-        supergraphs = positive_int("supergraphs", supergraphs)
+    batch = optional(positive_int, "batch", batch)
+    supergraphs = optional(positive_int, "supergraphs", supergraphs)
     if keras.backend.backend() != "jax":
         raise NotImplementedError(
             "Expected the backend 'jax' for sequence parallelism. Received: "

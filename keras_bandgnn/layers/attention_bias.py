@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.ops.sequence import sequence_axis
 
 
@@ -61,7 +61,7 @@ class AttentionBias(keras.layers.Layer):
         self.num_heads = positive_int("num_heads", num_heads)
         self.max_distance = positive_int("max_distance", max_distance)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.use_tokens = bool(use_tokens)
+        self.use_tokens = boolean("use_tokens", use_tokens)
 
     def build(self, edge_shape=None):
         """Makes b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""

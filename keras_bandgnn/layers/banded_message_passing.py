@@ -3,7 +3,7 @@
 import keras
 
 from keras_bandgnn import primitives
-from keras_bandgnn.checks import fraction, one_of, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -63,7 +63,7 @@ class BandedMessagePassing(keras.layers.Layer):
         # === Config ===
         self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.use_bias = bool(use_bias)
+        self.use_bias = boolean("use_bias", use_bias)
         self.dropout = fraction("dropout", dropout)
         self.reduce = one_of("reduce", reduce, ("sum", "mean", "max"))
         # === Layers ===

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.filters import filtered_sum
@@ -49,8 +49,8 @@ class ContinuousFilter(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.use_bias = bool(use_bias)
-        self.activate_output = bool(activate_output)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.activate_output = boolean("activate_output", activate_output)
         # === Layers ===
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden_dense = FlatDense(

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import fraction, one_of, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_rows import AttentionRows
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.edge_attention import EMPTY, attend_to_one, edge_attention
@@ -89,13 +89,13 @@ class DualInterleavedAttention(keras.layers.Layer):
         self.num_heads = positive_int("num_heads", num_heads)
         self.key_dim = positive_int("key_dim", key_dim)
         self.pattern = one_of("pattern", pattern, PATTERNS)
-        self.self_loops = bool(self_loops)
+        self.self_loops = boolean("self_loops", self_loops)
         self.dropout = fraction("dropout", dropout)
         self.max_length = max_length
         if max_length is not None:
             self.max_length = positive_int("max_length", max_length)
-        self.fused = bool(fused)
-        self.use_bias = bool(use_bias)
+        self.fused = boolean("fused", fused)
+        self.use_bias = boolean("use_bias", use_bias)
         if self.fused and self.dropout:
             raise ValueError(
                 "Expected no dropout with fused=True. "

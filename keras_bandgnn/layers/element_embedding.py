@@ -9,6 +9,8 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 
+LAST_ELEMENT = 118
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class ElementEmbedding(keras.layers.Layer):
@@ -28,7 +30,7 @@ class ElementEmbedding(keras.layers.Layer):
         float [G, N, C].
 
     Raises:
-        ValueError: For repeated or negative numbers, or none.
+        ValueError: For repeated numbers, none, or numbers that no element has.
 
     Reference:
         Schuett et al. 2017 (SchNet).
@@ -45,14 +47,16 @@ class ElementEmbedding(keras.layers.Layer):
         # === Config ===
         self.units = positive_int("units", units)
         if isinstance(elements, Iterable) and not isinstance(elements, str):
-            self.elements = [positive_int("elements", e, minimum=0) for e in elements]
-            if not elements or len(set(self.elements)) < len(self.elements):
+            self.elements = [
+                positive_int("elements", number, 0, LAST_ELEMENT) for number in elements
+            ]
+            if not self.elements or len(set(self.elements)) < len(self.elements):
                 raise ValueError(
                     "Expected `elements` to be distinct atomic numbers, at least one. "
                     f"Received: elements={self.elements}."
                 )
         else:
-            self.elements = positive_int("elements", elements)
+            self.elements = positive_int("elements", elements, maximum=LAST_ELEMENT + 1)
         # === Layers ===
         known = self._known()
         self.table = keras.layers.Embedding(

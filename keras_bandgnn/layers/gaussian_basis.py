@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.checks import optional, positive_int, positive_number
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -46,7 +46,7 @@ class GaussianBasis(keras.layers.Layer):
         # === Config ===
         self.num_functions = positive_int("num_functions", num_functions, minimum=2)
         self.stop = positive_number("stop", stop)
-        self.gamma = None if gamma is None else positive_number("gamma", gamma)
+        self.gamma = optional(positive_number, "gamma", gamma)
 
     def call(self, distances):
         """Returns the values of the functions."""

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.schnet_interaction import check_width
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
@@ -74,8 +74,8 @@ class GraphAttention(keras.layers.Layer):
             )
         self.dropout = fraction("dropout", dropout)
         self.negative_slope = fraction("negative_slope", negative_slope)
-        self.use_bias = bool(use_bias)
-        self.use_kernel = bool(use_kernel)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.use_kernel = boolean("use_kernel", use_kernel)
         # === Layers ===
         policy = self.dtype_policy
         if self.use_kernel:

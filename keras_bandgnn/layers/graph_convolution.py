@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn import primitives
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.schnet_interaction import check_width
 
 
@@ -67,8 +67,8 @@ class GraphConvolution(keras.layers.Layer):
         # === Config ===
         self.units = positive_int("units", units)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.use_bias = bool(use_bias)
-        self.use_kernel = bool(use_kernel)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.use_kernel = boolean("use_kernel", use_kernel)
 
     def build(self, states_shape, x_shape=None):
         """Makes the kernel [H, U] and the bias [U]."""

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.ops.sequence import over_devices
@@ -67,9 +67,9 @@ class GraphReadout(keras.layers.Layer):
         # === Config ===
         self.units = positive_int("units", units)
         self.reduce = one_of("reduce", reduce, ("sum", "mean", "attention"))
-        self.hidden = None if hidden is None else positive_int("hidden", hidden)
+        self.hidden = optional(positive_int, "hidden", hidden)
         self.activation = keras.activations.get(activation)
-        self.use_bias = bool(use_bias)
+        self.use_bias = boolean("use_bias", use_bias)
 
     def build(self, states_shape, x_shape=None):
         """Makes the layers."""

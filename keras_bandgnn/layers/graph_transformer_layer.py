@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.remat import checkpoint
@@ -58,7 +58,7 @@ class GraphTransformerLayer(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         # === Config ===
-        self.remat = bool(remat)
+        self.remat = boolean("remat", remat)
         if self.remat and keras.backend.backend() == "tensorflow":
             raise ValueError(
                 "Expected JAX or torch for remat=True. Received: tensorflow, which "
@@ -73,7 +73,7 @@ class GraphTransformerLayer(keras.layers.Layer):
             key_dim,
             pattern,
             self_loops,
-            attention_dropout,
+            fraction("attention_dropout", attention_dropout),
             max_length,
             fused,
             dtype=policy,

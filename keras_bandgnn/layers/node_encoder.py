@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import mapping, positive_int
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
 _KINDS = ("ids", "characters", "features")
@@ -42,6 +42,7 @@ class NodeEncoder(keras.layers.Layer):
                 "Expected `inputs` to be a dict of node features, such as "
                 f"{{'type': 512}}. Received: inputs={inputs!r}."
             )
+        mapping("inputs", inputs)
         self.inputs = {name: self._spec(name, spec) for name, spec in inputs.items()}
         if not self.inputs:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -46,7 +46,7 @@ class ReadoutHead(keras.layers.Layer):
             )
         # === Config ===
         self.units = positive_int("units", units)
-        self.use_bias = bool(use_bias)
+        self.use_bias = boolean("use_bias", use_bias)
         # === Layers ===
         self.readout = readout
         self.output_dense = keras.layers.Dense(

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
 from keras_bandgnn.layers.flat_dense import FlatDense
 
@@ -51,7 +51,7 @@ class SchNetInteraction(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.use_bias = bool(use_bias)
+        self.use_bias = boolean("use_bias", use_bias)
 
     def build(self, states_shape, filters_shape):
         """Makes the three layers."""

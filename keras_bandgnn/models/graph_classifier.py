@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.models.classes import (
     check_classes,
     check_level,
@@ -79,7 +79,7 @@ class GraphClassifier(Task):
     ):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
-        self.multi_label = bool(multi_label)
+        self.multi_label = boolean("multi_label", multi_label)
         self.num_classes = positive_int(
             "num_classes", num_classes, 1 if self.multi_label else 2
         )

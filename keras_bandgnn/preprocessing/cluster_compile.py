@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import one_of, optional, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.clusters import (
     WITHIN,
@@ -55,10 +55,8 @@ class ClusterCompile(GraphLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if num_clusters is not None:
-            num_clusters = positive_int("num_clusters", num_clusters)
-        if l2_bytes is not None:
-            l2_bytes = positive_int("l2_bytes", l2_bytes)
+        num_clusters = optional(positive_int, "num_clusters", num_clusters)
+        l2_bytes = optional(positive_int, "l2_bytes", l2_bytes)
         self.num_clusters = num_clusters
         self.block_size = positive_int("block_size", block_size)
         self.within = one_of("within", within, WITHIN)

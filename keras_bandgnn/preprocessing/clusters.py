@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import one_of, positive_int, seed_number
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.orderings_links import (
     cuthill_mckee,
@@ -88,7 +88,7 @@ def cluster_order(
     num_clusters = positive_int("num_clusters", num_clusters)
     one_of("within", within, WITHIN)
     block_size = positive_int("block_size", block_size)
-    seed = positive_int("seed", seed, 0)
+    seed = seed_number("seed", seed)
     adjacency = links(graph)
     count = min(num_clusters, graph.num_nodes)
     _, cluster = np.unique(parts(adjacency, count, seed), return_inverse=True)

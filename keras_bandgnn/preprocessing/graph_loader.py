@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, positive_int, seed_number
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
@@ -120,8 +120,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             )
         self.parts, self.num_filtered = filtered(self.parts, self.plan)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        self.shuffle = bool(shuffle)
-        self.seed = positive_int("seed", seed, 0)
+        self.shuffle = boolean("shuffle", shuffle)
+        self.seed = seed_number("seed", seed)
         self.replicas = positive_int("replicas", replicas)
         self.prefetch = positive_int("prefetch", prefetch, 0)
         self.threads = positive_int("threads", threads)

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from keras_bandgnn.arrays import checked_ids
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import positive_int, seed_number
 from keras_bandgnn.preprocessing.reformation_tiles import (
     best_tiles,
     keys_of,
@@ -175,7 +175,7 @@ def random_tiles(
     """
     ends, starts = _checked(senders, receivers, num_nodes, starts, num_tiles)
     block_size = positive_int("block_size", block_size)
-    rng = np.random.default_rng(positive_int("seed", seed, 0))
+    rng = np.random.default_rng(seed_number("seed", seed))
     blocks = -(-num_nodes // block_size)
     if num_tiles is not None:
         transferred = np.ones(ends[0].size, bool)

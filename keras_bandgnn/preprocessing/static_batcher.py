@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.preprocessing.batcher import PER_GRAPH, Batcher
 from keras_bandgnn.preprocessing.packing import (
     ceil64,
@@ -66,7 +66,7 @@ class StaticBatcher(Batcher):
     ):
         super().__init__(batch_size, budget, oversize, **kwargs)
         self.padding = one_of("padding", padding, ("constant", "64", "power_of_two"))
-        self.drop_trigger = bool(drop_trigger)
+        self.drop_trigger = boolean("drop_trigger", drop_trigger)
         self.fixed_shapes = self.padding == "constant"
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:

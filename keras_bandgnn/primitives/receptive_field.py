@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, positive_int
 
 
 class ReceptiveField:
@@ -42,7 +42,7 @@ class ReceptiveField:
         order: str = "compact",
     ):
         self.steps = positive_int("steps", steps)
-        self.merge = bool(merge)
+        self.merge = boolean("merge", merge)
         self.read = read
         self.order = one_of("order", order, ("compact", "blocks"))
         if self.merge and self.order == "blocks":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import keras
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.training.compilations import Compilation
 
 STEPS = {"train": "training", "test": "evaluation", "predict": "prediction"}
@@ -66,10 +66,9 @@ class RecompileGuard(keras.callbacks.Callback):
         super().__init__()
         self.budget = positive_int("budget", budget, 0)
         self.action = one_of("action", action, ("raise", "warn", "count"))
-        if test_budget is not None:
-            test_budget = positive_int("test_budget", test_budget, 0)
+        test_budget = optional(positive_int, "test_budget", test_budget, 0)
         self.test_budget = test_budget
-        self.verbose = bool(verbose)
+        self.verbose = boolean("verbose", verbose)
         self.compilations: list[Compilation] = []
         self._epoch = self._step = 0
         self._watched: dict[str, tuple] = {}

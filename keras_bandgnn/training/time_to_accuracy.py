@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.training.training_clock import TrainingClock
 
 _FALLING = ("loss", "mae", "mse", "rmse", "error", "crossentropy")
@@ -71,7 +71,7 @@ class TimeToAccuracy(TrainingClock):
         self.window = positive_int("window", window)
         one_of("mode", mode, ("auto", "max", "min"))
         self.mode = direction_of(monitor) if mode == "auto" else mode
-        self.stop = bool(stop)
+        self.stop = boolean("stop", stop)
         self.crossing: dict | None = None
         self.curve: list[dict] = []
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn import models
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -67,7 +68,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         metric = "val_rmse" if self.facts.label == "number" else "val_accuracy"
         self.goal = Goal(objective, metric, target, seconds, epochs)
         self.objective = self.goal.to_keras_tuner()
-        self.system = bool(system)
+        self.system = boolean("system", system)
         self.batch_size = batch_size
         if batch_size is not None and not isinstance(batch_size, int):
             self.batch_size = list(batch_size)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import one_of, positive_int, seed_number
 from keras_bandgnn.tuning import search_facts
 from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.failures import FailedTrialError
@@ -156,7 +156,7 @@ def make_tuner(
     common = {
         "objective": hypermodel.objective,
         # 0 stands for a random seed there.
-        "seed": positive_int("seed", seed, 0) + 1,
+        "seed": seed_number("seed", seed) + 1,
         "max_consecutive_failed_trials": _NEVER,
     }
     if not overwrite:

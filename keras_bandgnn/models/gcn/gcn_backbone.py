@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.models.layered_backbone import LayeredBackbone
 
@@ -66,7 +67,7 @@ class GCNBackbone(LayeredBackbone):
             inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
         )
         # === Config ===
-        self.last_kernel = bool(last_kernel)
+        self.last_kernel = boolean("last_kernel", last_kernel)
         # === Layers ===
         last = self.num_layers if self.last_kernel else self.num_layers - 1
         self.convolutions = [

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder
@@ -79,7 +79,7 @@ class GGNNBackbone(Backbone):
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.dropout = fraction("dropout", dropout)
         self.message_dropout = fraction("message_dropout", message_dropout)
-        self.remat = bool(remat)
+        self.remat = boolean("remat", remat)
         # === Layers ===
         policy = self.dtype_policy
         self.encoder = NodeEncoder(

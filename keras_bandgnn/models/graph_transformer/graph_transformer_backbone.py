@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import fraction, one_of, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder
@@ -82,7 +82,7 @@ class GraphTransformerBackbone(Backbone):
     ):
         super().__init__(**kwargs)
         # === Config ===
-        self.remat = bool(remat)
+        self.remat = boolean("remat", remat)
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
         self.num_layers = positive_int("num_layers", num_layers)
         self.num_heads = positive_int("num_heads", num_heads)
@@ -95,13 +95,13 @@ class GraphTransformerBackbone(Backbone):
         self.attention = one_of("attention", attention, ATTENTION)
         self.full_every = positive_int("full_every", full_every)
         self.max_distance = positive_int("max_distance", max_distance)
-        self.use_bias = bool(use_bias)
+        self.use_bias = boolean("use_bias", use_bias)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.global_token = bool(global_token) or self.attention == "augment"
         self.dropout = fraction("dropout", dropout)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.max_length = max_length
-        self.fused = bool(fused)
+        self.fused = boolean("fused", fused)
         self.verdict = None
         # === Layers ===
         policy = self.dtype_policy

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
 from keras_bandgnn.layers.edge_geometry import edge_distances, in_degrees
@@ -84,9 +84,9 @@ class SchNetBackbone(AtomisticBackbone):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
         # === Config ===
         self.reduce = one_of("reduce", reduce, ("mean", "sum"))
-        self.use_bias = bool(use_bias)
-        self.activate_filters = bool(activate_filters)
-        self.share_weights = bool(share_weights)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.activate_filters = boolean("activate_filters", activate_filters)
+        self.share_weights = boolean("share_weights", share_weights)
         # === Layers ===
         policy = self.dtype_policy
         self.cutoff = None
