@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 BACKENDS = ("jax", "tensorflow", "torch")
 # Reading, encoding and storing graphs touch no backend.
-HOST_ONLY = ("tests/data", "tests/test_graph.py")
+HOST_ONLY = ("tests/data", "tests/fuzz", "tests/security", "tests/test_graph.py")
 # Each half of the tests is a process, so that two are busy to the end.
 COMPUTING = ("tests/layers", "tests/models", "tests/ops", "tests/primitives")
 NO_TESTS = 5  # exit code of pytest
