@@ -36,6 +36,8 @@ class ReplicaGroup:
 
     # Whether reading weights takes all hosts.
     saves_together = False
+    # Whether losses and gradients of devices are added up, not averaged.
+    sums_losses = False
 
     def __init__(
         self,
@@ -163,27 +165,6 @@ class ReplicaGroup:
         return array
 
     # What follows from these.
-
-    def weighted(self, loss, sample_weight, reductions: set):
-        """The loss of this device, so that their average is the loss of all.
-
-        Args:
-            loss: The loss over the entries of this device.
-            sample_weight: Weights of the entries, or None.
-            reductions: Names of the losses' reductions.
-        """
-        if reductions == {"sum"}:
-            return self.total(loss)
-        # All devices have equally many entries, padding included.
-        if sample_weight is None or reductions <= {"sum_over_batch_size", "mean"}:
-            return loss
-        if reductions != {"mean_with_sample_weight"}:
-            raise ValueError(
-                "Expected losses of one reduction, such as 'mean_with_sample_weight', "
-                f"on several devices. Received: {sorted(map(str, reductions))}."
-            )
-        weight = keras.ops.convert_to_tensor(sample_weight, dtype=loss.dtype)
-        return self.share(loss, keras.ops.sum(weight))
 
     def alone(self):
         """A context for what this process does without the others."""

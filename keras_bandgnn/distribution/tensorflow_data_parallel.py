@@ -66,6 +66,8 @@ class TensorFlowReplicas(ReplicaGroup):
         supergraphs: Supergraphs of a step over all devices; None for one each.
     """
 
+    sums_losses = True
+
     def __init__(self, devices, supergraphs: int | None):
         found = _strategy(devices)
         self.strategy = None if isinstance(found, str) else found
@@ -145,6 +147,10 @@ class TensorFlowReplicas(ReplicaGroup):
         # Keras divides by the number of devices.
         return mean * (self.size * tf.math.divide_no_nan(weight, total))
 
+    def total(self, loss):
+        """See `ReplicaGroup`."""
+        return loss * self.size
+
     def train_step(self, task, data):
         """A step of training, as Keras', but for the clipping of gradients."""
         if self.size == 1:
@@ -153,7 +159,7 @@ class TensorFlowReplicas(ReplicaGroup):
         with tf.GradientTape() as tape:
             y_pred = task(x, training=True)
             loss = task.compute_loss(x, y, y_pred, weight, training=True)
-            self._track(task, loss, x)
+            task._loss_tracker.update_state(loss)
             scaled = task.optimizer.scale_loss(loss)
         variables = task.trainable_weights
         gradients = tape.gradient(scaled, variables)
@@ -176,13 +182,9 @@ class TensorFlowReplicas(ReplicaGroup):
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = task(x, training=False)
-        self._track(task, task.compute_loss(x, y, y_pred, weight, training=False), x)
+        loss = task.compute_loss(x, y, y_pred, weight, training=False)
+        task._loss_tracker.update_state(loss)
         return self._logs(task.compute_metrics(x, y, y_pred, weight))
-
-    def _track(self, task, loss, x) -> None:
-        # Keras makes the average over the devices a sum.
-        groups = tf.shape(tf.nest.flatten(x)[0])[0]
-        task._loss_tracker.update_state(loss * self.size, sample_weight=groups)
 
     def _logs(self, logs):
         if self.num_hosts == 1:

@@ -134,7 +134,7 @@ class TorchReplicas(ReplicaGroup):
         y_pred = task(x, training=True)
         task.zero_grad()
         loss = task.compute_loss(x, y, y_pred, weight, training=True)
-        _track(task, loss, x)
+        task._loss_tracker.update_state(loss.detach())
         task.optimizer.scale_loss(loss).backward()
         task.compute_metrics(x, y, y_pred, weight)
         variables = task.trainable_weights
@@ -153,7 +153,8 @@ class TorchReplicas(ReplicaGroup):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         before = _cleared(task.metrics_variables)
         y_pred = task(x, training=False)
-        _track(task, task.compute_loss(x, y, y_pred, weight, training=False), x)
+        loss = task.compute_loss(x, y, y_pred, weight, training=False)
+        task._loss_tracker.update_state(loss)
         task.compute_metrics(x, y, y_pred, weight)
         self._sum_metrics(task, before, [])
         return task.get_metrics_result()
@@ -185,8 +186,3 @@ def _cleared(variables: list) -> list:
     for variable in variables:
         variable.assign(torch.zeros_like(variable.value))
     return before
-
-
-def _track(task, loss, x) -> None:
-    groups = keras.tree.flatten(x)[0].shape[0]
-    task._loss_tracker.update_state(loss.detach(), sample_weight=groups)

@@ -110,8 +110,10 @@ class GraphReadout(keras.layers.Layer):
             sums = sums / ops.expand_dims(counts, axis=-1)
         return ops.cast(sums, self.compute_dtype)
 
-    def compute_output_shape(self, states_shape, x_shape):
+    def compute_output_shape(self, states_shape, x_shape=None):
         """[G, B, D]."""
+        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
         return (*x_shape["graph"]["n_node"], self.units)
 
     def get_config(self):

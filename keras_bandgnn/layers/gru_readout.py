@@ -105,8 +105,10 @@ class GRUReadout(keras.layers.Layer):
             graph = ops.relu(self.update(context, graph))
         return ops.where(ops.expand_dims(counts > 0, -1), graph, 0.0)
 
-    def compute_output_shape(self, states_shape, x_shape):
+    def compute_output_shape(self, states_shape, x_shape=None):
         """[G, B, C]."""
+        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
         return (*x_shape["graph"]["n_node"], self.units)
 
     def get_config(self):

@@ -67,8 +67,10 @@ class ReadoutHead(keras.layers.Layer):
         """Returns one vector per graph."""
         return self.output_dense(self.readout(states, x))
 
-    def compute_output_shape(self, states_shape, x_shape):
+    def compute_output_shape(self, states_shape, x_shape=None):
         """[G, B, D]."""
+        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
         return (*x_shape["graph"]["n_node"], self.units)
 
     def get_config(self):

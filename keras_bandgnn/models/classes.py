@@ -1,7 +1,6 @@
-"""Labels that are classes: what is missing, what is wrong, what the loss sees."""
+"""Labels that are classes: what is missing, and what is wrong."""
 
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.data.flat import FlatGraphs
 
@@ -58,16 +57,3 @@ def check_some(count: int, what: str) -> None:
             f"Expected at least one {what} with a label. Received: none. Labels of -1 "
             "or NaN count nowhere, nor do nodes outside the mask."
         )
-
-
-def class_entries(y, y_pred, weight):
-    """Labels [n, 1], logits [n, C] and weights [n], 0 where a label is missing."""
-    num_classes = ops.shape(y_pred)[-1]
-    # NaN and -1, of labels of either type.
-    y = ops.reshape(ops.cast(y, "float32"), (-1, 1))
-    # Not the opposite of y >= 0, which TensorFlow rewrites to y < 0.
-    missing = ops.logical_or(ops.isnan(y), y < 0)
-    weight = ops.reshape(ops.cast(weight, y_pred.dtype), (-1,))
-    weight = ops.where(missing[:, 0], 0.0, weight)
-    y = ops.cast(ops.where(missing, 0.0, y), "int32")
-    return y, ops.reshape(y_pred, (-1, num_classes)), weight

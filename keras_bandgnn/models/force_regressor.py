@@ -65,6 +65,7 @@ class ForceRegressor(GraphRegressor):
     """
 
     splits_sequences = False
+    loss_parts = 2
 
     def __init__(
         self,
@@ -85,21 +86,17 @@ class ForceRegressor(GraphRegressor):
         self.force_mae = keras.metrics.Mean(name="force_mae")
         super().build(input_shape)
 
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss of energies and forces on the normalised scale."""
+    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
+        """The losses of energies and of forces, on the normalised scale."""
         y_pred, forces = energies_and_forces(self, x, training)
-        loss = super().compute_loss(x, y, y_pred, sample_weight, training)
+        terms = super().loss_terms(x, y, y_pred, sample_weight, training)
         target, mask = x["node"][self.force_key], x["node"]["mask"]
         squares, absolute, known = force_loss(forces, target, mask)
-        share = self.distribution.share
-        self.force_mae.update_state(share(absolute, known))
+        self.force_mae.update_state(absolute, sample_weight=known)
         scale = 1.0
         if self.normalizer is not None:
             scale = ops.convert_to_tensor(self.normalizer.std)[0]
-        squares = self.force_weight * share(squares, known) / scale**2
-        return loss + self._aggregate_additional_loss(squares)
+        return [*terms, (self.force_weight * squares / scale**2, known)]
 
     def check_labels(self, loader) -> None:
         """Raises a ValueError if energies or forces are missing."""

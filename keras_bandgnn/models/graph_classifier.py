@@ -2,15 +2,14 @@
 
 import keras
 import numpy as np
-from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.models.classes import (
     check_classes,
     check_level,
     check_some,
-    class_entries,
 )
+from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -83,6 +82,8 @@ class GraphClassifier(Task):
         self.num_classes = positive_int(
             "num_classes", num_classes, 1 if self.multi_label else 2
         )
+        kind = TargetLabels if self.multi_label else ClassLabels
+        self.labels = kind(self.num_classes)
         # === Layers ===
         self.head = make_head(self.num_classes, readout, hidden, activation, use_bias)
         self.build()
@@ -97,67 +98,23 @@ class GraphClassifier(Task):
         """Returns logits [G, B, C]."""
         return self.head(self.backbone(x, training=training), x)
 
-    def compile(self, optimizer="adam", loss="auto", weighted_metrics="auto", **kwargs):
-        """Configures training.
+    def default_optimizer(self):
+        """Adam with rate 1e-3."""
+        return keras.optimizers.Adam(1e-3)
 
-        Args:
-            optimizer: `"adam"`: rate 1e-3; or what Keras takes.
-            loss: Default: cross-entropy over the labels that are there. A loss gets
-                labels [n, 1], logits [n, C] and weights [n], 0 for padding and
-                missing labels; with `multi_label` labels and logits [n, 1], n = G B C.
-                Use `reduction="mean_with_sample_weight"`.
-            weighted_metrics: Default: `accuracy`; with `multi_label` also `roc_auc`,
-                the mean over the targets. (Keras does not mask plain `metrics`.)
-            **kwargs: Passed to `keras.Model.compile`.
-        """
-        if optimizer == "adam":
-            optimizer = keras.optimizers.Adam(1e-3)
-        options = {"from_logits": True, "reduction": "mean_with_sample_weight"}
-        if loss == "auto" and self.multi_label:
-            loss = keras.losses.BinaryCrossentropy(**options)
-        elif loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(**options)
-        if weighted_metrics == "auto" and self.multi_label:
-            weighted_metrics = [
-                # Logits: a probability of one half.
-                keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0),
-                ROCAUC(self.num_classes),
-            ]
-        elif weighted_metrics == "auto":
-            weighted_metrics = [
-                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-            ]
-        super().compile(
-            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
-        )
+    def default_loss(self):
+        """Cross-entropy over the labels that are there."""
+        if self.multi_label:
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def _entries(self, x, y, y_pred, sample_weight):
-        weight = x["graph"]["mask"] if sample_weight is None else sample_weight
+    def default_metrics(self) -> list:
+        """Accuracy; with `multi_label` also `roc_auc`, the mean over the targets."""
         if not self.multi_label:
-            return class_entries(y, y_pred, weight)
-        y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
-        missing = ops.isnan(y)
-        weight = ops.expand_dims(ops.cast(weight, y_pred.dtype), -1)
-        # 0 * NaN is NaN: a missing label must not reach the arithmetic at all.
-        y, weight = ops.where(missing, 0.0, y), ops.where(missing, 0.0, weight)
-        columns = (-1, 1)
-        return (
-            ops.reshape(y, columns),
-            ops.reshape(y_pred, columns),
-            ops.reshape(weight, (-1,)),
-        )
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss over the labels that are there."""
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
-        return super().compute_loss(x, y, y_pred, weight, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The metrics over the labels that are there."""
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
-        return super().compute_metrics(x, y, y_pred, weight)
+            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        # Logits: a probability of one half.
+        accuracy = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
+        return [accuracy, ROCAUC(self.num_classes)]
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the labels are not classes or targets of graphs."""

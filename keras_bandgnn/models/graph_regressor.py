@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.graph_readout import GraphReadout
+from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -85,6 +86,7 @@ class GraphRegressor(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
         self.num_targets = positive_int("num_targets", num_targets)
+        self.labels = NumberLabels(self.num_targets)
         # === Layers ===
         self.head = make_head(
             self.num_targets,
@@ -128,66 +130,31 @@ class GraphRegressor(Task):
             return values
         return self.normalizer(values, x)
 
-    def compile(self, optimizer="adam", loss="auto", weighted_metrics="auto", **kwargs):
-        """Configures training; the defaults are those of Speckhard et al. 2025.
-
-        Args:
-            optimizer: `"adam"`: rate 1e-4, times 0.96 after each 100,000 steps; or
-                what Keras takes.
-            loss: Default: mean squared error over the labels that are there, on the
-                normalised scale. A loss gets labels and outputs [n, 1], divided by
-                the normaliser's `std`, and weights [n], 0 for padding and NaN; use
-                `reduction="mean_with_sample_weight"`.
-            weighted_metrics: Default: MAE and RMSE over the labels that are there, in
-                their units. (Keras does not mask plain `metrics`.)
-            **kwargs: Passed to `keras.Model.compile`.
-        """
-        if optimizer == "adam":
-            rate = keras.optimizers.schedules.ExponentialDecay(
-                1e-4, 100_000, 0.96, staircase=True
-            )
-            optimizer = keras.optimizers.Adam(rate)
-        if loss == "auto":
-            loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        if weighted_metrics == "auto":
-            weighted_metrics = [
-                keras.metrics.MeanAbsoluteError(name="mae"),
-                keras.metrics.RootMeanSquaredError(name="rmse"),
-            ]
-        super().compile(
-            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
+    def default_optimizer(self):
+        """That of Speckhard et al. 2025: Adam, 1e-4 times 0.96 each 100,000 steps."""
+        rate = keras.optimizers.schedules.ExponentialDecay(
+            1e-4, 100_000, 0.96, staircase=True
         )
+        return keras.optimizers.Adam(rate)
 
-    def _entries(self, x, y, y_pred, sample_weight, scale=1.0):
-        """Labels and outputs as [G * B * D, 1], with weights [G * B * D].
+    def default_loss(self):
+        """Mean squared error over the labels that are there, on the normal scale."""
+        return keras.losses.MeanSquaredError()
 
-        Along axis 0 Keras weights each entry by itself, also where some targets of a
-        graph are missing.
-        """
+    def default_metrics(self) -> list:
+        """MAE and RMSE over the labels that are there, in their units."""
+        return [
+            keras.metrics.MeanAbsoluteError(name="mae"),
+            keras.metrics.RootMeanSquaredError(name="rmse"),
+        ]
+
+    def loss_scale(self, y, y_pred):
+        """Divides by the normaliser's `std`; metrics are in the units of the labels."""
+        if self.normalizer is None:
+            return y, y_pred
+        scale = ops.convert_to_tensor(self.normalizer.std)
         y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
-        weight = x["graph"]["mask"] if sample_weight is None else sample_weight
-        weight = ops.expand_dims(ops.cast(weight, y_pred.dtype), -1)
-        missing = ops.isnan(y)
-        # 0 * NaN is NaN: a missing label must not reach the arithmetic at all.
-        y = ops.where(missing, 0.0, y) / scale
-        weight = ops.where(missing, 0.0, weight)
-        y_pred = ops.reshape(y_pred / scale, (-1, 1))
-        return ops.reshape(y, (-1, 1)), y_pred, ops.reshape(weight, (-1,))
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss on the normalised scale."""
-        scale = 1.0
-        if self.normalizer is not None:
-            scale = ops.convert_to_tensor(self.normalizer.std)
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight, scale)
-        return super().compute_loss(x, y, y_pred, weight, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The metrics in the units of the labels."""
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
-        return super().compute_metrics(x, y, y_pred, weight)
+        return y / scale, y_pred / scale
 
     def check(self, loader: GraphLoader) -> None:
         """Raises a ValueError if graphs lack what the normaliser reads."""

@@ -1,5 +1,7 @@
 """`Inference`: what tasks compute for graphs without labels."""
 
+import keras
+
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.shape_buckets import prediction_batches
@@ -75,17 +77,37 @@ class Inference:
 
         return attention_weights(self, graphs)
 
-    def outputs(self, loader: GraphLoader, given):
+    def outputs(self, loader: GraphLoader, given, verbose=0, callbacks=None):
         """Yields the position of each graph in a loader, and the output for it.
 
         Args:
             loader: The graphs, as `loader` returns them.
             given: What they were made of; see `prediction_batches`.
+            verbose: See `Task.predict`.
+            callbacks: See `Task.predict`.
         """
         self._begin(loader, {}, training=False)
-        for batch in self.batches(loader, given):
+        if verbose == "auto" or not self.distribution.is_main:
+            verbose = 0
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=1,
+                steps=len(loader),
+                model=self,
+            )
+        self.stop_predicting = False
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(self.batches(loader, given)):
+            callbacks.on_predict_batch_begin(step)
             values = self.distribution.predict_on_batch(self, batch)
             yield from unbatch(values, batch, self.output_level)
+            callbacks.on_predict_batch_end(step, {"outputs": values})
+            if self.stop_predicting:
+                break
+        callbacks.on_predict_end()
 
     def batches(self, loader: GraphLoader, given):
         """Yields the batches of a loader for predictions; see `prediction_batches`."""

@@ -11,13 +11,9 @@ from keras_bandgnn.models.classes import (
     check_classes,
     check_level,
     check_some,
-    class_entries,
 )
-from keras_bandgnn.models.graph_arguments import (
-    given_graphs,
-    is_graphs,
-    options_for_graphs,
-)
+from keras_bandgnn.models.graph_arguments import is_graphs
+from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.node_order import node_places, placed
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -73,6 +69,7 @@ class NodeClassifier(Task):
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
         self.num_classes = positive_int("num_classes", num_classes, 2)
+        self.labels = ClassLabels(self.num_classes)
         # === Layers ===
         self.head = keras.layers.Dense(self.num_classes, dtype="float32", name="head")
         self.build()
@@ -87,32 +84,17 @@ class NodeClassifier(Task):
         """Returns logits [G, N, C]."""
         return self.head(self.backbone(x, training=training))
 
-    def compile(self, optimizer="adam", loss="auto", weighted_metrics="auto", **kwargs):
-        """Configures training.
+    def default_optimizer(self):
+        """Adam with rate 1e-2, as Kipf and Welling 2017."""
+        return keras.optimizers.Adam(1e-2)
 
-        Args:
-            optimizer: `"adam"`: rate 1e-2, as Kipf and Welling 2017; or what Keras
-                takes.
-            loss: Default: cross-entropy over the labels that count. A loss gets labels
-                [n, 1], logits [n, C] and weights [n], n = G N; use
-                `reduction="mean_with_sample_weight"`.
-            weighted_metrics: Default: `accuracy` over the labels that count. (Keras
-                does not mask plain `metrics`.)
-            **kwargs: Passed to `keras.Model.compile`.
-        """
-        if optimizer == "adam":
-            optimizer = keras.optimizers.Adam(1e-2)
-        if loss == "auto":
-            loss = keras.losses.SparseCategoricalCrossentropy(
-                from_logits=True, reduction="mean_with_sample_weight"
-            )
-        if weighted_metrics == "auto":
-            weighted_metrics = [
-                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-            ]
-        super().compile(
-            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
-        )
+    def default_loss(self):
+        """Cross-entropy over the labels that count."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        """Accuracy over the labels that count."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def fit(
         self,
@@ -165,25 +147,14 @@ class NodeClassifier(Task):
         self._complete(graphs)
         return super().loader(graphs, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
-        """Predicts for graphs, or for what Keras takes.
+    def in_given_order(self, graphs, loader: GraphLoader):
+        """Row n belongs to node n of the graph, whatever the preprocessor's order.
 
-        Returns:
-            For graphs a list with one array [N, C] per graph. Row n belongs to node n
-            of the graph that was given, whatever the preprocessor's order; rows of
-            nodes that it leaves out are NaN. For graphs that were compiled before
-            (a loader, a compiled store) row n belongs to the n-th node before that.
+        Rows of nodes that it leaves out are NaN. For graphs that were compiled before
+        (a loader, a compiled store) row n belongs to the n-th node before that.
         """
-        x = given_graphs(x)
-        if not is_graphs(x) or isinstance(x, list | tuple) and not x:
-            return super().predict(x, *args, **kwargs)
-        options_for_graphs(None, args, ("batch_size", "verbose"), kwargs)
-        loader = self.loader(x, training=False)
-        out: list = [None] * int(loader.starts[-1])
-        places = list(node_places(x, loader))
-        for graph, rows in self.outputs(loader, x):
-            out[graph] = placed(rows, *places[graph])
-        return self.distribution.gather(out)
+        places = list(node_places(graphs, loader))
+        return lambda graph, rows: placed(rows, *places[graph])
 
     def _masked(self, graphs, name: str) -> FlatGraphs:
         """The graphs as the model sees them, with labels of -1 outside the mask."""
@@ -208,22 +179,6 @@ class NodeClassifier(Task):
         batcher = StaticBatcher(2, padding="64") if alone else None
         layers = self.backbone.graph_layers()
         self.preprocessor = GraphPreprocessor(layers, batcher)
-
-    def _entries(self, x, y, y_pred, sample_weight):
-        weight = x["node"]["mask"] if sample_weight is None else sample_weight
-        return class_entries(y, y_pred, weight)
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss over the labels that count."""
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
-        return super().compute_loss(x, y, y_pred, weight, training)
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The metrics over the labels that count."""
-        y, y_pred, weight = self._entries(x, y, y_pred, sample_weight)
-        return super().compute_metrics(x, y, y_pred, weight)
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the labels are not classes of nodes."""

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import one_of
+from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -52,6 +53,7 @@ class NodeSelector(Task):
     """
 
     output_level = "candidate"
+    labels = ClassLabels()
     reads_few = True
     splits_sequences = True
 
@@ -90,28 +92,17 @@ class NodeSelector(Task):
         logits = ops.squeeze(self.head(chosen), axis=-1)
         return ops.where(candidate["mask"], logits, MASKED_LOGIT)
 
-    def compile(self, optimizer="sgd", loss="auto", weighted_metrics="auto", **kwargs):
-        """Configures training; the defaults are the paper's.
+    def default_optimizer(self):
+        """The paper's momentum SGD, see `training.make_optimizer`."""
+        return make_optimizer("sgd")
 
-        Args:
-            optimizer: `"sgd"` (the paper's momentum SGD), `"adam"` (see
-                `training.make_optimizer`) or a Keras optimiser.
-            loss: Default: `SelectionCrossentropy` with the task's label smoothing.
-            weighted_metrics: Default: accuracy over real graphs. (Keras does not mask
-                plain `metrics`.)
-            **kwargs: Passed to `keras.Model.compile`.
-        """
-        if optimizer in ("sgd", "adam"):
-            optimizer = make_optimizer(optimizer)
-        if loss == "auto":
-            loss = SelectionCrossentropy(self.label_smoothing)
-        if weighted_metrics == "auto":
-            weighted_metrics = [
-                keras.metrics.SparseCategoricalAccuracy(name="accuracy")
-            ]
-        super().compile(
-            optimizer=optimizer, loss=loss, weighted_metrics=weighted_metrics, **kwargs
-        )
+    def default_loss(self):
+        """Cross-entropy over real candidates, with the task's label smoothing."""
+        return SelectionCrossentropy(self.label_smoothing)
+
+    def default_metrics(self) -> list:
+        """Accuracy over real graphs."""
+        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def check(self, loader: GraphLoader) -> None:
         """Raises a ValueError if graphs lack candidates or the slot."""

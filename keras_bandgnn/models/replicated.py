@@ -51,21 +51,6 @@ class Replicated(keras.Model):
         call = self.distribution.stateless_call(self, super().stateless_call)
         return call(*args, **kwargs)
 
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss; with several devices the average of theirs is that of all."""
-        if self.distribution.size == 1:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        # As in Keras, but only the loss of the data depends on its weights.
-        loss = self._compile_loss(y, y_pred, sample_weight)
-        given = keras.tree.flatten(self.loss)
-        names = {getattr(each, "reduction", "sum_over_batch_size") for each in given}
-        loss = self.distribution.weighted(loss, sample_weight, names)
-        for more in self.losses:
-            loss = loss + self._aggregate_additional_loss(more)
-        return loss
-
     def _symbolic_build(self, iterator=None, data_batch=None):
         # A batch that is laid out for several devices tells one nothing.
         plain = self.distribution.plain_batch(self)

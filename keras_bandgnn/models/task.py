@@ -1,6 +1,9 @@
 """`Task`: a backbone with a head, which takes graphs and gives results per graph."""
 
+from collections.abc import Callable
+
 import keras
+from keras import ops
 
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
@@ -13,6 +16,14 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
 )
 from keras_bandgnn.models.inference import Inference
+from keras_bandgnn.models.labels import Labels
+from keras_bandgnn.models.objective import (
+    LossTracker,
+    entry_loss,
+    entry_metrics,
+    one_loss,
+    only_real,
+)
 from keras_bandgnn.models.presets import PresetTask
 from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -26,7 +37,8 @@ class Task(Inference, Exportable, PresetTask, Replicated):
     encodes them), a `FlatGraphs`, an opened store or a `GraphLoader`. Anything else
     goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
 
-    Subclasses set `output_level`, what a row of the output belongs to.
+    Subclasses set `output_level`, what a row of the output belongs to, and `labels`,
+    what `compile` then lets losses and metrics be.
 
     Args:
         backbone: The model from a batch to node states.
@@ -34,8 +46,18 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             `predict`; without one graphs are batched as they are.
     """
 
-    host_side = (*Replicated.host_side, "preprocessor")
+    # Keras would count the tracker twice.
+    host_side = (
+        *Replicated.host_side,
+        "preprocessor",
+        "_loss_tracker",
+        "_compile_arguments",
+    )
     output_level = "graph"
+    # None: losses and metrics are Keras' own.
+    labels: Labels | None = None
+    # Parts of the loss that are means over entries of their own.
+    loss_parts = 1
     # Whether only candidates and the slot are read.
     reads_few = False
 
@@ -142,6 +164,161 @@ class Task(Inference, Exportable, PresetTask, Replicated):
     def adapt(self, loader: GraphLoader) -> None:
         """Computes constants that depend on the training graphs, before training."""
 
+    def default_optimizer(self):
+        """The optimiser of `compile("auto")`."""
+        return "rmsprop"
+
+    def default_loss(self):
+        """The loss of `compile(loss="auto")`."""
+
+    def default_metrics(self) -> list | None:
+        """The metrics of `compile(weighted_metrics="auto")`."""
+
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics="auto",
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile="auto",
+        auto_scale_loss: bool = True,
+    ):
+        """Configures training, as `keras.Model.compile` does; padding counts nowhere.
+
+        Losses and metrics may be names, functions, objects of Keras or of your own.
+        They see entries, those of all graphs (or nodes) of a batch one below the other:
+        labels [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of
+        one over numbers or yes-or-no targets; see the class of the task for what the
+        outputs are. Functions, and `call` of losses, return one value per entry.
+
+        Names mean what suits the outputs: "sparse_categorical_crossentropy" is that of
+        logits. Metrics of Keras that take probabilities are given probabilities. What
+        does not suit is refused.
+
+        The loss in the logs is the mean over all entries of the epoch, whatever the
+        batches; what is added per step, such as regularisation, is the mean over steps.
+
+        Args:
+            optimizer: What Keras takes; `"auto"` is the task's own.
+            loss: What Keras takes; `"auto"` is the task's own. All reductions are the
+                mean over entries, but for `"sum"`, which training then goes by.
+            loss_weights: A number that the loss is multiplied by.
+            metrics: Names, functions or metrics; weights only say what is padding.
+            weighted_metrics: The same, with weights. `"auto"` are the task's own if
+                `metrics` is None.
+            run_eagerly: As for Keras.
+            steps_per_execution: As for Keras.
+            jit_compile: As for Keras.
+            auto_scale_loss: As for Keras.
+
+        Raises:
+            ValueError: For losses and metrics that do not fit the labels.
+        """
+        if _is_auto(optimizer):
+            optimizer = self.default_optimizer()
+        optimizer = keras.optimizers.get(optimizer)
+        loss = self.default_loss() if _is_auto(loss) else one_loss(loss)
+        if _is_auto(weighted_metrics):
+            weighted_metrics = None if metrics is not None else self.default_metrics()
+        options = {
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
+            "auto_scale_loss": auto_scale_loss,
+        }
+        # Not what Keras makes of it: files are read on other backends, too.
+        self._compile_arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "loss_weights": loss_weights,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            **options,
+        }
+        if self.labels is not None:
+            if loss is not None:
+                loss = entry_loss(loss, self.labels)
+            loss_weights = _one_weight(loss_weights)
+            # Keras gives weights to these alone. In this order the names are those
+            # that it would give.
+            weighted_metrics = [
+                *entry_metrics(metrics, self.labels, weighted=False),
+                *entry_metrics(weighted_metrics, self.labels, weighted=True),
+            ] or None
+            metrics = None
+        # Keras leaves what it is not given as it was before.
+        self.loss = self._compile_loss = self._compile_metrics = None
+        super().compile(
+            optimizer, loss, loss_weights, metrics, weighted_metrics, **options
+        )
+        if self.labels is not None:
+            module = type(self).compute_loss.__module__
+            own = module.partition(".")[0] == __name__.partition(".")[0]
+            # Keras 3.15 makes its tracker in `compile`; steps of all backends call its
+            # `update_state`.
+            group = self.distribution
+            factor = group.size if group.sums_losses else 1
+            self._loss_tracker = LossTracker(self.loss_parts, not own, factor)
+
+    def loss_scale(self, y, y_pred):
+        """Labels and outputs as the loss sees them."""
+        return y, y_pred
+
+    def entries(self, x, y, y_pred, sample_weight=None):
+        """Labels [n, 1], outputs [n, C] and weights [n]; see `Labels.entries`."""
+        if x is None:
+            raise ValueError(
+                "Expected the batch, which says what is padding. Received: x=None. "
+                "Call compute_loss(x, y, y_pred, sample_weight), and compute_metrics "
+                "likewise."
+            )
+        level = "node" if self.output_level == "node" else "graph"
+        mask = ops.convert_to_tensor(x[level]["mask"])
+        weight = ops.cast(mask, y_pred.dtype)
+        if sample_weight is not None:
+            given = ops.cast(sample_weight, y_pred.dtype)
+            weight = ops.where(mask, ops.reshape(given, ops.shape(mask)), 0.0)
+        return self.labels.entries(y, y_pred, weight)
+
+    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
+        """The parts of the loss: (mean over entries, sum of their weights) of each."""
+        del training
+        y, y_pred = self.loss_scale(y, y_pred)
+        y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
+        return [(self._compile_loss(y, y_pred, weight), ops.sum(weight))]
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss over real entries; of several devices the average is that of all.
+
+        What it returns is for the gradient. What Keras prints is recorded here, too,
+        as only here the entries are known.
+        """
+        if self.labels is None or self.loss is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        terms = self.loss_terms(x, y, y_pred, sample_weight, training)
+        share = self.distribution.share
+        shared = [share(mean, weight) for mean, weight in terms]
+        if self.loss.is_sum:
+            mean, weight = terms[0]
+            shared[0] = self.distribution.total(mean * weight)
+        more = list(self.losses)
+        loss = sum(self._aggregate_additional_loss(each) for each in [*shared, *more])
+        added = sum(ops.sum(each) for each in more) if more else None
+        self._loss_tracker.record(terms, added, loss)
+        return loss
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The metrics over real entries."""
+        if self.labels is not None and self._compile_metrics is not None:
+            y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
+            y, y_pred = only_real(y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
     def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
         """Trains on graphs, as `keras.Model.fit` does on arrays.
 
@@ -197,8 +374,15 @@ class Task(Inference, Exportable, PresetTask, Replicated):
                 self._begin(x, kwargs, training=False)
         return super().evaluate(on_this_backend(x, self), y, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predicts for graphs, or for what Keras takes.
+
+        Args:
+            x: Graphs, or what Keras takes.
+            batch_size: What Keras takes; None for graphs.
+            verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
+            steps: What Keras takes; None for graphs.
+            callbacks: Callbacks, of which `on_predict_...` are called.
 
         Returns:
             For graphs a list with one array per graph, in the order of the graphs;
@@ -206,15 +390,22 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         """
         x = given_graphs(x)
         if not is_graphs(x):
-            return super().predict(x, *args, **kwargs)
-        options_for_graphs(None, args, ("batch_size", "verbose"), kwargs)
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        options = {"batch_size": batch_size, "steps": steps}
+        options_for_graphs(None, (), (), options)
         if isinstance(x, list | tuple) and not x:
             return []
         loader = self.loader(x, training=False)
         out: list = [None] * int(loader.starts[-1])
-        for graph, rows in self.outputs(loader, x):
-            out[graph] = rows
+        ordered = self.in_given_order(x, loader)
+        for graph, rows in self.outputs(loader, x, verbose, callbacks):
+            out[graph] = ordered(graph, rows)
         return self.distribution.gather(out)
+
+    def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
+        """From (position, rows) of a graph to its rows in the order of `predict`."""
+        del graphs, loader
+        return lambda graph, rows: rows
 
     def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
         """All processes begin alike, and one of them prints."""
@@ -236,14 +427,22 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         """Compiles a model that was read from a file as it was when saved."""
         config = dict(config)
         trained = config.pop("optimizer_built", True)
+        # Files of version 0.1.0 do not name it, and have what "auto" was there.
+        if config.pop("backend", None) != keras.backend.backend():
+            config["jit_compile"] = "auto"
         self.compile(**keras.saving.deserialize_keras_object(config))
         if trained:
             self.optimizer.build(self.trainable_variables)
 
     def get_compile_config(self) -> dict | None:
         """Returns the arguments of `compile`, and whether training has begun."""
-        config = super().get_compile_config()
-        return config and {**config, "optimizer_built": self.optimizer.built}
+        if not self.compiled:
+            return None
+        return {
+            **keras.saving.serialize_keras_object(self._compile_arguments),
+            "optimizer_built": self.optimizer.built,
+            "backend": keras.backend.backend(),
+        }
 
     def get_config(self) -> dict:
         """Returns the configuration: backbone, preprocessor and head."""
@@ -270,3 +469,18 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             if isinstance(config.get(name), dict):
                 config[name] = keras.saving.deserialize_keras_object(config[name])
         return cls(**config)
+
+
+def _is_auto(argument) -> bool:
+    return isinstance(argument, str) and argument == "auto"
+
+
+def _one_weight(given) -> float | None:
+    """The number in what Keras takes as `loss_weights` of one output."""
+    found = keras.tree.flatten(given)
+    if len(found) > 1 or found and isinstance(found[0], str):
+        raise ValueError(
+            "Expected one number as loss_weights, as a task has one output. Received: "
+            f"loss_weights={given!r}."
+        )
+    return found[0] if found else None

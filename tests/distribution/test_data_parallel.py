@@ -91,24 +91,34 @@ def test_texts_travel_from_the_main_host():
     assert Pair(0, [np.array([0]), 0 * data]).broadcast(text) == text
 
 
-def test_losses_are_weighted_by_their_reduction():
+def test_losses_are_shared_by_their_weights():
     class Doubling(Pair):
         def share(self, mean, weight):
-            return ("share", float(mean), float(weight))
+            return mean * weight
 
         def total(self, loss):
-            return ("total", float(loss))
+            return 10.0 * loss
 
-    group = Doubling(0)
-    loss = keras.ops.convert_to_tensor(2.0)
-    weight = np.float32([1, 0, 1])
-    mean = {"mean_with_sample_weight"}
-    assert group.weighted(loss, weight, mean) == ("share", 2.0, 2.0)
-    assert group.weighted(loss, weight, {"sum"}) == ("total", 2.0)
-    assert group.weighted(loss, weight, {"sum_over_batch_size"}) is loss
-    assert group.weighted(loss, None, mean) is loss
-    with pytest.raises(ValueError, match="Expected losses of one reduction"):
-        group.weighted(loss, weight, {"sum", "mean_with_sample_weight"})
+    graphs = [
+        kb.Graph(2, [0], [1], node={"kind": [0, 1]}, label=float(i)) for i in range(3)
+    ]
+    task = kb.models.GraphRegressor(
+        kb.models.GCNBackbone({"kind": 2}, 4), normalizer=None
+    )
+    x, y, weight = task.loader(graphs)[0]
+    values = task(x)
+    arguments = [keras.ops.convert_to_tensor(v) for v in (values, y, weight)]
+    values, y, weight = arguments
+
+    def loss_of(task):
+        loss = task.compute_loss(x, y, values, weight)
+        return float(keras.ops.convert_to_numpy(loss))
+
+    alone = loss_of(task)
+    task.distribution = Doubling(0)
+    assert loss_of(task) == pytest.approx(3 * alone)
+    task.compile(loss=keras.losses.MeanSquaredError(reduction="sum"))
+    assert loss_of(task) == pytest.approx(30 * alone)
 
 
 def test_only_the_main_process_writes_files(tmp_path):

@@ -1,0 +1,270 @@
+"""What the labels of a task are, and which of Keras' losses and metrics fit them."""
+
+from collections.abc import Callable
+
+import keras
+from keras import losses, metrics, ops
+
+from keras_bandgnn.training.roc_auc import ROCAUC
+from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
+
+_LOGITS = {"from_logits": True}
+# Yes or no: labels 0 or 1, and a probability.
+_BINARY = (
+    metrics.AUC,
+    metrics.BinaryAccuracy,
+    metrics.BinaryCrossentropy,
+    metrics.FalseNegatives,
+    metrics.FalsePositives,
+    metrics.Precision,
+    metrics.PrecisionAtRecall,
+    metrics.Recall,
+    metrics.RecallAtPrecision,
+    metrics.SensitivityAtSpecificity,
+    metrics.SpecificityAtSensitivity,
+    metrics.TrueNegatives,
+    metrics.TruePositives,
+)
+
+
+def _same(y_true, y_pred):
+    return y_true, y_pred
+
+
+class Labels:
+    """Labels of one kind: their entries, and what may be computed of them."""
+
+    # Of messages: what the labels are, and lines that fit.
+    description: str
+    loss_line: str
+    metric_line: str
+    crossentropy: str
+    # Classes of losses, with the arguments that the outputs ask for.
+    losses: dict[type, dict]
+    # What short names of metrics stand for.
+    metric_names: dict[str, str]
+
+    def entries(self, y, y_pred, weight):
+        """Labels [n, 1], outputs [n, C] and weights [n], 0 where a label is missing.
+
+        Args:
+            y: Labels as a batch has them; NaN, and of classes -1, where not known.
+            y_pred: Outputs of the task.
+            weight: Weights of nodes or graphs, 0 for padding.
+        """
+        raise NotImplementedError
+
+    def feed(self, metric, cls: type) -> Callable | None:
+        """From entries to what a metric takes; None for a metric that does not fit.
+
+        Args:
+            metric: The metric.
+            cls: The class that it is known by.
+        """
+        raise NotImplementedError
+
+
+class ClassLabels(Labels):
+    """One class per entry; outputs are logits of the classes.
+
+    Args:
+        num_classes: C; None where it differs from entry to entry.
+    """
+
+    crossentropy = "sparse_categorical_crossentropy"
+    loss_line = '"sparse_categorical_crossentropy"'
+    metric_line = '["accuracy"]'
+    metric_names = {
+        "acc": "sparse_categorical_accuracy",
+        "accuracy": "sparse_categorical_accuracy",
+        "ce": crossentropy,
+        "crossentropy": crossentropy,
+    }
+    losses = {
+        losses.SparseCategoricalCrossentropy: _LOGITS,
+        SelectionCrossentropy: {},
+    }
+
+    def __init__(self, num_classes: int | None = None):
+        self.num_classes = num_classes
+        number = "" if num_classes is None else f"{num_classes} "
+        self.description = f"labels that are integers, one of {number}classes each"
+
+    def entries(self, y, y_pred, weight):
+        """See `Labels`."""
+        num_classes = ops.shape(y_pred)[-1]
+        # NaN and -1, of labels of either type.
+        y = ops.reshape(ops.cast(y, "float32"), (-1, 1))
+        # Not the opposite of y >= 0, which TensorFlow rewrites to y < 0.
+        missing = ops.logical_or(ops.isnan(y), y < 0)
+        weight = ops.reshape(ops.cast(weight, y_pred.dtype), (-1,))
+        weight = ops.where(missing[:, 0], 0.0, weight)
+        y = ops.cast(ops.where(missing, 0.0, y), "int32")
+        return y, ops.reshape(y_pred, (-1, num_classes)), weight
+
+    def feed(self, metric, cls: type) -> Callable | None:
+        """See `Labels`."""
+        config = metric.get_config()
+        if cls in (
+            metrics.SparseCategoricalAccuracy,
+            metrics.SparseTopKCategoricalAccuracy,
+        ):
+            return _same
+        if cls is metrics.SparseCategoricalCrossentropy:
+            return _same if config["from_logits"] else _softmax
+        if self.num_classes and cls in (metrics.F1Score, metrics.FBetaScore):
+            return self._one_hot
+        if self.num_classes == 2 and cls in _BINARY and _of_one_target(config):
+            return _difference if _reads_logits(config) else _second
+        return None
+
+    def _one_hot(self, y_true, y_pred):
+        return ops.one_hot(y_true[:, 0], self.num_classes), ops.softmax(y_pred)
+
+
+class TargetLabels(Labels):
+    """Targets that are 0 or 1, each on its own; outputs are logits.
+
+    Args:
+        num_targets: Targets per graph.
+    """
+
+    crossentropy = "binary_crossentropy"
+    loss_line = '"binary_crossentropy"'
+    metric_line = '["accuracy", "AUC"]'
+    metric_names = {
+        "acc": "binary_accuracy",
+        "accuracy": "binary_accuracy",
+        "ce": crossentropy,
+        "crossentropy": crossentropy,
+    }
+    description = "targets that are 0 or 1, each on its own"
+    losses = {
+        losses.BinaryCrossentropy: _LOGITS,
+        losses.BinaryFocalCrossentropy: _LOGITS,
+        losses.Hinge: {},
+        losses.SquaredHinge: {},
+    }
+
+    def __init__(self, num_targets: int):
+        self.num_targets = num_targets
+
+    def entries(self, y, y_pred, weight):
+        """See `Labels`; C = 1 and n = G B times the number of targets."""
+        return single_numbers(y, y_pred, weight)
+
+    def feed(self, metric, cls: type) -> Callable | None:
+        """See `Labels`."""
+        config = metric.get_config()
+        if cls in (ROCAUC, metrics.Hinge, metrics.SquaredHinge):
+            return _same
+        if cls in _BINARY and _of_one_target(config):
+            return _same if _reads_logits(config) else _sigmoid
+        single = self.num_targets == 1 and config.get("threshold") is not None
+        if single and cls in (metrics.F1Score, metrics.FBetaScore):
+            return _sigmoid
+        return None
+
+
+class NumberLabels(Labels):
+    """Numbers; outputs are numbers in the same units.
+
+    Args:
+        num_targets: D, numbers per graph.
+    """
+
+    crossentropy = "crossentropy"
+    description = "labels that are numbers"
+    loss_line = '"mse"'
+    metric_line = '["mae"]'
+    metric_names = {"rmse": "RootMeanSquaredError"}
+    losses = {
+        cls: {}
+        for cls in (
+            losses.Huber,
+            losses.LogCosh,
+            losses.MeanAbsoluteError,
+            losses.MeanAbsolutePercentageError,
+            losses.MeanSquaredError,
+            losses.MeanSquaredLogarithmicError,
+            losses.Poisson,
+        )
+    }
+    _metrics = (
+        metrics.LogCoshError,
+        metrics.MeanAbsoluteError,
+        metrics.MeanAbsolutePercentageError,
+        metrics.MeanSquaredError,
+        metrics.MeanSquaredLogarithmicError,
+        metrics.Poisson,
+        metrics.RootMeanSquaredError,
+    )
+
+    def __init__(self, num_targets: int):
+        self.num_targets = num_targets
+
+    def entries(self, y, y_pred, weight):
+        """See `Labels`; C = 1 and n = G B D."""
+        return single_numbers(y, y_pred, weight)
+
+    def feed(self, metric, cls: type) -> Callable | None:
+        """See `Labels`."""
+        if cls in self._metrics:
+            return _same
+        # With regressors it counts entries, and padding among them.
+        alone = self.num_targets == 1 and not metric.get_config().get("num_regressors")
+        return _same if alone and cls is metrics.R2Score else None
+
+
+def single_numbers(y, y_pred, weight):
+    """Labels and outputs [G, B, D] as entries [G B D, 1], with weights [G B D].
+
+    Along axis 0 Keras weights each entry by itself, also where some targets of a graph
+    are missing.
+    """
+    y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
+    missing = ops.isnan(y)
+    weight = ops.expand_dims(ops.cast(weight, y_pred.dtype), -1)
+    # 0 * NaN is NaN: a missing label must not reach the arithmetic at all.
+    y, weight = ops.where(missing, 0.0, y), ops.where(missing, 0.0, weight)
+    columns = (-1, 1)
+    return (
+        ops.reshape(y, columns),
+        ops.reshape(y_pred, columns),
+        ops.reshape(weight, (-1,)),
+    )
+
+
+def _of_one_target(config: dict) -> bool:
+    """Whether a metric of yes or no looks at all entries alike."""
+    names = ("class_id", "label_weights", "multi_label", "top_k")
+    return all(config.get(n) in (None, False) for n in names)
+
+
+def _reads_logits(config: dict) -> bool:
+    """Whether a metric of yes or no was made for logits, as Keras documents it."""
+    if config.get("from_logits"):
+        return True
+    given = [config.get("threshold"), config.get("thresholds")]
+    values = [v for v in keras.tree.flatten(given) if v is not None]
+    outside = any(not 0 <= v <= 1 for v in values)
+    # Of probabilities all would be positive.
+    return outside or bool(values) and all(v == 0 for v in values)
+
+
+def _softmax(y_true, y_pred):
+    return y_true, ops.softmax(y_pred)
+
+
+def _sigmoid(y_true, y_pred):
+    return y_true, ops.sigmoid(y_pred)
+
+
+def _difference(y_true, y_pred):
+    """Of two classes the logit of the second."""
+    return y_true, y_pred[:, 1:] - y_pred[:, :1]
+
+
+def _second(y_true, y_pred):
+    """Of two classes the probability of the second."""
+    return y_true, ops.softmax(y_pred)[:, 1:]

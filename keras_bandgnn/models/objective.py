@@ -1,0 +1,408 @@
+"""Losses and metrics over the entries of a batch that are real.
+
+Batches are padded and labels may be missing, so no number of Keras' own `compile` would
+be right: `metrics` ignore weights, most reductions divide by the padded size, and the
+loss of an epoch is the mean over batches. What `Task.compile` is given is put into the
+classes of this module, which see entries: labels [n, 1], outputs [n, C] and weights
+[n], 0 for what does not count.
+"""
+
+import inspect
+import threading
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+# Not public in Keras 3.15: whether variables may be assigned within a program of JAX.
+from keras.src.backend import in_stateless_scope
+
+# Classes that say nothing about the labels they take.
+_GENERIC = (
+    keras.losses.Loss,
+    keras.metrics.Mean,
+    keras.metrics.MeanMetricWrapper,
+    keras.metrics.Metric,
+    keras.metrics.Sum,
+)
+_PACKAGES = ("keras", "keras_bandgnn")
+
+
+def known_class(value) -> type | None:
+    """The class of Keras or of this library that a loss or metric is of.
+
+    Classes of the user are known by the one that they are derived from; None for
+    those that stand on their own.
+    """
+    for cls in type(value).__mro__:
+        if cls in _GENERIC or cls.__name__ == "LossFunctionWrapper":
+            return None
+        if cls.__module__.partition(".")[0] in _PACKAGES:
+            return cls
+    return None
+
+
+def only_real(y_true, y_pred, weight):
+    """Entries in which those without weight repeat one that has weight.
+
+    0 * NaN is NaN: what a metric computes must be finite for padding, too.
+    """
+    real = weight != 0
+    places = ops.arange(ops.shape(weight)[0], dtype="int32")
+    first = ops.cast(ops.argmax(ops.cast(real, "int32")), "int32")
+    places = ops.where(real, places, first)
+    return ops.take(y_true, places, axis=0), ops.take(y_pred, places, axis=0)
+
+
+def _check_values(values, name: str, kind: str) -> None:
+    if len(values.shape) == 0:
+        raise ValueError(
+            f"Expected the {kind} {name!r} to return one value per entry, [n], for "
+            "labels [n, 1] and outputs [n, C], so that padding can be left out. "
+            "Received: a single number. Leave out the mean: return "
+            "keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1), for example."
+        )
+
+
+class EntryLoss(keras.losses.Loss):
+    """The weighted mean of a loss over the entries that have weight.
+
+    Args:
+        loss: Any `keras.losses.Loss`, of which `call` gives a value per entry.
+    """
+
+    def __init__(self, loss: keras.losses.Loss):
+        super().__init__(loss.name, "mean_with_sample_weight", dtype=loss.dtype)
+        self.loss = loss
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether training is by the sum over the entries."""
+        return self.loss.reduction == "sum"
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """The mean over labels [n, 1], outputs [n, C] and weights [n]."""
+        weight = ops.convert_to_tensor(sample_weight, dtype=self.dtype)
+        y_true = ops.convert_to_tensor(y_true, dtype=self.dtype)
+        y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
+        real = weight != 0
+        # Neither values nor gradients of padding pass a `where`; 0 * NaN is NaN.
+        y_pred = ops.where(ops.expand_dims(real, -1), y_pred, 0.0)
+        values = self.loss.call(y_true, y_pred)
+        _check_values(values, self.name, "loss")
+        if len(values.shape) > 1:
+            values = ops.mean(values, axis=tuple(range(1, len(values.shape))))
+        values = ops.where(real, values, 0.0)
+        return ops.divide_no_nan(ops.sum(values * weight), ops.sum(weight))
+
+
+class EntryMetric(keras.metrics.Metric):
+    """A metric over the entries that have weight.
+
+    Args:
+        metric: The metric.
+        feed: From labels and outputs of entries to what the metric takes; None for
+            these as they are.
+        weighted: Whether weights weigh, or only say which entries count.
+    """
+
+    def __init__(
+        self, metric: keras.metrics.Metric, feed: Callable | None, weighted: bool
+    ):
+        super().__init__(name=metric.name, dtype=metric.dtype)
+        self.metric = metric
+        self.feed = feed
+        self.weighted = weighted
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Takes in labels [n, 1], outputs [n, C] and weights [n]."""
+        if sample_weight is None:
+            raise ValueError(
+                f"Expected weights for the metric {self.name!r}. Received: "
+                "sample_weight=None. In a step of your own call "
+                "self.compute_metrics(x, y, y_pred, sample_weight), which knows what "
+                "is padding."
+            )
+        if not self.weighted:
+            sample_weight = ops.cast(sample_weight != 0, self.dtype)
+        if self.feed is not None:
+            y_true, y_pred = self.feed(y_true, y_pred)
+        self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
+
+    def reset_state(self):
+        """Forgets all entries."""
+        self.metric.reset_state()
+
+    def result(self):
+        """The value of the metric."""
+        return self.metric.result()
+
+
+class LossTracker(keras.metrics.Metric):
+    """The loss that Keras prints: the mean over all entries since the last reset.
+
+    A loss is a sum of parts, each the mean over entries of its own (graphs, or known
+    components of forces), and of what is added to it once per step (regularisation).
+    Keras' tracker gives all batches the same weight here, as axis 0 is that of
+    supergraphs; with this one the loss does not depend on the batches.
+
+    Args:
+        parts: Number of parts with entries of their own.
+        overridden: Whether a class outside this library has its own `compute_loss`.
+            What it adds counts once per step.
+        factor: What makes a loss that is summed over the devices one that is averaged.
+    """
+
+    def __init__(self, parts: int, overridden: bool = False, factor: int = 1):
+        super().__init__(name="loss")
+        self.overridden = overridden
+        self.factor = factor
+        # Threads, of which tf.distribute has one per device, whose step is recorded.
+        self.__dict__["_recorded_by"] = set()
+        self.total = self.add_variable((parts,), "zeros", name="total")
+        self.count = self.add_variable((parts,), "zeros", name="count")
+        self.added = self.add_variable((), "zeros", name="added")
+        self.steps = self.add_variable((), "zeros", name="steps")
+        if overridden:
+            self.known = self.add_variable((), "zeros", name="known")
+
+    def record(self, parts: list, added, loss) -> None:
+        """Takes in the loss of a step, from within `compute_loss`.
+
+        Args:
+            parts: For each part the mean and the sum of the weights.
+            added: What is added once.
+            loss: What `compute_loss` returns.
+        """
+        if keras.backend.backend() == "jax" and not in_stateless_scope():
+            # A step of one's own that differentiates this: `update_state` will do.
+            return
+        means, weights = (
+            ops.stop_gradient(ops.stack([ops.cast(v, self.dtype) for v in values]))
+            for values in zip(*parts, strict=True)
+        )
+        self.total.assign_add(means * weights)
+        self.count.assign_add(weights)
+        if added is not None:
+            self.added.assign_add(ops.stop_gradient(ops.cast(added, self.dtype)))
+        self.steps.assign_add(1.0)
+        if self.overridden:
+            self.known.assign(ops.stop_gradient(ops.cast(loss, self.dtype)))
+        self._recorded_by.add(threading.get_ident())
+
+    def update_state(self, values, sample_weight=None):
+        """Takes in the loss of a step; of a recorded one what is not yet known."""
+        del sample_weight
+        thread = threading.get_ident()
+        recorded = thread in self._recorded_by
+        self._recorded_by.discard(thread)
+        if recorded and not self.overridden:
+            return
+        values = ops.stop_gradient(ops.cast(values, self.dtype))
+        if recorded:
+            values = values - ops.convert_to_tensor(self.known)
+            # Metrics of several processes are added up.
+            self.known.assign(0.0)
+        else:
+            self.steps.assign_add(1.0)
+        self.added.assign_add(self.factor * values)
+
+    def result(self):
+        """The mean."""
+        count = ops.convert_to_tensor(self.count)
+        means = ops.divide_no_nan(ops.convert_to_tensor(self.total), count)
+        steps = ops.maximum(ops.convert_to_tensor(self.steps), 1.0)
+        return ops.sum(means) + ops.convert_to_tensor(self.added) / steps
+
+
+class _Values(keras.losses.Loss):
+    """A function as a loss."""
+
+    def __init__(self, function: Callable, name: str):
+        super().__init__(name)
+        self.function = function
+
+    def call(self, y_true, y_pred):
+        return self.function(y_true, y_pred)
+
+
+def _function_name(function: Callable) -> str:
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "loss"
+
+
+def one_loss(given):
+    """The loss in a list or dict of one, which Keras takes for the single output."""
+    if not isinstance(given, list | tuple | dict) or "class_name" in given:
+        return given
+    found = [each for each in keras.tree.flatten(given) if each is not None]
+    if len(found) != 1:
+        raise ValueError(
+            f"Expected one loss, as a task has one output. Received: loss={given!r}. "
+            "Add several up in a function: def loss(y_true, y_pred): return "
+            "keras.losses.mse(y_true, y_pred) + keras.losses.mae(y_true, y_pred)."
+        )
+    return found[0]
+
+
+def entry_loss(given, labels) -> EntryLoss:
+    """A loss of any form that Keras takes, over real entries.
+
+    Args:
+        given: Name, function or object.
+        labels: The task's `Labels`, which say what fits.
+
+    Raises:
+        ValueError: For what does not fit, with the line to write instead.
+    """
+    if isinstance(given, type):
+        raise ValueError(
+            f"Expected a loss. Received: the class {given.__name__}. Write "
+            f"loss={given.__name__}()."
+        )
+    by_name = isinstance(given, str)
+    if by_name and given.lower() in ("crossentropy", "ce"):
+        given = labels.crossentropy
+    loss = keras.losses.get(given)
+    if isinstance(loss, keras.losses.Loss):
+        if type(loss).__call__ is not keras.losses.Loss.__call__:
+            raise ValueError(
+                "Expected a loss with a method `call(y_true, y_pred)` that returns one "
+                f"value per entry. Received: {type(loss).__name__}, which overrides "
+                "__call__. Override `call` instead."
+            )
+        cls = known_class(loss)
+    else:
+        name, cls = _function_name(loss), _class_of_function(loss)
+        # A function of Keras is what its name is.
+        by_name = by_name or cls is not None
+        loss = _Values(loss, name) if cls is None else None
+    if cls is None:
+        return EntryLoss(loss)
+    if cls not in labels.losses:
+        raise ValueError(
+            f"Expected a loss for {labels.description}. Received: loss={cls.__name__}."
+            f" Write loss={labels.loss_line}."
+        )
+    options = labels.losses[cls]
+    if by_name:
+        return EntryLoss(cls(**options))
+    config = loss.get_config()
+    for name, value in options.items():
+        if config.get(name, value) != value:
+            raise ValueError(
+                f"Expected {name}={value} in the loss, as the outputs of the task are "
+                f"logits. Received: {cls.__name__}({name}={config[name]}). Write "
+                f"loss=keras.losses.{cls.__name__}({name}={value})."
+            )
+    return EntryLoss(loss)
+
+
+def _class_of_function(function: Callable) -> type | None:
+    """The class of a loss function of Keras; None for any other function."""
+    if not getattr(function, "__module__", "").startswith("keras."):
+        return None
+    for cls in vars(keras.losses).values():
+        generic = cls in _GENERIC or cls is keras.losses.CTC
+        if isinstance(cls, type) and not generic and cls().fn is function:
+            return cls
+    return None
+
+
+def entry_metrics(given, labels, weighted: bool) -> list[EntryMetric]:
+    """Metrics of any form that Keras takes, over real entries.
+
+    Args:
+        given: A name, function or object, or lists and dicts of them.
+        labels: The task's `Labels`, which say what fits.
+        weighted: Whether weights weigh.
+
+    Raises:
+        ValueError: For what does not fit, with the line to write instead.
+    """
+    found = [each for each in keras.tree.flatten(given) if each is not None]
+    return [_entry_metric(each, labels, weighted) for each in found]
+
+
+def _entry_metric(given, labels, weighted: bool) -> EntryMetric:
+    if isinstance(given, EntryMetric):
+        given = given.metric
+    if isinstance(given, type):
+        raise ValueError(
+            f"Expected a metric. Received: the class {given.__name__}. Write "
+            f"{given.__name__}()."
+        )
+    metric = _metric(given, labels)
+    cls = known_class(metric)
+    if isinstance(metric, _FunctionMetric):
+        return EntryMetric(metric, None, weighted)
+    if cls is not None:
+        feed = labels.feed(metric, cls)
+        if feed is None:
+            raise ValueError(
+                f"Expected a metric for {labels.description}. Received: "
+                f"{_described(metric, cls)}. Write metrics={labels.metric_line}, or "
+                "compute it from predict()."
+            )
+        return EntryMetric(metric, feed, weighted)
+    try:
+        inspect.signature(metric.update_state).bind(0, 0, sample_weight=0)
+    except TypeError:
+        raise ValueError(
+            "Expected a metric with update_state(y_true, y_pred, sample_weight=None), "
+            f"so that padding can be left out. Received: {type(metric).__name__} "
+            f"with update_state{inspect.signature(metric.update_state)}."
+        ) from None
+    return EntryMetric(metric, None, weighted)
+
+
+def _described(metric, cls: type) -> str:
+    config = metric.get_config()
+    names = ("class_id", "top_k", "multi_label", "num_regressors", "threshold")
+    said = [f"{n}={config[n]}" for n in names if config.get(n)]
+    return f"{cls.__name__}({', '.join(said)})"
+
+
+def _metric(given, labels) -> keras.metrics.Metric:
+    """A metric with the name that it has in the logs."""
+    if isinstance(given, keras.metrics.Metric):
+        return given
+    if isinstance(given, str):
+        name = labels.metric_names.get(given.lower(), given)
+        options = {}
+        try:
+            metric = keras.metrics.get(name)
+        except ValueError:
+            # Losses that Keras has no metric of, such as "huber".
+            cls = _class_of_function(keras.losses.get(name))
+            metric = None
+            if cls not in labels.losses:
+                raise
+        if metric is None:
+            return _FunctionMetric(cls(**labels.losses[cls]).call, given)
+        config = metric.get_config()
+        options = {"from_logits": True} if "from_logits" in config else {}
+        return type(metric).from_config({**config, **options, "name": given})
+    if isinstance(given, dict):
+        return keras.metrics.get(given)
+    if not callable(given):
+        raise ValueError(
+            "Expected metrics that are names, functions or keras.metrics objects. "
+            f"Received: {given!r}."
+        )
+    name = _function_name(given)
+    if getattr(given, "__module__", "").startswith("keras."):
+        return _metric(name, labels)
+    return _FunctionMetric(given, name)
+
+
+class _FunctionMetric(keras.metrics.MeanMetricWrapper):
+    """The mean of a function's values."""
+
+    def __init__(self, function: Callable, name: str):
+        def values(y_true, y_pred):
+            found = function(y_true, y_pred)
+            _check_values(found, name, "metric")
+            return found
+
+        super().__init__(values, name=name)
