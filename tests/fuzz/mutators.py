@@ -102,8 +102,8 @@ def mutate_bytes(name: str, data: bytes, rng: random.Random) -> bytes:
     if form is not None and rng.random() < 0.85:
         try:
             return form(name, data, rng)
-        except _Unreadable:
-            pass
+        except Exception:
+            pass  # an earlier change broke the form
     return raw(name, data, rng)
 
 
@@ -254,7 +254,7 @@ def json_file(name: str, data: bytes, rng: random.Random) -> bytes:
         tree = json.loads(data)
     except (ValueError, RecursionError):
         raise _Unreadable from None
-    places = list(_places(tree))
+    places = _places(tree) if isinstance(tree, dict | list) else []
     if not places or rng.random() < 0.02:
         return json.dumps(rng.choice(VALUES)).encode()
     parent, key = rng.choice(places)

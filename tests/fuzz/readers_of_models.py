@@ -1,10 +1,527 @@
 """Readers of stores, presets, exported models, searches, progress and settings."""
 
-from collections.abc import Iterator
+import functools
+import hashlib
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests.fuzz.readers import Reader
+import numpy as np
+
+from keras_bandgnn.data import open_store
+from keras_bandgnn.data.store_format import DESCRIPTION
+from keras_bandgnn.data.store_unfinished import PROGRESS
+from keras_bandgnn.data.store_writer import StoreWriter, write_store
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models import preset_files
+from keras_bandgnn.serving.runtimes import ARTEFACTS
+from tests.fuzz import invariants
+from tests.fuzz.mutators import Files
+from tests.fuzz.readers import Reader, contents
+
+
+def graphs(count: int = 5, labels: bool = True) -> list[Graph]:
+    """Small graphs with everything that a store can hold."""
+    rng = np.random.default_rng(0)
+    out = []
+    for number in range(count):
+        n = int(rng.integers(3, 7))
+        more = {"label": number % 2, "slot": 0} if labels else {}
+        out.append(
+            Graph(
+                n,
+                *rng.integers(0, n, (2, 2 * n)),
+                edge_type=rng.integers(0, 2, 2 * n),
+                node={"kind": rng.integers(0, 4, n)},
+                edge={"length": rng.random((2 * n, 2), np.float32)},
+                candidates=[0, 2],
+                info={"number": number},
+                **more,
+            )
+        )
+    return out
+
+
+def _in_folder(make: Callable[[Path], object], name: str = "") -> Files:
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder))
+        return contents(Path(folder) / name)
+
+
+# Stores -------------------------------------------------------------------------------
+
+
+def store() -> Files:
+    """A store of three shards."""
+
+    def make(folder):
+        write_store(folder / "a", graphs(), shard_size=2, metadata={"x": [1]})
+
+    return _in_folder(make, "a")
+
+
+def _read_store(folder: Path):
+    with open_store(folder) as found:
+        everything = found.take(range(len(found)))
+        sizes = [found.num_nodes, found.num_edges]
+        return everything, found[-1].num_nodes if len(found) else 0, sizes, [*found]
+
+
+def _check_store(found) -> str | None:
+    everything, _, (num_nodes, num_edges), single = found
+    if not np.array_equal(num_nodes, everything.num_nodes):
+        return "sizes.arrow tells other numbers of nodes than the shards"
+    if not np.array_equal(num_edges, everything.num_edges):
+        return "sizes.arrow tells other numbers of edges than the shards"
+    if len(single) != len(everything):
+        return "iterating gives another number of graphs"
+    return invariants.flat_graphs(everything)
+
+
+def repair_store(files: Files, rng: random.Random) -> Files:
+    """Sizes and checksums in `store.json` or the progress file become right."""
+    files = dict(files)
+    for name in list(files):
+        if name.rpartition("/")[2] not in (DESCRIPTION, PROGRESS):
+            continue
+        folder = name.rpartition("/")[0]
+        lines = files[name].split(b"\n") if name.endswith("l") else [files[name]]
+        for at, line in enumerate(lines):
+            try:
+                tree = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            units = tree.get("units", [tree]) if isinstance(tree, dict) else []
+            for unit in units if isinstance(units, list) else []:
+                if not isinstance(unit, dict) or "sha256" not in unit:
+                    continue
+                content = files.get(f"{folder}/{unit.get('file')}".lstrip("/"))
+                if isinstance(content, bytes):
+                    unit["bytes"] = len(content)
+                    unit["sha256"] = hashlib.sha256(content).hexdigest()
+            lines[at] = json.dumps(tree).encode()
+        files[name] = b"\n".join(lines)
+    return files
+
+
+def unfinished() -> Files:
+    """A store that is half written."""
+
+    def make(folder):
+        with StoreWriter(folder / "a", fingerprint={"files": 2}) as writer:
+            writer.add(graphs()[:2])
+            writer.add(graphs()[2:])
+
+    return _in_folder(make)
+
+
+def _resume(folder: Path):
+    with StoreWriter(folder / "a", fingerprint={"files": 2}) as writer:
+        done = writer.done
+        writer.add(graphs()[:1])
+        with writer.finish() as found:
+            return found.take(range(len(found))), done
+
+
+def _check_resumed(found) -> str | None:
+    return invariants.flat_graphs(found[0])
+
+
+# Presets ------------------------------------------------------------------------------
+
+
+def _regressor():
+    import keras
+
+    import keras_bandgnn as kb
+
+    keras.utils.set_random_seed(0)
+    backbone = kb.models.SchNetBackbone(
+        [1, 6, 8], hidden_dim=4, num_steps=1, num_gaussians=5
+    )
+    layers = [kb.preprocessing.RadiusGraph(3.0)]
+    preprocessor = kb.preprocessing.GraphPreprocessor(layers)
+    return kb.models.GraphRegressor(backbone, preprocessor=preprocessor)
+
+
+def _selector():
+    import keras
+
+    import keras_bandgnn as kb
+
+    keras.utils.set_random_seed(0)
+    backbone = kb.models.GGNNBackbone({"kind": 4}, 4, 1, num_edge_types=2)
+    return kb.models.NodeSelector(backbone)
+
+
+def preset(make_task: Callable, weights: str = "float32") -> Files:
+    """A preset."""
+    return _in_folder(lambda f: make_task().save_to_preset(f / "p", weights), "p")
+
+
+def _read_preset(folder: Path, load_weights: bool = True):
+    from keras_bandgnn.models import Task
+
+    return Task.from_preset(folder, load_weights=load_weights)
+
+
+def _check_task(task) -> str | None:
+    if task.backbone.hidden_dim < 1 or task.backbone.depth < 1:
+        return "a model without width or depth"
+    return invariants.finite(weight.numpy() for weight in task.weights)
+
+
+def _plain_task(task, values: bool = True):
+    preprocessor = task.preprocessor
+    return invariants.plain(
+        [
+            *(type(task).__name__, task.head_config(), task.backbone.get_config()),
+            preprocessor and preprocessor.get_config(),
+            [np.asarray(w.numpy()) if values else w.shape for w in task.weights],
+        ]
+    )
+
+
+def repair_preset(files: Files, rng: random.Random) -> Files:
+    """Checksums of weights in `metadata.json` become right."""
+    return _repaired_sums(files, preset_files.METADATA)
+
+
+def _repaired_sums(files: Files, name: str) -> Files:
+    content = files.get(name)
+    if not isinstance(content, bytes):
+        return files
+    try:
+        tree = json.loads(content)
+        for file in tree["sha256"]:
+            tree["sha256"][file] = hashlib.sha256(files[file]).hexdigest()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return files
+    return {**files, name: json.dumps(tree).encode()}
+
+
+# Exported models ----------------------------------------------------------------------
+
+
+def packing() -> Files:
+    """`packing.json` alone."""
+    import keras_bandgnn as kb
+
+    def make(folder):
+        packer = kb.serving.GraphPacker.of_task(_selector(), graphs(labels=False))
+        packer.save(folder, format="torch")
+
+    return _in_folder(make)
+
+
+def _read_packing(folder: Path):
+    import keras_bandgnn as kb
+
+    packer = kb.serving.GraphPacker.load(folder)
+    try:
+        return packer, list(packer.pack(graphs(labels=False)))
+    except ValueError:  # of graphs that do not fit another signature
+        return packer, []
+
+
+def _check_packing(found) -> str | None:
+    for arrays in found[1]:
+        wrong = invariants.finite(arrays.values())
+        if wrong:
+            return wrong
+    return None
+
+
+def _plain_packing(found):
+    packer, arrays = found
+    return invariants.plain(
+        [packer.signature.get_config(), packer.output_level, packer.ids, arrays]
+    )
+
+
+def _exported_torch(folder: Path) -> None:
+    _selector().export(folder / "m", "torch", graphs(labels=False))
+
+
+def _with_packing(folder: Path, form: str) -> dict:
+    """Writes `packing.json` of a format; returns example inputs by name."""
+    import keras_bandgnn as kb
+
+    (folder / "m").mkdir()
+    packer = kb.serving.GraphPacker.of_task(_selector(), graphs(labels=False))
+    packer.save(folder / "m", format=form)
+    return next(iter(packer.pack(graphs(labels=False))))
+
+
+def _tensorflow_module(arrays: dict):
+    import tensorflow as tf
+
+    specs = {n: tf.TensorSpec(a.shape, a.dtype, n) for n, a in arrays.items()}
+
+    class Module(tf.Module):
+        @tf.function(input_signature=[specs])
+        def __call__(self, given):
+            total = sum(tf.reduce_sum(tf.cast(v, "float32")) for v in given.values())
+            return {"output": tf.zeros((1, 8)) + total}
+
+    module = Module()
+    run = tf.function(lambda **given: module(given)).get_concrete_function(**specs)
+    return tf, module, run
+
+
+def _exported_saved_model(folder: Path) -> None:
+    tf, module, run = _tensorflow_module(_with_packing(folder, "tf_saved_model"))
+    signatures = {"serving_default": run}
+    tf.saved_model.save(module, str(folder / "m" / "saved_model"), signatures)
+
+
+def _exported_litert(folder: Path) -> None:
+    tf, module, run = _tensorflow_module(_with_packing(folder, "litert"))
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([run], module)
+    (folder / "m" / "model.tflite").write_bytes(converter.convert())
+
+
+def _exported_onnx(folder: Path) -> None:
+    from onnx import TensorProto, helper
+
+    arrays = _with_packing(folder, "onnx")
+    kinds = {"int32": TensorProto.INT32, "float32": TensorProto.FLOAT}
+    kinds |= {"bool": TensorProto.BOOL, "int64": TensorProto.INT64}
+    given = [
+        helper.make_tensor_value_info(n, kinds[str(a.dtype)], a.shape)
+        for n, a in arrays.items()
+    ]
+    nodes = []
+    for name in arrays:
+        nodes.append(helper.make_node("Cast", [name], [f"{name}_f"], to=1))
+        node = helper.make_node("ReduceSum", [f"{name}_f"], [f"{name}_s"], keepdims=0)
+        nodes.append(node)
+    nodes.append(helper.make_node("Sum", [f"{n}_s" for n in arrays], ["output"]))
+    output = helper.make_tensor_value_info("output", TensorProto.FLOAT, ())
+    graph = helper.make_graph(nodes, "g", given, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    model.ir_version = 9
+    (folder / "m" / "model.onnx").write_bytes(model.SerializeToString())
+
+
+EXPORTED = {
+    "torch": (_exported_torch, ("torch",)),
+    "tf_saved_model": (_exported_saved_model, ("tensorflow",)),
+    "litert": (_exported_litert, ("tensorflow", "ai_edge_litert")),
+    "onnx": (_exported_onnx, ("onnx", "onnxruntime")),
+}
+"""What writes a sample of each format of `ARTEFACTS`, and the packages it takes."""
+
+
+def exported(form: str) -> Files:
+    """A folder of an exported model, with checksums as `task.export` writes them."""
+    return _in_folder(EXPORTED[form][0], "m")
+
+
+def _read_exported(folder: Path):
+    import keras_bandgnn as kb
+
+    model = kb.serving.ExportedModel(folder)
+    arrays = {
+        given.name: np.zeros(given.shape, given.dtype)
+        for given in model.packer.signature.inputs
+        if np.prod(given.shape) < 10**6
+    }
+    return model, model(arrays)
+
+
+def _plain_exported(found):
+    model, output = found
+    return invariants.plain([model.packer.signature.get_config(), np.asarray(output)])
+
+
+# Training and searches ----------------------------------------------------------------
+
+
+def _progress_task():
+    import keras
+
+    import keras_bandgnn as kb
+
+    task = _selector()
+    task.preprocessor = kb.preprocessing.GraphPreprocessor(
+        [], kb.preprocessing.DynamicBatcher(2)
+    )
+    task.compile(keras.optimizers.SGD(0.01), run_eagerly=True)
+    return task
+
+
+def progress() -> Files:
+    """What `SaveProgress` keeps, of a run that was broken off."""
+    import keras
+
+    import keras_bandgnn as kb
+
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            raise InterruptedError
+
+    def make(folder):
+        saver = kb.training.SaveProgress(folder, save_freq=1)
+        task = _progress_task()
+        try:
+            task.fit(graphs(), callbacks=[saver, Stop()], verbose=0)
+        except InterruptedError:
+            pass
+
+    return _in_folder(make)
+
+
+def _read_progress(folder: Path):
+    import keras_bandgnn as kb
+
+    task = _progress_task()
+    loader = task.loader(graphs(), shuffle=True)
+    saver = kb.training.SaveProgress(folder)
+    place = saver.restore(task, loader)
+    return place, task
+
+
+def _check_progress(found) -> str | None:
+    place, task = found
+    if place is not None:
+        epoch, batch = place
+        if not (type(epoch) is type(batch) is int and epoch >= 0 <= batch):
+            return f"the place {place}"
+    return invariants.finite(weight.numpy() for weight in task.weights)
+
+
+def _plain_progress(found):
+    return invariants.plain([found[0], _plain_task(found[1])])
+
+
+@functools.cache
+def _hypermodel():
+    import keras_bandgnn as kb
+
+    given = [
+        Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, i % 2]}, label=i % 2)
+        for i in range(8)
+    ]
+    return kb.tuning.GraphTransformerHyperModel(given, hidden_dim=8)
+
+
+def search(kind: str) -> Files:
+    """The folder of a search: a trial that is done, one that failed, one running."""
+    from keras_bandgnn.tuning import make_tuner
+
+    def make(folder):
+        tuner = make_tuner(_hypermodel(), folder / "s", kind, max_trials=4)
+        oracle = tuner.oracle
+        for number in range(3):
+            trial = oracle.create_trial(f"tuner{number}")
+            if number == 0:
+                oracle.update_trial(trial.trial_id, {tuner.oracle.objective.name: 0.5})
+                trial.status = "COMPLETED"
+                oracle.end_trial(trial)
+            if number == 1:
+                trial.status, trial.message = "INVALID", "ValueError: too large"
+                oracle.end_trial(trial)
+            beginnings = Path(tuner.get_trial_dir(trial.trial_id)) / "beginnings"
+            beginnings.parent.mkdir(parents=True, exist_ok=True)
+            beginnings.write_text("1")
+        tuner.save()
+
+    return _in_folder(make, "s")
+
+
+def _read_search(kind: str) -> Callable:
+    def read(folder: Path):
+        from keras_bandgnn.tuning import make_tuner, trial_table
+
+        tuner = make_tuner(_hypermodel(), folder, kind, max_trials=4)
+        return trial_table(tuner), tuner.remaining_trials
+
+    return read
+
+
+def _check_search(found) -> str | None:
+    table, left = found
+    if left is not None and not 0 <= left <= 4:
+        return f"{left} trials left of 4"
+    for row in table:
+        if row["status"] not in ("completed", "failed", "invalid"):
+            return f"the status {row['status']}"
+        if row["status"] == "completed" and not np.isfinite(row["score"]):
+            return f"the score {row['score']}"
+    return None
+
+
+def calibration() -> Files:
+    """The constants of a machine."""
+    from keras_bandgnn.primitives.cost import Hardware
+
+    found = Hardware.default("torch", "cpu").to_dict()
+    return {"hardware.json": json.dumps(found).encode()}
+
+
+def _read_calibration(folder: Path):
+    from keras_bandgnn.primitives.cost import Hardware
+
+    class Here(Hardware):
+        @staticmethod
+        def path(dtype="float32"):
+            return folder / "hardware.json"
+
+    found = Here.calibrated()
+    return None if found is None else found.to_dict()
+
+
+def _check_calibration(found) -> str | None:
+    if found is None:
+        return None
+    numbers = [v for v in found.values() if not isinstance(v, str)]
+    flat = np.concatenate([np.ravel(np.asarray(v, float)) for v in numbers])
+    return None if np.isfinite(flat).all() and (flat > 0).all() else "no constants"
 
 
 def readers() -> Iterator[Reader]:
     """One reader for each kind."""
-    yield from ()
+    yield Reader(
+        "store",
+        *(store, _read_store, _check_store, invariants.plain, repair_store),
+        weight=3,
+    )
+    yield Reader(
+        "unfinished store",
+        *(unfinished, _resume, _check_resumed, invariants.plain, repair_store),
+    )
+    for name, make in (("regressor", _regressor), ("selector", _selector)):
+        yield Reader(
+            f"preset {name}",
+            *(functools.partial(preset, make), _read_preset, _check_task),
+            *(_plain_task, repair_preset),
+        )
+    yield Reader(
+        "preset without weights",
+        functools.partial(preset, _regressor, "none"),
+        functools.partial(_read_preset, load_weights=False),
+        *(_check_task, functools.partial(_plain_task, values=False)),
+    )
+    yield Reader("packing.json", packing, _read_packing, _check_packing, _plain_packing)
+    for form in ARTEFACTS:
+        yield Reader(
+            f"exported {form}",
+            *(functools.partial(exported, form), _read_exported),
+            check=lambda found: invariants.finite([found[1]]),
+            plain=_plain_exported,
+            weight=0.4,
+            modules=EXPORTED[form][1],
+            seconds=30,
+        )
+    yield Reader("progress", progress, _read_progress, _check_progress, _plain_progress)
+    for kind in ("random", "hyperband"):
+        yield Reader(
+            f"search {kind}",
+            *(functools.partial(search, kind), _read_search(kind), _check_search),
+            modules=("keras_tuner",),
+            weight=0.5,
+        )
+    yield Reader("calibration", calibration, _read_calibration, _check_calibration)
