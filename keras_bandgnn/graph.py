@@ -287,4 +287,11 @@ class Graph:
 
 
 def _rebuild(fields: dict[str, Any]) -> Graph:
+    # NumPy's copies, also those of pickle, are writable.
+    fields = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, np.ndarray):
+            fields[name] = frozen(value)
+        elif name in ("node", "edge", "context"):
+            fields[name] = {key: frozen(array) for key, array in value.items()}
     return Graph.unchecked(**fields)

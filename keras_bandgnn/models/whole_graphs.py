@@ -2,6 +2,9 @@
 
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
+# Models that a task keeps: each holds compiled programs.
+_KEPT = 8
+
 
 def helper_of(task, kind: type, *arguments):
     """A model over a task's backbone, kept so that it is compiled once.
@@ -16,9 +19,14 @@ def helper_of(task, kind: type, *arguments):
     # Past Keras, which would count the weights twice.
     known = task.__dict__.setdefault("_helpers", {})
     key = (kind.__name__, *arguments)
-    if key not in known:
-        known[key] = kind(task, *arguments)
-    model = known[key]
+    if key in known:
+        model = known.pop(key)
+    else:
+        model = kind(task, *arguments)
+        while len(known) >= _KEPT:
+            del known[next(iter(known))]
+    # The one that was used last comes last.
+    known[key] = model
     given = task.preprocessor
     if given is not None and getattr(given.plan, "schedule", None) is not None:
         given = GraphPreprocessor(

@@ -64,14 +64,14 @@ class Assembler:
         facts = (self.parts, self.plan, self.num_types, self.slots, self.edge_weight)
         return Assembler, facts
 
-    def _compile(self) -> dict[int, GroupedColumns] | None:
+    def _compile(self) -> list[GroupedColumns] | None:
         """What `Grouped` needs of each part, if it carries all edges."""
         grouped = self.plan.primitives[0]
         alone = len(self.plan.primitives) == 1 and isinstance(grouped, Grouped)
         alone = alone and self.edge_weight is None
         if not alone or grouped.first != "transform":
             return None
-        return {id(part): GroupedColumns(part, self.num_types) for part in self.parts}
+        return [GroupedColumns(part, self.num_types) for part in self.parts]
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
         """Builds batches.
@@ -108,7 +108,7 @@ class Assembler:
         self._add_edges(flat["edge"], levels["edge"], starts, budgets)
         if part.label is not None:
             level = levels[part.label_level]
-            flat["y"] = {"y": level.column(part.label, lambda p: p.label)}
+            flat["y"] = {"y": level.column([p.label for p in self.parts])}
             weight = flat[part.label_level]["mask"].astype(np.float32)
             flat["y"]["weight"] = weight
         if part.candidates is not None:
@@ -157,8 +157,8 @@ class Assembler:
 
     def _columns(self, level: Level, kind: str) -> dict[str, np.ndarray]:
         return {
-            name: level.column(first, lambda p, name=name: getattr(p, kind)[name])
-            for name, first in getattr(self.parts[0], kind).items()
+            name: level.column([getattr(p, kind)[name] for p in self.parts])
+            for name in getattr(self.parts[0], kind)
         }
 
     def _add_nodes_and_graphs(self, flat, levels, members, budgets) -> np.ndarray:
@@ -183,12 +183,11 @@ class Assembler:
         return starts
 
     def _add_edges(self, flat, level: Level, starts, budgets) -> None:
-        part = self.parts[0]
         if self._ends is None:
-            sender = level.column(part.senders, lambda p: p.senders)
-            receiver = level.column(part.receivers, lambda p: p.receivers)
+            sender = level.column([p.senders for p in self.parts])
+            receiver = level.column([p.receivers for p in self.parts])
         else:
-            ends = level.column(self._ends[id(part)], lambda p: self._ends[id(p)])
+            ends = level.column(self._ends)
             sender = (ends & LOW_BITS).view(np.int32)
             receiver = np.right_shift(ends, 16, out=ends).view(np.int32)
         shift = starts.repeat(level.counts)
@@ -201,7 +200,7 @@ class Assembler:
         if self.num_types == 1:
             flat["type"] = np.zeros(level.offsets[-1], np.int32)
         else:
-            flat["type"] = level.column(part.edge_type, lambda p: p.edge_type)
+            flat["type"] = level.column([p.edge_type for p in self.parts])
         flat["mask"] = level.mask()
 
     def _plan(self, x: Mapping, g: int, place: slice, budget: Mapping) -> dict:
@@ -227,14 +226,13 @@ class Assembler:
 
     def _grouped(self, edge: Level, members, starts, budgets) -> Callable:
         """The arrays of `Grouped` for all supergraphs; returns what cuts them."""
-        of, part = self._columns_of, self.parts[0]
+        of = self._columns_of
         (grouped,) = self.plan.primitives
-        pointers = [of[id(p)].ptr for p in self.parts]
+        pointers = [columns.ptr for columns in of]
         pairs = self._level(pointers, members, budgets, None)
 
         def column(level: Level, name: str) -> np.ndarray:
-            first = getattr(of[id(part)], name)
-            return level.column(first, lambda p: getattr(of[id(p)], name))
+            return level.column([getattr(columns, name) for columns in of])
 
         pair_of_edge = column(edge, "edge_pair")
         shift = pairs.before.astype(np.int32).repeat(edge.counts)
@@ -248,10 +246,10 @@ class Assembler:
                     f"{real.stop - real.start}. Raise the budget of '{key}'."
                 )
         ids = np.concatenate(members)
-        if len(self.parts) == 1:
-            counts = of[id(part)].counts.take(ids, axis=0)
-        else:
-            counts = np.concatenate([c.counts for c in of.values()]).take(ids, axis=0)
+        counts = of[0].counts
+        if len(of) > 1:
+            counts = np.concatenate([columns.counts for columns in of])
+        counts = counts.take(ids, axis=0)
         laid = lay_out(
             grouped,
             counts,
@@ -274,10 +272,9 @@ class Assembler:
     def _candidates(self, graph: Level, members, starts, budgets) -> list[dict]:
         pointers = [p.candidate_ptr for p in self.parts]
         level = self._level(pointers, members, budgets, None)
-        part = self.parts[0]
-        ids = level.column(part.candidates, lambda p: p.candidates)
+        ids = level.column([p.candidates for p in self.parts])
         ids += starts.repeat(level.counts)
-        slots = graph.column(part.slot, lambda p: p.slot)
+        slots = graph.column([p.slot for p in self.parts])
         out = []
         for s, budget in enumerate(budgets):
             chosen, first = graph.real[s], graph.offsets[s]

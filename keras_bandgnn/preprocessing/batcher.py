@@ -12,6 +12,8 @@ from keras_bandgnn.primitives.keys import is_resource
 _LOG = logging.getLogger("keras_bandgnn")
 # Not additive over graphs: capacity is the largest value of one graph.
 PER_GRAPH = ("candidate",)
+# Graphs above the budget whose numbers the warning gives.
+_NAMED = 5
 
 
 def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
@@ -114,14 +116,21 @@ class Batcher(keras.layers.Layer):
         kept = {"node": 1, "graph": 1}
         return np.array([budget[name] - kept.get(name, 0) for name in names], np.int64)
 
-    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Which graphs fit the budget alone, bool [n]."""
+    def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The largest graph that fits the budget, by resource.
+
+        Args:
+            sizes: Resource -> int [n], what each graph needs.
+        """
         self._check(sizes)
-        names, table = size_table(sizes)
-        fits = (table <= self.capacity(names, self.budget)).all(axis=1)
-        for name in PER_GRAPH:
-            if name in sizes:
-                fits &= np.asarray(sizes[name]) <= self.budget[name]
+        kept = {"node": 1}
+        return {name: self.budget[name] - kept.get(name, 0) for name in sizes}
+
+    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Which graphs fit the budget, bool [n]."""
+        fits = np.ones(len(sizes["node"]), bool)
+        for name, limit in self.limits(sizes).items():
+            fits &= np.asarray(sizes[name]) <= limit
         return fits
 
     def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
@@ -152,25 +161,43 @@ class Batcher(keras.layers.Layer):
         if not large.any():
             return large.astype(np.int8), [dict(self.budget)]
         if self.oversize == "raise":
-            first = int(np.flatnonzero(large)[0])
-            needs = {name: int(values[first]) for name, values in sizes.items()}
+            first = int(large.argmax())
             raise ValueError(
-                f"Expected every graph to fit the budget {self.budget}. "
-                f"Received: {large.sum()} graphs above it, first graph {first} "
-                f"with {needs}. Raise the budget or use oversize='bucket'."
+                "Expected every graph to fit the budget. Received: "
+                f"{large.sum()} graphs above it, first graph {first}; "
+                f"{self._largest(sizes)}. Raise the budget or use oversize='bucket'."
             )
         if self.oversize == "drop":
             return np.where(large, 2, 0).astype(np.int8), [dict(self.budget)]
         larger = self.bucket(sizes, large)
-        _LOG.warning(
-            "%d of %d graphs are above the budget %s. They get supergraphs of their "
-            "own, %s: one more compilation.",
-            large.sum(),
-            len(large),
-            self.budget,
-            larger,
-        )
+        _LOG.warning("%s", self._warning(sizes, large, larger))
         return large.astype(np.int8), [dict(self.budget), larger]
+
+    def _largest(self, sizes: Mapping[str, np.ndarray]) -> str:
+        """The graph that is furthest above the budget, and where."""
+        limits = self.limits(sizes)
+        needs = {name: int(np.asarray(sizes[name]).max()) for name in limits}
+        name = max(needs, key=lambda name: needs[name] / max(limits[name], 1))
+        graph = int(np.asarray(sizes[name]).argmax())
+        return (
+            f"graph {graph} needs {needs[name]:,} of {name!r} where {limits[name]:,} "
+            "fit"
+        )
+
+    def _warning(self, sizes: Mapping, large: np.ndarray, larger: Mapping) -> str:
+        """Which graphs are above the budget, how far, and what it costs, in a line."""
+        numbers = np.flatnonzero(large)
+        named = ", ".join(str(number) for number in numbers[:_NAMED])
+        named += ", ..." if len(numbers) > _NAMED else ""
+        ratio = max(larger[name] / max(self.budget[name], 1) for name in self.budget)
+        nodes, edges = (larger.get(name, 0) for name in ("node", "edge"))
+        return (
+            f"{len(numbers):,} of {len(large):,} graphs ({named}) are above the "
+            f"budget: {self._largest(sizes)}. They get supergraphs of their own, of "
+            f"{nodes:,} nodes and {edges:,} edges: one more compilation, and steps "
+            f"with up to {ratio:.1f} times the usual memory. Raise the budget, or set "
+            "oversize='drop'."
+        )
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
         """Cuts an order of graphs into supergraphs.

@@ -1,11 +1,13 @@
 """`Level`: rows of chosen graphs, laid side by side and padded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 LOW_BITS = np.uint32(0xFFFF)
 _MOST_PACKED = 64_000_000
+# Longer tables of numbers are made when they are needed.
+_MOST_COUNTED = 1 << 24
 
 
 class Level:
@@ -70,7 +72,7 @@ class Level:
                 padded[tail] = 0
             for place, real in zip(self.place, self.real, strict=True):
                 np.add(shift[real], counting[real], out=padded[place])
-            self.pieces = [(parts[0], padded, slice(None))]
+            self.pieces = [(0, padded, slice(None))]
             return
         rows = shift + counting
         self.pieces = []
@@ -81,15 +83,22 @@ class Level:
                 inside = np.flatnonzero(shard[low:high] == number) + low
                 begin, end = self.before[inside[0]], ends[inside[-1]]
                 piece = slice(at, at + end - begin)
-                self.pieces.append((parts[number], rows[begin:end], piece))
+                self.pieces.append((int(number), rows[begin:end], piece))
                 at = piece.stop
 
-    def column(self, first: np.ndarray, read: Callable, fill=0) -> np.ndarray:
-        """The rows of a column, like `first` in dtype and shape of a row."""
+    def column(self, sources: Sequence[np.ndarray], fill=0) -> np.ndarray:
+        """The rows of a column.
+
+        Args:
+            sources: The column in each part, by the number of the part: the same part
+                may occur several times.
+            fill: What is padded.
+        """
+        first = sources[0]
         out = np.empty((self.offsets[-1], *first.shape[1:]), first.dtype)
-        for part, rows, piece in self.pieces:
+        for number, rows, piece in self.pieces:
             # With "wrap" NumPy writes into `out` directly; the rows are in range.
-            source = read(part)
+            source = sources[number]
             if len(source):
                 source.take(rows, axis=0, out=out[piece], mode="wrap")
         for tail in self.tails:
@@ -121,9 +130,16 @@ class Level:
 def _counting(length: int) -> np.ndarray:
     """0, 1, 2, ..., from a table that grows."""
     global _table
-    if len(_table) < length:
-        _table = np.arange(2 * length)
-    return _table[:length]
+    if length > _MOST_COUNTED:
+        return np.arange(length)
+    # Several threads assemble: one may replace the table by a shorter one at any
+    # moment, so each goes on with the table that it looked at.
+    table = _table
+    if len(table) < length:
+        table = np.arange(min(2 * length, _MOST_COUNTED))
+        table.flags.writeable = False
+        _table = table
+    return table[:length]
 
 
 _table = np.arange(1)
@@ -137,7 +153,7 @@ def _rows_of(pointer, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, pointer.take(ids + 1) - first
 
 
-def packed_ends(parts: Sequence) -> dict[int, np.ndarray] | None:
+def packed_ends(parts: Sequence) -> list[np.ndarray] | None:
     """Sender and receiver of each edge in one number, which is read at once.
 
     Memory is what assembling waits for. None if ids are too large for that, or if the
@@ -147,10 +163,10 @@ def packed_ends(parts: Sequence) -> dict[int, np.ndarray] | None:
     nodes = max(int(part.num_nodes.max(initial=0)) for part in parts)
     if edges > _MOST_PACKED or nodes > LOW_BITS + 1:
         return None
-    packed = {}
+    packed = []
     for part in parts:
         ends = part.receivers.astype(np.uint32)
         ends <<= 16
         ends |= part.senders.view(np.uint32)
-        packed[id(part)] = ends
+        packed.append(ends)
     return packed

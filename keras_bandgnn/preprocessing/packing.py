@@ -26,6 +26,17 @@ def round_up_power_of_two(values: np.ndarray | int) -> np.ndarray:
     return np.int64(1) << np.ceil(np.log2(values)).astype(np.int64)
 
 
+def _check_fit(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) -> None:
+    large = (sizes[order] > capacity).any(axis=1)
+    if large.any():
+        first = int(order[large.argmax()])
+        raise ValueError(
+            f"Expected graphs of at most {capacity.tolist()}. Received: graph {first} "
+            f"with {sizes[first].tolist()}. Split the graphs by `Batcher.fits` or "
+            "`Batcher.split` first, or raise the budget."
+        )
+
+
 def pack_sequential(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) -> list:
     """Fills one supergraph after the other, in the given order.
 
@@ -36,7 +47,11 @@ def pack_sequential(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) 
 
     Returns:
         List of int arrays, the graphs of each supergraph.
+
+    Raises:
+        ValueError: If a graph is above the capacity.
     """
+    _check_fit(sizes, order, capacity)
     totals = np.cumsum(sizes[order], axis=0)
     out, start = [], 0
     used = np.zeros(capacity.shape, np.int64)
@@ -77,9 +92,13 @@ def pack_best_fit(
 
     Returns:
         List of int arrays, the graphs of each supergraph.
+
+    Raises:
+        ValueError: If a graph is above the capacity.
     """
     if not len(order):
         return []
+    _check_fit(sizes, order, capacity)
     mean = sizes[order].mean(axis=0)
     share = sizes * (weight / np.maximum(capacity, 1))
     value = share.sum(axis=1)

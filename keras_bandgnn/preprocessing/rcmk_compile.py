@@ -1,5 +1,7 @@
 """`RCMKCompile`: reorder each graph so that its edges lie near the diagonal."""
 
+import collections
+
 import keras
 import numpy as np
 
@@ -8,10 +10,14 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.orderings import ORDERINGS, node_order
 
+# Graphs whose bandwidths `stats()` reports: the last ones.
+_REPORTED = 1 << 16
+
 
 class _Seen:
     def __init__(self):
-        self.before, self.after = [], []
+        self.before = collections.deque(maxlen=_REPORTED)
+        self.after = collections.deque(maxlen=_REPORTED)
         self.edges = self.covered = 0
 
 
@@ -90,8 +96,9 @@ class RCMKCompile(GraphLayer):
     def stats(self) -> dict:
         """Returns bandwidths and band coverage of the graphs seen so far.
 
-        `bandwidth_before` and `bandwidth_after`: int64 arrays, one entry per graph;
-        `covered_edges`: share of the edges with |i - j| < S after reordering.
+        `bandwidth_before` and `bandwidth_after`: int64 arrays, one entry per graph, of
+        the last 65,536 graphs; `covered_edges`: share of the edges of all graphs with
+        |i - j| < S after reordering.
         """
         (seen,) = self._seen
         return {

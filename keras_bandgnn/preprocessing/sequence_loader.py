@@ -2,7 +2,6 @@
 
 import keras
 import numpy as np
-from scipy.sparse import csr_array
 
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
@@ -16,6 +15,8 @@ from keras_bandgnn.primitives.plan import Plan
 
 # Sequences that the number of edges is estimated from.
 _TRIED = 16
+# Plans whose budgets are kept.
+_KEPT = 64
 
 
 class SequenceLoader(keras.utils.PyDataset):
@@ -34,13 +35,15 @@ class SequenceLoader(keras.utils.PyDataset):
             count, such as degrees, is that of the whole graph.
         length: S, nodes of a sequence.
         order: `"random"`: nodes in random order, as in TorchGT; `"clusters"`: in the
-            order of the graph, rotated by a random number of nodes, so that sequences
-            are made of neighbouring clusters if `ClusterCompile` ordered it.
+            order of the graph, rotated by a random number of nodes (not rotated
+            without `shuffle`), so that sequences are made of neighbouring clusters if
+            `ClusterCompile` ordered it.
         mask: Node feature that is true for the nodes whose labels count; all if None.
         plan: As for `GraphLoader`; `AttentionPlan()` for graph transformers.
         num_edge_types: P of the model; as many as the graph has if omitted.
         seed: Of the orders.
-        shuffle: Whether each epoch has another order.
+        shuffle: Whether each epoch has another order; otherwise all have that of the
+            first.
 
     Raises:
         ValueError: For a graph without labels of nodes, or a mask that is missing.
@@ -97,12 +100,11 @@ class SequenceLoader(keras.utils.PyDataset):
         self.graph = graph
         kinds = int(graph.edge_type.max(initial=0)) + 1
         self.num_edge_types = num_edge_types or kinds
-        number = np.arange(graph.num_edges)
-        shape = (graph.num_nodes, graph.num_nodes)
-        # Entries are the numbers of edges: one more, as 0 is no entry.
-        self._edges = csr_array(
-            (number + 1, (graph.receivers, graph.senders)), shape=shape
-        )
+        # Edges by receiver, then sender. Not a sparse matrix of SciPy, which adds up
+        # the entries of parallel edges.
+        self._by_receiver = np.lexsort((graph.senders, graph.receivers))
+        counts = np.bincount(graph.receivers, minlength=graph.num_nodes)
+        self._edge_ptr = np.concatenate([[0], np.cumsum(counts)])
         self.epoch = 0
         self._budget = self._estimate()
         self._batchers: dict[str, DynamicBatcher] = {}
@@ -115,16 +117,25 @@ class SequenceLoader(keras.utils.PyDataset):
         """The nodes of each sequence of an epoch, ascending."""
         count = self.graph.num_nodes
         rng = np.random.default_rng((self.seed, epoch))
-        if not self.shuffle:
-            order = np.arange(count)
-        elif self.order == "random":
+        if self.order == "random":
             order = rng.permutation(count)
         else:
-            order = np.roll(np.arange(count), int(rng.integers(count)))
+            turn = int(rng.integers(count)) if self.shuffle else 0
+            order = np.roll(np.arange(count), turn)
         return [np.sort(part) for part in np.array_split(order, len(self))]
 
+    def _between(self, nodes: np.ndarray) -> np.ndarray:
+        """Numbers of the edges among ascending nodes, by receiver, then sender."""
+        first = self._edge_ptr[nodes]
+        counts = self._edge_ptr[nodes + 1] - first
+        shift = first - (np.cumsum(counts) - counts)
+        edge = self._by_receiver[np.arange(counts.sum()) + shift.repeat(counts)]
+        inside = np.zeros(self.graph.num_nodes, bool)
+        inside[nodes] = True
+        return edge[inside[self.graph.senders[edge]]]
+
     def subgraph(self, nodes: np.ndarray) -> Graph:
-        """The graph between some nodes.
+        """The graph between some nodes, with all edges between them.
 
         Args:
             nodes: int [S], ascending.
@@ -132,24 +143,22 @@ class SequenceLoader(keras.utils.PyDataset):
         graph = self.graph
         if len(nodes) == graph.num_nodes:
             return graph.replace(origin=np.asarray(nodes))
-        between = self._edges[nodes][:, nodes].tocoo()
-        edge = between.data - 1
+        edge = self._between(nodes)
         return Graph(
             len(nodes),
-            between.coords[1],
-            between.coords[0],
+            np.searchsorted(nodes, graph.senders[edge]),
+            np.searchsorted(nodes, graph.receivers[edge]),
             edge_type=graph.edge_type[edge],
             node={name: values[nodes] for name, values in graph.node.items()},
             edge={name: values[edge] for name, values in graph.edge.items()},
+            context=graph.context,
             label=graph.label[nodes],
             label_level="node",
             origin=nodes,
         )
 
     def _estimate(self) -> dict[str, int]:
-        sizes = []
-        for nodes in self._sequences(0)[:_TRIED]:
-            sizes.append(int(self._edges[nodes][:, nodes].nnz))
+        sizes = [len(self._between(nodes)) for nodes in self._sequences(0)[:_TRIED]]
         # Random sequences differ little.
         edges = int(1.1 * max(sizes)) + 64
         longest = -(-self.graph.num_nodes // len(self))
@@ -162,9 +171,11 @@ class SequenceLoader(keras.utils.PyDataset):
     def _start(self) -> None:
         parts = [self.subgraph(nodes) for nodes in self._sequences(self.epoch)]
         # Room that was found for a plan once stays: its batches keep their shape.
-        batcher = self._batchers.setdefault(
-            str(self.plan), DynamicBatcher(2, budget=dict(self._budget))
-        )
+        batcher = self._batchers.pop(str(self.plan), None)
+        batcher = batcher or DynamicBatcher(2, budget=dict(self._budget))
+        self._batchers[str(self.plan)] = batcher
+        while len(self._batchers) > _KEPT:
+            del self._batchers[next(iter(self._batchers))]
         self._loader = GraphLoader(
             FlatGraphs.from_graphs(parts),
             batcher,

@@ -28,8 +28,9 @@ class StaticBatcher(Batcher):
 
     ceil64 is the next multiple of 64 strictly above; sums are over the graphs of the
     supergraph, largest is over the graphs given to `adapt`. Supergraphs of one step
-    (several replicas) are padded to the largest of them. The edge arrays of a plan
-    are as long as the edges, so that nothing but nodes and edges makes a shape.
+    (several replicas) are padded to the largest of them. What a plan needs besides,
+    such as rows or tiles, has as much room as there are edges, or 1/2, 1/4, 1/8, ... of
+    it: at most twice what is needed, and few more shapes than pairs of nodes and edges.
 
     No graph is lost: the last supergraph of an epoch may hold fewer. The authors' code
     loses every `batch_size`-th graph, the one that closes a batch, and the last,
@@ -85,18 +86,15 @@ class StaticBatcher(Batcher):
         needed = {name for name in sizes if name in PER_GRAPH} | {"graph"}
         return not needed - set(self.budget)
 
-    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Graphs of which any `batch_size - 1` fit the budget, bool [n]."""
-        if self.fixed_shapes:
-            self._check(sizes)
-        fits = np.ones(len(sizes["node"]), bool)
-        for name, values in sizes.items():
-            if name in PER_GRAPH:
-                fits &= np.asarray(values) <= self.budget[name]
-            elif self.fixed_shapes:
-                (capacity,) = self.capacity([name], self.budget)
-                fits &= np.asarray(values) * (self.batch_size - 1) <= capacity
-        return fits
+    def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The largest graph of which any `batch_size - 1` fit, by resource."""
+        if not self.fixed_shapes:
+            return {name: self.budget[name] for name in PER_GRAPH if name in sizes}
+        limits = super().limits(sizes)
+        return {
+            name: limit if name in PER_GRAPH else limit // (self.batch_size - 1)
+            for name, limit in limits.items()
+        }
 
     def room_for(self, largest: int) -> int:
         """Room for a whole batch of the largest graph."""
@@ -121,26 +119,33 @@ class StaticBatcher(Batcher):
         """The padded sizes of each step, whose supergraphs share one shape."""
         if self.fixed_shapes:
             return super().shapes(sizes, steps, budget)
+        if not steps:
+            return []
         round_up = _ROUND[self.padding]
-        members = np.concatenate([m for step in steps for m in step])
+        members = np.concatenate([m for step in steps for m in step]).astype(np.int64)
         counts = np.array([len(m) for step in steps for m in step])
         starts = np.cumsum(counts) - counts
-        padded = {}
-        # A tile is far larger than an edge: there is room for what is there.
-        own = [name for name in sizes if name.startswith("tiles:")]
-        for name in ("node", "edge", *own):
+
+        def most(name: str) -> np.ndarray:
             values = np.append(np.asarray(sizes[name], np.int64)[members], 0)
             sums = np.where(counts > 0, np.add.reduceat(values, starts), 0)
-            sums = sums.reshape(len(steps), -1).max(axis=1) + (name == "node")
-            padded[name] = round_up(sums)
+            return sums.reshape(len(steps), -1).max(axis=1)
+
+        edges = round_up(most("edge"))
+        padded = {"node": round_up(most("node") + 1), "edge": edges}
+        for name in sizes:
+            if name in (*PER_GRAPH, *padded):
+                continue
+            if name.startswith("tiles:"):
+                padded[name] = round_up(most(name))
+            elif np.array_equal(sizes[name], sizes["edge"]):
+                padded[name] = edges
+            else:
+                # Rows and tiles may be far larger than edges, and far fewer.
+                padded[name] = _share(most(name), edges)
         fixed = {k: v for k, v in budget.items() if k in (*PER_GRAPH, "graph")}
-        others = [k for k in sizes if k not in (*PER_GRAPH, *padded)]
         return [
-            {
-                **fixed,
-                **dict.fromkeys(others, row[1]),
-                **dict(zip(padded, row, strict=True)),
-            }
+            {**fixed, **dict(zip(padded, row, strict=True))}
             for row in zip(*(v.tolist() for v in padded.values()), strict=True)
         ]
 
@@ -151,3 +156,9 @@ class StaticBatcher(Batcher):
             "padding": self.padding,
             "drop_trigger": self.drop_trigger,
         }
+
+
+def _share(needed: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """The smallest capacities of edges * 2^k, k any integer, that hold something."""
+    power = np.ceil(np.log2(np.maximum(needed, 1) / edges))
+    return np.maximum(np.ceil(edges * 2.0**power), needed).astype(np.int64)

@@ -1,8 +1,9 @@
 """`GraphHyperModel`: what the hypermodels share: tasks, training, scores."""
 
+import contextlib
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,10 @@ from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.facts import Facts
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials
 from keras_bandgnn.tuning.goal import Goal
+
+# Data sets with layers applied that are kept: two sets of layers, to train and to
+# validate on.
+_COMPILED = 4
 
 
 class GraphHyperModel(keras_tuner.HyperModel):
@@ -124,10 +129,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
     def build(self, hp):
         """Returns a compiled task with its preprocessor."""
         values = self.space(hp)
-        with failed_trials():
-            # Keras draws the seeds of weights from here. Its `set_random_seed` would
-            # import TensorFlow, whatever the backend.
-            random.seed(self.seed)
+        with failed_trials(), _seeded(self.seed):
             backbone = self.backbone(values)
             task = self._task(backbone, self.preprocessor(values, backbone), values)
             self.compile(task, values)
@@ -219,7 +221,10 @@ class GraphHyperModel(keras_tuner.HyperModel):
         return kind(backbone, facts.num_outputs, preprocessor, **given)
 
     def _prepared(self, preprocessor: GraphPreprocessor, graphs):
-        """Graphs with the preprocessor's layers applied, made once per set of layers.
+        """Graphs with the preprocessor's layers applied, kept for the next trials.
+
+        The data set is copied for each set of layers, so only those that were used last
+        are kept.
 
         Stored graphs have been reordered already; another order is made from theirs.
         """
@@ -228,7 +233,9 @@ class GraphHyperModel(keras_tuner.HyperModel):
         if applied == wanted:
             return graphs
         key = (id(graphs), json.dumps(wanted))
-        if key not in self._compiled:
+        if key in self._compiled:
+            self._compiled[key] = self._compiled.pop(key)
+        else:
             if applied and without_order(applied) == without_order(wanted):
                 layer = preprocessor.graph_layers[-1]
                 made = FlatGraphs.from_graphs(layer(_as_given(g)) for g in graphs)
@@ -236,9 +243,23 @@ class GraphHyperModel(keras_tuner.HyperModel):
             else:
                 given = [graphs] if isinstance(graphs, Graph) else graphs
                 made = preprocessor.compile([_numbered(graph) for graph in given])
+            while len(self._compiled) >= _COMPILED:
+                del self._compiled[next(iter(self._compiled))]
             # The source is kept, so that its id stays its own.
             self._compiled[key] = (made, graphs)
         return self._compiled[key][0]
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Keras draws the seeds of weights alike; the caller's `random` stays as it is."""
+    # Keras' `set_random_seed` would import TensorFlow, whatever the backend.
+    state = random.getstate()
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 def without_order(layers: Iterable[dict]) -> list[dict]:
