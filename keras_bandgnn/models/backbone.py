@@ -55,6 +55,21 @@ class Backbone(keras.Model):
         """Layers or steps, one less than there are `hidden_states`."""
         return getattr(self, "num_layers", None) or self.num_steps
 
+    def adapt(self, parts) -> bool:
+        """Decides what depends on the training graphs, before training.
+
+        What is decided belongs into `get_config`, so that a saved model computes the
+        same. `check` and predictions decide nothing.
+
+        Args:
+            parts: The graphs, each part a `FlatGraphs`.
+
+        Returns:
+            Whether the model computes something else now than it did before.
+        """
+        del parts
+        return False
+
     def check(self, graphs) -> None:
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
 

@@ -174,7 +174,8 @@ class GraphRegressor(Task):
                 )
 
     def adapt(self, loader: GraphLoader) -> None:
-        """Adapts the normaliser to the training graphs, once."""
+        """Adapts the backbone and the normaliser to the training graphs, once."""
+        super().adapt(loader)
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(loader)
 

@@ -162,7 +162,16 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         """Raises a ValueError if the labels do not fit the task."""
 
     def adapt(self, loader: GraphLoader) -> None:
-        """Computes constants that depend on the training graphs, before training."""
+        """Computes constants that depend on the training graphs, before training.
+
+        They are saved with the task; `check` and predictions change nothing.
+        """
+        if self.backbone.adapt(loader.parts):
+            # Programs that were compiled before compute something else.
+            for name in ("train_function", "test_function", "predict_function"):
+                setattr(self, name, None)
+            for name in ("_helpers", "_forces"):
+                self.__dict__.pop(name, None)
 
     def default_optimizer(self):
         """The optimiser of `compile("auto")`."""

@@ -86,6 +86,43 @@ def pairs_within(matrix, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
     )
 
 
+def distances_between(matrix, receivers, senders, limit: int) -> np.ndarray:
+    """Steps from senders to receivers along the edges, without listing other pairs.
+
+    Args:
+        matrix: A CSR array as from `adjacency`.
+        receivers: int [n].
+        senders: int [n]; none is its receiver.
+        limit: Largest distance that is told from larger ones.
+
+    Returns:
+        int32 [n], `limit + 1` for pairs that are further apart or not connected.
+    """
+    out = np.full(len(receivers), limit + 1, np.int32)
+    sent = matrix.T.tocsr()
+    chunk = max(1, _ENTRIES // matrix.shape[0])
+    for low in range(0, len(receivers), chunk):
+        pairs = np.arange(low, min(low + chunk, len(receivers)))
+        front = None
+        for step in range(1, limit + 1):
+            if front is None:
+                # Walks of no step: each receiver itself.
+                entries = (np.ones(pairs.size, bool), receivers[pairs])
+                front = type(matrix)(
+                    (*entries, np.arange(pairs.size + 1)),
+                    shape=(pairs.size, matrix.shape[0]),
+                )
+            else:
+                front = front @ matrix
+            # A walk is one step longer if it meets a node that hears the sender.
+            met = front.multiply(sent[senders[pairs]]).sum(axis=1) > 0
+            out[pairs[met]] = step
+            pairs, front = pairs[~met], front[np.flatnonzero(~met)]
+            if not pairs.size:
+                break
+    return out
+
+
 def _dense_rows(matrix, limit: int):
     whole = matrix.toarray().astype(np.float32)
     front = whole > 0

@@ -75,8 +75,8 @@ def attention_conditions(
         num_layers: Number of layers L of the transformer.
         self_loops: Whether attention adds every node to those that it attends to.
         path: int [N], a known order of the nodes along a path; it is checked. For the
-            edges of `AttentionEdges(path=True)` it is the `path_order` of the graph
-            before.
+            edges of `AttentionEdges(path=True)` it is the `canonical_path` of the
+            graph before.
         global_token: Whether a further node attends to all others, and all to it.
 
     Returns:

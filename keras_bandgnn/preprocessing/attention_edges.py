@@ -5,9 +5,14 @@ import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.adjacency import adjacency, distinct, pairs_within
+from keras_bandgnn.preprocessing.adjacency import (
+    adjacency,
+    distances_between,
+    distinct,
+    pairs_within,
+)
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.preprocessing.path_cover import path_order
+from keras_bandgnn.preprocessing.path_cover import canonical_path
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -21,8 +26,9 @@ class AttentionEdges(GraphLayer):
       edges and those of the path, and 0 for others, which are listed because they are
       at most `max_distance` steps apart: full attention reads their distance.
     - `distance`, int32 [E]: steps from sender to receiver along the graph's own edges
-      (and their reverse, if `symmetric`), 1 to `max_distance`; `max_distance + 1` for
-      pairs that are further apart or not connected, which only the path links.
+      (and their reverse, if `symmetric`), 1 to `max_distance`, for links of the path
+      up to `path_distance`; one more for links of the path between nodes that are
+      further apart or not connected.
 
     Other edge features are dropped. Listing all pairs within a distance takes memory
     and time in proportion to them, and social graphs have nearly all nodes within
@@ -32,9 +38,13 @@ class AttentionEdges(GraphLayer):
         symmetric: Whether edges also attend in the other direction.
         path: Whether to link the neighbours on a path through all nodes, both ways.
             The path uses as many edges of the graph as a greedy search finds
-            (`path_cover.path_order`), so it adds few.
+            (`path_cover.canonical_path`), so it adds few. It does not depend on how the
+            nodes are numbered, but for those that `colours.canonical_rank` cannot tell
+            apart.
         max_distance: Largest distance of the pairs that are listed; 1 lists none that
             is no edge.
+        path_distance: Largest distance of links of the path that is told from larger
+            ones, if above `max_distance`; pairs so far apart are not listed for it.
         edge_types: Whether the type t of an edge becomes t + 1. The lowest counts if
             there are several edges, and a reverse that the graph lacks has the type
             of its original. Pairs that are no edges have the type 0. Otherwise all
@@ -55,6 +65,7 @@ class AttentionEdges(GraphLayer):
         path: bool = False,
         max_distance: int = 1,
         edge_types: bool = False,
+        path_distance: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -62,6 +73,9 @@ class AttentionEdges(GraphLayer):
         self.add_path = path  # Keras layers have a `path` of their own
         self.max_distance = positive_int("max_distance", max_distance)
         self.edge_types = edge_types
+        self.path_distance = path_distance
+        if path_distance is not None:
+            self.path_distance = positive_int("path_distance", path_distance)
 
     def call(self, graph: Graph) -> Graph:
         """Returns the graph with these edges."""
@@ -77,7 +91,8 @@ class AttentionEdges(GraphLayer):
             attend[place[~new]] = 1
             keys = np.insert(keys, place[new], links[new])
             attend = np.insert(attend, place[new], 1)
-            distance = np.insert(distance, place[new], self.max_distance + 1)
+            steps = self._steps(edges, *np.divmod(links[new], size))
+            distance = np.insert(distance, place[new], steps)
         types = np.zeros(keys.size, np.int32)
         if self.edge_types:
             own, own_type = self._typed(graph)
@@ -89,6 +104,12 @@ class AttentionEdges(GraphLayer):
             edge_type=types,
             edge={"distance": distance, "attend": attend},
         )
+
+    def _steps(self, edges, receivers, senders) -> np.ndarray | int:
+        """Distance of links that are further apart than the pairs that are listed."""
+        if self.path_distance is None or self.path_distance <= self.max_distance:
+            return self.max_distance + 1
+        return distances_between(edges, receivers, senders, self.path_distance)
 
     def _typed(self, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
         """Keys of the own edges, ascending, and the type of each."""
@@ -109,19 +130,22 @@ class AttentionEdges(GraphLayer):
 
     def get_config(self) -> dict:
         """Returns the arguments of the constructor."""
-        return {
+        config = {
             **super().get_config(),
             "symmetric": self.symmetric,
             "path": self.add_path,
             "max_distance": self.max_distance,
             "edge_types": self.edge_types,
         }
+        # Stores of earlier versions name their layers without it.
+        if self.path_distance is not None:
+            config["path_distance"] = self.path_distance
+        return config
 
 
 def _path_links(graph: Graph) -> np.ndarray:
     """Keys receiver * N + sender of the links of the path, both ways, ascending."""
-    order = path_order(graph.senders, graph.receivers, graph.num_nodes)
-    order = order.astype(np.int64)
+    order = canonical_path(graph).astype(np.int64)
     one, two = order[:-1], order[1:]
     keys = [one * graph.num_nodes + two, two * graph.num_nodes + one]
     return distinct(np.concatenate(keys))

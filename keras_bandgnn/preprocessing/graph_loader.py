@@ -21,6 +21,7 @@ from keras_bandgnn.preprocessing.loader_plan import (
     assembler_of,
     cheapest_plan,
     filtered,
+    ordered_for,
     typed,
 )
 from keras_bandgnn.preprocessing.loader_stats import LoaderStats
@@ -47,7 +48,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
             `bandgnn calibrate` has measured on this machine (see
             `primitives.choose_plan`). Where it has not run: `Grouped` for typed edges
             and `Segment` for untyped ones on CPUs, `Banded` with an exact rest on
-            GPUs and TPUs.
+            GPUs and TPUs. Where `RCMKCompile` ordered the graphs, its `block_size` is
+            that of `Banded`.
         shuffle: Whether each epoch has a new order.
         seed: Seed of the orders.
         num_edge_types: P; by default one more than the largest type that occurs. With
@@ -111,7 +113,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         if plan == "auto":
             facts = (self.parts, self.num_edge_types, self.batcher, width)
             schedule = None if edge_weight is not None else schedule
-            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans)
+            size = ordered_for(graphs)
+            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans, size)
         self.plan = plan
         if not isinstance(self.plan, Plan):
             raise ValueError(

@@ -56,6 +56,25 @@ def _supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
     return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
 
 
+def ordered_for(graphs) -> int:
+    """S of the banded plan that graphs were ordered for.
+
+    Args:
+        graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
+            layers that were applied.
+
+    Returns:
+        `block_size` of their `RCMKCompile`, or 128, as that has by default.
+    """
+    layers = getattr(graphs, "metadata", {}).get("layers") or []
+    sizes = [
+        entry["config"]["block_size"]
+        for entry in layers
+        if entry["class_name"] == "RCMKCompile"
+    ]
+    return int(sizes[-1]) if sizes else 128
+
+
 def cheapest_plan(
     parts: Sequence[FlatGraphs],
     num_types: int,
@@ -64,6 +83,7 @@ def cheapest_plan(
     schedule: ReceptiveField | None,
     num_hosts: int,
     known: dict | None = None,
+    block_size: int = 128,
 ) -> Plan:
     """The plan of `plan="auto"`: that of graphs as large, or the cheapest.
 
@@ -74,25 +94,26 @@ def cheapest_plan(
         width: Channels of a state.
         schedule: What the task allows, or None.
         num_hosts: Hosts that train together.
-        known: (P, whether there is a schedule) -> nodes of a supergraph and of the
+        known: (P, whether there is a schedule, S) -> nodes of a supergraph and of the
             largest graph, and their plan; what is chosen is added.
+        block_size: S of banded plans, see `ordered_for`.
     """
     nodes = _supergraph_nodes(parts, batcher)
     # Hosts that train together must agree, whatever each has measured.
     if num_hosts > 1 or not parts:
-        return auto_plan(num_types, schedule=schedule, nodes=nodes)
+        return auto_plan(num_types, block_size, schedule, nodes)
     total = sum(int(part.node_ptr[-1]) for part in parts)
     sizes = min(nodes, total), max(int(part.num_nodes.max()) for part in parts)
     known = {} if known is None else known
-    key = num_types, schedule is not None
+    key = num_types, schedule is not None, block_size
     if key in known and all(map(int.__le__, sizes, known[key][0])):
         return known[key][1].replace(schedule=schedule)
     hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
     if hardware is None:
-        plan = auto_plan(num_types, schedule=schedule, nodes=nodes)
+        plan = auto_plan(num_types, block_size, schedule, nodes)
     else:
         facts = (parts, num_types, width, width, schedule, nodes, hardware)
-        plan = choose_plan(*facts).plan
+        plan = choose_plan(*facts, block_size=block_size).plan
     known[key] = sizes, plan
     return plan
 

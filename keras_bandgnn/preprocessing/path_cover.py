@@ -2,10 +2,33 @@
 
 import numpy as np
 
+from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.adjacency import distinct
+from keras_bandgnn.preprocessing.colours import canonical_rank
 
 # Degrees above this count as equal; two of them and an edge's number fit into 63 bits.
 _DEGREE_BITS = 15
+
+
+def canonical_path(graph: Graph) -> np.ndarray:
+    """The `path_order` of a graph however its nodes are numbered.
+
+    It depends on the numbers only between nodes that `canonical_rank` cannot tell
+    apart, which are symmetric in nearly all graphs.
+
+    Args:
+        graph: Any graph.
+
+    Returns:
+        int32 [N]: the node that comes k-th.
+
+    Example:
+    >>> canonical_path(Graph(3, [1, 1], [0, 2], node={"kind": [4, 5, 6]})).tolist()[1]
+    1
+    """
+    rank = canonical_rank(graph)
+    order = path_order(rank[graph.senders], rank[graph.receivers], graph.num_nodes)
+    return np.argsort(rank)[order].astype(np.int32)
 
 
 def path_order(senders, receivers, num_nodes: int) -> np.ndarray:
@@ -14,7 +37,8 @@ def path_order(senders, receivers, num_nodes: int) -> np.ndarray:
     Directions, duplicates and self-loops do not matter. Paths grow from single nodes:
     in each round an edge joins the ends of two paths if it is the best edge of both,
     the one between the ends that have the fewest edges left. Paths that no edge joins
-    are set one after another. The result depends on the edges only, not on their order.
+    are set one after another. The result depends on the edges and on how the nodes are
+    numbered, not on the order of the edges; see `canonical_path`.
 
     Args:
         senders: int [E], the node that each edge starts from.

@@ -52,8 +52,9 @@ class RCMKCompile(GraphLayer):
     `stats()` reports bandwidths and coverage of the graphs that the layer has seen.
 
     Args:
-        block_size: S of the banded plan that the order is meant for; `stats()`
-            reports the share of edges with |i - j| < S.
+        block_size: S of the banded plan that the order is meant for: `plan="auto"`
+            compares banded plans of S, S / 2 and 2 S, or takes S where nothing is
+            measured. `stats()` reports the share of edges with |i - j| < S.
         ordering: `"rcmk"`, `"natural"`, `"breadth_first"`, `"bisection"` or `"metis"`.
 
     Raises:

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.preprocessing.colours import mixed
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 # Edges whose steps are found at a time.
@@ -153,20 +154,9 @@ def _pointer(nodes: np.ndarray, node_ptr: np.ndarray) -> np.ndarray:
     return np.searchsorted(nodes, node_ptr)
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """A bijection of uint64 that looks random (the finaliser of splitmix64)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values ^= values >> np.uint64(30)
-    values *= np.uint64(0xBF58476D1CE4E5B9)
-    values ^= values >> np.uint64(27)
-    values *= np.uint64(0x94D049BB133111EB)
-    values ^= values >> np.uint64(31)
-    return values
-
-
 def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
     """A hash of the graph and of all features of each node, uint64 [N]."""
-    colour = _mixed(graph_of_node.astype(np.uint64))
+    colour = mixed(graph_of_node.astype(np.uint64))
     for name in sorted(graphs.node):
         values = graphs.node[name]
         values = np.ascontiguousarray(values.reshape(len(colour), -1))
@@ -175,7 +165,7 @@ def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
         else:
             columns = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
         for column in columns.T:
-            colour = _mixed(colour ^ column)
+            colour = mixed(colour ^ column)
     return colour
 
 
@@ -183,14 +173,14 @@ def _refined(colour, sender, receiver, kind, begins, active) -> np.ndarray:
     """Colours after one more step, of the active nodes."""
     needed = active[receiver]
     sent = colour[sender[needed]] * np.uint64(31) + kind[needed].astype(np.uint64)
-    sent = _mixed(sent)
+    sent = mixed(sent)
     # The sum does not depend on the order of the edges. Differences of running sums
     # are right although these overflow.
     running = np.zeros(len(sent) + 1, np.uint64)
     np.cumsum(sent, out=running[1:])
     ends = np.concatenate([[0], np.cumsum(needed)])[begins]
     total = running[ends[1:]] - running[ends[:-1]]
-    return np.where(active, _mixed(_mixed(colour) + total), colour)
+    return np.where(active, mixed(mixed(colour) + total), colour)
 
 
 def _joined(pieces: list[StepColumns], graphs: FlatGraphs) -> StepColumns:

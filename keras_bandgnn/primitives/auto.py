@@ -108,6 +108,7 @@ def choose_plan(
     nodes: int = 8192,
     hardware: Hardware | None = None,
     candidates: Sequence[Plan] | None = None,
+    block_size: int = 128,
 ) -> PlanChoice:
     """The exact plan with the lowest estimated time per propagation step.
 
@@ -123,6 +124,8 @@ def choose_plan(
         nodes: Nodes of a supergraph. It holds one graph at least, and all at most.
         hardware: Constants of the machine; those of this one if omitted.
         candidates: Plans to compare; all exact ones that may pay if omitted.
+        block_size: S that the graphs were ordered for (`RCMKCompile`): that of the
+            banded plans that are compared first.
 
     Raises:
         ValueError: If there are no graphs, or if the blocks of every plan would fill
@@ -144,7 +147,9 @@ def choose_plan(
     if hardware is None:
         hardware = Hardware.current(keras.config.dtype_policy().compute_dtype)
     if candidates is None:
-        candidates = list(_candidates(num_types, schedule, len(sample.senders)))
+        candidates = list(
+            _candidates(num_types, schedule, len(sample.senders), block_size)
+        )
     if schedule is not None:
         candidates = [plan.replace(schedule=schedule) for plan in candidates]
     estimate = Estimate(sample, num_types, width, units, nodes, hardware)
@@ -172,8 +177,10 @@ def _reason(hardware: Hardware) -> str:
     return f"default constants ({hardware.name}): run `bandgnn calibrate`"
 
 
-def _candidates(num_types: int, schedule, num_edges: int) -> Iterator[Plan]:
-    """Exact plans, simple ones first."""
+def _candidates(
+    num_types: int, schedule, num_edges: int, block_size: int
+) -> Iterator[Plan]:
+    """Exact plans, simple ones first; bands of S and of half and twice of it."""
     blocks = schedule is not None and schedule.order == "blocks"
     rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
     if not blocks:
@@ -185,7 +192,10 @@ def _candidates(num_types: int, schedule, num_edges: int) -> Iterator[Plan]:
             yield from (Plan(rest=Grouped(size, "aggregate")) for size in sizes)
         if schedule is not None:
             return
-    sizes = (128, 64, 256) if num_edges < _LARGE else (128,)
+    sizes = (block_size,)
+    if num_edges < _LARGE:
+        sizes += (max(1, block_size // 2), 2 * block_size)
+        sizes = tuple(dict.fromkeys(sizes))
     for rest in rests:
         yield from (Plan(Banded(size), rest=rest) for size in sizes)
     if blocks or num_edges >= _LARGE:
@@ -193,7 +203,7 @@ def _candidates(num_types: int, schedule, num_edges: int) -> Iterator[Plan]:
     for rest in rests:
         yield from (Plan(Dense(size), rest=rest) for size in (16, 32, 64))
         yield Plan(Supernode(64), rest=rest)
-        yield Plan(Supernode(64), Banded(128), rest=rest)
+        yield Plan(Supernode(64), Banded(block_size), rest=rest)
     for size in (16, 32):
         yield Plan(rest=BlockSparse(size))
         # A tile with less than an eighth filled costs more than its edges.

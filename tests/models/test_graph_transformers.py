@@ -262,7 +262,11 @@ def test_conditions_choose_the_pattern_and_say_why():
         backbone = make("conditions", num_edge_types=1)
         task = GraphRegressor(backbone)
         graph = Graph(6, *np.transpose(pairs), node={"kind": [0] * 6}, label=1.0)
+        task.compile("sgd")
         task.predict([graph])
+        # Only training decides.
+        assert {block.attention.pattern for block in backbone.blocks} == {"full"}
+        task.fit([graph], verbose=0)
         patterns = {block.attention.pattern for block in backbone.blocks}
         return patterns, str(backbone.verdict)
 

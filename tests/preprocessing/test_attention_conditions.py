@@ -12,7 +12,7 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.preprocessing.adjacency import adjacency
 from keras_bandgnn.preprocessing.leaf_blocks import path_ends
-from keras_bandgnn.preprocessing.path_cover import path_order
+from keras_bandgnn.preprocessing.path_cover import canonical_path
 
 nx = pytest.importorskip("networkx")
 
@@ -216,7 +216,7 @@ def test_larger_graphs_are_never_judged_wrongly(monkeypatch):
 def test_augmented_edges_meet_all_conditions(seed):
     rng = np.random.default_rng(seed)
     graph = Graph(60, *rng.integers(0, 60, (2, 15 * seed)))
-    order = path_order(graph.senders, graph.receivers, graph.num_nodes)
+    order = canonical_path(graph)
     for symmetric, distance in ((True, 1), (False, 3)):
         edges = AttentionEdges(symmetric, path=True, max_distance=distance)(graph)
         found = attention_conditions(edges, 2, path=order, global_token=True)

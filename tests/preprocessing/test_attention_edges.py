@@ -10,7 +10,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     adjacency,
 )
-from keras_bandgnn.preprocessing.path_cover import path_order
+from keras_bandgnn.preprocessing.path_cover import canonical_path, path_order
 from keras_bandgnn.primitives import Plan, Segment
 
 
@@ -24,7 +24,7 @@ def graphs(draw):
     return Graph(size, senders, receivers, edge_type=types)
 
 
-def expected(graph, symmetric, path, limit):
+def expected(graph, symmetric, path, limit, told=0):
     """(receiver, sender) -> distance, attend, type + 1, pair by pair."""
     own = {}
     rows = zip(graph.senders, graph.receivers, graph.edge_type, strict=True)
@@ -34,28 +34,35 @@ def expected(graph, symmetric, path, limit):
             own[pair] = min(own.get(pair, kind), kind)
     if symmetric:
         own |= {p[::-1]: kind for p, kind in own.items() if p[::-1] not in own}
-    found = {}
+    found, steps = {}, {}
     for start in range(graph.num_nodes):
         front, seen = {start}, {start}
-        for step in range(1, limit + 1):
+        for step in range(1, max(limit, told) + 1):
             front = {r for r, s in own if s in front} - seen
             seen |= front
             for node in front:
-                found[node, start] = (step, int(step == 1))
+                steps[node, start] = step
+                if step <= limit:
+                    found[node, start] = (step, int(step == 1))
     if path:
-        order = path_order(graph.senders, graph.receivers, graph.num_nodes).tolist()
+        order = canonical_path(graph).tolist()
         for pair in zip(order[:-1], order[1:], strict=True):
             for key in (pair, pair[::-1]):
-                found[key] = (found.get(key, (limit + 1,))[0], 1)
+                found[key] = (steps.get(key, max(limit, told) + 1), 1)
     return {k: (*found[k], own.get(k, -1) + 1) for k in sorted(found)}
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)
-@given(graph=graphs(), flags=st.tuples(*[st.booleans()] * 3), limit=st.integers(1, 5))
-def test_against_pair_by_pair(graph, flags, limit):
+@given(
+    graph=graphs(),
+    flags=st.tuples(*[st.booleans()] * 3),
+    limit=st.integers(1, 5),
+    told=st.integers(1, 5) | st.none(),
+)
+def test_against_pair_by_pair(graph, flags, limit, told):
     symmetric, path, typed = flags
-    found = AttentionEdges(symmetric, path, limit, typed)(graph)
-    wanted = expected(graph, symmetric, path, limit)
+    found = AttentionEdges(symmetric, path, limit, typed, told)(graph)
+    wanted = expected(graph, symmetric, path, limit, told or 0)
     pairs = np.stack([found.receivers, found.senders], axis=1)
     assert list(map(tuple, pairs.tolist())) == list(wanted)
     facts = np.array([*wanted.values()]).reshape(-1, 3)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder
@@ -24,6 +24,8 @@ _LOG = logging.getLogger("keras_bandgnn")
 ATTENTION = ("sparse", "full", "periodic", "augment", "conditions")
 # Graphs whose conditions are checked.
 _CHECKED = 64
+# Name of what was decided among the weights.
+_DECIDED = "conditions_hold"
 
 
 class GraphTransformerBackbone(Backbone):
@@ -41,8 +43,9 @@ class GraphTransformerBackbone(Backbone):
             `"sparse"` edges and the node itself; `"full"` all nodes; `"periodic"`
             sparse, and full in every `full_every`-th layer; `"augment"` sparse, with
             the links of a path through all nodes and a token, so that TorchGT's three
-            conditions hold; `"conditions"` sparse if they hold for the first graphs
-            that the model meets (64 of them are checked), else full.
+            conditions hold; `"conditions"` sparse if they hold for the graphs that the
+            model is trained on (64 of them are checked), else full. That is decided
+            when training begins and saved with the model; before it is full.
         full_every: See `"periodic"`.
         max_distance: Largest shortest-path distance that has a bias of its own.
         use_bias: Whether attention has biases (`AttentionBias`).
@@ -54,6 +57,7 @@ class GraphTransformerBackbone(Backbone):
         attention_dropout: Share of the attention weights that are dropped.
         max_length: The most nodes that a graph has; see `DualInterleavedAttention`.
         fused: See `DualInterleavedAttention`.
+        conditions_hold: What `"conditions"` found, as saved; None before training.
         remat: Whether the branches of blocks are computed again for gradients, so that
             memory is that of one branch and two inputs per block (JAX and torch).
     """
@@ -78,6 +82,7 @@ class GraphTransformerBackbone(Backbone):
         max_length: int | None = None,
         fused: bool = False,
         remat: bool = False,
+        conditions_hold: bool | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -102,6 +107,12 @@ class GraphTransformerBackbone(Backbone):
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.max_length = max_length
         self.fused = boolean("fused", fused)
+        self.conditions_hold = optional(boolean, "conditions_hold", conditions_hold)
+        if conditions_hold is not None and self.attention != "conditions":
+            raise ValueError(
+                "Expected `conditions_hold` with attention='conditions' only. "
+                f"Received: attention={attention!r}, conditions_hold={conditions_hold}."
+            )
         self.verdict = None
         # === Layers ===
         policy = self.dtype_policy
@@ -144,7 +155,8 @@ class GraphTransformerBackbone(Backbone):
         """The pattern of a layer, `"sparse"` or `"full"`."""
         if self.attention == "periodic":
             return "sparse" if (layer + 1) % self.full_every else "full"
-        return "sparse" if self.attention in ("sparse", "augment") else "full"
+        sparse = self.attention in ("sparse", "augment") or self.conditions_hold
+        return "sparse" if sparse else "full"
 
     def build(self, input_shape=None):
         """Makes every weight from the configuration."""
@@ -165,14 +177,19 @@ class GraphTransformerBackbone(Backbone):
 
     def graph_layers(self) -> list:
         """The preprocessing layers that graphs need for this model, in order."""
-        pairs = self.max_distance if self.use_bias else 1
-        if all(self.pattern_of(n) == "sparse" for n in range(self.num_layers)):
+        pairs, path = self.max_distance if self.use_bias else 1, None
+        if self.attention == "augment" and pairs > 1:
+            path = pairs
+        if self.attention in ("sparse", "augment") or (
+            self.attention == "periodic" and self.full_every > self.num_layers
+        ):
             pairs = 1
         return [
             AttentionEdges(
                 path=self.attention == "augment",
                 max_distance=pairs,
                 edge_types=self.num_edge_types > 1,
+                path_distance=path,
             )
         ]
 
@@ -185,7 +202,7 @@ class GraphTransformerBackbone(Backbone):
         return {"node": tuple(self.encoder.inputs), "edge": ("distance",), "graph": ()}
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if graphs do not fit; decides `"conditions"`."""
+        """Raises a ValueError if graphs do not fit."""
         self.encoder.check(graphs.node)
         if "attend" not in graphs.edge:
             raise ValueError(
@@ -201,22 +218,51 @@ class GraphTransformerBackbone(Backbone):
                     f"Received: one of {largest}. Raise max_length; it changes no "
                     "weights."
                 )
-        if self.attention == "conditions" and self.verdict is None and len(graphs):
-            self._decide(graphs)
 
-    def _decide(self, graphs) -> None:
-        number = min(len(graphs), _CHECKED)
-        for index in np.linspace(0, len(graphs) - 1, number).astype(int):
+    def adapt(self, parts) -> bool:
+        """Decides `"conditions"` by the graphs to train on, unless that was done.
+
+        Args:
+            parts: The graphs, each part a `FlatGraphs`.
+
+        Returns:
+            Whether the pattern changed: programs compiled before hold the other one.
+        """
+        if self.attention != "conditions" or self.conditions_hold is not None:
+            return False
+        starts = np.cumsum([0, *(len(part) for part in parts)])
+        number = min(int(starts[-1]), _CHECKED)
+        for index in np.linspace(0, starts[-1] - 1, number).astype(int):
+            part = int(np.searchsorted(starts, index, side="right")) - 1
             found = attention_conditions(
-                graphs[int(index)], self.num_layers, global_token=self.global_token
+                parts[part][int(index - starts[part])],
+                self.num_layers,
+                global_token=self.global_token,
             )
             if not found.sparse_suffices:
                 break
         self.verdict = found
-        pattern = "sparse" if found.sparse_suffices else "full"
-        _LOG.info("%s attention: %s", pattern, found)
-        for block in self.blocks:
-            block.attention.pattern = pattern
+        self._decide(found.sparse_suffices)
+        _LOG.info("%s attention: %s", self.pattern_of(0), found)
+        return bool(self.conditions_hold)
+
+    def _decide(self, holds: bool) -> None:
+        self.conditions_hold = bool(holds)
+        for number, block in enumerate(self.blocks):
+            block.attention.pattern = self.pattern_of(number)
+
+    def save_own_variables(self, store) -> None:
+        """Saves what `"conditions"` found beside the weights."""
+        super().save_own_variables(store)
+        if self.conditions_hold is not None:
+            store[_DECIDED] = np.array(self.conditions_hold, np.int32)
+
+    def load_own_variables(self, store) -> None:
+        """Loads what `"conditions"` found with the weights."""
+        names = [name for name in store.keys() if name != _DECIDED]
+        if _DECIDED in store.keys() and self.attention == "conditions":
+            self._decide(bool(np.asarray(store[_DECIDED])))
+        super().load_own_variables({name: store[name] for name in names})
 
     def first_states(self, node, training: bool):
         """Embedded features [G, N, H]."""
@@ -279,6 +325,9 @@ class GraphTransformerBackbone(Backbone):
 
     def get_config(self):
         """Returns the arguments of the constructor."""
+        decided = {}
+        if self.conditions_hold is not None:
+            decided["conditions_hold"] = self.conditions_hold
         names = (
             "hidden_dim",
             "num_layers",
@@ -287,6 +336,7 @@ class GraphTransformerBackbone(Backbone):
             "attention",
             "full_every",
             "max_distance",
+            "use_bias",
             "num_edge_types",
             "global_token",
             "dropout",
@@ -299,4 +349,5 @@ class GraphTransformerBackbone(Backbone):
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
             **{name: getattr(self, name) for name in names},
+            **decided,
         }
