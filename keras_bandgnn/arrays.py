@@ -98,14 +98,7 @@ def narrowed(
             f"Expected `{name}` to be an array of numbers. Received: dtype "
             f"{array.dtype}. Ragged rows must be padded, strings mapped to ids."
         )
-    low, high = _extremes(array, missing)
-    if not (np.isfinite(low) and np.isfinite(high)):
-        bad = np.isinf(array) if missing else ~np.isfinite(array)
-        at = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ValueError(
-            f"Expected `{name}` to be finite. Received: {name}{list(at)}={array[at]}. "
-            "Replace missing values, for example with np.nan_to_num."
-        )
+    low, high = check_finite(name, array, missing)
     if max(high, -low) > float(np.finfo(np.float32).max):
         raise ValueError(
             f"Expected `{name}` to fit into float32. "
@@ -114,17 +107,31 @@ def narrowed(
     return _converted(array, np.float32, share)
 
 
-def _extremes(array: np.ndarray, missing: bool) -> tuple[float, float]:
-    """Smallest and largest value; NaN if there is one, unless it stands for missing.
+def check_finite(
+    name: str, array: np.ndarray, missing: bool = False
+) -> tuple[float, float]:
+    """Returns the smallest and the largest value; a ValueError if one is not finite.
 
     Unlike `np.isfinite(array).all()` this needs no memory.
+
+    Args:
+        name: What to call the values in errors.
+        array: Floating-point numbers.
+        missing: Whether NaN may stand for a missing value.
     """
     if not array.size:
         return 0.0, 0.0
     low, high = float(array.min()), float(array.max())
     if missing and np.isnan(low):
         low, high = (float(f.reduce(array, axis=None)) for f in (np.fmin, np.fmax))
-        return (0.0, 0.0) if np.isnan(low) else (low, high)
+        low, high = (0.0, 0.0) if np.isnan(low) else (low, high)
+    if not (np.isfinite(low) and np.isfinite(high)):
+        bad = np.isinf(array) if missing else ~np.isfinite(array)
+        at = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ValueError(
+            f"Expected `{name}` to be finite. Received: {name}{list(at)}={array[at]}. "
+            "Replace missing values, for example with np.nan_to_num."
+        )
     return low, high
 
 

@@ -154,7 +154,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
             )
     for name in ("senders", "receivers", "candidates", "slot"):
         if name in columns:
-            _check_within(columns, name, "num_nodes")
+            check_within(columns, name, "num_nodes")
     if "candidates" in columns and "label/graph" in columns:
         label = columns["label/graph"]
         if label.ndim != 1 or label.dtype.kind != "i":
@@ -164,10 +164,10 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
                 f"{label.dtype}. If labels are node ids, pass their positions in "
                 "`candidates`."
             )
-        _check_within(columns, "label/graph", "num_candidates")
+        check_within(columns, "label/graph", "num_candidates")
 
 
-def _check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
+def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
     """Raises a ValueError unless each value is below the `limit` of its graph."""
     array, upper, low = columns[name], columns[limit], _LOWEST.get(name, 0)
     # Most often no value exceeds what the smallest graph allows.

@@ -1,6 +1,7 @@
 """One variable-misuse sample as JSON, and as a `ProgramGraph`."""
 
 import functools
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -9,6 +10,7 @@ import numpy as np
 
 from keras_bandgnn.data.labels import CSHARP_KEYWORDS
 from keras_bandgnn.data.program_graph import RELATIONS, ProgramGraph
+from keras_bandgnn.data.reading import shown
 
 _IN_FILES = RELATIONS[:-1]
 _NUMBER = re.compile(r"\.?[0-9]")
@@ -36,7 +38,7 @@ class _Sample:
 
     def fail(self, key: str, expected: str, received: Any, hint: str = "") -> NoReturn:
         if not isinstance(received, str):
-            received = repr(received)
+            received = shown(received)
         if len(received) > 200:
             received = received[:200] + "..."
         hint = hint or "Leave the sample out with on_error='skip', or correct it."
@@ -165,9 +167,12 @@ def _edges(at: _Sample, found: dict, count: int) -> dict[str, np.ndarray]:
             at.get(found, name, list, "ContextGraph.Edges.") if name in found else []
         )
         try:
-            array = np.array(pairs) if pairs else np.zeros((0, 2), np.int32)
-        except (ValueError, OverflowError):
+            # Checked first: a text among them would make an array of its length.
+            integers = set(map(type, itertools.chain.from_iterable(pairs))) <= {int}
+            array = np.array(pairs if integers else 0).reshape(len(pairs), 2)
+        except (TypeError, ValueError, OverflowError):
             array = np.zeros(0)
+        array = array if pairs else np.zeros((0, 2), np.int32)
         key = f"ContextGraph.Edges.{name}"
         if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind != "i":
             at.fail(key, "a list of [source, target] pairs of integers", pairs)

@@ -1,32 +1,29 @@
 """Streams of JSON samples: arrays and lines, compressed or not."""
 
 import codecs
-import gzip
 import itertools
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keras_bandgnn.data.reading import open_unpacked, parse_json
+
 _CHUNK = 2**20
-_BROKEN = (EOFError, OSError, zlib.error, UnicodeDecodeError)
 
 
 def samples(file: Path) -> Iterator[tuple[str, Any]]:
     """Yields each sample with its place, or a ValueError in the place of a bad one."""
     where = "line 1"
-    opened = gzip.open if file.name.endswith(".gz") else open
     try:
-        with opened(file, "rb") as stream:
-            if opened is gzip.open and not file.stat().st_size:
-                raise EOFError("an empty file")
+        with open_unpacked(file) as stream:
             head = stream.peek(64).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
             for where, sample in _array(stream) if head == b"[" else _lines(stream):
                 yield where, sample
-    except _BROKEN as error:
+    except (ValueError, OSError) as error:
+        packed = file.suffix == ".gz"
+        what = "a whole gzip file" if packed else "a file of UTF-8 text"
         after = f"an unreadable file after {where} ({type(error).__name__}: {error})"
-        what = "a whole gzip file" if opened is gzip.open else "a file of UTF-8 text"
         message = f"Expected {what}. Received: {after}. Copy or download it again."
         yield where, ValueError(message)
 
@@ -42,8 +39,8 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         if not line.strip():
             continue
         try:
-            sample = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            sample = parse_json(line)
+        except ValueError as error:
             sample = _not_json(error)
         yield f"line {number}", sample
 

@@ -12,6 +12,7 @@ from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
+from keras_bandgnn.data.reading import open_unpacked, reading
 from keras_bandgnn.graph import Graph
 
 ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
@@ -121,9 +122,11 @@ def _is_structure(file: Path) -> bool:
 def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph]:
     for frame, atoms in enumerate(_frames(file, format)):
         try:
-            graph = from_ase(atoms, label=label)
+            with reading(file):
+                graph = from_ase(atoms, label=label)
         except ValueError as error:
-            raise ValueError(f"{file}, frame {frame}: {error}") from error
+            text = str(error).removeprefix(f"{file}: ")
+            raise ValueError(f"{file}, frame {frame}: {text}") from error
         context = dict(graph.context)
         if "energy" in context:
             context["energy"] = context["energy"].astype(np.float32)
@@ -133,6 +136,9 @@ def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph
 
 def _frames(file: Path, format: str | None) -> list[Any]:
     read = needed("ase.io", "keras-bandgnn[chem]").read
+    with open_unpacked(file) as stream:  # within the limits; ASE knows none
+        while file.suffix in _COMPRESSED and stream.read(1 << 20):
+            pass
     try:
         # ASE takes some relative names for addresses, and cuts others at an @.
         return read(file.absolute(), ":", format, do_not_split_by_at_sign=True)

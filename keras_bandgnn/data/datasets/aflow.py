@@ -1,10 +1,9 @@
 """AFLOW: crystal structures from its search interface, or from a database of ASE."""
 
-import json
 import re
 import sqlite3
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from keras_bandgnn.data.datasets.crystals import structures
 from keras_bandgnn.data.datasets.elements import ATOMIC_NUMBERS
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import parse_json, read_json, refuse, size_of
 
 _FORMULA = re.compile(r"([A-Z][a-z]?)(\d*)")
 
@@ -51,12 +51,11 @@ def read(
     one_of("on_error", on_error, ("raise", "skip"))
     path = next(iter(files.values()))
     if "json" in files:
-        try:
-            entries = json.loads(path.read_text())
-        except ValueError as error:
-            raise ValueError(
-                f"Expected {path} to be JSON. Received: {error}. Get it again."
-            ) from error
+        entries = read_json(path)
+        if not isinstance(entries, list) or not all(
+            isinstance(e, dict) for e in entries
+        ):
+            refuse(path, "to be a list of entries, objects of JSON", entries)
     else:
         entries = read_table(path).to_pylist()
     names = [target] if isinstance(target, str) else list(target)
@@ -65,15 +64,20 @@ def read(
         if any(entry.get(name) in (None, "") for name in names):
             continue
         try:
-            atoms = _composition(entry["compound"])
             place = _vectors(entry["positions_fractional"]).reshape(-1, 3)
-            shape = _vectors(entry["geometry"]).reshape(6)
-            if len(place) != len(atoms):
-                raise ValueError(f"{len(atoms)} atoms, {len(place)} positions")
-            values.append([float(entry[name]) for name in names])
-        except (KeyError, TypeError, ValueError) as error:
+            shape = _cell(_vectors(entry["geometry"]).reshape(6))
+            atoms = _composition(entry["compound"], len(place))
+            values.append([_number(entry[name]) for name in names])
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             name = entry.get("auid") or entry.get("aurl")
-            problems.append(f"{name}: {error}")
+            missing = "no " if isinstance(error, KeyError) else ""
+            problems.append(f"{str(name)[:80]}: {missing}{str(error)[:200]}")
             continue
         numbers.append(atoms)
         positions.append(place)
@@ -85,7 +89,7 @@ def read(
             f"Expected entries with {', '.join(names)} in {path}. Received: none of "
             f"{len(entries)}. Choose another target."
         )
-    cell = _cells(np.array(cells))
+    cell = np.array(cells)
     num_nodes = np.array([len(atoms) for atoms in numbers])
     at = np.repeat(np.arange(len(num_nodes)), num_nodes)
     label = np.array(values)
@@ -99,12 +103,12 @@ def read(
     )
 
 
-def _distinct(entries: Any) -> Iterable[dict]:
+def _distinct(entries: Iterable[dict]) -> Iterator[dict]:
     seen = set()
     for entry in entries:
         name = entry.get("auid") or entry.get("aurl")
-        if name is None or name not in seen:
-            seen.add(name)
+        if not isinstance(name, str) or name not in seen:
+            seen.add(name if isinstance(name, str) else None)
             yield entry
 
 
@@ -122,34 +126,48 @@ def _report(path: Path, problems: list[str], on_error: str) -> None:
     )
 
 
-def _composition(compound: str) -> list[int]:
+def _composition(compound: str, count: int) -> list[int]:
     """Atomic numbers of `"Ag1Cl2"`, each element as often as it says."""
     parts = _FORMULA.findall(compound)
     if "".join(symbol + count for symbol, count in parts) != compound or not parts:
         raise ValueError(f"the compound {compound!r}")
-    return [ATOMIC_NUMBERS[s] for s, count in parts for _ in range(int(count or 1))]
+    counts = [(ATOMIC_NUMBERS.get(s), int(n or 1)) for s, n in parts]
+    if unknown := [s for s, _ in parts if s not in ATOMIC_NUMBERS]:
+        raise ValueError(f"the element {unknown[0]!r}")
+    if sum(n for _, n in counts) != count:
+        raise ValueError(f"{sum(n for _, n in counts)} atoms, {count} positions")
+    return [number for number, n in counts for _ in range(n)]
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not np.isfinite(number):
+        raise ValueError(f"a target of {value!r}")
+    return number
 
 
 def _vectors(value: Any) -> np.ndarray:
     """Numbers given as nested lists, as their text, or as `"0,0,0;0.5,0.5,0.5"`."""
     if isinstance(value, str):
         value = [float(word) for word in re.split(r"[\s,;\[\]()]+", value) if word]
-    return np.asarray(value, np.float64)
+    array = np.asarray(value, np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError("a coordinate that is not finite")
+    return array
 
 
-def _cells(shape: np.ndarray) -> np.ndarray:
-    """Lattice vectors [n, 3, 3] of a, b, c, alpha, beta, gamma [n, 6]; a lies on x."""
-    length, angle = shape[:, :3], np.deg2rad(shape[:, 3:])
-    cos_alpha, cos_beta, cos_gamma = np.cos(angle).T
-    sin_gamma = np.sin(angle[:, 2])
-    cell = np.zeros((len(shape), 3, 3))
-    cell[:, 0, 0] = 1
-    cell[:, 1, 0], cell[:, 1, 1] = cos_gamma, sin_gamma
-    cell[:, 2, 0] = cos_beta
-    cell[:, 2, 1] = (cos_alpha - cos_beta * cos_gamma) / sin_gamma
-    rest = 1 - cell[:, 2, 0] ** 2 - cell[:, 2, 1] ** 2
-    cell[:, 2, 2] = np.sqrt(np.maximum(rest, 0))
-    return cell * length[:, :, None]
+def _cell(shape: np.ndarray) -> np.ndarray:
+    """Lattice vectors [3, 3] of a, b, c, alpha, beta, gamma; a lies on x."""
+    length, angle = shape[:3], np.deg2rad(shape[3:])
+    (cos_alpha, cos_beta, cos_gamma), sin_gamma = np.cos(angle), np.sin(angle[2])
+    if length.min() <= 0 or angle.min() <= 0 or angle.max() >= np.pi:
+        raise ValueError(f"the geometry {shape.tolist()}")
+    along = (cos_alpha - cos_beta * cos_gamma) / sin_gamma
+    rest = 1 - cos_beta**2 - along**2
+    if rest <= 0:
+        raise ValueError(f"angles of no cell, {shape[3:].tolist()}")
+    vectors = [[1, 0, 0], [cos_gamma, sin_gamma, 0], [cos_beta, along, np.sqrt(rest)]]
+    return np.array(vectors) * length[:, None]
 
 
 def read_ase_db(
@@ -175,16 +193,7 @@ def read_ase_db(
     """
     path = files["db"]
     names = [target] if isinstance(target, str) else list(target)
-    query = "SELECT numbers, positions, cell, key_value_pairs FROM systems ORDER BY id"
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    try:
-        rows = [(n, p, c, json.loads(k)) for n, p, c, k in connection.execute(query)]
-    except (sqlite3.Error, ValueError) as error:
-        raise ValueError(
-            f"Expected {path} to be a database of ASE. Received: {error}."
-        ) from error
-    finally:
-        connection.close()
+    rows = _database_rows(path)
     kept = [row for row in rows if all(name in row[3] for name in names)]
     if not kept:
         keys = sorted({key for row in rows for key in row[3]})
@@ -193,7 +202,7 @@ def read_ase_db(
             f"{', '.join(keys)}. Choose another target."
         )
     numbers, positions, cells, facts = zip(*kept, strict=True)
-    label = np.array([[row[name] for name in names] for row in facts], np.float64)
+    label = np.array([[_number(row[name]) for name in names] for row in facts])
     return structures(
         np.array([len(blob) // 4 for blob in numbers]),
         np.frombuffer(b"".join(numbers), "<i4"),
@@ -202,3 +211,36 @@ def read_ase_db(
         label[:, 0] if isinstance(target, str) else label,
         info=[{"auid": row["auid"]} if "auid" in row else {} for row in facts],
     )
+
+
+def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
+    """Numbers, positions, cell and key-value pairs of each row, of lengths that fit."""
+    query = "SELECT numbers, positions, cell, key_value_pairs FROM systems ORDER BY id"
+    kind = "SELECT type FROM sqlite_master WHERE name = 'systems'"
+    size, rows = size_of(path), []
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size, 2**31 - 1))
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if connection.execute(kind).fetchall() != [("table",)]:
+            raise ValueError("no table 'systems'")  # a view could compute for ever
+        for number, row in enumerate(connection.execute(query), start=1):
+            atoms, places, cell, text = row
+            facts = parse_json(text) if isinstance(text, str) else None
+            if not isinstance(facts, dict):
+                raise ValueError(f"row {number} without key_value_pairs, an object")
+            blobs = (atoms, places, cell)
+            if not all(isinstance(blob, bytes) for blob in blobs) or (
+                [len(blob) for blob in blobs] != [len(atoms), 6 * len(atoms), 72]
+                or not atoms
+                or len(atoms) % 4
+            ):
+                raise ValueError(
+                    f"row {number}, whose numbers, positions and cell do not fit"
+                )
+            rows.append((atoms, places, cell, facts))
+    except (sqlite3.Error, ValueError) as error:
+        refuse(path, "to be a database of ASE", str(error), cause=error)
+    finally:
+        connection.close()
+    return rows

@@ -1,16 +1,18 @@
 """Unpacks zip and tar archives without trusting the names in them."""
 
+import functools
 import os
 import shutil
 import stat
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import BinaryIO
 
 from keras_bandgnn.data.datasets.checksums import checksum
+from keras_bandgnn.data.reading import Limits, reading, refuse, size_of
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -36,8 +38,9 @@ def unpack(archive: Path, folder: Path) -> Path:
         folder: Where to make the folder.
 
     Raises:
-        ValueError: If a member has an absolute name, leads out of the folder, or is
-            neither a file nor a folder; or if the archive is damaged.
+        ValueError: If a member has an absolute name, leads out of the folder, has the
+            name of another one, or is neither a file nor a folder; if the archive is
+            damaged, or unpacks to more than the limits allow.
     """
     name = archive.name
     for suffix in sorted(ARCHIVES, key=len, reverse=True):
@@ -48,45 +51,90 @@ def unpack(archive: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
     try:
-        for member, content in _members(archive):
-            path = temporary / _safe_name(archive, member)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "wb") as file:
-                shutil.copyfileobj(content, file)
+        with reading(archive, what="to be a whole archive"):
+            for member, content in members(archive):
+                path = temporary / member
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "wb") as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
         os.replace(temporary, target)
-    except (EOFError, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"Expected {archive} to be a whole archive. Received: {error}. "
-            "Delete it and get it again."
-        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
-def _members(archive: Path) -> Iterator[tuple[str, Any]]:
-    if archive.name.endswith(".zip"):
-        with zipfile.ZipFile(archive) as packed:
-            for info in packed.infolist():
-                mode = info.external_attr >> 16
-                if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                    _refuse(archive, info.filename, "a link or device")
-                if not info.is_dir():
-                    with packed.open(info) as content:
-                        yield info.filename, content
-        return
+def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
+    """Yields the files of an archive: safe relative names and opened contents.
+
+    Args:
+        archive: A zip or tar archive; a tar archive may be compressed.
+
+    Raises:
+        ValueError: If a name is unsafe or occurs twice, or files unpack to more than
+            the limits allow.
+    """
+    size, limits, total = size_of(archive), Limits.current(), 0
+    names: dict[str, bool] = {}  # whether it is a file
+    entries = _zip_entries if archive.name.endswith(".zip") else _tar_entries
+    for count, (name, declared, opened) in enumerate(entries(archive), start=1):
+        if count > limits.members:
+            refuse(
+                archive,
+                f"to hold at most {limits.members:,} members",
+                "more",
+                "Raise the limit with limits=kb.data.Limits(members=...).",
+            )
+        if opened is None:  # a folder
+            continue
+        path = _safe_name(archive, name)
+        total += declared
+        limits.check(str(archive), total, size, "unpacked")
+        _check_distinct(archive, path, names)
+        with opened() as content:
+            yield path, content
+
+
+_Entry = tuple[str, int, Callable[[], BinaryIO] | None]
+
+
+def _zip_entries(archive: Path) -> Iterator[_Entry]:
+    with zipfile.ZipFile(archive) as packed:
+        for info in packed.infolist():
+            mode = info.external_attr >> 16
+            if mode and stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                _refuse(archive, info.filename, "a link or device")
+            opened = None if info.is_dir() else functools.partial(packed.open, info)
+            yield info.filename, info.file_size, opened
+
+
+def _tar_entries(archive: Path) -> Iterator[_Entry]:
     with tarfile.open(archive) as packed:
         for info in packed:
-            if info.isfile():
-                yield info.name, packed.extractfile(info)
-            elif not info.isdir():
+            if not info.isfile() and not info.isdir():
                 _refuse(archive, info.name, "a link or device")
+            if info.issparse():
+                _refuse(archive, info.name, "a sparse file")
+            opened = functools.partial(packed.extractfile, info)
+            yield info.name, info.size, None if info.isdir() else opened
+
+
+def _check_distinct(archive: Path, path: PurePosixPath, names: dict[str, bool]) -> None:
+    """Raises a ValueError if a name is there already, or is a file and a folder."""
+    # Some file systems take names that differ in case alone for one.
+    folders = [str(parent).casefold() for parent in path.parents]
+    if str(path).casefold() in names or any(names.get(name) for name in folders):
+        _refuse(
+            archive, str(path), "a name that another file has, in upper or lower case"
+        )
+    names |= dict.fromkeys(folders, False) | {str(path).casefold(): True}
 
 
 def _safe_name(archive: Path, member: str) -> PurePosixPath:
     name = PurePosixPath(member.replace("\\", "/"))
-    if name.is_absolute() or ".." in name.parts or ":" in member or not name.parts:
+    if name.is_absolute() or ".." in name.parts or ":" in member or "\0" in member:
         _refuse(archive, member, "a name that leads out of the folder")
+    if not name.parts:
+        _refuse(archive, member, "an empty name")
     return name
 
 

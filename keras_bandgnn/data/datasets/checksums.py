@@ -1,11 +1,13 @@
 """Checksums of files: the published ones, and those of the first download."""
 
 import hashlib
+import re
 from pathlib import Path
 
 from keras_bandgnn.data.files import atomic_write
 
 _CHUNK = 1 << 20
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def checksum(path: Path, kind: str = "sha256") -> str:
@@ -51,7 +53,13 @@ def verify(path: Path) -> None:
     beside = sidecar(path)
     if not beside.exists():
         return
-    expected = beside.read_text().split()[0]
+    words = beside.read_text("utf-8", "replace").split()
+    expected = words[0] if words else ""
+    if not _SHA256.fullmatch(expected):
+        raise ValueError(
+            f"Expected {beside} to begin with the SHA-256 of {path.name}. Received: "
+            f"{expected[:80]!r}. Delete it to accept {path.name} as it is."
+        )
     found = checksum(path)
     if found != expected:
         raise ValueError(

@@ -5,8 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.data.datasets.parts import pick_targets
+from keras_bandgnn.data.datasets.parts import (
+    check_elements,
+    pick_targets,
+    read_split,
+)
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import open_npz
 
 _TARGETS = ("heat_all_ev_per_atom", "energy_per_atom_ev", "energy_ev")
 
@@ -33,6 +38,7 @@ def structures(
         split: int [n], 0 to 2.
         info: Facts of each structure.
     """
+    check_elements(atomic_number)
     context = {"cell": np.asarray(cell, np.float32)}
     context |= {} if split is None else {"split": split}
     none = np.zeros(0, np.int32)
@@ -74,25 +80,26 @@ def read_npz(
         float32 [n, 3, 3] (rows are lattice vectors) and `split`. No edges: which atoms
         are neighbours depends on the model.
     """
-    with np.load(files["npz"], allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    num_nodes, cell = np.diff(arrays["node_ptr"]), arrays["lattice"]
+    with open_npz(files["npz"]) as arrays:
+        z = arrays.take("z", "integers", (None,))
+        num_nodes = arrays.counts("node_ptr", len(z), "z")
+        frac = arrays.take("frac", "numbers", (len(z), 3))
+        cell = arrays.take("lattice", "numbers", (len(num_nodes), 3, 3))
+        split = read_split(arrays, "split", len(num_nodes))
+        node = {}
+        if (name := "forces_ev_per_ang") in arrays:
+            node["force"] = arrays.take(name, "numbers", (len(z), 3))
+        rest = {"z", "node_ptr", "frac", "lattice", "forces_ev_per_ang"}
+        others = {k: arrays.load(k) for k in arrays.names if k not in rest}
     of_graphs = {
         name: array
-        for name, array in arrays.items()
+        for name, array in others.items()
         if array.shape == (len(num_nodes),) and not name.endswith("split")
     }
-    target = target or next(name for name in _TARGETS if name in of_graphs)
-    node = {}
-    if "forces_ev_per_ang" in arrays:
-        node["force"] = arrays["forces_ev_per_ang"]
+    target = target or next((name for name in _TARGETS if name in of_graphs), None)
     at = np.repeat(np.arange(len(num_nodes)), num_nodes)
+    with np.errstate(over="ignore", invalid="ignore"):
+        position = np.einsum("ni,nij->nj", frac, cell[at])
     return structures(
-        num_nodes,
-        arrays["z"],
-        np.einsum("ni,nij->nj", arrays["frac"], cell[at]),
-        cell,
-        pick_targets(of_graphs, target),
-        node,
-        arrays["split"],
+        num_nodes, z, position, cell, pick_targets(of_graphs, target), node, split
     )

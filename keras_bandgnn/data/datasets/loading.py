@@ -3,13 +3,15 @@
 import importlib
 import inspect
 import os
+from collections.abc import Callable
 from typing import Any
 
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.datasets.parts import SPLITS, take_split
 from keras_bandgnn.data.datasets.registry import find_dataset
-from keras_bandgnn.data.datasets.sources import locate
+from keras_bandgnn.data.datasets.sources import Form, locate
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import Limits, reading
 
 
 def load(
@@ -19,6 +21,7 @@ def load(
     cache: str | os.PathLike | None = None,
     download: bool = True,
     progress: bool = True,
+    limits: Limits | None = None,
     **options: Any,
 ) -> FlatGraphs:
     r"""Loads a public data set.
@@ -40,6 +43,8 @@ def load(
             `~/.cache/keras_bandgnn` if omitted.
         download: Whether to download what is not there.
         progress: Whether to draw a bar when something takes over two seconds.
+        limits: How much the files may ask for, `Limits` of the default sizes if
+            omitted.
         **options: Options of the form that is read, such as `target="gap"` or
             `edges="full"`.
 
@@ -47,7 +52,8 @@ def load(
         The graphs, as flat arrays.
 
     Raises:
-        ValueError: If the name, the split, an option or a file is wrong.
+        ValueError: If the name, the split, an option or a file is wrong, or a file
+            asks for more than the limits allow.
         FileNotFoundError: If the files are not there and are not to be downloaded.
         ConnectionError: If they cannot be downloaded; the message says what to put
             where.
@@ -63,13 +69,20 @@ def load(
     """
     dataset = find_dataset(name)
     one_of("split", split, (None, *SPLITS))
-    form, files = locate(dataset, path, cache, download, progress)
-    module, _, function = form.reader.partition(":")
-    read = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-    _check_options(name, read, options)
-    options = {**form.options, **options}
-    graphs = read(files, split=split, progress=progress, **options)
+    with limits or Limits.current():
+        form, files = locate(dataset, path, cache, download, progress)
+        read = reader(form)
+        _check_options(name, read, options)
+        options = {**form.options, **options}
+        with reading(*files.values()):
+            graphs = read(files, split=split, progress=progress, **options)
     return graphs if split is None else take_split(name, graphs, split)
+
+
+def reader(form: Form) -> Callable[..., FlatGraphs]:
+    """The function that reads the files of a form."""
+    module, _, function = form.reader.partition(":")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
 
 
 def _check_options(name: str, read: Any, options: dict[str, Any]) -> None:

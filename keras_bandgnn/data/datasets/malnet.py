@@ -10,6 +10,7 @@ from keras_bandgnn.data.datasets.parts import SPLITS
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import Limits, read_bytes, read_text, refuse
 
 _FILES = {"train": "train.txt", "valid": "val.txt", "test": "test.txt"}
 _COMMENT = re.compile(rb"^#.*\n?", re.MULTILINE)
@@ -34,7 +35,7 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
     """
     folder, lists = files["graphs"], files["train"].parent
     # Classes are numbered by all lists, whichever split is read.
-    listed = {s: (lists / name).read_text().split() for s, name in _FILES.items()}
+    listed = {s: _listed(lists / name) for s, name in _FILES.items()}
     types = sorted(
         {name.partition("/")[0] for names in listed.values() for name in names}
     )
@@ -47,7 +48,14 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
             texts.append(_edges(folder / f"{name}.edgelist"))
             advance(1)
     num_edges = np.array([text.count(b"\n") for text in texts])
-    ends = read_matrix(b"".join(texts), folder.name, " ").reshape(-1, 2)
+    ends = read_matrix(b"".join(texts), folder, " ")
+    if not ends.size:
+        ends = ends.reshape(0, 2)
+    if ends.dtype.kind != "i" or ends.shape != (num_edges.sum(), 2) or (ends < 0).any():
+        received = f"{ends.shape[1]} columns of type {ends.dtype}, or negative ids"
+        refuse(
+            folder, "to have lines of two ids, the sender and the receiver", received
+        )
     return FlatGraphs(
         num_nodes=_num_nodes(ends, num_edges),
         num_edges=num_edges,
@@ -59,6 +67,15 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
     )
 
 
+def _listed(path: Path) -> list[str]:
+    """The names `<type>/<family>/<name>` that a split has."""
+    names = read_text(path).split()
+    for name in names:
+        if name.count("/") != 2 or {"", ".", ".."} & set(name.split("/")):
+            refuse(path, "to list names <type>/<family>/<name>", name)
+    return names
+
+
 def _edges(path: Path) -> bytes:
     """Lines "sender receiver" without the comments at the top."""
     if not path.exists():
@@ -66,7 +83,7 @@ def _edges(path: Path) -> bytes:
             f"Expected {path}, which the split lists. Received: it is not there. "
             "Unpack the archive again."
         )
-    text = _COMMENT.sub(b"", path.read_bytes().replace(b"\r", b"")).replace(b"\t", b" ")
+    text = _COMMENT.sub(b"", read_bytes(path).replace(b"\r", b"")).replace(b"\t", b" ")
     lines = [line for line in text.split(b"\n") if line.strip()]
     return b"".join(line.strip() + b"\n" for line in lines)
 
@@ -78,4 +95,12 @@ def _num_nodes(ends: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
     if some.any():
         starts = (np.cumsum(num_edges) - num_edges)[some]
         num_nodes[some] = np.maximum.reduceat(ends.max(axis=1), starts) + 1
+    # Few ids are left out where nodes are numbered from 0.
+    bad = np.flatnonzero(num_nodes > Limits.current().ratio * (num_edges + 1))
+    if bad.size:
+        raise ValueError(
+            f"Expected the {num_edges[bad[0]]} edges of graph {bad[0]} to join nodes "
+            f"that are numbered from 0. Received: the id {num_nodes[bad[0]] - 1}. Get "
+            "the set again."
+        )
     return num_nodes

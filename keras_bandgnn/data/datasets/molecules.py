@@ -7,11 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.arrays import narrowed
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.data.datasets.parts import SPLITS, both_ways, pick_targets
+from keras_bandgnn.data.datasets.parts import (
+    SPLITS,
+    both_ways,
+    pick_targets,
+    read_split,
+)
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import Arrays, open_npz, refuse
 from keras_bandgnn.graph import Graph
 
 _SMILES_COLUMNS = ("smiles", "mol")
@@ -53,30 +60,41 @@ def read_npz(
         `split`.
     """
     one_of("split_by", split_by, ("scaffold", "random"))
-    with np.load(files["npz"], allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    table = _npz_targets(arrays)
-    senders, receivers, bond = both_ways(
-        *arrays["edge_index"].astype(np.int64), arrays["bond"]
-    )
+    with open_npz(files["npz"]) as arrays:
+        atom = arrays.take("atom", "integers", (None, None))
+        num_nodes = arrays.counts("node_ptr", len(atom), "atom")
+        ends = arrays.take("edge_index", "integers", (2, None))
+        num_edges = arrays.counts("edge_ptr", ends.shape[1], "edge_index")
+        bond = arrays.take("bond", "integers", (ends.shape[1], None))
+        if not bond.shape[1]:
+            arrays.refuse("bond", "with the type of a bond in column 0", "no columns")
+        table = _npz_targets(arrays, len(num_nodes))
+        context = {}
+        for name in (f"split_{split_by}", "split"):
+            if name in arrays:
+                context["split"] = read_split(arrays, name, len(num_nodes))
+    senders, receivers, bond = both_ways(*ends.astype(np.int64), bond)
     return FlatGraphs(
-        num_nodes=np.diff(arrays["node_ptr"]),
-        num_edges=2 * np.diff(arrays["edge_ptr"]),
+        num_nodes=num_nodes,
+        num_edges=2 * num_edges,
         senders=senders,
         receivers=receivers,
         edge_type=bond[:, 0],
-        node={"atom": arrays["atom"]},
+        node={"atom": atom},
         edge={"bond": bond},
-        context={"split": arrays.get("split", arrays.get(f"split_{split_by}"))},
+        context=context,
         label=pick_targets(table, target or _default(table)),
     )
 
 
-def _npz_targets(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _npz_targets(arrays: Arrays, count: int) -> dict[str, np.ndarray]:
     if "task" in arrays:
-        tasks = [str(name) for name in arrays["task"]]
-        return dict(zip(tasks, arrays["y"].T, strict=True))
-    return {"y": arrays["y"], "penalized_logp": arrays["penalized_logp"]}
+        tasks = [str(name) for name in arrays.take("task", "text", (None,))]
+        shape = (count, len(tasks))
+        values = arrays.take("y", "numbers", shape, missing=True)
+        return dict(zip(tasks, values.T, strict=True))
+    names = ("y", "penalized_logp")
+    return {k: arrays.take(k, "numbers", (count,), missing=True) for k in names}
 
 
 def read_zinc_npz(
@@ -134,11 +152,15 @@ def read_csv(
             f"Expected {path} to have a column of SMILES, {_SMILES_COLUMNS}. "
             f"Received: columns {table.column_names}. Rename the column."
         )
-    numbers = _numbers(table)
+    numbers = _numbers(path, table, column)
     official = {k: v for k, v in numbers.items() if k in _OFFICIAL_TARGETS}
+    if not numbers:
+        refuse(path, "to have a column of targets, of numbers", table.column_names)
     label = pick_targets(numbers, target or _default(official or numbers))
     graphs, rows, problems = [], [], []
-    smiles = table[column].to_pylist()
+    smiles = [text or "" for text in table[column].to_pylist()]
+    if not all(isinstance(text, str) for text in smiles):
+        refuse(path, f"to have SMILES in the column {column!r}", smiles[:3])
     with progress_bar(f"Reading {path.name}", len(smiles), progress) as advance:
         for row, text in enumerate(smiles):
             try:
@@ -156,10 +178,14 @@ def read_csv(
             f"{', ...' if len(problems) > 5 else ''}.",
             stacklevel=2,
         )
+    if not graphs:
+        refuse(path, "to have SMILES that RDKit reads", f"none in {len(smiles)} rows")
     flat = FlatGraphs.from_graphs(graphs)
-    extra = {"label/graph": label[rows].astype(np.float32)}
+    label = label[rows].astype(np.float64)
+    extra = {"label/graph": narrowed("label", label, missing=True)}
     if "split" in table.column_names:
         extra["context/split"] = _csv_split(path, table)[rows]
+    # The graphs are checked, and the label is.
     return FlatGraphs.from_columns({**flat.columns(), **extra}, flat.info)
 
 
@@ -174,7 +200,8 @@ def _default(names: Mapping[str, Any]) -> str | list[str]:
     return next(iter(names)) if len(names) == 1 else list(names)
 
 
-def _numbers(table: Any) -> dict[str, np.ndarray]:
+def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
+    """The columns of numbers; a ValueError for one that was to be one."""
     import pyarrow as pa
 
     def is_number(name: str) -> bool:
@@ -185,11 +212,24 @@ def _numbers(table: Any) -> dict[str, np.ndarray]:
             for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
         )
 
-    return {
-        name: table[name].cast(pa.float64()).to_numpy()
-        for name in table.column_names
-        if is_number(name)
-    }
+    numbers = {}
+    for name in table.column_names:
+        if is_number(name):
+            numbers[name] = table[name].cast(pa.float64()).to_numpy()
+        elif name not in (smiles, "split"):
+            texts = table[name].to_pylist()
+            bad = [row for row, text in enumerate(texts) if not _is_number(text)]
+            if name in _OFFICIAL_TARGETS or 0 < 2 * len(bad) < len(texts):
+                expected = f"to have numbers in the column {name!r}"
+                refuse(path, expected, f"{texts[bad[0]]!r} in row {bad[0] + 1}")
+    return numbers
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        return bool(np.isfinite(float(text or 0)))
+    except (TypeError, ValueError):
+        return False
 
 
 def _csv_split(path: Path, table: Any) -> np.ndarray:

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from keras_bandgnn.data.datasets.parts import undirected
+from keras_bandgnn.data.datasets.parts import dense_rows, undirected
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import Arrays, open_npz, refuse, size_of
 
 _MASKS = {
     "train_mask": "train_mask",
@@ -40,8 +42,8 @@ def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
         ValueError: If arrays are missing.
     """
     path = files["npz"]
-    with np.load(path, allow_pickle=False) as arrays:
-        names = set(arrays.files)
+    with open_npz(path) as arrays:
+        names = set(arrays.names)
         if {"edge_index", "y", "x_indptr", "x_indices", "x_shape"} <= names:
             return _compact(arrays)
         if {"adj_indices", "adj_indptr", "attr_indices", "labels"} <= names:
@@ -52,31 +54,64 @@ def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
     )
 
 
-def _compact(arrays: Mapping[str, np.ndarray]) -> FlatGraphs:
-    label = arrays["y"]
-    indptr, indices = arrays["x_indptr"], arrays["x_indices"]
-    data = arrays["x_data"] if "x_data" in arrays else np.ones(len(indices), np.int8)
+def _compact(arrays: Arrays) -> FlatGraphs:
+    label = _classes(arrays, "y")
     # Some files give the shape as [F, N]; the rows are nodes in all of them.
-    columns = [int(size) for size in arrays["x_shape"] if size != len(label)]
-    width = columns[0] if columns else len(label)
-    feature = _dense(data, indices, indptr, (len(label), width))
-    node = {ours: arrays[theirs] for theirs, ours in _MASKS.items() if theirs in arrays}
-    if "x_known_mask" in arrays:
-        node["known_mask"] = arrays["x_known_mask"]
-    senders, receivers = arrays["edge_index"].astype(np.int64)
-    return _one_graph(senders, receivers, feature, label, node)
+    shape = [int(size) for size in arrays.take("x_shape", "integers", (2,))]
+    if len(label) not in shape:
+        arrays.refuse("x_shape", f"that has {len(label)}, the length of 'y'", shape)
+    shape.remove(len(label))
+    feature = _features(arrays, "x", len(label), shape[0])
+    node = {}
+    for theirs, ours in (*_MASKS.items(), ("x_known_mask", "known_mask")):
+        if theirs in arrays:
+            node[ours] = mask = arrays.take(theirs, "integers", (len(label),))
+            if mask.size and not 0 <= mask.min() <= mask.max() <= 1:
+                arrays.refuse(theirs, "of 0 and 1", f"up to {mask.max()}")
+    ends = arrays.take("edge_index", "integers", (2, None))
+    return _one_graph(arrays.path, *ends.astype(np.int64), feature, label, node)
 
 
-def _gnn_benchmark(arrays: Mapping[str, np.ndarray]) -> FlatGraphs:
-    label, indptr = arrays["labels"], arrays["adj_indptr"]
-    rows = np.repeat(np.arange(len(label)), np.diff(indptr))
-    feature = _dense(
-        arrays["attr_data"],
-        arrays["attr_indices"],
-        arrays["attr_indptr"],
-        tuple(arrays["attr_shape"]),
-    )
-    return _one_graph(rows, arrays["adj_indices"], feature, label, {})
+def _gnn_benchmark(arrays: Arrays) -> FlatGraphs:
+    label = _classes(arrays, "labels")
+    ends = arrays.take("adj_indices", "integers", (None,)).astype(np.int64)
+    counts = arrays.counts("adj_indptr", len(ends), "adj_indices")
+    shape = arrays.take("attr_shape", "integers", (2,))
+    if len(counts) != len(label) or shape[0] != len(label):
+        received = f"{len(counts)} rows, and attr_shape {shape.tolist()}"
+        arrays.refuse(
+            "adj_indptr", f"of {len(label)} rows, as many as labels", received
+        )
+    rows = np.repeat(np.arange(len(label)), counts)
+    feature = _features(arrays, "attr", len(label), int(shape[1]))
+    return _one_graph(arrays.path, rows, ends, feature, label, {})
+
+
+def _classes(arrays: Arrays, name: str) -> np.ndarray:
+    """The class of each node, or -1; there are not more classes than nodes."""
+    label = arrays.take(name, "integers", (None,))
+    count = len(label)
+    if (known := "class_names") in arrays:
+        count = min(count, len(arrays.take(known, "text", (None,))))
+    if not label.size or label.min() < -1 or label.max() >= count:
+        received = f"{label.min(initial=0)} to {label.max(initial=0)} of {len(label)}"
+        arrays.refuse(name, f"of classes in [-1, {count})", received)
+    return label
+
+
+def _features(arrays: Arrays, name: str, rows: int, width: int) -> np.ndarray:
+    indices = arrays.take(f"{name}_indices", "integers", (None,))
+    counts = arrays.counts(f"{name}_indptr", len(indices), f"{name}_indices")
+    if len(counts) != rows:
+        received = f"{len(counts)} rows"
+        arrays.refuse(f"{name}_indptr", f"of {rows} rows, one a node", received)
+    if (values := f"{name}_data") in arrays:
+        data = arrays.take(values, "numbers", (len(indices),))
+    elif name == "x":  # all are 1
+        data = np.ones(len(indices), np.int8)
+    else:
+        arrays.refuse(values, "of numbers", f"members {', '.join(arrays.names)}")
+    return dense_rows(arrays.path, name, data, indices, counts, width)
 
 
 def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bool):
@@ -98,14 +133,45 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
         ValueError: If a file holds anything but arrays and lists.
     """
     part = {role: read_pickle(path) for role, path in files.items() if role != "test"}
-    test = read_matrix(files["test"], files["test"].name)[:, 0]
-    known, count = part["allx"].shape[0], int(test.max()) + 1
-    place = np.full(known + len(test), -1)
-    place[:known] = np.arange(known)
-    place[known:] = test
-    stacked = sp.vstack([part["allx"], part["tx"]]).tocoo()
-    feature = np.zeros((count, stacked.shape[1]), np.float32)
-    feature[place[stacked.row], stacked.col] = stacked.data
+    rows = {}
+    for name in ("x", "tx", "allx"):
+        classes, label = part[name.replace("x", "y")], files[name.replace("x", "y")]
+        matrix = part[name]
+        if not sp.issparse(matrix):
+            refuse(files[name], "to hold a sparse matrix", type(matrix).__name__)
+        fields = (matrix.data, matrix.indices, np.diff(matrix.indptr), matrix.shape[1])
+        rows[name] = dense_rows(files[name], name, *fields)
+        if not isinstance(classes, np.ndarray) or classes.ndim != 2:
+            refuse(label, "to hold an array of a row per node", type(classes).__name__)
+        if len(classes) != len(rows[name]) or not classes.shape[1]:
+            received = f"shape {classes.shape}"
+            refuse(
+                label, f"to have a class for each of {len(rows[name])} rows", received
+            )
+        if not np.isin(classes, (0, 1)).all() or (classes.sum(axis=1) > 1).any():
+            refuse(label, "to have rows of 0 with at most one 1", "others")
+    test = read_matrix(files["test"])
+    known, count = len(rows["allx"]), int(test.max()) + 1
+    listed = known + len(rows["tx"])
+    if (
+        test.dtype.kind != "i"
+        or test.shape != (len(rows["tx"]), 1)
+        or test.min() < known
+        or len(np.unique(test)) < len(test)
+        or count > 2 * listed  # a few nodes are left out
+    ):
+        expected = f"to have {len(rows['tx'])} distinct ids of nodes from {known} on"
+        received = f"{len(test)}, from {test.min()} to {test.max()}"
+        refuse(files["test"], f"{expected}, below {2 * listed}", received)
+    for name in ("x", "tx"):
+        if rows[name].shape[1] != rows["allx"].shape[1]:
+            expected = f"to have {rows['allx'].shape[1]} features, as allx"
+            refuse(files[name], expected, f"{rows[name].shape[1]}")
+    if len(rows["x"]) > known or part["ally"].shape[1] != part["ty"].shape[1]:
+        refuse(files["ty"], "to have the classes of ally, and x rows of allx", "others")
+    place = np.concatenate([np.arange(known), test[:, 0]])
+    feature = np.zeros((count, rows["allx"].shape[1]), np.float32)
+    feature[place] = np.concatenate([rows["allx"], rows["tx"]])
     classes = np.concatenate([part["ally"], part["ty"]])
     label = np.full(count, -1)
     label[place] = np.where(classes.any(axis=1), classes.argmax(axis=1), -1)
@@ -115,27 +181,38 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
         "valid_mask": (index >= train) & (index < train + _VALIDATION_NODES),
         "test_mask": np.isin(index, test),
     }
-    lists = part["graph"]
-    senders = np.repeat(list(lists), [len(ends) for ends in lists.values()])
-    receivers = np.array([end for ends in lists.values() for end in ends], np.int64)
-    return _one_graph(senders, receivers, feature, label, node)
+    ends = _neighbours(files["graph"], part["graph"])
+    return _one_graph(files["graph"], *ends, feature, label, node)
 
 
-def _dense(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
-) -> np.ndarray:
-    matrix = sp.csr_matrix((data, indices.astype(np.int64), indptr), shape=shape)
-    matrix.check_format(full_check=True)
-    return matrix.astype(np.float32).toarray()
+def _neighbours(path: Path, lists: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of each edge of a dictionary from a node to its neighbours."""
+    if not isinstance(lists, dict) or not all(
+        type(node) is int and isinstance(ends, list) for node, ends in lists.items()
+    ):
+        refuse(path, "to hold a dictionary of lists of nodes", type(lists).__name__)
+    counts = [len(ends) for ends in lists.values()]
+    if sum(counts) > size_of(path):  # one list many times
+        refuse(path, "to hold a byte or more for each edge", f"{sum(counts):,} edges")
+    flat = [end for ends in lists.values() for end in ends]
+    if not all(type(end) is int for end in flat):
+        refuse(path, "to hold lists of nodes", "lists of something else")
+    return np.repeat(list(lists), counts).astype(np.int64), np.array(flat, np.int64)
 
 
 def _one_graph(
+    path: Path,
     senders: np.ndarray,
     receivers: np.ndarray,
     feature: np.ndarray,
     label: np.ndarray,
     node: Mapping[str, np.ndarray],
 ) -> FlatGraphs:
+    for ends in (senders, receivers):
+        bad = np.flatnonzero((ends < 0) | (ends >= len(label)))
+        if bad.size:
+            received = f"{ends[bad[0]]} in edge {bad[0]}"
+            refuse(path, f"to have edges between nodes in [0, {len(label)})", received)
     senders, receivers = undirected(senders, receivers, len(label))
     return FlatGraphs(
         num_nodes=[len(label)],

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.data.datasets.parts import SPLITS, both_ways
-from keras_bandgnn.data.datasets.tables import read_matrix
+from keras_bandgnn.data.datasets.tables import read_integers, read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import refuse
 
 _NODE_SPLITS = ("train_mask", "valid_mask", "test_mask")
 
@@ -41,30 +43,48 @@ def read(
     """
     raw = files["edges"].parent
 
-    def table(name: str) -> np.ndarray | None:
-        path = raw / f"{name}.csv.gz"
-        return read_matrix(path, path.name) if path.exists() else None
+    def path(name: str) -> Path:
+        return raw / f"{name}.csv.gz"
 
-    num_nodes = table("num-node-list")[:, 0]
-    num_edges = table("num-edge-list")[:, 0]
-    ends = table("edge").reshape(-1, 2)
+    def table(name: str) -> np.ndarray | None:
+        return read_matrix(path(name)) if path(name).exists() else None
+
+    num_nodes = read_integers(path("num-node-list"), 1)[:, 0]
+    num_edges = read_integers(path("num-edge-list"), 1)[:, 0]
+    ends = read_integers(path("edge"), 2)
+    for name, counts in (("num-node-list", num_nodes), ("num-edge-list", num_edges)):
+        if (
+            counts.min() < 0
+            or counts.max() > INT32_MAX
+            or len(counts) != len(num_nodes)
+        ):
+            received = f"{len(counts)} counts from {counts.min()} to {counts.max()}"
+            refuse(path(name), f"to have {len(num_nodes)} counts from 0", received)
+    if len(ends) != num_edges.sum():
+        received = f"{len(ends)}"
+        refuse(
+            path("edge"), f"to have {num_edges.sum()} lines, as many as edges", received
+        )
     node = _features(raw, "node", table("node-feat"), int(num_nodes.sum()))
-    edge = _features(raw, "edge", table("edge-feat"), int(num_edges.sum()))
+    edge = _features(raw, "edge", table("edge-feat"), len(ends))
     senders, receivers = ends[:, 0], ends[:, 1]
     if inverse_edges:
         senders, receivers, *repeated = both_ways(senders, receivers, *edge.values())
         edge, num_edges = dict(zip(edge, repeated, strict=True)), 2 * num_edges
-    label, level = table("node-label"), "node"
+    label, level, rows = table("node-label"), "node", int(num_nodes.sum())
     if label is None:
-        label, level = table("graph-label"), "graph"
-    splits = _splits(raw.parent / "split", scheme)
+        label, level, rows = table("graph-label"), "graph", len(num_nodes)
+    if label is not None and len(label) != rows:
+        name = path(f"{level}-label")
+        refuse(name, f"to have {rows} lines, one a {level}", f"{len(label)}")
+    splits = _splits(raw.parent / "split", scheme, rows)
     context = {}
     if splits is not None and level == "node":
         for mask, ids in zip(_NODE_SPLITS, splits, strict=True):
-            node[mask] = np.zeros(int(num_nodes.sum()), np.int32)
+            node[mask] = np.zeros(rows, np.int32)
             node[mask][ids] = 1
     elif splits is not None:
-        context["split"] = np.full(len(num_nodes), -1, np.int32)
+        context["split"] = np.full(rows, -1, np.int32)
         for code, ids in enumerate(splits):
             context["split"][ids] = code
     if label is not None and label.shape[1] == 1:
@@ -85,21 +105,21 @@ def read(
 def _features(
     raw: Path, level: str, feature: np.ndarray | None, count: int
 ) -> dict[str, np.ndarray]:
-    found = {} if feature is None else {"feature": feature}
+    features = {} if feature is None else {"feature": feature}
     for path in sorted(raw.glob(f"{level}_*.csv.gz")):
         name = path.name.removesuffix(".csv.gz").removeprefix(f"{level}_")
-        values = read_matrix(path, path.name)
-        found[name] = values[:, 0] if values.shape[1] == 1 else values
-    for name, values in found.items():
+        values = read_matrix(path)
+        features[name] = values[:, 0] if values.shape[1] == 1 else values
+    for name, values in features.items():
         if len(values) != count:
             raise ValueError(
-                f"Expected {count} rows of the {level} feature {name!r}. Received: "
-                f"{len(values)}. Get the set again."
+                f"Expected {count} rows of the {level} feature {name!r} in {raw}. "
+                f"Received: {len(values)}. Get the set again."
             )
-    return found
+    return features
 
 
-def _splits(folder: Path, scheme: str | None) -> list[np.ndarray] | None:
+def _splits(folder: Path, scheme: str | None, count: int) -> list[np.ndarray] | None:
     names = sorted(f.name for f in folder.iterdir()) if folder.is_dir() else []
     if not names and scheme is None:
         return None
@@ -110,5 +130,12 @@ def _splits(folder: Path, scheme: str | None) -> list[np.ndarray] | None:
             f"Expected `scheme` to be one of the folders {names} in {folder}. "
             f"Received: scheme={scheme!r}."
         )
-    paths = [folder / scheme / f"{name}.csv.gz" for name in SPLITS]
-    return [read_matrix(path, path.name).reshape(-1).astype(np.int64) for path in paths]
+    splits = []
+    for name in SPLITS:
+        path = folder / scheme / f"{name}.csv.gz"
+        ids = read_integers(path).reshape(-1)
+        if not 0 <= ids.min() <= ids.max() < count or len(np.unique(ids)) < len(ids):
+            received = f"{len(ids)} from {ids.min()} to {ids.max()}"
+            refuse(path, f"to have distinct ids in [0, {count})", received)
+        splits.append(ids)
+    return splits

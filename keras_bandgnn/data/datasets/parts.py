@@ -1,12 +1,15 @@
 """Pieces that the readers share: edges both ways, all pairs, splits and targets."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import pointers
+from keras_bandgnn.data.flat_columns import check_within, pointers
+from keras_bandgnn.data.reading import Arrays, Limits, refuse
 
+_LAST_ELEMENT = 118
 SPLITS = ("train", "valid", "test")
 
 
@@ -72,6 +75,10 @@ def all_pairs(
         `num_edges`, `senders`, `receivers` (sorted), `edge_type` of all pairs; the
         type is 0 where there is no bond.
 
+    Raises:
+        ValueError: If a bond joins a node to itself or to one of another graph, or
+            the pairs are more than the limits allow.
+
     Example:
     >>> one = np.array([1])
     >>> pairs = all_pairs(np.array([3]), one, one * 0, one, one * 2)
@@ -79,7 +86,18 @@ def all_pairs(
     ([1, 2, 0, 2, 0, 1], [0, 0, 2, 0, 0, 0])
     """
     num_nodes = num_nodes.astype(np.int64)
+    columns = {"num_nodes": num_nodes, "num_edges": num_edges}
+    columns |= {"senders": senders, "receivers": receivers}
+    for name in ("senders", "receivers"):
+        check_within(columns, name, "num_nodes")
+    if (loops := np.flatnonzero(senders == receivers)).size:
+        raise ValueError(
+            "Expected bonds between two nodes. Received: senders and receivers "
+            f"{senders[loops[0]]} in edge {loops[0]}. Use edges='bonds'."
+        )
     pairs = num_nodes * (num_nodes - 1)
+    asked = int(pairs.sum(dtype=np.float64)) * 8
+    Limits.current().check("all pairs of nodes", asked, asked)
     start = pointers(pairs)
     others = np.repeat(num_nodes - 1, pairs)
     within = np.arange(start[-1]) - np.repeat(start[:-1], pairs)
@@ -118,7 +136,10 @@ def pick_targets(
     >>> pick_targets(table, ["gap", "mu"]).tolist()
     [[3.0, 1.0], [4.0, 2.0]]
     """
-    names = [target] if isinstance(target, str) else list(target or table)
+    try:
+        names = [target] if isinstance(target, str) else list(target or table)
+    except TypeError:
+        names = [target]
     for name in names:
         if name not in table:
             raise ValueError(
@@ -128,6 +149,67 @@ def pick_targets(
     if isinstance(target, str):
         return np.asarray(table[target])
     return np.stack([table[name] for name in names], axis=1)
+
+
+def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
+    """Reads a member with the split of each graph: 0 train, 1 valid, 2 test."""
+    split = arrays.take(name, "integers", (count,))
+    if split.size and not 0 <= split.min() <= split.max() < len(SPLITS):
+        received = f"values from {split.min()} to {split.max()}"
+        arrays.refuse(name, "of 0 (train), 1 (valid) and 2 (test)", received)
+    return split
+
+
+def check_elements(atomic_number: np.ndarray) -> None:
+    """Raises a ValueError unless every atomic number is one, or 0 for none."""
+    bad = np.flatnonzero((atomic_number < 0) | (atomic_number > _LAST_ELEMENT))
+    if bad.size:
+        raise ValueError(
+            f"Expected atomic numbers from 0 to {_LAST_ELEMENT}. Received: "
+            f"{atomic_number[bad[0]]} for atom {bad[0]}. Get the file again."
+        )
+
+
+def dense_rows(
+    path: Path,
+    name: str,
+    data: np.ndarray,
+    indices: np.ndarray,
+    counts: np.ndarray,
+    width: int,
+) -> np.ndarray:
+    """Makes a dense matrix of rows that a file stores sparsely.
+
+    Args:
+        path: The file.
+        name: What is read of it, in errors.
+        data: [nnz], the values.
+        indices: int [nnz], their columns.
+        counts: int [n], how many values each row has.
+        width: Number of columns.
+
+    Returns:
+        float32 [n, width]; values of one place are added.
+
+    Raises:
+        ValueError: If lengths disagree, a column is not there, or most columns are
+            empty and the matrix is large.
+    """
+    import scipy.sparse as sp
+
+    if not len(data) == len(indices) == counts.sum():
+        received = f"{len(data)} values, {len(indices)} columns, {counts.sum()} rows"
+        refuse(path, f"to have a column and a row for each value of {name}", received)
+    used = int(indices.max()) + 1 if len(indices) else 0
+    if width < used or (len(indices) and indices.min() < 0):
+        received = f"columns from {indices.min()} to {used - 1}"
+        refuse(path, f"to have columns of {name} in [0, {width})", received)
+    what, limits = f"{name} of {path}", Limits.current()
+    limits.check(what, 4 * len(counts) * (width - used), data.nbytes + indices.nbytes)
+    limits.check(what, 4 * len(counts) * width, 4 * len(counts) * width)
+    where = (indices.astype(np.int64), pointers(counts))
+    matrix = sp.csr_matrix((data, *where), shape=(len(counts), width))
+    return matrix.astype(np.float32).toarray()
 
 
 def without_split(graphs: FlatGraphs) -> FlatGraphs:

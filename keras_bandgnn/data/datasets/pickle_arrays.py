@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.data.reading import read_bytes, refuse
+
 _GLOBALS = {
     "numpy ndarray",
     "numpy dtype",
@@ -63,18 +65,18 @@ def read_pickle(path: Path) -> Any:
     ...
     ValueError: Expected bad.pkl to ask for arrays and lists alone. Received: the ...
     """
-    machine = _Machine(path.name)
+    machine = _Machine(str(path))
     try:
-        for operation, argument, _ in pickletools.genops(path.read_bytes()):
+        for operation, argument, _ in pickletools.genops(read_bytes(path)):
             machine.step(operation.name, argument)
         return _plain(machine.stack.pop())
     except _Refused as error:
         raise ValueError(str(error)) from None
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"Expected {path} to be a whole pickle of arrays or lists. "
-            f"Received: {error}. Get the file again."
-        ) from error
+    except OSError:
+        raise
+    except Exception as error:  # pickletools has errors of many kinds
+        what = "to be a whole pickle of arrays or lists"
+        refuse(path, what, f"{type(error).__name__}: {error}", cause=error)
 
 
 class _Refused(Exception):
@@ -187,10 +189,30 @@ def _plain(value: Any) -> Any:
         from scipy.sparse import csr_matrix
 
         fields = [_plain(value.state[key]) for key in ("data", "indices", "indptr")]
-        matrix = csr_matrix(tuple(fields), shape=value.state["_shape"])
-        matrix.check_format(full_check=True)
-        return matrix
+        _check_csr(*fields, value.state["_shape"])
+        return csr_matrix(tuple(fields), shape=value.state["_shape"])
     raise ValueError(f"a {value.name} by itself")
+
+
+def _check_csr(data: Any, indices: Any, indptr: Any, shape: Any) -> None:
+    """Raises a ValueError unless the parts of a matrix fit together.
+
+    SciPy reads beyond the end of the arrays where they do not.
+    """
+    for array, kinds in ((data, "iuf"), (indices, "iu"), (indptr, "iu")):
+        if _of(np.ndarray, array).ndim != 1 or array.dtype.kind not in kinds:
+            raise ValueError("a matrix of arrays of another type or rank")
+    rows, columns = (int(_of(int, size)) for size in _of(tuple, shape))
+    if (
+        min(rows, columns) < 0
+        or len(indptr) != rows + 1
+        or indptr[0] != 0
+        or (indptr[1:] < indptr[:-1]).any()
+        or not indptr[-1] == len(indices) == len(data)
+    ):
+        raise ValueError(f"a matrix whose rows do not fit its shape {shape}")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < columns:
+        raise ValueError(f"a matrix with columns beyond its shape {shape}")
 
 
 def _dtype(value: _Object) -> np.dtype:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -10,10 +11,13 @@ from keras_bandgnn.data.datasets.parts import (
     SPLITS,
     all_pairs,
     both_ways,
+    check_elements,
     pick_targets,
+    read_split,
 )
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import open_npz, open_unpacked
 
 # value = slope * stored + offset, of the z-scores in the tf-gnn-samples files.
 _SCALES = {
@@ -54,6 +58,12 @@ def molecules(
         split: int [n], 0 to 2.
     """
     one_of("edges", edges, ("bonds", "full"))
+    check_elements(node["atomic_number"])
+    if len(np.unique(ids)) < len(ids):
+        raise ValueError(
+            "Expected distinct numbers of molecules. Received: one number twice. Get "
+            "the file again."
+        )
     ends = (bonds["senders"], bonds["receivers"], bonds["edge_type"])
     senders, receivers, kind = both_ways(*(e.astype(np.int64) for e in ends))
     both = {
@@ -95,25 +105,34 @@ def read_npz(
         Node features `atomic_number` int32 [N] and `position` float32 [N, 3] in
         Angstrom; label [n] or [n, T]; context `split`.
     """
-    with np.load(files["npz"], allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files}
-    table = dict(zip(arrays["target_names"], arrays["targets"].T, strict=True))
-    table |= {k: arrays[k] for k in ("u0_hartree", "u0_atomization_ev")}
-    bonds = {
-        "num_edges": np.diff(arrays["edge_ptr"]),
-        "senders": arrays["edge_index"][0],
-        "receivers": arrays["edge_index"][1],
-        "edge_type": arrays["bond_type"],
-    }
-    return molecules(
-        np.diff(arrays["node_ptr"]),
-        bonds,
-        edges,
-        {"atomic_number": arrays["z"], "position": arrays["pos"]},
-        pick_targets({str(k): v for k, v in table.items()}, target),
-        arrays["gdb_id"],
-        arrays["split"],
-    )
+    with open_npz(files["npz"]) as arrays:
+        z = arrays.take("z", "integers", (None,))
+        num_nodes = arrays.counts("node_ptr", len(z), "z")
+        ends = arrays.take("edge_index", "integers", (2, None))
+        count = len(num_nodes)
+        bonds = {
+            "num_edges": arrays.counts("edge_ptr", ends.shape[1], "edge_index"),
+            "senders": ends[0],
+            "receivers": ends[1],
+            "edge_type": arrays.take("bond_type", "integers", (ends.shape[1],)),
+        }
+        names = arrays.take("target_names", "text", (None,))
+        targets = arrays.take("targets", "numbers", (count, len(names)))
+        table = dict(zip(map(str, names), targets.T, strict=True))
+        for name in ("u0_hartree", "u0_atomization_ev"):
+            table[name] = arrays.take(name, "numbers", (count,))
+        return molecules(
+            num_nodes,
+            bonds,
+            edges,
+            {
+                "atomic_number": z,
+                "position": arrays.take("pos", "numbers", (len(z), 3)),
+            },
+            pick_targets(table, target),
+            arrays.take("gdb_id", "integers", (count,)),
+            read_split(arrays, "split", count),
+        )
 
 
 def read_bond_graphs(
@@ -189,31 +208,43 @@ def _jsonl(path: Path) -> dict[str, np.ndarray]:
         explicit_schema=schema, unexpected_field_behavior="ignore"
     )
     try:
-        table = pyarrow.json.read_json(path, parse_options=options).combine_chunks()
+        with open_unpacked(path) as file:
+            table = pyarrow.json.read_json(file, parse_options=options)
         columns = {k: table[k].combine_chunks() for k in schema.names}
-        flat = {
-            k: columns[k].flatten().flatten().to_numpy(zero_copy_only=False)
-            for k in ("targets", "graph", "node_features")
-        }
-        count = {
-            k: columns[k].value_lengths().to_numpy(zero_copy_only=False)
-            for k in ("graph", "node_features")
-        }
-        bonds = flat["graph"].reshape(-1, 3)
+        targets, target_count = _rows(columns["targets"], "targets", 1)
+        if (target_count != len(_STORED)).any():
+            raise ValueError(f"a molecule without {len(_STORED)} targets")
+        bonds, bond_count = _rows(columns["graph"], "graph", 3)
+        node, atom_count = _rows(columns["node_features"], "node_features", 15)
+        if columns["id"].null_count:
+            raise ValueError("a molecule without id")
         return {
-            "num_nodes": count["node_features"],
-            "num_edges": count["graph"],
+            "num_nodes": atom_count,
+            "num_edges": bond_count,
             "senders": bonds[:, 0],
             "edge_type": bonds[:, 1],
             "receivers": bonds[:, 2],
-            "node": flat["node_features"].reshape(-1, 15),
-            "targets": flat["targets"].reshape(-1, len(_STORED)),
+            "node": node,
+            "targets": targets.reshape(-1, len(_STORED)),
             "ids": np.array(
-                [int(i.partition(":")[2]) for i in columns["id"].to_pylist()]
+                [int(i.partition(":")[2]) for i in columns["id"].to_pylist()], np.int64
             ),
         }
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, OverflowError) as error:
+        if str(path) in str(error):
+            raise
         raise ValueError(
             f"Expected {path} to hold a molecule per line, with graph, node_features "
             f"[n][15], targets [13][1] and id. Received: {error}. Get it again."
         ) from error
+
+
+def _rows(column: Any, name: str, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows [sum of counts, width] of a column of lists of rows, and the counts."""
+    rows = column.flatten()
+    values = rows.flatten()
+    if column.null_count or rows.null_count or values.null_count:
+        raise ValueError(f"a molecule without {name}, or a null in it")
+    if (rows.value_lengths().to_numpy() != width).any():
+        raise ValueError(f"{name} with a row of other than {width} numbers")
+    return values.to_numpy().reshape(-1, width), column.value_lengths().to_numpy()

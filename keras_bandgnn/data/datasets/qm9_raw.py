@@ -1,12 +1,12 @@
 """QM9 as published: xyz files in a tar archive, and DeepChem's SDF."""
 
 import io
-import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn.data.datasets.archives import members
 from keras_bandgnn.data.datasets.elements import ATOMIC_NUMBERS
 from keras_bandgnn.data.datasets.parts import pick_targets
 from keras_bandgnn.data.datasets.progress import progress_bar
@@ -15,6 +15,7 @@ from keras_bandgnn.data.datasets.qm9_targets import with_atomisation
 from keras_bandgnn.data.datasets.tables import read_matrix, read_table
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import gather_rows, pointers
+from keras_bandgnn.data.reading import read_bytes, read_text, reading, refuse
 
 _PUBLISHED = 133_885
 _LIST_HEAD = 9
@@ -57,16 +58,26 @@ def read_xyz(
     counts, properties, atoms = [], [], []
     with progress_bar("Reading QM9", _PUBLISHED, progress) as advance:
         for name, text in _xyz_files(files["tar"]):
-            count, values, lines = _xyz(name, text)
+            count, values, lines = _xyz(f"{name} of {files['tar']}", text)
             counts.append(count)
             properties.append(values)
             atoms.append(lines)
             advance(1)
-    what = files["tar"].name
+    what = str(files["tar"])
+    if not counts:
+        refuse(what, "to hold files that end in .xyz", "none")
     # Numbers such as 2.1*^-6 are Mathematica's way to write 2.1e-6.
     body = b"".join(atoms).replace(b"*^", b"e")
     symbols, numbers = _columns(body, what)
     table = read_matrix(b"".join(properties).replace(b"*^", b"e"), what, "\t")
+    if table.shape != (len(counts), 1 + len(_PROPERTIES)) or len(symbols) != sum(
+        counts
+    ):
+        received = f"{len(table)} of {table.shape[1]}, and {len(symbols)} atoms"
+        expected = f"to have {len(counts)} lines of {1 + len(_PROPERTIES)} properties"
+        refuse(what, f"{expected}, and {sum(counts)} atoms", received)
+    if not np.isfinite(table).all() or (table[:, 0] % 1).any():
+        refuse(what, "to have a number for each property", "a gap or a fraction")
     order = np.argsort(table[:, 0], kind="stable")
     num_nodes, ids = np.array(counts), table[:, 0].astype(np.int64)
     rows = gather_rows(pointers(num_nodes), order)
@@ -84,10 +95,10 @@ def read_xyz(
 
 
 def _xyz_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path) as archive:
-        for member in archive:
-            if member.isfile() and member.name.endswith(".xyz"):
-                yield member.name, archive.extractfile(member).read()
+    with reading(path, what="to be a whole archive"):
+        for name, content in members(path):
+            if name.suffix == ".xyz":
+                yield str(name), content.read()
 
 
 def _xyz(name: str, text: bytes) -> tuple[int, bytes, bytes]:
@@ -99,7 +110,7 @@ def _xyz(name: str, text: bytes) -> tuple[int, bytes, bytes]:
         raise ValueError(
             f"Expected {name} to be an xyz file of QM9. Received: {error}."
         ) from error
-    if tag != b"gdb" or len(lines) < count + 2:
+    if tag != b"gdb" or count < 1 or len(lines) < count + 2:
         raise ValueError(
             f"Expected {name} to have a line 'gdb <number> ...' and {count} atoms. "
             f"Received: {lines[1][:40]!r} and {len(lines) - 2} further lines."
@@ -121,6 +132,8 @@ def _columns(body: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
             parse_options=csv.ParseOptions(delimiter="\t"),
             convert_options=csv.ConvertOptions(column_types=types),
         )
+        if any(table[name].null_count for name in names):
+            raise ValueError("an atom without a symbol or a number")
         symbols = table["symbol"].combine_chunks().dictionary_encode()
         numbers = [ATOMIC_NUMBERS[s] for s in symbols.dictionary.to_pylist()]
     except (ValueError, KeyError) as error:
@@ -156,7 +169,7 @@ def read_sdf(
     """
     counts, atoms, bonds, titles = [], [], [], []
     with progress_bar("Reading QM9", _PUBLISHED, progress) as advance:
-        for block in files["sdf"].read_bytes().split(b"$$$$"):
+        for block in read_bytes(files["sdf"]).split(b"$$$$"):
             lines = block.lstrip(b"\r\n").splitlines()
             if not lines:
                 continue
@@ -167,7 +180,11 @@ def read_sdf(
             bonds += lines[4 + n : 4 + n + m]
             advance(1)
     table = read_table(files["csv"])
-    if table["mol_id"].to_pylist() != titles:
+    lacking = {"mol_id", *_PROPERTIES} - set(table.column_names)
+    if lacking:
+        received = f"none of {', '.join(sorted(lacking))}"
+        refuse(files["csv"], "to have a column for each property", received)
+    if not titles or table["mol_id"].to_pylist() != titles:
         raise ValueError(
             f"Expected {files['csv']} to list the molecules of {files['sdf'].name} in "
             f"their order. Received: {table.num_rows} rows for {len(titles)} blocks, "
@@ -187,8 +204,11 @@ def read_sdf(
         "receivers": ends[1] - 1,
         "edge_type": ends[2],
     }
-    ids = np.array([int(t.rpartition("_")[2]) for t in titles])
+    ids = np.array([int(t.rpartition("_")[2]) for t in titles], np.int64)
     totals = {name: table[name].to_numpy() for name in _PROPERTIES}
+    for name, values in totals.items():
+        if values.dtype.kind not in "if" or not np.isfinite(values).all():
+            refuse(files["csv"], f"to have numbers in the column {name!r}", "others")
     graphs = _labelled(num_nodes, edge, edges, node, totals, ids, target)
     return _characterised(graphs, ids, files["sdf"], keep_uncharacterized)
 
@@ -198,7 +218,7 @@ def _sdf_counts(path: Path, index: int, lines: list[bytes]) -> tuple[int, int]:
         if not lines[3].rstrip().endswith(b"V2000"):
             raise ValueError(f"no V2000 in its fourth line {lines[3]!r}")
         n, m = int(lines[3][:3]), int(lines[3][3:6])
-        if len(lines) < 4 + n + m:
+        if n < 1 or m < 0 or len(lines) < 4 + n + m:
             raise ValueError(f"{len(lines)} lines for {n} atoms and {m} bonds")
     except (IndexError, ValueError) as error:
         raise ValueError(
@@ -212,7 +232,7 @@ def _field(lines: list[bytes], start: int, stop: int) -> np.ndarray:
     """The characters [start, stop) of each line, as an array of byte strings."""
     if not lines:
         return np.zeros(0, f"S{stop - start}")
-    whole = np.array(lines, f"S{max(stop, max(map(len, lines)))}")
+    whole = np.array([line[:stop] for line in lines], f"S{stop}")
     letters = whole.view("S1").reshape(len(lines), -1)[:, start:stop]
     return np.ascontiguousarray(letters).view(f"S{stop - start}")[:, 0]
 
@@ -256,9 +276,9 @@ def _characterised(
             "https://ndownloader.figshare.com/files/3195404, or pass "
             "keep_uncharacterized=True to keep them all."
         )
-    lines = path.read_text().splitlines()[_LIST_HEAD:-1]
+    lines = read_text(path).splitlines()[_LIST_HEAD:-1]
     words = [line.split()[0] for line in lines if line.split()]
-    if not words or not all(word.isdigit() for word in words):
+    if not words or not all(word.isdecimal() for word in words):
         raise ValueError(
             f"Expected {path} to be the published list: {_LIST_HEAD} lines of text, a "
             f"line per molecule that begins with its number, and a last line. "

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_bandgnn.data.datasets.parts import check_elements
+
 UNITS = {
     "mu": "D",
     "alpha": "a0^3",
@@ -48,6 +50,7 @@ def with_atomisation(
     Returns:
         The targets, with `u0_atom` and so on in kcal/mol.
     """
+    check_elements(atomic_number)
     out = dict(totals)
     for name, atoms in _FREE_ATOMS.items():
         energy = np.zeros(int(atomic_number.max(initial=0)) + 1)

@@ -3,9 +3,11 @@
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+
+from keras_bandgnn.data.reading import open_unpacked, refuse
 
 
 def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
@@ -25,21 +27,24 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
 
     # SMILES and names may be quoted; a quoted text may run over several lines.
     options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    try:
-        return csv.read_csv(path, parse_options=options)
-    except ValueError as error:  # Arrow's errors are ValueErrors
-        raise ValueError(
-            f"Expected {path} to be a table in CSV form. Received: {error}. "
-            "Get the file again."
-        ) from error
+    with open_unpacked(path) as file:
+        try:
+            table = csv.read_csv(file, parse_options=options)
+        except ValueError as error:  # Arrow's errors are ValueErrors
+            refuse(path, "to be a table in CSV form", str(error), cause=error)
+    if len(set(table.column_names)) < table.num_columns:
+        refuse(path, "to have columns of distinct names", table.column_names)
+    return table
 
 
-def read_matrix(source: Path | bytes, what: str, delimiter: str = ",") -> np.ndarray:
+def read_matrix(
+    source: Path | bytes, what: str | Path | None = None, delimiter: str = ","
+) -> np.ndarray:
     r"""Reads numbers without a header, one row a line; empty fields become NaN.
 
     Args:
         source: A file, compressed (`.gz`) or not, or its bytes.
-        what: Name of the source in errors.
+        what: Name of the bytes in errors; files have theirs.
         delimiter: What is between columns; blanks beside it are ignored.
 
     Returns:
@@ -52,31 +57,46 @@ def read_matrix(source: Path | bytes, what: str, delimiter: str = ",") -> np.nda
     >>> read_matrix(b"1, 2\n3, 4\n", "numbers").tolist()
     [[1, 2], [3, 4]]
     """
+    if isinstance(source, bytes):
+        if not source.strip():
+            return np.zeros((0, 0), np.int64)
+        return _matrix(io.BytesIO(source), what, delimiter)
+    with open_unpacked(source) as file:
+        return _matrix(file, source, delimiter)
+
+
+def read_integers(path: Path, columns: int | None = None) -> np.ndarray:
+    """Reads integers as `read_matrix` does, int64 [rows, columns].
+
+    Raises:
+        ValueError: If there are other numbers, or another number of columns.
+    """
+    values = read_matrix(path)
+    if values.dtype.kind != "i" or columns not in (None, values.shape[1]):
+        received = f"{values.shape[1]} columns of type {values.dtype}"
+        refuse(path, f"to have {columns or 'some'} columns of integers", received)
+    return values
+
+
+def _matrix(file: BinaryIO, what: str | Path, delimiter: str) -> np.ndarray:
     import pyarrow as pa
     import pyarrow.csv as csv
 
-    if isinstance(source, bytes) and not source.strip():
-        return np.zeros((0, 0), np.int64)
     try:
         table = csv.read_csv(
-            io.BytesIO(source) if isinstance(source, bytes) else source,
+            file,
             read_options=csv.ReadOptions(autogenerate_column_names=True),
             parse_options=csv.ParseOptions(delimiter=delimiter),
         )
     except ValueError as error:
-        raise ValueError(
-            f"Expected {what} to be a table of numbers. Received: {error}. "
-            "Get the file again."
-        ) from error
+        refuse(what, "to be a table of numbers", str(error), cause=error)
     columns = []
     for column in table.columns:
         if pa.types.is_null(column.type):
             column = column.cast(pa.float64())
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             bad = next((value for value in column.to_pylist() if value), None)
-            raise ValueError(
-                f"Expected {what} to hold numbers alone. Received: a column of "
-                f"{column.type}, such as {bad!r}. Get the file again."
-            )
+            received = f"a column of {column.type}, such as {bad!r}"
+            refuse(what, "to hold numbers alone", received)
         columns.append(column.to_numpy())
     return np.stack(columns, axis=1)

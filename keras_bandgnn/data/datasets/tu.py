@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.data.datasets.tables import read_matrix
+from keras_bandgnn.data.datasets.tables import read_integers, read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import refuse
 
 
 def read(
@@ -42,30 +43,35 @@ def read(
 
     def table(what: str) -> np.ndarray | None:
         path = folder / f"{name}_{what}.txt"
-        return read_matrix(path, path.name) if path.exists() else None
+        read = read_integers if what.endswith("labels") else read_matrix
+        return read(path) if path.exists() else None
 
     def rows(what: str, order: np.ndarray) -> np.ndarray | None:
-        return _rows(table(what), order, f"{name}_{what}.txt")
+        return _rows(table(what), order, f"{name}_{what}.txt", folder)
 
-    graph = read_matrix(files["indicator"], files["indicator"].name)[:, 0]
+    graph = read_integers(files["indicator"], 1)[:, 0]
     ids, graph, num_nodes = np.unique(graph, return_inverse=True, return_counts=True)
+    if ids[0] not in (0, 1) or ids[-1] - ids[0] + 1 != len(ids):
+        received = f"{len(ids)} graphs, numbered from {ids[0]} to {ids[-1]}"
+        refuse(files["indicator"], "to number graphs from 1 without gaps", received)
     order = np.argsort(graph, kind="stable")
     start = np.concatenate([[0], np.cumsum(num_nodes)])
     local = np.empty(len(graph), np.int64)
     local[order] = np.arange(len(graph)) - np.repeat(start[:-1], num_nodes)
-    ends = read_matrix(files["edges"], files["edges"].name).reshape(-1, 2) - 1
-    if ends.size and not 0 <= ends.min() <= ends.max() < len(graph):
+    ends = read_integers(files["edges"], 2)
+    if ends.size and not 1 <= ends.min() <= ends.max() <= len(graph):
         raise ValueError(
-            f"Expected nodes from 1 to {len(graph)} in {files['edges'].name}, as many "
-            f"as lines in {files['indicator'].name}. Received: {ends.min() + 1} to "
-            f"{ends.max() + 1}. Get the set again."
+            f"Expected nodes from 1 to {len(graph)} in {files['edges']}, as many "
+            f"as lines in {files['indicator'].name}. Received: {ends.min()} to "
+            f"{ends.max()}. Get the set again."
         )
+    ends = ends - 1
     home = graph[ends]
     if (home[:, 0] != home[:, 1]).any():
         line = int(np.flatnonzero(home[:, 0] != home[:, 1])[0]) + 1
         raise ValueError(
             f"Expected both ends of an edge in one graph. Received: line {line} of "
-            f"{files['edges'].name}. Get the set again."
+            f"{files['edges']}. Get the set again."
         )
     by_graph = np.argsort(home[:, 0], kind="stable")
     ends = local[ends[by_graph]]
@@ -79,7 +85,7 @@ def read(
             edge["label"] = labels
     attributes = rows("edge_attributes", by_graph)
     if attributes is not None:
-        edge["feature"] = attributes.astype(np.float32)
+        edge["feature"] = attributes.astype(np.float64)
     node = {}
     kinds = rows("node_labels", order)
     if kinds is not None:
@@ -87,7 +93,7 @@ def read(
         node["type"] = kinds[:, 0] if kinds.shape[1] == 1 else kinds
     attributes = rows("node_attributes", order)
     if attributes is not None:
-        node["feature"] = attributes.astype(np.float32)
+        node["feature"] = attributes.astype(np.float64)
     return FlatGraphs(
         num_nodes=num_nodes,
         num_edges=np.bincount(home[:, 0], minlength=len(ids)),
@@ -100,13 +106,15 @@ def read(
     )
 
 
-def _rows(table: np.ndarray | None, order: np.ndarray, what: str) -> np.ndarray | None:
+def _rows(
+    table: np.ndarray | None, order: np.ndarray, what: str, folder: Path
+) -> np.ndarray | None:
     if table is None:
         return None
     if len(table) != len(order):
         raise ValueError(
             f"Expected {len(order)} lines in {what}. Received: {len(table)}. "
-            "Get the set again."
+            f"Get the set in {folder} again."
         )
     return table[order]
 
@@ -129,5 +137,5 @@ def _label(
         return None
     if (target or have[0]) == "labels":
         return np.unique(labels[:, 0], return_inverse=True)[1]
-    values = attributes.astype(np.float32)
+    values = attributes.astype(np.float64)
     return values[:, 0] if values.shape[1] == 1 else values
