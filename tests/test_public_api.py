@@ -14,7 +14,8 @@ import keras_bandgnn
 PUBLIC = {
     "keras_bandgnn": "Graph batch data distribution layers models ops plotting "
     "preprocessing primitives serving training tuning",
-    "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore Limits ProgramGraph RELATIONS "
+    "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore Limits ProgramGraph "
+    "RELATIONS "
     "SLOT_LABEL StoreWriter encode_characters encode_program from_ase from_jraph "
     "from_networkx from_pandas from_pyg from_scipy from_smiles gather_rows graphs_of "
     "hash_id list_datasets load load_varmisuse open_store parts_of program_graphs "
