@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from keras_bandgnn.arrays import check_finite
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import positive_int, shown
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
@@ -70,7 +70,7 @@ class Limits:
 
     def __post_init__(self):
         for name in self.__dataclass_fields__:
-            positive_int(name, getattr(self, name))
+            positive_int(name, getattr(self, name), maximum=2**62)
 
     @staticmethod
     def current() -> "Limits":
@@ -110,14 +110,6 @@ class Limits:
 
 _DEFAULT = Limits()
 _STACK: ContextVar[tuple[Limits, ...]] = ContextVar("limits", default=())
-
-
-def shown(value: Any) -> str:
-    """The `repr` of a value, also of one that is nested too deeply to have one."""
-    try:
-        return repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} nested too deeply to be shown"
 
 
 def refuse(

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from keras_bandgnn.checks import shown
 from keras_bandgnn.data.labels import CSHARP_KEYWORDS
 from keras_bandgnn.data.program_graph import RELATIONS, ProgramGraph
-from keras_bandgnn.data.reading import shown
 
 _IN_FILES = RELATIONS[:-1]
 _NUMBER = re.compile(r"\.?[0-9]")
