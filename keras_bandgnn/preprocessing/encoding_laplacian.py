@@ -9,6 +9,9 @@ _RESTARTS = 60
 _SHIFT = 1e-5
 # Entries this close to the largest are as large: rounding must not choose the sign.
 _TIE = 1e-5
+# Eigenvalues this close are one: any basis of their vectors is as good, and which one
+# comes out depends on the processor.
+_EQUAL = 1e-6
 
 
 def laplacian_vectors(linked, count: int) -> np.ndarray:
@@ -26,7 +29,8 @@ def laplacian_vectors(linked, count: int) -> np.ndarray:
 
     Returns:
         float32 [N, k], columns of length 1 by ascending eigenvalue; of each the entry
-        of largest absolute value is positive, the first of several.
+        of largest absolute value is positive, the first of several. Vectors of one
+        eigenvalue are those of `_basis`, whatever the linear algebra library gave.
     """
     from scipy.sparse.csgraph import connected_components
 
@@ -43,8 +47,10 @@ def laplacian_vectors(linked, count: int) -> np.ndarray:
     unit = root / np.sqrt(weight)[part]
     vectors = _between_parts(part, unit, weight, min(count, num_parts - 1))
     if count > vectors.shape[1]:
-        rest = _within_parts(linked, part, unit, count - vectors.shape[1])
-        vectors = np.concatenate([vectors, rest], axis=1)
+        values, rest = _within_parts(linked, part, unit, count - vectors.shape[1])
+        groups = np.flatnonzero(np.diff(values) > _EQUAL) + 1
+        rest = [_basis(group) for group in np.split(rest, groups, axis=1)]
+        vectors = np.concatenate([vectors, *rest], axis=1)[:, :count]
     size = np.abs(vectors)
     first = np.argmax(size >= (1 - _TIE) * size.max(axis=0), axis=0)
     vectors *= np.sign(vectors[first, np.arange(count)])
@@ -69,15 +75,38 @@ def _between_parts(part, unit, weight, count: int) -> np.ndarray:
     return vectors
 
 
-def _within_parts(walk, part, unit, count: int) -> np.ndarray:
-    """Vectors of the smallest eigenvalues above 0, by ascending eigenvalue."""
+def _basis(vectors: np.ndarray) -> np.ndarray:
+    """The same orthonormal basis of a space, whichever basis spans it.
+
+    Each vector is the projection of a node, the one that lies closest to what is left
+    of the space (the first of several).
+    """
+    if vectors.shape[1] == 1:
+        return vectors
+    left, columns = vectors, []
+    for _ in range(vectors.shape[1]):
+        length = np.linalg.norm(left, axis=1)
+        node = np.argmax(length >= (1 - _TIE) * length.max())
+        direction = left[node] / length[node]
+        columns.append(vectors @ direction)
+        left = left - np.outer(columns[-1], direction)
+    return np.stack(columns, axis=1)
+
+
+def _within_parts(walk, part, unit, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest eigenvalues above 0, ascending, and their vectors.
+
+    More than `count` where an eigenvalue has several vectors, small graphs only.
+    """
     size, num_parts = part.size, part.max() + 1
     if size <= _DENSE_NODES or 2 * count >= size:
         parts = np.zeros((size, num_parts))
         parts[np.arange(size), part] = unit
         # Eigenvalues lie in [0, 2]: this puts those of the parts behind all others.
         matrix = np.eye(size) - walk.toarray() + 3 * parts @ parts.T
-        return np.linalg.eigh(matrix)[1][:, :count]
+        values, vectors = np.linalg.eigh(matrix)
+        count = np.searchsorted(values, values[count - 1] + _EQUAL)
+        return values[:count], vectors[:, :count]
     from scipy.sparse import eye_array
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh, splu
 
@@ -92,7 +121,8 @@ def _within_parts(walk, part, unit, count: int) -> np.ndarray:
         values, vectors = eigsh(
             operator, count, which="LA", v0=start, ncv=width, **options
         )
-        return vectors[:, np.argsort(-values, kind="stable")]
+        order = np.argsort(-values, kind="stable")
+        return -values[order], vectors[:, order]
 
     try:
         # Shifted by one, the eigenvalues of the parts, at 0, come last.
@@ -103,4 +133,5 @@ def _within_parts(walk, part, unit, count: int) -> np.ndarray:
         inverse = splu(
             shifted.tocsc(), "MMD_AT_PLUS_A", options={"SymmetricMode": True}
         )
-        return largest(lambda x: apart(inverse.solve(apart(x))))
+        values, vectors = largest(lambda x: apart(inverse.solve(apart(x))))
+        return 1 / -values, vectors

@@ -113,6 +113,26 @@ def test_signs_do_not_depend_on_rounding():
         assert (vectors[first, [0, 1]] > 0).all() and vectors[0, 0] > 0
 
 
+@pytest.mark.parametrize("count", [2, 5, 8])
+@pytest.mark.parametrize("graph", [ring_and(12), ring_and(9, 9), ring_and(5, 7)])
+def test_any_basis_of_an_eigenvalue_gives_the_same_vectors(graph, count, monkeypatch):
+    """Which basis comes out of LAPACK depends on the processor."""
+    expected = StructuralEncoding(laplacian=count)(graph).node["laplacian"]
+    plain = np.linalg.eigh
+    rng = np.random.default_rng(0)
+
+    def rotated(matrix):
+        values, vectors = plain(matrix)
+        groups = np.split(vectors, np.flatnonzero(np.diff(values) > 1e-6) + 1, axis=1)
+        turns = [np.linalg.qr(rng.normal(size=(g.shape[1],) * 2))[0] for g in groups]
+        turned = [g @ t for g, t in zip(groups, turns, strict=True)]
+        return values, np.concatenate(turned, axis=1)
+
+    monkeypatch.setattr(np.linalg, "eigh", rotated)
+    found = StructuralEncoding(laplacian=count)(graph).node["laplacian"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_too_few_nodes():
     for graph in (Graph(1, [], []), Graph(3, [1], [1])):
         encoded = StructuralEncoding(3, laplacian=2, random_walk=2)(graph)
