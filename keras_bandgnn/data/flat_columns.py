@@ -200,24 +200,41 @@ def sorted_by_receiver(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class JsonInfo(Sequence):
-    """Facts of each graph as an Arrow array of JSON text, parsed when asked for."""
+    """Facts of each graph as an Arrow array of JSON text, parsed when asked for.
 
-    def __init__(self, texts: Any):
+    Args:
+        texts: The Arrow array.
+        source: The file that it comes from, for errors.
+    """
+
+    def __init__(self, texts: Any, source: str = "a store"):
         self.texts = texts
+        self.source = source
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def __getitem__(self, index: int) -> dict:
-        return json.loads(self.texts[index].as_py())
+        text = self.texts[index].as_py()
+        try:
+            info = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            info = error
+        if not isinstance(info, dict):
+            raise ValueError(
+                f"Expected the info of graph {index} in {self.source} to be a JSON "
+                f"object. Received: {str(info)[:80]}. Write the store again."
+            )
+        return info
 
     def take(self, indices: np.ndarray) -> "JsonInfo":
         """The facts of some graphs."""
-        return JsonInfo(self.texts.take(indices))
+        return JsonInfo(self.texts.take(indices), self.source)
 
     @staticmethod
     def concatenate(parts: Sequence["JsonInfo"]) -> "JsonInfo":
         """The facts of several lists of graphs, one after the other."""
         import pyarrow as pa
 
-        return JsonInfo(pa.concat_arrays([part.texts for part in parts]))
+        source = ", ".join(dict.fromkeys(part.source for part in parts[:3]))
+        return JsonInfo(pa.concat_arrays([part.texts for part in parts]), source)

@@ -1,9 +1,8 @@
 """`GraphStore`: graphs on disk, read at random without copying."""
 
-import hashlib
-import json
 import operator
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,30 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import check_indices, pointers
+from keras_bandgnn.data.flat_columns import check_indices, check_same_spec, pointers
+from keras_bandgnn.data.reading import read_json, refuse
 from keras_bandgnn.data.store_format import (
     DESCRIPTION,
     SIZES,
+    check_features,
+    check_file,
     check_header,
+    check_sum,
+    check_units,
     read_arrow,
     read_shard,
 )
 from keras_bandgnn.graph import Graph
+
+_AGAIN = "Copy the store again, or write it again."
 
 
 def open_store(path: str | os.PathLike) -> "GraphStore":
     """Opens a store that `write_store` or `StoreWriter` made.
 
     Only the description and the sizes are read; shards are mapped into memory when
-    they are first used.
+    they are first used. Then their bytes are compared with their checksums and their
+    content is checked, once: about 0.7 s per GB. `store.verify()` does so for all.
 
     Raises:
         FileNotFoundError: If the directory or one of its files is missing.
@@ -44,25 +51,25 @@ def open_store(path: str | os.PathLike) -> "GraphStore":
 
 
 class _Shards(Sequence):
-    """The shards that hold graphs, mapped on first use."""
+    """The shards that hold graphs, checked and mapped on first use."""
 
-    def __init__(self, directory: Path, files: list[str]):
-        self._directory = directory
-        self._files = files
-        self._mapped: list[FlatGraphs | None] | None = [None] * len(files)
+    def __init__(self, store: "GraphStore", units: list[dict]):
+        self._store = weakref.proxy(store)
+        self._units = units
+        self._mapped: list[FlatGraphs | None] | None = [None] * len(units)
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._units)
 
     def __getitem__(self, index: int) -> FlatGraphs:
         if self._mapped is None:
             raise ValueError(
-                f"Expected an open store. Received: {self._directory}, closed. "
+                f"Expected an open store. Received: {self._store.path}, closed. "
                 "Open it again with open_store."
             )
         shard = self._mapped[index]
         if shard is None:
-            shard = read_shard(self._directory / self._files[index])
+            shard = self._store._read(operator.index(index) % len(self))
             self._mapped[index] = shard
         return shard
 
@@ -97,18 +104,24 @@ class GraphStore(Sequence):
         self.reports: list = [unit["report"] for unit in units]
         self._files = [unit for unit in units if unit["file"]]
         for unit in self._files:
-            _check_file(self.path / unit["file"], unit["bytes"])
-        _check_file(self.path / SIZES)
-        sizes, _ = read_arrow(self.path / SIZES)
-        self.num_nodes: np.ndarray = sizes.column("num_nodes").to_numpy()
-        self.num_edges: np.ndarray = sizes.column("num_edges").to_numpy()
+            check_file(self.path / unit["file"], unit["bytes"])
         self._starts = pointers([unit["graphs"] for unit in self._files])
-        if not len(self.num_nodes) == self._starts[-1] == description["graphs"]:
-            raise ValueError(
-                f"Expected {self.path / SIZES} to list {description['graphs']} graphs. "
-                f"Received: {len(self.num_nodes)}. Copy or write the store again."
-            )
-        self.shards = _Shards(self.path, [unit["file"] for unit in self._files])
+        sizes = _read_sizes(self.path / SIZES, description["graphs"])
+        self.num_nodes: np.ndarray = sizes["num_nodes"]
+        self.num_edges: np.ndarray = sizes["num_edges"]
+        self.shards = _Shards(self, self._files)
+
+    def _read(self, index: int) -> FlatGraphs:
+        """Maps a shard and checks it against what the store says of it."""
+        unit = self._files[index]
+        path = self.path / unit["file"]
+        shard = read_shard(path, unit)
+        check_same_spec(str(path), shard.spec(), DESCRIPTION, self.features)
+        rows = slice(self._starts[index], self._starts[index + 1])
+        for name in ("num_nodes", "num_edges"):
+            if not np.array_equal(getattr(shard, name), getattr(self, name)[rows]):
+                refuse(path, f"to have the {name} that {SIZES} lists", "others", _AGAIN)
+        return shard
 
     def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the shard of each graph and its row there, both int64 [m].
@@ -145,14 +158,7 @@ class GraphStore(Sequence):
             ValueError: If the bytes of a shard are not those that were written.
         """
         for unit in self._files:
-            with open(self.path / unit["file"], "rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            if digest != unit["sha256"]:
-                raise ValueError(
-                    f"Expected {self.path / unit['file']} to have sha256 "
-                    f"{unit['sha256']}. Received: {digest}. Copy or write the store "
-                    "again."
-                )
+            check_sum(self.path / unit["file"], unit["sha256"])
 
     def close(self) -> None:
         """Lets go of the files; graphs that were taken before stay valid."""
@@ -190,17 +196,20 @@ class GraphStore(Sequence):
         return f"GraphStore({str(self.path)!r}, graphs={len(self)})"
 
 
-def _check_file(path: Path, size: int | None = None) -> None:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"Expected the file {path} of the store. Received: it is missing. "
-            "Copy the store again, or write it again."
-        )
-    if size is not None and path.stat().st_size != size:
-        raise ValueError(
-            f"Expected {path} to have {size} bytes. Received: {path.stat().st_size} "
-            "bytes, so it is truncated or changed. Copy or write the store again."
-        )
+def _read_sizes(path: Path, graphs: int) -> dict[str, np.ndarray]:
+    """Numbers of nodes and edges of each graph."""
+    batch, _ = read_arrow(path)
+    sizes = {}
+    for name, low in (("num_nodes", 1), ("num_edges", 0)):
+        found = batch.column(name) if name in batch.schema.names else None
+        if found is None or str(found.type) != "int32" or found.null_count:
+            refuse(path, f"to have a column {name} of int32", batch.schema.names)
+        sizes[name] = found.to_numpy()
+        if len(found) != graphs:
+            refuse(path, f"to list {graphs} graphs", str(len(found)), _AGAIN)
+        if len(found) and sizes[name].min() < low:
+            refuse(path, f"to have {name} of at least {low}", str(sizes[name].min()))
+    return sizes
 
 
 def _read_description(directory: Path) -> dict[str, Any]:
@@ -219,18 +228,23 @@ def _read_description(directory: Path) -> dict[str, Any]:
             f"Expected {directory} to be a store, with a {DESCRIPTION}. Received: a "
             "directory without it. Pass a directory made by write_store."
         )
-    try:
-        description = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(
-            f"Expected {path} to be JSON. Received: {error}. Copy the store again, or "
-            "write it again."
-        ) from error
+    check_file(path)
+    description = read_json(path)
     check_header(path, description)
     keys = {"metadata", "fingerprint", "features", "units", "graphs"}
     if missing := sorted(keys - description.keys()):
-        raise ValueError(
-            f"Expected {path} to have the keys {sorted(keys)}. Received: without "
-            f"{missing}. Copy the store again, or write it again."
+        refuse(path, f"to have the keys {sorted(keys)}", f"without {missing}", _AGAIN)
+    for key in ("metadata", "fingerprint", "features"):
+        if not isinstance(description[key], dict):
+            refuse(path, f"to have an object {key!r}", description[key], _AGAIN)
+    check_features(path, description["features"])
+    check_units(path, description["units"])
+    count = sum(unit["graphs"] for unit in description["units"])
+    if type(description["graphs"]) is not int or description["graphs"] != count:
+        refuse(
+            path,
+            f"to list {description['graphs']} graphs",
+            f"units of {count} graphs",
+            _AGAIN,
         )
     return description

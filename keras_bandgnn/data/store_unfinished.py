@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from keras_bandgnn.data.files import sync_directory
-from keras_bandgnn.data.store_format import DESCRIPTION, FORMAT, SIZES, check_header
+from keras_bandgnn.data.reading import parse_json, read_json, reading
+from keras_bandgnn.data.store_format import (
+    DESCRIPTION,
+    FORMAT,
+    SIZES,
+    check_file,
+    check_header,
+    check_units,
+)
 
 PROGRESS = "progress.jsonl"
 
@@ -17,13 +25,20 @@ PROGRESS = "progress.jsonl"
 def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
     """Returns the header and the finished units; a torn last line does not count."""
     progress = partial / PROGRESS
-    lines = progress.read_bytes().split(b"\n")[:-1] if progress.exists() else []
-    if lines:
-        header, *units = map(json.loads, lines)
-        return header, units
+    if progress.exists():
+        check_file(progress)
+        lines = progress.read_bytes().split(b"\n")[:-1]
+        with reading(progress):
+            found = [parse_json(line) for line in lines]
+        if found:
+            check_units(progress, found[1:])
+            return found[0], found[1:]
     if (partial / DESCRIPTION).exists():
         # Killed after the last step of writing but before the new name.
-        description = json.loads((partial / DESCRIPTION).read_bytes())
+        check_file(partial / DESCRIPTION)
+        description = read_json(partial / DESCRIPTION)
+        check_header(partial / DESCRIPTION, description)
+        check_units(partial / DESCRIPTION, description.get("units"))
         return description, description["units"]
     return None, []
 
@@ -86,10 +101,10 @@ def check_partial(partial: Path) -> None:
 def check_same_job(partial: Path, found: Mapping, fingerprint: Mapping) -> None:
     """Raises a ValueError if the header `found` there is that of another job."""
     check_header(partial / PROGRESS, found)
-    if found["fingerprint"] != fingerprint:
+    if found.get("fingerprint") != fingerprint:
         raise ValueError(
             f"Expected the unfinished store {partial} to have the fingerprint "
-            f"of this job, {fingerprint}. Received: {found['fingerprint']}. Pass "
+            f"of this job, {fingerprint}. Received: {found.get('fingerprint')}. Pass "
             "restart=True (--restart), or delete that directory, to begin anew."
         )
 

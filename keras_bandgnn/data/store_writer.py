@@ -215,7 +215,8 @@ class StoreWriter:
         """Completes the store, gives it its name and opens it."""
         sizes = {"num_nodes": [], "num_edges": []}
         for unit in self._units:
-            shard = read_shard(self.partial / unit["file"]) if unit["file"] else None
+            file = unit["file"]
+            shard = read_shard(self.partial / file, unit) if file else None
             for name, parts in sizes.items():
                 parts.append(getattr(shard, name, np.zeros(0, np.int32)))
         columns = {
@@ -273,7 +274,7 @@ class StoreWriter:
         self._spec = None
         for unit in self._units:
             if unit["file"]:
-                self._spec = read_shard(self.partial / unit["file"]).spec()
+                self._spec = read_shard(self.partial / unit["file"], unit).spec()
                 break
         self._clear_rests()
 

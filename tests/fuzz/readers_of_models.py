@@ -83,8 +83,9 @@ def _check_store(found) -> str | None:
 def repair_store(files: Files, rng: random.Random) -> Files:
     """Sizes and checksums in `store.json` or the progress file become right."""
     files = dict(files)
-    for name in list(files):
-        if name.rpartition("/")[2] not in (DESCRIPTION, PROGRESS):
+    for name, text in list(files.items()):
+        own = name.rpartition("/")[2] in (DESCRIPTION, PROGRESS)
+        if not own or not isinstance(text, bytes):
             continue
         folder = name.rpartition("/")[0]
         lines = files[name].split(b"\n") if name.endswith("l") else [files[name]]
@@ -486,7 +487,8 @@ def readers() -> Iterator[Reader]:
     """One reader for each kind."""
     yield Reader(
         "store",
-        *(store, _read_store, _check_store, invariants.plain, repair_store),
+        *(store, _read_store, _check_store),
+        *(lambda found: invariants.plain(found[:3]), repair_store),
         weight=3,
     )
     yield Reader(
