@@ -9,6 +9,7 @@ engine writes the same bytes.
 
 import argparse
 import contextlib
+import shutil
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
@@ -119,6 +120,14 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
             with report.progress(f"compile {split}", "files") as progress:
                 stores[split] = job.run(options.processes, pool, progress)
     show_stores(stores)
+    if not any(map(len, stores.values())):
+        for split in left:
+            shutil.rmtree(options.out / split)
+        count = sum(map(len, splits.values()))
+        raise ValueError(
+            "Expected at least one variable usage with two candidates in "
+            f"{options.input}. Received: none in {count} files. Choose other files."
+        )
     return stores
 
 
@@ -137,13 +146,10 @@ def show_stores(stores: dict) -> None:
                 float(nodes.mean()) if len(store) else 0.0,
             ]
         )
-        skipped += [item for entry in store.reports for item in entry["skipped"]]
+        skipped += [tuple(item) for entry in store.reports for item in entry["skipped"]]
     columns = ["split", "files", "graphs", "nodes", "edges", "nodes per graph"]
     report.table("compiled graphs", columns, rows)
-    for name, reason in skipped[:10]:
-        report.say(f"left out: {name}: {reason}")
-    if len(skipped) > 10:
-        report.say(f"left out: {len(skipped) - 10} more; see store.json")
+    report.left_out(skipped)
 
 
 def run(options: argparse.Namespace) -> None:

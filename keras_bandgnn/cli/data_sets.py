@@ -12,6 +12,11 @@ def add_data(
 ) -> None:
     """Adds the options that name graphs; `what` describes the first of them."""
     parser.add_argument("data", help=what)
+    add_data_options(parser)
+
+
+def add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name a data set's files and split."""
     group = parser.add_argument_group("data set")
     add_files(group)
     group.add_argument("--split", help="train, valid or test; all graphs if omitted")

@@ -73,10 +73,9 @@ def load_graphs(task, data: Path, options: argparse.Namespace):
     with report.progress("read") as progress:
         for done, (name, found, reasons) in enumerate(outcomes, start=1):
             graphs += found
-            left_out += [f"{name}: {reason}" for reason in reasons]
+            left_out += [(name, reason) for reason in reasons]
             progress(done, len(files))
-    for reason in left_out[:10]:
-        report.say(f"left out: {reason}")
+    report.left_out(left_out)
     if not graphs:
         raise ValueError(
             f"Expected at least one variable usage with two candidates in {data}. "

@@ -86,7 +86,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         if given.debug:
             raise
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        # A command whose 1 means that it found something has another code.
+        return getattr(given, "failed", 1)
     finally:
         interrupts.restore(handler)
 
@@ -104,7 +105,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
-        wrong command line, 130 after Ctrl-C.
+        wrong command line, 130 after Ctrl-C. Of `predict`: 1 if it found something, 2
+        for any error.
     """
     try:
         return _run(arguments)

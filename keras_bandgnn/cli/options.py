@@ -82,6 +82,15 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, help="seed of every choice")
 
 
+def set_max_instances(
+    parser: argparse.ArgumentParser, default: int | None, what: str
+) -> None:
+    """Gives --max-instances another default, and the help that goes with it."""
+    for action in parser._actions:
+        if action.dest == "max_instances":
+            action.default, action.help = default, what
+
+
 def add_compiling(parser: argparse.ArgumentParser) -> None:
     """Adds the options of encoding and reordering."""
     group = parser.add_argument_group("compiling")

@@ -1,5 +1,6 @@
 """What the commands print."""
 
+import collections
 import contextlib
 import sys
 import time
@@ -17,6 +18,9 @@ from rich.progress import (
 )
 from rich.table import Table
 
+# Work that is done within so many seconds shows no progress.
+_PATIENCE = 2.0
+
 
 def console() -> Console:
     """The console of standard output, of fixed width where that is no screen."""
@@ -29,18 +33,47 @@ def say(text: str) -> None:
     console().print(text, markup=False, soft_wrap=True)
 
 
+def remark(text: str) -> None:
+    """Prints a line about the work, not of its result: to standard error."""
+    print(text, file=sys.stderr)
+
+
+def left_out(
+    reasons: Sequence[tuple[str, str]], say: Callable[[str], None] = say, most: int = 20
+) -> None:
+    """Prints what could not be used.
+
+    Args:
+        reasons: (file, reason) pairs; a reason begins with its kind, up to a colon.
+        say: What prints a line.
+        most: Reasons that are printed whole; the rest is counted by kind.
+    """
+    for name, reason in reasons[:most]:
+        say(f"left out: {name}: {reason}")
+    if len(reasons) > most:
+        kinds = collections.Counter(r.split(":")[0] for _, r in reasons[most:])
+        counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(10))
+        say(f"left out: {len(reasons) - most} more: {counts}")
+
+
 @contextlib.contextmanager
 def progress(
     title: str, unit: str | None = None, every: float = 10.0
-) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar; yields a function that takes (done, total).
+) -> Iterator[Callable]:
+    """A progress bar on standard error, once the work takes over two seconds.
+
+    Where that is no terminal, a line is printed every so often.
 
     Args:
         title: What is done.
         unit: What is counted, to show how many are done per second.
-        every: Seconds between two lines where the output is no screen.
+        every: Seconds between two lines where the output is no terminal.
+
+    Yields:
+        A function of (done, total), or of (done, total, count) if something else than
+        `done` is counted.
     """
-    shown = console()
+    shown = Console(stderr=True, highlight=False)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -51,23 +84,42 @@ def progress(
         console=shown,
     )
     begun = said = time.monotonic()
-    first: int | None = None
-    with bar:
-        task = bar.add_task(title, total=None, rate="")
+    first: tuple[int, int] | None = None
+    task = bar.add_task(title, total=None, rate="")
 
-        def advance(done: int, total: int) -> None:
-            nonlocal first, said
-            # What an earlier run did is no work of this one.
-            first = done if first is None else first
-            now, rate = time.monotonic(), ""
-            if unit and done > first:
-                rate = f"{(done - first) / (now - begun):,.1f} {unit}/s"
-            bar.update(task, completed=done, total=total, rate=rate)
-            if not shown.is_terminal and now - said >= every:
-                said = now
-                say(f"{title}: {done} of {total} {rate}".rstrip())
+    def advance(done: int, total: int, count: int | None = None) -> None:
+        nonlocal first, said
+        count = done if count is None else count
+        # What an earlier run did is no work of this one.
+        first = (done, count) if first is None else first
+        now, rate = time.monotonic(), ""
+        if unit and count > first[1]:
+            rate = f"{(count - first[1]) / (now - begun):,.1f} {unit}/s"
+        bar.update(task, completed=done, total=total, rate=rate)
+        if shown.is_terminal:
+            if not bar.live.is_started and now - begun > _PATIENCE:
+                bar.start()
+        elif now - said >= every:
+            said = now
+            left = ""
+            if done > first[0]:
+                seconds = (total - done) * (now - begun) / (done - first[0])
+                left = f", {duration(seconds)} left"
+            rate = f", {rate}" if rate else ""
+            remark(f"{title}: {done} of {total}{rate}{left}")
 
+    try:
         yield advance
+    finally:
+        bar.stop()
+
+
+def duration(seconds: float) -> str:
+    """A time in its usual unit."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -95,9 +96,15 @@ def digest(files: Named, options: Mapping[str, Any]) -> dict[str, Any]:
     """
     total = hashlib.sha256()
     for path, name in files:
-        total.update(f"{name}\0{os.path.getsize(path)}\0".encode())
-        with open(path, "rb") as file:
-            total.update(hashlib.file_digest(file, "sha256").digest())
+        total.update(f"{name}\0".encode(errors="surrogateescape"))
+        try:
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                continue
+            total.update(f"{os.path.getsize(path)}\0".encode())
+            with open(path, "rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
+        except OSError:
+            continue  # It is left out when its turn to be read comes.
     return {"files": len(files), "sha256": total.hexdigest(), "options": dict(options)}
 
 

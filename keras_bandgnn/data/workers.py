@@ -34,18 +34,23 @@ def alone(function: Callable, job: Sequence, died: Any) -> Any:
 
 
 def ordered_map(
-    function: Callable, jobs: Sequence[Sequence], processes: int, died: Any
+    function: Callable,
+    jobs: Sequence[Sequence],
+    processes: int,
+    died: Any,
+    here: bool = True,
 ) -> Iterator[Any]:
     """Yields `function(*job)` for each job, in order, a few jobs ahead of the caller.
 
     Args:
         function: A function that spawned processes can import.
         jobs: Arguments of each call.
-        processes: Number of processes; with 1 the work is done in this one.
+        processes: Number of processes.
         died: Result of a job whose process dies.
+        here: Whether the work of one process is done in this one.
     """
     processes = min(processes, len(jobs))
-    if processes <= 1:
+    if processes == 0 or processes == 1 and here:
         for job in jobs:
             yield function(*job)
         return

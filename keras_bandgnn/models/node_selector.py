@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
@@ -107,17 +108,21 @@ class NodeSelector(Task):
     def check(self, loader: GraphLoader) -> None:
         """Raises a ValueError if graphs lack candidates or the slot."""
         for part in loader.parts:
-            if part.candidates is None:
-                raise ValueError(
-                    "Expected graphs with candidates for NodeSelector. Received: "
-                    "graphs with candidates=None. Set Graph(..., candidates=[...])."
-                )
-            if self.readout == "slot" and part.slot.min() < 0:
-                raise ValueError(
-                    "Expected graphs with a slot for readout='slot'. Received: graphs "
-                    "with slot=None. Set Graph(..., slot=...) or use "
-                    "readout='candidate'."
-                )
+            self.check_part(part)
+
+    def check_part(self, part: FlatGraphs) -> None:
+        """Raises a ValueError if graphs lack candidates or the slot."""
+        if part.candidates is None:
+            raise ValueError(
+                "Expected graphs with candidates for NodeSelector. Received: "
+                "graphs with candidates=None. Set Graph(..., candidates=[...])."
+            )
+        if self.readout == "slot" and part.slot.min() < 0:
+            raise ValueError(
+                "Expected graphs with a slot for readout='slot'. Received: graphs "
+                "with slot=None. Set Graph(..., slot=...) or use "
+                "readout='candidate'."
+            )
 
     def compute_output_shape(self, input_shape):
         """[G, B, C]."""

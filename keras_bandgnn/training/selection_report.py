@@ -1,7 +1,7 @@
 """How well a model selects, beside trivial guesses; which usages look wrong."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Suspicion:
     Args:
         filename: File of the usage.
         line: Line, from 1.
-        column: Column, from 0.
+        column: Column in characters, from 1 as editors count.
         used: Variable in the source.
         suggested: Variable that the model prefers.
         share_used: Probability that the model gives to the used one.
@@ -82,6 +82,11 @@ class Suspicion:
     suggested: str
     share_used: float
     share_suggested: float
+
+    @property
+    def ratio(self) -> float:
+        """How much less likely the used variable is than the suggested one."""
+        return self.share_used / self.share_suggested
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
@@ -108,21 +113,32 @@ def suspicious(graphs: Sequence[Graph], logits: Sequence, count: int = 10) -> li
         )
     found = {}
     for graph, row in zip(graphs, logits, strict=True):
-        share = probabilities(np.asarray(row, np.float64))
-        used, best = int(graph.label), int(np.argmax(row))
-        names = graph.info["candidates"]
-        if best == used or names[best] == names[used]:
-            continue
-        info = graph.info
-        item = Suspicion(
-            str(info.get("filename", "?")),
-            info.get("line"),
-            info.get("column"),
-            names[used],
-            names[best],
-            float(share[used]),
-            float(share[best]),
-        )
-        found[item.filename, item.line, item.column, item.used] = item
-    ranked = sorted(found.values(), key=lambda s: s.share_used / s.share_suggested)
-    return ranked[:count]
+        item = suspicion(graph.info, int(graph.label), row)
+        if item is not None:
+            found[item.filename, item.line, item.column, item.used] = item
+    return sorted(found.values(), key=lambda item: item.ratio)[:count]
+
+
+def suspicion(info: Mapping, used: int, logits: np.ndarray) -> Suspicion | None:
+    """What is suspicious about a usage; None if the model agrees with it.
+
+    Args:
+        info: Of the graph: "candidates" (names), and where it is from. A `path`, if
+            there is one, stands in for `filename`.
+        used: Position of the variable in the source among the candidates.
+        logits: [C].
+    """
+    best, names = int(np.argmax(logits)), info["candidates"]
+    if best == used or names[best] == names[used]:
+        return None
+    share = probabilities(np.asarray(logits, np.float64))
+    column = info.get("column")
+    return Suspicion(
+        str(info.get("path", info.get("filename", "?"))),
+        info.get("line"),
+        None if column is None else column + 1,
+        names[used],
+        names[best],
+        float(share[used]),
+        float(share[best]),
+    )

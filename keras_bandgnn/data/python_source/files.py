@@ -6,17 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.data.python_source.instances import program_graphs
 from keras_bandgnn.data.python_source.listing import PathLike, named_files, read_source
-from keras_bandgnn.data.python_source.unit import TooLarge
 from keras_bandgnn.data.workers import ordered_map
-
-_UNREADABLE = (
-    MemoryError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TooLarge,
-    ValueError,
-)
 
 DIED = (None, ["its process died"])
 
@@ -39,9 +29,16 @@ def read_file(path: str, name: str, max_bytes: int, options: dict) -> _Outcome:
     try:
         source = read_source(path, max_bytes)
         graphs = program_graphs(source, name, on_skip=reasons.append, **options)
-    except _UNREADABLE as error:
-        return None, [f"{type(error).__name__}: {error}"]
+    except Exception as error:
+        # Whatever is odd about one file must not end the reading of a tree.
+        return None, [reason_of(error)]
     return graphs, reasons
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file was left out, on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def read_tree(

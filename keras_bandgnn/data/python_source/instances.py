@@ -1,9 +1,10 @@
 """Variable misuse instances of one file."""
 
 import dataclasses
+import itertools
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.data.python_source.base import BaseGraphs
@@ -86,18 +87,9 @@ def program_graphs(
     usages = maker.usages()
     if max_instances is not None:
         maker.random("sample").shuffle(usages)
-    graphs = {}
-    skipped: dict[str, None] = {}
-    for usage in usages:
-        if max_instances is not None and len(graphs) >= max_instances:
-            break
-        try:
-            graph = maker.make(usage)
-        except TooLarge as error:
-            skipped[str(error)] = None
-            continue
-        if graph is not None:
-            graphs[usage.token] = graph.cut(steps, max_nodes)
+    skipped: dict[str, int] = {}
+    made = maker.graphs(usages, steps, max_nodes, skipped)
+    graphs = dict(itertools.islice(made, max_instances))
     if on_skip is not None:
         for reason in sorted(skipped):
             on_skip(reason)
@@ -165,6 +157,30 @@ class InstanceMaker:
                 if not (frame.in_function and variable.scope.kind == "module"):
                     found.append(Usage(token, scope, variable, frame))
         return sorted(found, key=lambda usage: usage.token)
+
+    def graphs(
+        self,
+        usages: Iterable[Usage],
+        steps: int,
+        max_nodes: int | None,
+        skipped: dict[str, int],
+    ) -> Iterator[tuple[int, ProgramGraph]]:
+        """Yields (token, instance) of each usage with something to choose.
+
+        Args:
+            usages: Usages of this file.
+            steps: See `program_graphs`.
+            max_nodes: See `program_graphs`.
+            skipped: Counts by reason the usages in functions that are too large.
+        """
+        for usage in usages:
+            try:
+                graph = self.make(usage)
+            except TooLarge as error:
+                skipped[str(error)] = skipped.get(str(error), 0) + 1
+                continue
+            if graph is not None:
+                yield usage.token, graph.cut(steps, max_nodes)
 
     def make(self, usage: Usage) -> SlotGraph | None:
         """Returns the instance at a usage, None if there is nothing to choose.
