@@ -81,9 +81,9 @@ def in_degrees(edge, num_nodes):
     [[2.0, 1.0]]
     """
     receiver = ops.convert_to_tensor(edge["receiver"])
-    ones = ops.ones(ops.shape(receiver), "float32")
+    ones = ops.ones(ops.shape(receiver), "int32")
     counts = kernels.batched_segment_sum(ones, receiver, num_nodes, is_sorted=True)
-    return ops.maximum(counts, 1.0)
+    return ops.cast(ops.maximum(counts, 1), "float32")
 
 
 def forces_on_nodes(slopes, edge, num_nodes):

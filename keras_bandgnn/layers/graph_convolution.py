@@ -102,12 +102,12 @@ class GraphConvolution(keras.layers.Layer):
         plan = primitives.prepare(
             x["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
-        loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "float32")
+        loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
         loops = kernels.batched_segment_sum(
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
         # The plan carries the loops of the data as well.
-        own = 1.0 - loops
+        own = ops.cast(1 - loops, "float32")
         degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
         # Weights may add up to nothing.
         some = degree > 0

@@ -29,6 +29,12 @@ def _flatten(x):
     return ops.reshape(x, (-1, *shape[2:]))
 
 
+def _wide(dtype) -> str:
+    """The type in which values are added up; in bfloat16 a sum of ones ends at 256."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
 def batched_gather(x, ids):
     """Rows `x[g, ids[g]]` of each supergraph.
 
@@ -39,13 +45,31 @@ def batched_gather(x, ids):
     Returns:
         `ids.shape + x.shape[2:]`.
     """
-    return kernels.gather(_flatten(x), offset_ids(ids, ops.shape(x)[1]))
+    # Gradients of a row that is read often are added up in float32, too.
+    rows = _flatten(ops.cast(x, _wide(x.dtype)))
+    rows = kernels.gather(rows, offset_ids(ids, ops.shape(x)[1]))
+    return ops.cast(rows, x.dtype)
+
+
+def scatter_add(indices, values, shape):
+    """Zeros with values added at N-d positions, half precision in float32.
+
+    Args:
+        indices: int32 [E], one array per axis of the result, in range.
+        values: [E].
+        shape: Of the result.
+
+    Returns:
+        Array of that shape, in the type of the values.
+    """
+    wide = ops.cast(values, _wide(values.dtype))
+    return ops.cast(kernels.flat_scatter_add(indices, wide, shape), values.dtype)
 
 
 def batched_segment_sum(data, ids, num_segments, is_sorted=False):
     """Sums rows by segment within each supergraph; id `num_segments` is padding.
 
-    Half-precision rows are added up in float32: in bfloat16 a sum of ones ends at 256.
+    Half-precision rows are added up in float32.
 
     Args:
         data: [G, E, ...].
@@ -57,16 +81,14 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
         [G, num_segments, ...].
     """
     groups = ops.shape(data)[0]
-    dtype = keras.backend.standardize_dtype(data.dtype)
-    wide = "float32" if dtype in ("bfloat16", "float16") else dtype
     sums = kernels.segment_sum(
-        _flatten(ops.cast(data, wide)),
+        _flatten(ops.cast(data, _wide(data.dtype))),
         ops.reshape(offset_ids(ids, num_segments + 1), (-1,)),
         groups * (num_segments + 1),
         is_sorted,
     )
     sums = ops.reshape(sums, (-1, num_segments + 1, *ops.shape(data)[2:]))
-    return ops.cast(sums[:, :num_segments], dtype)
+    return ops.cast(sums[:, :num_segments], data.dtype)
 
 
 def batched_segment_max(data, ids, num_segments):
@@ -87,8 +109,11 @@ def batched_segment_max(data, ids, num_segments):
     all_ids = ops.reshape(offset_ids(ids, num_segments + 1), (-1,))
     groups = ops.shape(data)[0]
     largest = kernels.segment_max(flat, all_ids, groups * (num_segments + 1))
-    chosen = ops.cast(flat == kernels.gather(largest, all_ids), data.dtype)
+    # Sums of half precision would overflow where many rows hold the maximum.
+    wide = _wide(data.dtype)
+    chosen = ops.cast(flat == kernels.gather(largest, all_ids), wide)
     chosen = ops.reshape(chosen, ops.shape(data))
-    total = batched_segment_sum(data * chosen, ids, num_segments, is_sorted=True)
+    rows = ops.cast(data, wide) * chosen
+    total = batched_segment_sum(rows, ids, num_segments, is_sorted=True)
     count = batched_segment_sum(chosen, ids, num_segments, is_sorted=True)
-    return total / ops.maximum(count, 1)
+    return ops.cast(total / ops.maximum(count, 1), data.dtype)

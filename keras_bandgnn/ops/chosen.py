@@ -13,6 +13,7 @@ if keras.backend.backend() not in ("jax", "tensorflow", "torch"):
 _backend = importlib.import_module(
     f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
 )
+flat_scatter_add = _backend.scatter_add
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
 # Of torch alone, where eager operations wait for memory.
 fused_edge_attention = getattr(_backend, "flat_edge_attention", None)
@@ -24,7 +25,6 @@ flat_sparse_matmul = _backend.flat_sparse_matmul
 gather = _backend.gather
 gated_update = _backend.gated_update
 has_accelerator = _backend.has_accelerator
-scatter_add = _backend.scatter_add
 seed_global = _backend.seed_global
 segment_max = _backend.segment_max
 segment_sum = _backend.segment_sum

@@ -11,6 +11,7 @@ import importlib
 import keras
 from keras import ops
 
+from keras_bandgnn import ops as kernels
 from keras_bandgnn.ops.sequence import sequence_axis
 
 _backend = importlib.import_module(
@@ -59,7 +60,7 @@ def banded_tiles(
     row = (receiver % size) * num_types + kind
     indices = (group, block, column // width, row, column % width)
     shape = (groups, -(-num_nodes // size), 3 * size // width, size * num_types, width)
-    return _backend.scatter_add(
+    return kernels.scatter_add(
         tuple(ops.reshape(index, (-1,)) for index in indices),
         ops.reshape(values, (-1,)),
         shape,

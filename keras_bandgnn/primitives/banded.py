@@ -73,8 +73,8 @@ class Banded(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the dense blocks L, C and U, side by side; see `ops.densify`.
 
-        Duplicate edges count as often as they occur. The counts are whole numbers,
-        exact in bfloat16 up to 256.
+        Duplicate edges count as often as they occur. Counts are added up in float32
+        and then rounded to the compute type.
         """
         values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
         ends = (arrays["sender"], arrays["receiver"], arrays["type"])

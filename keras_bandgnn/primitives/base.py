@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -215,15 +216,17 @@ def supergraph_ids(ids):
 def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     """Sum of a value per receiver and type, float32 [G, N, P].
 
-    Not in half precision: counts above 256 must stay exact.
+    Masks are counted as whole numbers: ones in float32 stop adding up at 2^24.
     """
     receiver = arrays["receiver"]
     indices = (supergraph_ids(receiver), receiver, arrays["type"])
-    return kernels.scatter_add(
+    whole = keras.backend.standardize_dtype(values.dtype) in ("bool", "int32")
+    total = kernels.scatter_add(
         tuple(ops.reshape(index, (-1,)) for index in indices),
-        ops.reshape(ops.cast(values, "float32"), (-1,)),
+        ops.reshape(ops.cast(values, "int32" if whole else "float32"), (-1,)),
         (ops.shape(receiver)[0], num_nodes, num_types),
     )
+    return ops.cast(total, "float32")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -201,8 +201,8 @@ class BlockSparse(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the tiles, [G, T, b, b].
 
-        Duplicate edges count as often as they occur. The counts are whole numbers,
-        exact in bfloat16 up to 256.
+        Duplicate edges count as often as they occur. Counts are added up in float32
+        and then rounded to the compute type.
         """
         size, tile = self.block_size, arrays["tile"]
         groups, count = ops.shape(arrays["block"])

@@ -134,8 +134,8 @@ class Dense(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the blocks, [G, B, n * P, n], and the matrices that move the states.
 
-        Duplicate edges count as often as they occur. The counts are whole numbers,
-        exact in bfloat16 up to 256.
+        Duplicate edges count as often as they occur. Counts are added up in float32
+        and then rounded to the compute type.
         """
         size = self.max_nodes
         node, place = arrays["node"], arrays["place"]

@@ -6,7 +6,13 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
 from keras_bandgnn.primitives.layout import transposed
-from keras_bandgnn.primitives.segment import BACK, back_arrays, largest, row_sums
+from keras_bandgnn.primitives.segment import (
+    BACK,
+    back_arrays,
+    largest,
+    row_counts,
+    row_sums,
+)
 
 _GROUP = 64
 
@@ -215,7 +221,7 @@ class Grouped(Primitive):
         kinds, matrix = prepared["type"], prepared["sum"]
         if self.first == "transform":
             receiver, row = matrix["row"], matrix["column"]
-            ones = ops.ones(ops.shape(row), "float32")
+            ones = ops.ones(ops.shape(row), "int32")
             values = matrix.get("weight", ones)
         else:
             receiver, row = prepared["out"]["row"], prepared["out"]["column"]
@@ -227,11 +233,10 @@ class Grouped(Primitive):
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
         """Edges per receiver, [G, N]."""
+        counts = row_counts(prepared["sum"]["pointer"])
         if self.first == "transform":
-            pointer = ops.cast(prepared["sum"]["pointer"], "float32")
-            return pointer[:, 1:] - pointer[:, :-1]
-        pointer = ops.cast(prepared["sum"]["pointer"], "float32")
-        rows = ops.expand_dims(pointer[:, 1:] - pointer[:, :-1], -1)
+            return counts
+        rows = ops.expand_dims(counts, -1)
         return kernels.sparse_matmul(prepared["out"], rows)[..., 0]
 
     def maximum(self, prepared: dict, x, kernel, bias=None):

@@ -72,8 +72,7 @@ class Segment(Primitive):
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
         """Edges per receiver, [G, N]."""
-        pointer = ops.cast(prepared["pointer"], "float32")[:, ::num_types]
-        return pointer[:, 1:] - pointer[:, :-1]
+        return row_counts(prepared["pointer"][:, ::num_types])
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
@@ -130,8 +129,13 @@ def row_sums(matrix: dict):
         shape = (*ops.shape(matrix["back_pointer"]), 1)
         ones = ops.ones((shape[0], shape[1] - 1, 1), "float32")
         return kernels.sparse_matmul(matrix, ones)[..., 0]
-    pointer = ops.cast(matrix["pointer"], "float32")
-    return pointer[:, 1:] - pointer[:, :-1]
+    return row_counts(matrix["pointer"])
+
+
+def row_counts(pointer):
+    """Entries of each row, float32 [G, rows], from where rows begin, int32."""
+    # In float32 the pointers themselves are rounded above 2^24.
+    return ops.cast(pointer[:, 1:] - pointer[:, :-1], "float32")
 
 
 def largest(matrix: dict, messages, receiver, num_nodes: int):

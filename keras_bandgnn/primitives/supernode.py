@@ -135,8 +135,8 @@ class Supernode(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the dense rows [G, L, N] and columns [G, N, L].
 
-        Duplicate edges count as often as they occur. The counts are whole numbers,
-        exact in bfloat16 up to 256.
+        Duplicate edges count as often as they occur. Counts are added up in float32
+        and then rounded to the compute type.
         """
         row, column = arrays["row"], arrays["column"]
         groups, num_rows = ops.shape(arrays["in_node"])
