@@ -13,7 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 BACKENDS = ("jax", "tensorflow", "torch")
 # Reading, encoding and storing graphs touch no backend.
-HOST_ONLY = ("tests/data", "tests/fuzz", "tests/security", "tests/test_graph.py")
+HOST_ONLY = (
+    "tests/data",
+    "tests/fuzz",
+    "tests/security",
+    "tests/test_graph.py",
+    "tests/test_module_state.py",
+)
 # Each half of the tests is a process, so that two are busy to the end.
 COMPUTING = ("tests/layers", "tests/models", "tests/ops", "tests/primitives")
 NO_TESTS = 5  # exit code of pytest

@@ -1,6 +1,7 @@
 """`ReplicaGroup`: the devices that train a task together, on any backend."""
 
 import contextlib
+import contextvars
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -8,17 +9,15 @@ import numpy as np
 
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 
-_scopes: list["ReplicaGroup"] = []
+_scope = contextvars.ContextVar("replica_group", default=None)
 # Axes that the predictions for a graph may have.
 _MAX_AXES = 4
 
 
 def active_group() -> "ReplicaGroup":
     """The group whose scope is entered, which new tasks belong to."""
-    if _scopes:
-        return _scopes[-1]
     # Also what keras.distribution.set_distribution has set.
-    found = keras.distribution.distribution()
+    found = _scope.get() or keras.distribution.distribution()
     return found if isinstance(found, ReplicaGroup) else ReplicaGroup()
 
 
@@ -71,12 +70,12 @@ class ReplicaGroup:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Tasks that are made within belong to these devices."""
-        _scopes.append(self)
+        """Tasks that this thread makes within belong to these devices."""
+        token = _scope.set(self)
         try:
             yield
         finally:
-            _scopes.remove(self)
+            _scope.reset(token)
 
     def loader_options(self) -> dict[str, int]:
         """The share of this host, as arguments of a `GraphLoader`."""

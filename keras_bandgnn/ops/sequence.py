@@ -6,28 +6,29 @@ it is None, exchange rows through the object that it returns.
 """
 
 import contextlib
+import contextvars
 from collections.abc import Iterator
 
-_active: list = []
+_active = contextvars.ContextVar("sequence_axis", default=None)
 
 
 def sequence_axis():
     """The `SequenceAxis` of the program that is being traced, or None."""
-    return _active[-1] if _active else None
+    return _active.get()
 
 
 @contextlib.contextmanager
 def along(axis) -> Iterator[None]:
-    """Makes `sequence_axis()` return an axis.
+    """Makes `sequence_axis()` return an axis in this thread.
 
     Args:
         axis: A `SequenceAxis`.
     """
-    _active.append(axis)
+    token = _active.set(axis)
     try:
         yield
     finally:
-        _active.pop()
+        _active.reset(token)
 
 
 def rows_at(states, ids):
