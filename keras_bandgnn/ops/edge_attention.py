@@ -56,15 +56,14 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
         weight = ops.stop_gradient(weight)
     ids = (sender, receiver)
+    forward, backward = _attention(num_heads, width, len(bias.shape) == 1)
     found = None
     if kernels.fused_edge_attention is not None:
-        facts = (*flat, bias, weight, *ids, num_heads, EMPTY)
+        facts = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
         found = kernels.fused_edge_attention(*facts)
     if found is None:
         given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
-        found = with_gradient(
-            *_attention(num_heads, width, len(bias.shape) == 1), *given
-        )
+        found = with_gradient(forward, backward, *given)
     out, total = found
     return (
         ops.reshape(out, (groups, count, width)),
@@ -116,7 +115,8 @@ def _attention(num_heads: int, width: int, alone: bool):
 
         ids = {"sender": sender, "receiver": receiver}
         _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
-        top = kernels.segment_max(scores, receiver, count)
+        # Whatever is taken off, the result is the same: it needs no gradient.
+        top = kernels.segment_max(ops.stop_gradient(scores), receiver, count)
         # Receivers without edges have no largest score.
         top = ops.where(top > 0.5 * EMPTY, top, 0.0)
         share = ops.exp(scores - kernels.gather(top, receiver))

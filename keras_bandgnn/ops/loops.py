@@ -16,10 +16,10 @@ def with_gradient(forward, backward, *tensors):
     """Values of a function whose gradient is given.
 
     Args:
-        forward: Takes the tensors; returns a tuple of outputs, and what the gradient
-            needs.
+        forward: Takes the tensors; returns a tuple of outputs, and a tuple of what the
+            gradient needs, tensors or None. Second derivatives go through it.
         backward: Takes what the gradient needs and the gradients of the outputs;
-            returns a gradient, or None, for each tensor. It has no gradient itself.
+            returns a gradient, or None, for each tensor.
         *tensors: The arguments.
 
     Returns:

@@ -144,8 +144,9 @@ def flat_sparse_matmul(forward, backward, x):
 
 
 flat_sparse_matmul.defvjp(
-    lambda forward, backward, x: (_product(forward, x), backward),
-    lambda backward, dy: (None, None, _product(backward, dy)),
+    lambda forward, backward, x: (_product(forward, x), (forward, backward)),
+    # The transpose has a gradient in turn.
+    lambda sides, dy: (None, None, flat_sparse_matmul(*sides[::-1], dy)),
 )
 
 
@@ -156,9 +157,15 @@ def flat_gather_rows(index, backward, x):
     return gather(x, index)
 
 
+def _sum_rows(sides, dy):
+    index, backward = sides
+    number = jnp.arange(len(index) + 1, dtype=index.dtype)
+    forward = (number[:-1], index, number, None)
+    return None, None, flat_sparse_matmul(backward, forward, dy)
+
+
 flat_gather_rows.defvjp(
-    lambda index, backward, x: (gather(x, index), backward),
-    lambda backward, dy: (None, None, _product(backward, dy)),
+    lambda index, backward, x: (gather(x, index), (index, backward)), _sum_rows
 )
 
 

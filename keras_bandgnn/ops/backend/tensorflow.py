@@ -3,6 +3,7 @@
 import keras
 import tensorflow as tf
 
+from keras_bandgnn.ops.backend.tensorflow_loops import recomputed
 from keras_bandgnn.ops.backend.tensorflow_watch import watch_step as watch_step
 from keras_bandgnn.ops.portable import portable_sums
 
@@ -145,7 +146,7 @@ def checkpointed(step, states, variables):
             after.extend(scope.get_current_value(v) for v in variables)
         return states
 
-    states = tf.recompute_grad(pure)(states)
+    states = recomputed(pure)(states)
     for variable, value in zip(variables, after, strict=True):
         variable.assign(value)
     return states

@@ -35,9 +35,41 @@ def zeros_after(like):
     return tf.zeros_like(like)
 
 
+@tf.custom_gradient
+def _last_gradient(x):
+    """`x`; what its gradient is used for has no gradient, and says so."""
+
+    @tf.custom_gradient
+    def slope(dy):
+        def none(*_):
+            raise NotImplementedError(
+                "Expected no second derivative of what is computed again for its "
+                "gradient on TensorFlow: remat=True, and full attention of large "
+                "supergraphs. Received: one. Use KERAS_BACKEND=jax or torch, which "
+                "have it."
+            )
+
+        return tf.identity(dy), none
+
+    return tf.identity(x), slope
+
+
+def recomputed(function):
+    """`function` of tensors, computed again for its gradient."""
+    again = tf.recompute_grad(function)
+
+    def run(*given):
+        moving = (
+            _last_gradient(x) if tf.as_dtype(x.dtype).is_floating else x for x in given
+        )
+        return again(*moving)
+
+    return run
+
+
 def map_pieces(function, pieces, shared):
     """`function` of each piece along axis 0, keeping nothing inside for gradients."""
-    safe = tf.recompute_grad(function)
+    safe = recomputed(function)
     count = pieces[0].shape[0]
     outs = [safe(*[p[i] for p in pieces], *shared) for i in range(count)]
     return tuple(tf.stack(parts) for parts in zip(*outs, strict=True))
@@ -46,6 +78,8 @@ def map_pieces(function, pieces, shared):
 def numbered_dropout(x, rate, seed, number):
     """Dropout whose mask follows from a seed and a number."""
     seed = tf.cast(tf.reshape(seed, (-1,))[:2], "int32")
+    # Calls count their seeds up by one: numbers of pieces are added to random ones.
+    seed = tf.random.stateless_uniform([2], seed, None, None, "int32")
     seed = seed + tf.stack([0, tf.cast(number, "int32")])
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 

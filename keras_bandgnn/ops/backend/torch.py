@@ -10,6 +10,7 @@ from keras_bandgnn.ops.backend.torch_eager import (
     FilteredSum,
     GatedUpdate,
     GroupedMatmul,
+    gated_rows,
 )
 from keras_bandgnn.ops.portable import is_portable
 
@@ -111,12 +112,14 @@ def sparse_product(side, x):
 class _SparseMatmul(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, *sides):
-        forward, ctx.backward_side = sides[:4], sides[4:]
-        return sparse_product(forward, x)
+        ctx.sides = sides
+        return sparse_product(sides[:4], x)
 
     @staticmethod
     def backward(ctx, dy):
-        return (sparse_product(ctx.backward_side, dy.contiguous()), *[None] * 8)
+        # The transpose has a gradient in turn.
+        sides = *ctx.sides[4:], *ctx.sides[:4]
+        return (_SparseMatmul.apply(dy.contiguous(), *sides), *[None] * 8)
 
 
 def flat_sparse_matmul(forward, backward, x):
@@ -137,12 +140,16 @@ def flat_sparse_matmul(forward, backward, x):
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, index, *backward):
-        ctx.backward_side = backward
+        ctx.backward_side, ctx.index, ctx.count = backward, index, x.shape[0]
         return torch.index_select(x, 0, index)
 
     @staticmethod
     def backward(ctx, dy):
-        return (sparse_product(ctx.backward_side, dy.contiguous()), *[None] * 5)
+        if torch.is_grad_enabled():
+            dx = dy.new_zeros(ctx.count, dy.shape[1]).index_add(0, ctx.index, dy)
+        else:
+            dx = sparse_product(ctx.backward_side, dy.contiguous())
+        return (dx, *[None] * 5)
 
 
 def flat_gather_rows(index, backward, x):
@@ -195,19 +202,16 @@ def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
         width = states.shape[-1]
         rows = messages.reshape(-1, messages.shape[-1]), states.reshape(-1, width)
         return GatedUpdate.apply(*rows, *weights).reshape(states.shape)
-    given_z, given_r, given_n = (messages @ kernel + bias).chunk(3, dim=-1)
-    own_z, own_r, own_n = (states @ own_kernel + own_bias).chunk(3, dim=-1)
-    update = torch.sigmoid(given_z + own_z)
-    reset = torch.sigmoid(given_r + own_r)
-    candidate = torch.tanh(given_n + reset * own_n)
-    return candidate + update * (states - candidate)
+    return gated_rows(messages, states, *weights)
 
 
-def flat_edge_attention(q, k, v, bias, weight, sender, receiver, num_heads, empty):
+def flat_edge_attention(
+    q, k, v, bias, weight, sender, receiver, num_heads, empty, plain
+):
     """Attention of flat rows in one pass, or None; see `ops.edge_attention`."""
     if not _is_eager(q):
         return None
-    facts = (weight, sender, receiver, num_heads, empty)
+    facts = (weight, sender, receiver, num_heads, empty, plain)
     return EdgeAttention.apply(q, k, v, bias, *facts)
 
 

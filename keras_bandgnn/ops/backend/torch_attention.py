@@ -4,6 +4,8 @@ import warnings
 
 import torch
 
+from keras_bandgnn.ops.backend.torch_eager import plain_gradients
+
 
 def _head(x, number, width):
     """The columns [N, d] of a head: products want them in one piece."""
@@ -78,10 +80,13 @@ def _csr(pointer, column, values, shape):
 
 
 class EdgeAttention(torch.autograd.Function):
-    """`ops.edge_attention` of flat rows."""
+    """`ops.edge_attention` of flat rows.
+
+    `plain` is the same by operations that torch differentiates.
+    """
 
     @staticmethod
-    def forward(ctx, q, k, v, bias, weight, sender, receiver, num_heads, empty):
+    def forward(ctx, q, k, v, bias, weight, sender, receiver, num_heads, empty, plain):
         """Sums [N, K d] and logarithms [N, K]."""
         pattern = _Pattern(sender, receiver, q.shape[0], k.shape[0])
         scale = (q.shape[1] // num_heads) ** -0.5
@@ -110,15 +115,22 @@ class EdgeAttention(torch.autograd.Function):
         used = share if weight is None else share * weight.t()
         out = pattern.product(used, v)
         ctx.pattern, ctx.scale, ctx.receiver = pattern, scale, receiver
-        ctx.save_for_backward(q, k, v, out, share, weight)
+        ctx.plain, ctx.sender = plain, sender
+        ctx.save_for_backward(q, k, v, bias, out, share, weight)
         logs = torch.where(some, top + torch.log(total), empty)
         return out, logs.t()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, d_out, d_logs):
         """Gradients of `q`, `k`, `v` and `bias`."""
-        q, k, v, out, share, weight = ctx.saved_tensors
+        q, k, v, bias, out, share, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def plain(*given):
+                return ctx.plain(*given, ctx.sender, ctx.receiver, weight)[0]
+
+            found = plain_gradients(plain, (q, k, v, bias), (d_out, d_logs))
+            return *found, *[None] * 6
         pattern, num_heads = ctx.pattern, share.shape[0]
         rest = (d_out * out).view(len(out), num_heads, -1).sum(dim=2)
         rest = (d_logs - rest).t()
@@ -132,4 +144,4 @@ class EdgeAttention(torch.autograd.Function):
         d_v = pattern.back_product(used, d_out)
         d_q = pattern.product(d_score, k, ctx.scale)
         d_k = pattern.back_product(d_score, q, ctx.scale)
-        return d_q, d_k, d_v, None if ctx.alone else d_score.t(), *[None] * 5
+        return d_q, d_k, d_v, None if ctx.alone else d_score.t(), *[None] * 6

@@ -8,6 +8,28 @@ import torch
 _CHUNK = 8192
 
 
+def plain_gradients(function, given, slopes):
+    """Gradients that have gradients themselves, for `backward` in second derivatives.
+
+    A gradient written by hand has none: that of plain operations takes its place. It
+    takes their time and memory.
+
+    Args:
+        function: Computes the outputs by operations that torch differentiates.
+        given: Its arguments: tensors, some with a gradient, or None.
+        slopes: Gradients of the outputs.
+
+    Returns:
+        A gradient, or None, for each argument.
+    """
+    moving = [t for t in given if t is not None and t.requires_grad]
+    found = torch.autograd.grad(
+        function(*given), moving, slopes, create_graph=True, allow_unused=True
+    )
+    found = iter(found)
+    return [next(found) if t is not None and t.requires_grad else None for t in given]
+
+
 def _runs(kinds, size):
     """(type, first row, last row) of pieces of rows of one type."""
     types, counts = torch.unique_consecutive(kinds, return_counts=True)
@@ -31,14 +53,23 @@ class GroupedMatmul(torch.autograd.Function):
         room = x.new_empty(min(_CHUNK, length), x.shape[1])
         for kind, a, b in ctx.runs:
             torch.mm(_rows(x, index, a, b, room), kernel[kind], out=out[a:b])
-        ctx.save_for_backward(x, index, kernel)
+        ctx.save_for_backward(x, index, kinds, kernel)
         ctx.add_up = add_up
         return out
 
     @staticmethod
     def backward(ctx, dy):
         """Gradients of `x` and the kernel."""
-        x, index, kernel = ctx.saved_tensors
+        x, index, kinds, kernel = ctx.saved_tensors
+        if torch.is_grad_enabled():
+
+            def plain(x, kernel):
+                rows = x if index is None else x.index_select(0, index)
+                rows = rows.reshape(kinds.shape[0], -1, x.shape[1])
+                return torch.bmm(rows, kernel.index_select(0, kinds)).flatten(0, 1)
+
+            dx, d_kernel = plain_gradients(plain, (x, kernel), dy)
+            return dx, None, None, None, d_kernel
         dy = dy.contiguous()
         length = dy.shape[0]
         d_rows = x.new_empty(length, x.shape[1])
@@ -56,6 +87,16 @@ def _rows(x, index, a, b, room):
     if index is None:
         return x[a:b]
     return torch.index_select(x, 0, index[a:b], out=room[: b - a])
+
+
+def gated_rows(messages, states, kernel, bias, own_kernel, own_bias):
+    """New states of a GRU, by operations one by one."""
+    given_z, given_r, given_n = (messages @ kernel + bias).chunk(3, dim=-1)
+    own_z, own_r, own_n = (states @ own_kernel + own_bias).chunk(3, dim=-1)
+    update = torch.sigmoid(given_z + own_z)
+    reset = torch.sigmoid(given_r + own_r)
+    candidate = torch.tanh(given_n + reset * own_n)
+    return candidate + update * (states - candidate)
 
 
 class GatedUpdate(torch.autograd.Function):
@@ -79,13 +120,17 @@ class GatedUpdate(torch.autograd.Function):
             torch.addmm(bias[two:], m, kernel[:, two:], out=n)
             n.addcmul_(switch[:, width:], own_n).tanh_()
             torch.lerp(n, h, switch[:, :width], out=out[a:b])
-        ctx.save_for_backward(messages, states, kernel, own_kernel, gates)
+        given = messages, states, kernel, bias, own_kernel, own_bias
+        ctx.save_for_backward(*given, gates)
         return out
 
     @staticmethod
     def backward(ctx, d_out):
         """Gradients of all arguments."""
-        messages, states, kernel, own_kernel, gates = ctx.saved_tensors
+        *given, gates = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return tuple(plain_gradients(gated_rows, given, d_out))
+        messages, states, kernel, _, own_kernel, _ = given
         count, width = states.shape
         two = 2 * width
         d_messages, d_states = torch.empty_like(messages), torch.empty_like(states)
@@ -124,6 +169,24 @@ class GatedUpdate(torch.autograd.Function):
         return d_messages, d_states, d_kernel, given, d_own, d_bias[width:]
 
 
+def _filtered_rows(
+    sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
+):
+    """`FilteredSum` by operations one by one."""
+
+    def shifted_softplus(rows):
+        return torch.nn.functional.softplus(rows) - math.log(2.0)
+
+    hidden = edges @ kernel
+    hidden = shifted_softplus(hidden if bias is None else hidden + bias)
+    filters = hidden @ last
+    filters = filters if last_bias is None else filters + last_bias
+    filters = shifted_softplus(filters) if activate else filters
+    part = sent.index_select(0, ends[0]) * filters
+    part = part if factor is None else part * factor[:, None]
+    return sent.new_zeros(size, last.shape[1]).index_add(0, ends[1], part)
+
+
 # Edges whose filters are made at a time.
 _EDGES = 2048
 
@@ -160,16 +223,23 @@ class FilteredSum(torch.autograd.Function):
             if factor is not None:
                 part *= factor[piece, None]
             out.index_add_(0, ends[1][piece], part)
-        ctx.save_for_backward(sent, kernel, last, edges, factor, *ends, hidden, filters)
-        ctx.facts = bias is not None, last_bias is not None, activate
+        given = sent, kernel, bias, last, last_bias
+        ctx.save_for_backward(*given, edges, factor, *ends, hidden, filters)
+        ctx.activate = activate
         return out
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, d_out):
         """Gradients of `sent`, the kernels and the biases."""
-        sent, kernel, last, edges, factor, *ends, hidden, filters = ctx.saved_tensors
-        biased, last_biased, activate = ctx.facts
+        given, activate = ctx.saved_tensors[:5], ctx.activate
+        edges, factor, *ends, hidden, filters = ctx.saved_tensors[5:]
+        if torch.is_grad_enabled():
+
+            def plain(*given):
+                return _filtered_rows(*given, edges, factor, ends, len(d_out), activate)
+
+            return *plain_gradients(plain, given, d_out), *[None] * 5
+        sent, kernel, bias, last, last_bias = given
         d_sent, d_kernel = torch.zeros_like(sent), torch.zeros_like(kernel)
         d_last = torch.zeros_like(last)
         d_bias = kernel.new_zeros(kernel.shape[1])
@@ -195,8 +265,8 @@ class FilteredSum(torch.autograd.Function):
         return (
             d_sent,
             d_kernel,
-            d_bias if biased else None,
+            None if bias is None else d_bias,
             d_last,
-            d_last_bias if last_biased else None,
+            None if last_bias is None else d_last_bias,
             *[None] * 5,
         )

@@ -2,18 +2,30 @@
 
 import torch
 
+from keras_bandgnn.ops.backend.torch_eager import plain_gradients
+
 
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, forward, backward, *tensors):
         out, kept = forward(*tensors)
-        ctx.backward_of, ctx.kept = backward, kept
+        ctx.forward_of, ctx.backward_of = forward, backward
+        # As attributes, outputs and `ctx` would hold each other for ever.
+        ctx.save_for_backward(*tensors, *kept)
+        ctx.count = len(tensors)
         return tuple(out)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *slopes):
-        return (None, None, *ctx.backward_of(ctx.kept, *slopes))
+        tensors = ctx.saved_tensors[: ctx.count]
+        if torch.is_grad_enabled():
+
+            def plain(*tensors):
+                return ctx.forward_of(*tensors)[0]
+
+            return None, None, *plain_gradients(plain, tensors, slopes)
+        kept = ctx.saved_tensors[ctx.count :]
+        return (None, None, *ctx.backward_of(kept, *slopes))
 
 
 def with_gradient(forward, backward, tensors):

@@ -1,0 +1,244 @@
+"""Gradients written by hand have gradients themselves, on every backend."""
+
+import ast
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+from registered import backbone_and_loader, registered
+
+import keras_bandgnn as kb
+from keras_bandgnn import ops as kernels
+from keras_bandgnn import primitives
+from keras_bandgnn.ops.edge_attention import edge_attention
+from keras_bandgnn.ops.filters import filtered_sum
+from keras_bandgnn.ops.full_attention import full_attention
+from keras_bandgnn.ops.loops import with_gradient
+from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.primitives import Edges, Grouped, Plan, Segment
+
+BACKEND = keras.backend.backend()
+rng = np.random.default_rng(0)
+
+
+def array(*shape):
+    return rng.normal(size=shape).astype("float32")
+
+
+SENDER, RECEIVER = rng.integers(0, 5, (2, 1, 12)).astype("int32")
+RECEIVER.sort()
+ENDS = {"sender": SENDER, "receiver": RECEIVER}
+
+
+def plan(rest, weight=None):
+    """A function that propagates states [1, 5, 4] under a plan with transposes."""
+    edges = Edges(
+        SENDER[0], RECEIVER[0], SENDER[0] % 2, 5, 2, weight=weight, transpose=True
+    )
+    made = Plan(rest=rest)
+    sizes = made.sizes(edges, np.zeros(12, np.int64), 1)
+    packed = made.pack(edges, {name: int(v[0]) for name, v in sizes.items()})
+    arrays = keras.tree.map_structure(lambda a: a[None], packed)
+    kernel = array(2, 4, 4)
+
+    def run(x):
+        given = keras.tree.map_structure(ops.convert_to_tensor, arrays)
+        prepared = primitives.prepare(given, 5, 2, "float32")
+        return primitives.propagate(prepared, x, ops.convert_to_tensor(kernel))
+
+    return run
+
+
+def attend(x, bias=None):
+    bias = bias if bias is None else ops.sum(x) * ops.ones((1, 12, 2))
+    out, logs = edge_attention(
+        x, 2 * x, ops.sin(x), bias, None, *map(ops.convert_to_tensor, ENDS.values()), 2
+    )
+    return ops.concatenate([out, ops.where(logs > -1e29, logs, 0.0)], axis=-1)
+
+
+FILTERS = [array(3, 4), array(4), array(4, 4), array(4)]
+EDGES = array(1, 12, 3)
+
+
+def filtered(x):
+    weights = [ops.convert_to_tensor(w) * ops.mean(x) for w in FILTERS]
+    edge = {name: ops.convert_to_tensor(ids) for name, ids in ENDS.items()}
+    factor = ops.ones((1, 12))
+    return filtered_sum(
+        x, ops.convert_to_tensor(EDGES), factor, weights, edge, activate=True
+    )
+
+
+def attend_to_all(x, pieces=1):
+    # Two pieces of queries, each computed again for the gradient.
+    from keras_bandgnn.ops import full_attention as module
+
+    before, module._PAIRS = module._PAIRS, 5 * 5 if pieces == 1 else 15
+    try:
+        mask = ops.ones((1, 5), "int32")
+        return full_attention(x, 2 * x, ops.sin(x), mask, None, None, 2)[0]
+    finally:
+        module._PAIRS = before
+
+
+GRU = [array(4, 12), array(12), array(4, 12), array(12)]
+KINDS = np.array([[0, 1, 1, 0, 1]], "int32")
+
+
+def by_hand(x):
+    def forward(x):
+        out = ops.exp(x)
+        return (out,), (out, x)
+
+    def backward(kept, slope):
+        return (kept[0] * slope,)
+
+    return with_gradient(forward, backward, x)[0]
+
+
+# Functions of x [1, 5, 4]; None where the backend has no such operation.
+FUNCTIONS = {
+    "segment": plan(Segment()),
+    "weighted": plan(Segment(), array(12)),
+    "grouped": plan(Grouped(2)),
+    "aggregate": plan(Grouped(2, "aggregate")),
+    "grouped_matmul": lambda x: kernels.grouped_matmul(
+        x, ops.convert_to_tensor(KINDS), ops.stack([x[0, :4], ops.sin(x[0, :4])])
+    ),
+    "gated_update": lambda x: kernels.gated_update(
+        x, ops.sin(x), *(ops.convert_to_tensor(w) for w in GRU)
+    ),
+    "edge_attention": attend,
+    "edge_attention_with_biases": lambda x: attend(x, 1),
+    "filtered_sum": filtered if kernels.fused_filtered_sum else None,
+    "full_attention": attend_to_all,
+    "pieces": lambda x: attend_to_all(x, 2),
+    "checkpoint": lambda x: checkpoint(lambda x: ops.exp(ops.sin(x)), x),
+    "with_gradient": by_hand,
+}
+# The functions above that go through each gradient written by hand.
+BY_HAND = {
+    "torch": {
+        "EdgeAttention": "edge_attention",
+        "FilteredSum": "filtered_sum",
+        "GatedUpdate": "gated_update",
+        "GroupedMatmul": "grouped_matmul",
+        "_GatherRows": "grouped",
+        "_SparseMatmul": "segment",
+        "_WithGradient": "with_gradient",
+    },
+    "jax": {
+        "_again": "checkpoint",
+        "flat_gather_rows": "grouped",
+        "flat_sparse_matmul": "segment",
+        "with_gradient": "with_gradient",
+    },
+    "tensorflow": {
+        "_last_gradient": "pieces",
+        "recomputed": "checkpoint",
+        "with_gradient": "with_gradient",
+    },
+}
+# What computes again says no on TensorFlow.
+REFUSED = {"tensorflow": ("checkpoint", "pieces")}.get(BACKEND, ())
+
+
+def gradient(function, x):
+    return kernels.value_and_gradient(
+        lambda x: ops.reshape(ops.sum(ops.sin(function(x))), (1,)), x
+    )[1]
+
+
+def curvature(function, x, direction):
+    """The product of the second derivatives with a direction."""
+    direction = ops.convert_to_tensor(direction)
+    return kernels.value_and_gradient(
+        lambda x: ops.reshape(ops.sum(gradient(function, x) * direction), (1,)), x
+    )[1]
+
+
+def compiled(function):
+    if BACKEND == "jax":
+        import jax
+
+        return jax.jit(function)
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, autograph=False)
+    return function
+
+
+def check(function, x, bound=0.02, both=True):
+    direction = np.random.default_rng(1).normal(size=x.shape).astype("float32")
+    slope = lambda x: gradient(function, x)  # noqa: E731
+    slope = compiled(slope) if both else slope
+    step = 2e-3
+    ends = [
+        np.asarray(
+            ops.convert_to_numpy(slope(ops.convert_to_tensor(x + s * direction)))
+        )
+        for s in (step, -step)
+    ]
+    expected = (ends[0] - ends[1]) / (2 * step)
+    runs = [lambda x: curvature(function, x, direction)]
+    if BACKEND == "tensorflow" and both:
+        # Compiled and eager gradients are recorded in different ways.
+        runs.append(compiled(runs[0]))
+    elif BACKEND == "jax":
+        runs = [compiled(runs[0])]
+    for run in runs:
+        found = np.asarray(ops.convert_to_numpy(run(ops.convert_to_tensor(x))))
+        scale = np.abs(expected).max()
+        assert scale > 1e-3
+        np.testing.assert_allclose(found, expected, atol=bound * scale)
+
+
+def test_every_gradient_written_by_hand_is_looked_at():
+    folder = Path(kb.__file__).parent / "ops" / "backend"
+    marks = {
+        "torch": ("torch.autograd.Function",),
+        "jax": ("jax.custom_vjp",),
+        "tensorflow": ("tf.custom_gradient", "tf.recompute_grad"),
+    }
+    for backend, samples in BY_HAND.items():
+        found = set()
+        for path in folder.glob(f"{backend}*.py"):
+            for node in ast.parse(path.read_text()).body:
+                if any(mark in ast.unparse(node) for mark in marks[backend]):
+                    found.add(getattr(node, "name", str(node)))
+        assert found == set(samples), f"add what is missing to BY_HAND[{backend!r}]"
+        assert set(samples.values()) <= set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n not in REFUSED])
+def test_second_derivatives_are_those_of_differences(name):
+    if FUNCTIONS[name] is None:
+        pytest.skip("torch alone has it")
+    check(FUNCTIONS[name], np.random.default_rng(2).normal(size=(1, 5, 4)).astype("f"))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_second_derivatives_that_are_not_there_say_so(name):
+    x = ops.ones((1, 5, 4))
+    with pytest.raises(NotImplementedError, match="second derivative.*KERAS_BACKEND"):
+        curvature(FUNCTIONS[name], x, np.ones((1, 5, 4), "float32"))
+
+
+@pytest.mark.parametrize("name", sorted(registered(kb.models.Backbone)))
+def test_backbones_have_second_derivatives(name):
+    backbone, loader = backbone_and_loader(name)
+    (x, *_) = loader[0]
+    kind = "edge" if "displacement" in x["edge"] else "node"
+    key = "displacement" if kind == "edge" else "h"
+    real = x["node"]["mask"][..., None]
+
+    def states(values):
+        out = backbone({**x, kind: {**x[kind], key: values}})
+        return ops.where(real, out, 0.0)
+
+    both = BACKEND == "jax"
+    check(states, np.asarray(x[kind][key], "float32"), 0.1, both)
