@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ray-address",
         metavar="ADDRESS",
-        help="cluster to join: auto or host:port; a Ray on this machine if omitted",
+        help="cluster to join: auto or host:port; if omitted a Ray on this machine, "
+        "which other machines cannot reach",
     )
     shared.add_reading(parser)
     shared.add_compiling(parser)

@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import os
 import shlex
 import signal
 import sys
@@ -74,7 +73,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     given = _parser().parse_args(arguments)
     given.line = shlex.join(["bandgnn", *arguments])
-    handler = interrupts.listen()
     try:
         choose_backend(given.backend)
         return int(given.run(given) or 0)
@@ -88,13 +86,6 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"error: {error}", file=sys.stderr)
         # A command whose 1 means that it found something has another code.
         return getattr(given, "failed", 1)
-    finally:
-        interrupts.restore(handler)
-
-
-def _report_interrupt() -> int:
-    print("\ninterrupted; run the same command again to go on", file=sys.stderr)
-    return 128 + signal.SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -105,24 +96,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
-        wrong command line, 130 after Ctrl-C. Of `predict`: 1 if it found something, 2
-        for any error.
+        wrong command line, 130 after Ctrl-C, 143 after SIGTERM. Of `predict`: 1 if it
+        found something, 2 for any error.
     """
     try:
-        return _run(arguments)
-    except KeyboardInterrupt:
-        return _report_interrupt()
+        with interrupts.listen(whole_process=False):
+            return _run(arguments)
+    except KeyboardInterrupt as error:
+        print(interrupts.MESSAGE, file=sys.stderr)
+        return getattr(error, "code", 128 + signal.SIGINT)
 
 
 def command() -> None:
     """Runs a command as a process: ends it with the exit code of `main`."""
-    try:
-        code = _run(None)
-    except KeyboardInterrupt:
-        code = _report_interrupt()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # Threads of a backend may still compute. To free what they use, as leaving
-        # this block or Python would, can crash: the process ends here.
-        os._exit(code)
-    sys.exit(code)
+    with interrupts.listen(whole_process=True):
+        try:
+            code = _run(None)
+        except KeyboardInterrupt as error:
+            interrupts.end_process(getattr(error, "code", 128 + signal.SIGINT))
+        sys.exit(code)

@@ -18,6 +18,8 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from keras_bandgnn.cli import interrupts
+
 # Work that is done within so many seconds shows no progress.
 _PATIENCE = 2.0
 
@@ -89,6 +91,7 @@ def progress(
 
     def advance(done: int, total: int, count: int | None = None) -> None:
         nonlocal first, said
+        interrupts.check()
         count = done if count is None else count
         # What an earlier run did is no work of this one.
         first = (done, count) if first is None else first

@@ -8,12 +8,9 @@ interrupted run goes on after its last whole epoch when it is started again.
 """
 
 import argparse
-import shutil
-import sys
 from pathlib import Path
 
 from keras_bandgnn.cli import (
-    interrupts,
     option_use,
     regression_options,
     report,
@@ -149,15 +146,9 @@ def with_random_labels(store, seed: int):
 
 def train(options: argparse.Namespace, stores: dict):
     """Trains and saves; returns the task with its best weights."""
-    from keras_bandgnn.models.preset_files import check_target
     from keras_bandgnn.training import make_optimizer
 
-    check_target(options.out)
-    if options.out.exists() and not options.overwrite:
-        raise ValueError(
-            f"Expected --out {options.out} to be new. Received: a model is there. "
-            "Pass --overwrite to replace it, or choose another folder."
-        )
+    training_callbacks.check_out(options)
     task = make_task(options, stores["train"].metadata)
     graphs = {split: stores[split] for split in ("train", "valid")}
     if options.shuffle_labels:
@@ -169,24 +160,15 @@ def train(options: argparse.Namespace, stores: dict):
     steps = options.epochs * len(loader)
     task.compile(make_optimizer(options.optimizer, rate, steps))
     describe(options, task, loader, stores)
-    work = options.out.with_name(options.out.name + ".partial")
     data = {split: store.fingerprint for split, store in stores.items()}
-    callbacks = [
-        *training_callbacks.checkpoints(options, data, work),
-        training_callbacks.limits(options.minutes),
-    ]
-    with interrupts.deferred():
-        task.fit(
-            loader,
-            validation_data=graphs["valid"],
-            epochs=options.epochs,
-            callbacks=callbacks,
-            verbose=1 if sys.stdout.isatty() else 2,
-        )
-    interrupts.check()
-    best = work / "best.weights.h5"
-    if best.is_file():
-        task.load_weights(best)
+    with training_callbacks.run_folder(options, data) as work:
+        training_callbacks.fit(task, loader, graphs["valid"], options, work)
+        save(options, task, loader, stores, rate)
+    return task
+
+
+def save(options: argparse.Namespace, task, loader, stores: dict, rate: float) -> None:
+    """Saves a trained task as a preset, with its card."""
     sizes = ", ".join(f"{len(store):,} {name}" for name, store in stores.items())
     facts = {
         "data": f"{options.data}: usages of variables in programs; {sizes}.",
@@ -196,8 +178,6 @@ def train(options: argparse.Namespace, stores: dict):
     }
     card = make_facts(options, facts)
     task.save_to_preset(options.out, options.weights, card)
-    shutil.rmtree(work)
-    return task
 
 
 def describe(options, task, loader, stores) -> None:

@@ -1,10 +1,8 @@
 """`bandgnn train --task regression`: energies and other numbers per graph."""
 
 import argparse
-import shutil
-import sys
 
-from keras_bandgnn.cli import data_sets, interrupts, report, training_callbacks
+from keras_bandgnn.cli import data_sets, report, training_callbacks
 from keras_bandgnn.cli.card import make_facts
 from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
 
@@ -166,14 +164,8 @@ def run(options: argparse.Namespace) -> None:
     import keras
 
     from keras_bandgnn.models.preset_card import count_parameters
-    from keras_bandgnn.models.preset_files import check_target
 
-    check_target(options.out)
-    if options.out.exists() and not options.overwrite:
-        raise ValueError(
-            f"Expected --out {options.out} to be new. Received: a model is there. "
-            "Pass --overwrite to replace it, or choose another folder."
-        )
+    training_callbacks.check_out(options)
     graphs = read(options)
     task = make_task(options, graphs)
     loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
@@ -183,34 +175,20 @@ def run(options: argparse.Namespace) -> None:
         f"{options.model}: C = {options.hidden}, {count_parameters(task):,} "
         f"parameters; {sizes} graphs; backend {keras.backend.backend()}"
     )
-    work = options.out.with_name(options.out.name + ".partial")
     data = {split: [len(part), part.num_edges.sum()] for split, part in graphs.items()}
-    callbacks = [
-        *training_callbacks.checkpoints(options, data, work, "val_rmse", "min"),
-        training_callbacks.limits(options.minutes),
-    ]
-    if options.patience:
-        callbacks.append(keras.callbacks.EarlyStopping("val_rmse", 0, options.patience))
-    with interrupts.deferred():
-        task.fit(
-            loader,
-            validation_data=graphs["valid"],
-            epochs=options.epochs,
-            callbacks=callbacks,
-            verbose=1 if sys.stdout.isatty() else 2,
+    metric = ("val_rmse", "min")
+    with training_callbacks.run_folder(options, data) as work:
+        training_callbacks.fit(
+            task, loader, graphs["valid"], options, work, *metric, options.patience
         )
-    interrupts.check()
-    if (work / "best.weights.h5").is_file():
-        task.load_weights(work / "best.weights.h5")
-    score = evaluate(task, graphs["test"], graphs["train"])
-    facts = {
-        "data": f"{options.data} {' '.join(options.option)}: {sizes} graphs.",
-        "recipe": recipe,
-        "score": score,
-    }
-    card = make_facts(options, facts)
-    task.save_to_preset(options.out, options.weights, card)
-    shutil.rmtree(work)
+        score = evaluate(task, graphs["test"], graphs["train"])
+        facts = {
+            "data": f"{options.data} {' '.join(options.option)}: {sizes} graphs.",
+            "recipe": recipe,
+            "score": score,
+        }
+        card = make_facts(options, facts)
+        task.save_to_preset(options.out, options.weights, card)
     report.say(f"model saved to {options.out}")
 
 

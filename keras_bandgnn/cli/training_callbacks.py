@@ -1,10 +1,13 @@
-"""Callbacks of `bandgnn train`: the best weights, the state to go on from, the end."""
+"""Training of `bandgnn train`: the best weights, the state to resume from, the end."""
 
 import argparse
-import csv
+import contextlib
 import json
+import math
 import shutil
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from keras_bandgnn.cli import interrupts
@@ -28,23 +31,16 @@ _FREE = (
 )
 
 
-def checkpoints(
-    options: argparse.Namespace,
-    data: dict,
-    work: Path,
-    monitor: str = "val_accuracy",
-    mode: str = "max",
-) -> list:
-    """The callbacks that keep the best weights, and the state to go on from."""
-    import keras
-
-    from keras_bandgnn.data.files import atomic_write
+def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
+    """Refuses to resume another run; the caller holds the folder's lock."""
+    from keras_bandgnn.data.files import write_json
 
     kept = settings_of(options, _FREE)
     data = json.loads(json.dumps(data, default=str))
     saved = work / "settings.json"
     if options.restart:
-        shutil.rmtree(work, ignore_errors=True)
+        for path in work.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif saved.is_file():
         old, graphs = json.loads(saved.read_text())
         found = differences(old, kept, _FREE)
@@ -55,26 +51,153 @@ def checkpoints(
                 f"data. Received: {'; '.join(found)}. Pass --restart to throw it away, "
                 "or choose another --out."
             )
-    work.mkdir(parents=True, exist_ok=True)
-    with atomic_write(saved) as file:
-        file.write(json.dumps([kept, data]).encode())
-    best = None
-    if (work / "history.csv").is_file():
-        with open(work / "history.csv", newline="") as file:
-            seen = [float(row[monitor]) for row in csv.DictReader(file)]
-            best = (max if mode == "max" else min)(seen, default=None)
-    return [
-        keras.callbacks.BackupAndRestore(work / "backup", double_checkpoint=True),
-        keras.callbacks.CSVLogger(work / "history.csv", append=True),
-        keras.callbacks.ModelCheckpoint(
-            work / "best.weights.h5",
-            monitor=monitor,
-            mode=mode,
-            save_best_only=True,
-            save_weights_only=True,
-            initial_value_threshold=best,
-        ),
-    ]
+    write_json(saved, [kept, data])
+
+
+class History:
+    """The metrics of the epochs of a run, which outlive a kill.
+
+    Args:
+        work: Folder of the run.
+        monitor: The metric that says which epoch is best.
+        mode: "max" or "min".
+    """
+
+    def __init__(self, work: Path, monitor: str, mode: str):
+        self._file = work / "history.json"
+        self._monitor, self._sign = monitor, 1 if mode == "max" else -1
+        self._rows = []
+        if self._file.is_file():
+            self._rows = json.loads(self._file.read_text())
+
+    def _scores(self, rows: list[dict]) -> list[float]:
+        """The metric, as a number of which more is better."""
+        values = [self._sign * row[self._monitor] for row in rows]
+        return [-math.inf if math.isnan(value) else value for value in values]
+
+    def is_best(self, epoch: int, logs: dict) -> bool:
+        """Whether an epoch is better than those before it."""
+        (score,) = self._scores([logs])
+        return score > max(self._scores(self._rows[:epoch]), default=-math.inf)
+
+    def add(self, epoch: int, logs: dict) -> None:
+        """Keeps the metrics of an epoch, also of one that was repeated."""
+        from keras_bandgnn.data.files import write_json
+
+        row = {name: float(value) for name, value in logs.items()}
+        self._rows = [*self._rows[:epoch], row]
+        write_json(self._file, self._rows)
+
+    def is_over(self, patience: int | None, epochs: int | None = None) -> bool:
+        """Whether the best of the first epochs is `patience` epochs back."""
+        scores = self._scores(self._rows[:epochs])
+        if not patience or not scores:
+            return False
+        return len(scores) - 1 - scores.index(max(scores)) >= patience
+
+
+def work_of(out: Path) -> Path:
+    """The folder of the run that writes a model."""
+    return out.with_name(out.name + ".partial")
+
+
+def check_out(options: argparse.Namespace) -> None:
+    """Refuses to replace a model, but for one that this run saved before a kill."""
+    from keras_bandgnn.models.preset_files import check_target
+
+    check_target(options.out)
+    unfinished = (work_of(options.out) / "settings.json").is_file()
+    if options.out.exists() and not options.overwrite and not unfinished:
+        raise ValueError(
+            f"Expected --out {options.out} to be new. Received: a model is there. "
+            "Pass --overwrite to replace it, or choose another folder."
+        )
+
+
+@contextlib.contextmanager
+def run_folder(options: argparse.Namespace, data: dict) -> Iterator[Path]:
+    """The folder of a run until its model is saved, which one process has at a time.
+
+    Args:
+        options: The command line.
+        data: Facts that tell the graphs from others.
+
+    Raises:
+        ValueError: If it holds another run.
+        RuntimeError: If another process has it.
+    """
+    from keras_bandgnn.data.files import FolderLock, remove_folder, remove_leftovers
+
+    work = work_of(options.out)
+    with FolderLock(work):
+        check_run(options, data, work)
+        yield work
+        remove_folder(work)
+    remove_leftovers(work)
+
+
+def fit(
+    task,
+    loader,
+    valid,
+    options: argparse.Namespace,
+    work: Path,
+    monitor: str = "val_accuracy",
+    mode: str = "max",
+    patience: int | None = None,
+) -> None:
+    """Trains, from where an earlier run ended, and loads the best weights.
+
+    Args:
+        task: The compiled task.
+        loader: Training graphs.
+        valid: Validation graphs.
+        options: The command line.
+        work: Folder of the run.
+        monitor: The metric that says which epoch is best.
+        mode: "max" or "min".
+        patience: Epochs without a better one after which training ends.
+    """
+    history = History(work, monitor, mode)
+    if not history.is_over(patience):
+        task.fit(
+            loader,
+            validation_data=valid,
+            epochs=options.epochs,
+            callbacks=[
+                *checkpoints(work, history, patience),
+                limits(options.minutes),
+            ],
+            verbose=1 if sys.stdout.isatty() else 2,
+        )
+    interrupts.check()
+    if (work / "best.weights.h5").is_file():
+        task.load_weights(work / "best.weights.h5")
+
+
+def checkpoints(work: Path, history: History, patience: int | None = None) -> list:
+    """The callbacks that keep the best weights, and the state to resume from."""
+    import keras
+
+    from keras_bandgnn.training import SaveProgress
+
+    class Best(keras.callbacks.Callback):
+        """Keeps the best weights and the metrics, before the epoch counts as done."""
+
+        def on_epoch_end(self, epoch, logs=None):
+            if history.is_best(epoch, logs):
+                self.model.save_weights(work / "best.weights.h5")
+            history.add(epoch, logs)
+            if history.is_over(patience, epoch + 1):
+                self.model.stop_training = True
+
+    class Progress(SaveProgress):
+        """Keeps the progress until the model is saved."""
+
+        def clear(self):
+            pass
+
+    return [Best(), Progress(work / "progress")]
 
 
 def limits(minutes: float | None):

@@ -8,7 +8,6 @@ interrupted or killed; failed trials are listed with their reason.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -175,8 +174,7 @@ def _search(tuner, splits: dict) -> None:
     given = {"validation_data": splits.get("valid"), "callbacks": [Interrupts()]}
     if "valid" not in splits:
         given |= {"mask": "train_mask", "validation_mask": "valid_mask"}
-    with interrupts.deferred():
-        tuner.search(splits["train"], verbose=0, **given)
+    tuner.search(splits["train"], verbose=0, **given)
     interrupts.check()
 
 
@@ -185,17 +183,15 @@ def work(folder: str) -> None:
     from keras_bandgnn.tuning.workers import end_with_parent
 
     end_with_parent()
-    handler = interrupts.listen()
-    options = argparse.Namespace(
-        **json.loads((Path(folder) / "worker.json").read_text())
-    )
-    splits = tune_data.read(options)
-    try:
-        _search(_tuner(options, make_hypermodel(options, splits)), splits)
-    except KeyboardInterrupt:
-        os._exit(130)
-    finally:
-        interrupts.restore(handler)
+    with interrupts.listen(whole_process=True):
+        try:
+            options = argparse.Namespace(
+                **json.loads((Path(folder) / "worker.json").read_text())
+            )
+            splits = tune_data.read(options)
+            _search(_tuner(options, make_hypermodel(options, splits)), splits)
+        except interrupts.Interrupted as error:
+            interrupts.end_process(error.code)
 
 
 def _check_folder(options: argparse.Namespace) -> None:
@@ -221,18 +217,25 @@ def _check_folder(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    import keras
-
     import keras_bandgnn.tuning.extra  # noqa: F401 - says at once what is missing
-    from keras_bandgnn.tuning.oracles import write_json
+    from keras_bandgnn.data.files import FolderLock
 
     check_options(options)
     option_use.fill_defaults(options)
     _check_folder(options)
     splits = tune_data.read(options)
     hypermodel = make_hypermodel(options, splits)
+    with FolderLock(options.out.resolve()):
+        tune(options, hypermodel, splits)
+
+
+def tune(options: argparse.Namespace, hypermodel, splits: dict) -> None:
+    """Searches, prints the trials and exports the best."""
+    import keras
+
+    from keras_bandgnn.data.files import write_json
+
     tuner = _tuner(options, hypermodel, options.overwrite)
-    Path(options.out).mkdir(parents=True, exist_ok=True)
     write_json(Path(options.out) / "settings.json", settings_of(options, _FREE))
     sizes = "one with masks"
     if "valid" in splits:
@@ -265,6 +268,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _run_workers(options: argparse.Namespace, tuner) -> None:
+    from keras_bandgnn.data.files import write_json
     from keras_bandgnn.tuning.workers import Workers
 
     folder = Path(options.out)
@@ -272,12 +276,19 @@ def _run_workers(options: argparse.Namespace, tuner) -> None:
     # That is done.
     given["overwrite"] = False
     # Paths become text.
-    (folder / "worker.json").write_text(json.dumps(given, default=str))
+    write_json(folder / "worker.json", json.loads(json.dumps(given, default=str)))
     tuner.oracle.verbose = 0
     tuner.save()
     code = f"from keras_bandgnn.cli.tune import work; work({str(folder)!r})"
     command = [sys.executable, "-c", code]
-    Workers(tuner.oracle, options.workers, command, folder / "workers").run()
+    Workers(
+        tuner.oracle,
+        options.workers,
+        command,
+        folder / "workers",
+        interrupts.check,
+        report.say,
+    ).run()
 
 
 def _export(options: argparse.Namespace, tuner, hypermodel, splits: dict) -> None:

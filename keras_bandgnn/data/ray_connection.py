@@ -1,11 +1,16 @@
 """A Ray of one's own, or that of a cluster, found within a time limit."""
 
+import contextlib
+import importlib
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 
 # A Ray that is started here holds no large objects.
@@ -40,8 +45,9 @@ def connect(address: str | None, workers: int | None, time_limit: float) -> None
     """Starts a Ray on this machine, or joins a cluster.
 
     Args:
-        address: None to start one, "auto" for the cluster that this machine is part
-            of, or "host:port" of its head.
+        address: None to start one, which listens on the loopback interface alone,
+            "auto" for the cluster that this machine is part of, or "host:port" of its
+            head.
         workers: Cores of a Ray that is started here.
         time_limit: Seconds in which a cluster must answer.
 
@@ -49,9 +55,44 @@ def connect(address: str | None, workers: int | None, time_limit: float) -> None
         ConnectionError: If no cluster answers.
     """
     ray = import_ray()
+    with _own_handlers():
+        _connect(ray, address, workers, time_limit)
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Puts back the handlers of signals that Ray replaces by its own."""
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Makes a Ray that starts within it listen on the loopback interface alone.
+
+    Whoever reaches a Ray can run code there.
+    """
+    # Ray takes no address for this: it replaces 127.0.0.1 by one that others reach,
+    # unless it believes itself on a system without clusters.
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _connect(ray: ModuleType, address: str | None, workers, time_limit: float) -> None:
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _on_loopback():
             # JAX warns of forks. Those of Ray run another program at once.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             ray.init(

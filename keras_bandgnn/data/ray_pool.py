@@ -44,9 +44,10 @@ class RayPool:
     for their turn.
 
     Args:
-        address: None starts a Ray on this machine that ends with the block; "auto" or
-            "host:port" joins a cluster that this machine is part of. A Ray to which
-            the program is connected already is used as it is.
+        address: None starts a Ray on this machine that ends with the block and
+            listens on the loopback interface alone; "auto" or "host:port" joins a
+            cluster that this machine is part of. A Ray to which the program is
+            connected already is used as it is.
         workers: Jobs at a time; the cores of the cluster if omitted.
         time_limit: Seconds in which a cluster must answer.
 

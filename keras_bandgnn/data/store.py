@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_indices, check_same_spec, pointers
 from keras_bandgnn.data.reading import read_json, refuse
@@ -215,6 +216,7 @@ def _read_sizes(path: Path, graphs: int) -> dict[str, np.ndarray]:
 def _read_description(directory: Path) -> dict[str, Any]:
     path = directory / DESCRIPTION
     partial = directory.with_name(directory.name + ".partial")
+    restore_replaced(directory)
     if not directory.is_dir():
         hint = "Check the path."
         if partial.is_dir():

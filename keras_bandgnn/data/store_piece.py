@@ -6,7 +6,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from keras_bandgnn.data.files import sync_directory
+from keras_bandgnn.data.files import sync_directory, writing
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.store_format import write_shard
 
@@ -32,7 +32,7 @@ def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dic
     unit["file"] = f"shard-{uuid.uuid4().hex}.arrow.tmp"
     path = Path(folder) / unit["file"]
     try:
-        with open(path, "wb") as file:
+        with writing(path), open(path, "xb") as file:
             write_shard(file, flat)
             file.flush()
             os.fsync(file.fileno())

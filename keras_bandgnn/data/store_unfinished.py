@@ -1,14 +1,17 @@
-"""Unfinished stores: their progress file, whose they are, one writer at a time."""
+"""Unfinished stores: their progress file, and whose they are."""
 
 import contextlib
 import json
-import os
-import shutil
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from keras_bandgnn.data.files import sync_directory
+from keras_bandgnn.data.files import (
+    FolderLock,
+    refuse_link,
+    replace_folder,
+    restore_replaced,
+)
 from keras_bandgnn.data.reading import parse_json, read_json, reading
 from keras_bandgnn.data.store_format import (
     DESCRIPTION,
@@ -20,6 +23,8 @@ from keras_bandgnn.data.store_format import (
 )
 
 PROGRESS = "progress.jsonl"
+# What a kill leaves of files that were being written.
+_HIDDEN = re.compile(r"^\.[0-9a-f]{8}\.partial\.|\.tmp$")
 
 
 def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
@@ -51,6 +56,7 @@ def _is_store(path: Path) -> bool:
 
 def check_target(path: Path, overwrite: bool) -> None:
     """Raises a FileExistsError unless `path` is free or a store to be replaced."""
+    refuse_link(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not _is_store(path):
@@ -66,31 +72,52 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 
 def put_in_place(partial: Path, path: Path) -> None:
-    """Gives a complete directory its name; a store that had it is removed after."""
-    replaced = path.with_name(path.name + ".replaced")
-    if _is_store(path):
-        if _is_store(replaced):
-            shutil.rmtree(replaced)
-        os.rename(path, replaced)
-    elif path.exists():
-        path.rmdir()
-    os.rename(partial, path)
-    sync_directory(path.parent)
-    if _is_store(replaced):
-        shutil.rmtree(replaced)
+    """Gives a complete directory its name; a store that had it is removed after.
+
+    The progress file stays until then: by it `settle` knows, after a kill, that the
+    directory `partial` is what was replaced.
+    """
+    replaces = _is_store(path)
+    if not replaces:
+        (partial / PROGRESS).unlink(missing_ok=True)
+    # What is replaced gets the name `partial`, which nobody else may take up.
+    with FolderLock(path) if replaces else contextlib.nullcontext():
+        replace_folder(partial, path)
+    (path / PROGRESS).unlink(missing_ok=True)
+
+
+def settle(path: Path) -> None:
+    """Completes the replacement of a store that was killed between its steps.
+
+    Raises:
+        RuntimeError: If another job is writing the store.
+    """
+    restore_replaced(path)
+    if not (_is_store(path) and (path / PROGRESS).is_file()):
+        return
+    partial = path.with_name(path.name + ".partial")
+    check_partial(partial)
+    with FolderLock(partial):
+        for file in partial.iterdir():
+            file.unlink()
+        partial.rmdir()
+        (path / PROGRESS).unlink(missing_ok=True)
 
 
 def is_unfinished(partial: Path) -> bool:
     """Whether a directory holds nothing but parts of an unfinished store."""
     if not partial.is_dir():
         return False
-    names = {file.name.removesuffix(".tmp") for file in partial.iterdir()}
+    if any(file.is_symlink() for file in partial.iterdir()):
+        return False
+    names = {_HIDDEN.sub("", file.name) for file in partial.iterdir()}
     names -= {PROGRESS, SIZES, DESCRIPTION}
     return all(n.startswith("shard-") and n.endswith(".arrow") for n in names)
 
 
 def check_partial(partial: Path) -> None:
     """Raises a FileExistsError if something else than an unfinished store is there."""
+    refuse_link(partial)
     if partial.exists() and not is_unfinished(partial):
         raise FileExistsError(
             f"Expected {partial} to be an unfinished store. Received: something else "
@@ -125,18 +152,3 @@ def check_job(path: Path, fingerprint: Mapping, overwrite: bool, restart: bool) 
         found, _ = read_progress(partial)
         if found is not None:
             check_same_job(partial, found, fingerprint)
-
-
-def lock(file: Any, partial: Path) -> None:
-    """Keeps two jobs out of one directory; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks on Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise RuntimeError(
-            f"Expected {partial} to be written by one job at a time. Received: another "
-            "job holds it. Wait for it to end, or choose another path."
-        ) from error

@@ -1,5 +1,6 @@
 """`StoreWriter` and `write_store`: graphs onto disk, whole or resumable."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.files import FolderLock, atomic_write, json_text, writing
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.data.store import GraphStore, open_store
@@ -29,9 +30,9 @@ from keras_bandgnn.data.store_unfinished import (
     check_partial,
     check_same_job,
     check_target,
-    lock,
     put_in_place,
     read_progress,
+    settle,
 )
 from keras_bandgnn.graph import Graph
 
@@ -92,8 +93,7 @@ def write_store(
                 writer.add(shard)
             return writer.finish()
         except BaseException:
-            writer.close()
-            shutil.rmtree(writer.partial, ignore_errors=True)
+            writer._abandon()
             raise
 
 
@@ -145,8 +145,7 @@ class StoreWriter:
             "fingerprint": fingerprint,
         }
         self._metadata = json.loads(json_text("metadata", dict(metadata or {})))
-        check_target(self.path, overwrite)
-        self._progress = None
+        self._lock = self._progress = None
         self._open(restart)
 
     @property
@@ -195,9 +194,10 @@ class StoreWriter:
         if written:
             place_piece(self.partial, written, unit["file"])
         self._spec = spec if self._spec is None else self._spec
-        self._progress.write(line.encode() + b"\n")
-        self._progress.flush()
-        os.fsync(self._progress.fileno())
+        with writing(self.path):
+            self._progress.write(line.encode() + b"\n")
+            self._progress.flush()
+            os.fsync(self._progress.fileno())
         self._units.append(json.loads(line))
 
     def _check(self, spec: Mapping | None) -> None:
@@ -234,10 +234,12 @@ class StoreWriter:
         }
         with atomic_write(self.partial / DESCRIPTION) as file:
             file.write(json_text(DESCRIPTION, description, indent=1).encode() + b"\n")
-        self.close()
-        self._remove_rests({SIZES, DESCRIPTION})
+        self._remove_rests({PROGRESS, SIZES, DESCRIPTION})
         check_target(self.path, self._overwrite)
-        put_in_place(self.partial, self.path)
+        self._close_progress()
+        with writing(self.path):
+            put_in_place(self.partial, self.path)
+        self.close()
         return open_store(self.path)
 
     def discard(self) -> None:
@@ -247,9 +249,23 @@ class StoreWriter:
 
     def close(self) -> None:
         """Leaves the unfinished store as it is, to be resumed later."""
+        self._close_progress()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _close_progress(self) -> None:
         if self._progress is not None:
-            self._progress.close()
+            # After a full disk there may be bytes that no flush brings out.
+            with contextlib.suppress(OSError):
+                self._progress.close()
             self._progress = None
+
+    def _abandon(self) -> None:
+        """Removes the unfinished store."""
+        self._close_progress()
+        shutil.rmtree(self.partial, ignore_errors=True)
+        self.close()
 
     def __enter__(self) -> "StoreWriter":
         return self
@@ -260,10 +276,11 @@ class StoreWriter:
     def _open(self, restart: bool) -> None:
         """Takes up the finished units of an earlier run, removes its rests."""
         check_partial(self.partial)
-        self.partial.mkdir(parents=True, exist_ok=True)
-        self._progress = open(self.partial / PROGRESS, "a+b")
+        settle(self.path)
+        check_target(self.path, self._overwrite)
+        self._lock = FolderLock(self.partial)
         try:
-            lock(self._progress, self.partial)
+            self._open_progress()
             found, units = (None, []) if restart else read_progress(self.partial)
             if found is not None:
                 check_same_job(self.partial, found, self._header["fingerprint"])
@@ -278,6 +295,13 @@ class StoreWriter:
                 break
         self._clear_rests()
 
+    def _open_progress(self) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        with writing(self.path):
+            handle = os.open(self.partial / PROGRESS, flags, 0o666)
+        self._progress = open(handle, "a+b")
+
     def _is_intact(self, unit: Mapping) -> bool:
         file = unit["file"] and self.partial / unit["file"]
         return not file or (file.is_file() and file.stat().st_size == unit["bytes"])
@@ -287,12 +311,13 @@ class StoreWriter:
         lines = [json_text("unit", entry) for entry in (self._header, *self._units)]
         text = "".join(line + "\n" for line in lines).encode()
         self._progress.seek(0)
-        if self._progress.read(len(text)) != text:
-            self._progress.truncate(0)
-            self._progress.write(text)
-        self._progress.truncate(len(text))
-        self._progress.flush()
-        os.fsync(self._progress.fileno())
+        with writing(self.path):
+            if self._progress.read(len(text)) != text:
+                self._progress.truncate(0)
+                self._progress.write(text)
+            self._progress.truncate(len(text))
+            self._progress.flush()
+            os.fsync(self._progress.fileno())
         self._remove_rests({PROGRESS})
 
     def _remove_rests(self, kept: set[str]) -> None:

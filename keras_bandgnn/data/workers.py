@@ -3,17 +3,36 @@
 import collections
 import concurrent.futures
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 _AHEAD = 4
+# Exit codes of processes that were asked to end.
+_ASKED = tuple(-number for number in (signal.SIGTERM, signal.SIGINT))
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that started it is gone, even if killed.
+
+    For processes of `multiprocessing`.
+    """
+    parent = multiprocessing.parent_process()
+
+    def watch():
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _start_worker() -> None:
     # The parent alone answers to Ctrl-C; it then stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
@@ -25,12 +44,22 @@ def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
 
 
 def alone(function: Callable, job: Sequence, died: Any) -> Any:
-    """Does a job in a process of its own; returns `died` if that dies."""
-    with _pool(1) as pool:
-        try:
-            return pool.submit(function, *job).result()
-        except BrokenProcessPool:
-            return died
+    """Does a job in a process of its own; returns `died` if that dies.
+
+    A process that was asked to end, as by a scheduler, says nothing about its job,
+    which is done again.
+    """
+    before = set(multiprocessing.active_children())
+    while True:
+        with _pool(1) as pool:
+            future = pool.submit(function, *job)
+            (process,) = set(multiprocessing.active_children()) - before
+            try:
+                return future.result()
+            except BrokenProcessPool:
+                process.join()
+                if process.exitcode not in _ASKED:
+                    return died
 
 
 def ordered_map(

@@ -74,6 +74,17 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         Keras' `History`.
     """
     saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
+    try:
+        history = _fit_on(model, fit, loader, saving, **kwargs)
+        for callback in saving:
+            callback.clear()
+    finally:
+        for callback in saving:
+            callback.release()
+    return history
+
+
+def _fit_on(model: keras.Model, fit: Callable, loader: GraphLoader, saving, **kwargs):
     place = None
     for callback in saving:
         callback.follow(loader)
@@ -99,6 +110,4 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
             history.epoch = before.epoch + history.epoch
             for name, values in before.history.items():
                 history.history[name] = values + history.history.get(name, [])
-    for callback in saving:
-        callback.clear()
     return history

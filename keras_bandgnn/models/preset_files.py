@@ -1,15 +1,15 @@
 """The files of a preset: where they lie, and how they are read and written."""
 
+import functools
 import json
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import h5py
 import numpy as np
+
+from keras_bandgnn.data import files
+from keras_bandgnn.data.files import held_write, json_text
 
 CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
 METADATA, CARD = "metadata.json", "README.md"
@@ -85,64 +85,20 @@ def _objects(value) -> Iterator[Mapping]:
 
 def write(path: Path, value: dict) -> None:
     """Writes an object as JSON."""
-    path.write_text(json.dumps(value, indent=2) + "\n", "utf-8")
+    path.write_text(json_text(path.name, value, indent=2) + "\n", "utf-8")
 
 
-def check_target(path, names: Sequence[str] = NAMES, what: str = "a preset") -> Path:
-    """Raises a ValueError if a folder cannot be written, or replaced, at a path.
-
-    Args:
-        path: The folder.
-        names: The files that it may hold; one that is there must have the first.
-        what: What such a folder is called.
-    """
-    path = Path(path)
-    found = {p.name for p in path.iterdir()} if path.is_dir() else set()
-    if path.is_file() or (found and names[0] not in found):
-        raise ValueError(
-            f"Expected {path} to be new, an empty folder or {what}. Received: "
-            "something else is there. Choose another folder."
-        )
-    if found - set(names):
-        raise ValueError(
-            f"Expected {path} to hold nothing but {what}, which would be replaced. "
-            f"Received: also {sorted(found - set(names))}. Choose another folder, or "
-            "move these."
-        )
-    return path
-
-
-@contextmanager
-def whole_folder(
-    path, names: Sequence[str] = NAMES, what: str = "a preset"
-) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `path` when all is written.
-
-    Args:
-        path: See `check_target`.
-        names: See `check_target`.
-        what: See `check_target`.
-    """
-    path = check_target(path, names, what)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
-        yield partial
-        partial.chmod(0o755)
-        old = partial.with_name(partial.name + ".old")
-        if path.exists():
-            os.replace(path, old)
-        os.replace(partial, path)
-        shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+check_target = functools.partial(files.check_target, names=NAMES, what="a preset")
+whole_folder = functools.partial(files.whole_folder, names=NAMES, what="a preset")
 
 
 def halve_weights(path: Path) -> None:
     """Rounds the floats of a file of weights to float16, which Keras reads as well."""
-    rounded = path.with_suffix(".half")
-    with h5py.File(path, "r") as source, h5py.File(rounded, "w") as target:
+    with (
+        h5py.File(path, "r") as source,
+        held_write(path) as rounded,
+        h5py.File(rounded, "w") as target,
+    ):
 
         def copy(name, item):
             if isinstance(item, h5py.Group):
@@ -156,7 +112,6 @@ def halve_weights(path: Path) -> None:
 
         target.attrs.update(source.attrs)
         source.visititems(copy)
-    os.replace(rounded, path)
 
 
 def _as_half(values: np.ndarray, name: str) -> np.ndarray:

@@ -14,6 +14,7 @@ import h5py
 import keras
 
 from keras_bandgnn.checks import one_of
+from keras_bandgnn.data.files import held_write, restore_replaced
 from keras_bandgnn.models import preset_files as files
 from keras_bandgnn.models.preset_card import count_parameters, make_card
 from keras_bandgnn.models.preset_hub import download
@@ -51,6 +52,7 @@ def _resolve(preset) -> Path:
     if str(preset).startswith("hf://"):
         return download(str(preset))
     path = Path(preset)
+    restore_replaced(path)
     if (path / files.CONFIG).is_file():
         return path
     names = files.list_presets()
@@ -111,7 +113,8 @@ def save(
         if weights != "none":
             backbone.save_weights(folder / files.WEIGHTS)
             if task is not None:
-                _head_model(task).save_weights(folder / files.HEAD)
+                with held_write(folder / files.HEAD) as held:
+                    _head_model(task).save_weights(held)
         if weights == "float16":
             for name in (files.WEIGHTS, files.HEAD):
                 if (folder / name).is_file():

@@ -1,8 +1,18 @@
 """`Replicated`: a model that may train on several devices."""
 
+import os
+
 import keras
 
+from keras_bandgnn.data.files import atomic_path, held_write
 from keras_bandgnn.distribution.replica_group import active_group
+
+
+def _is_local(path, suffix: str) -> bool:
+    """Whether Keras would write one file with this suffix, here."""
+    if not isinstance(path, str | os.PathLike):
+        return False
+    return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
 
 
 class Replicated(keras.Model):
@@ -36,15 +46,23 @@ class Replicated(keras.Model):
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
-    def save(self, *args, **kwargs):
-        """See `keras.Model.save`."""
+    def save(self, filepath, *args, **kwargs):
+        """See `keras.Model.save`; the file is whole or absent at any moment."""
         with self.distribution.alone():
-            return super().save(*args, **kwargs)
+            if args or kwargs or not _is_local(filepath, ".keras"):
+                return super().save(filepath, *args, **kwargs)
+            with atomic_path(filepath) as hidden:
+                return super().save(hidden)
 
-    def save_weights(self, *args, **kwargs):
-        """See `keras.Model.save_weights`."""
+    def save_weights(self, filepath, *args, **kwargs):
+        """See `keras.Model.save_weights`; the file is whole or absent."""
         with self.distribution.alone():
-            return super().save_weights(*args, **kwargs)
+            if args or not kwargs.get("overwrite", True) or len(kwargs) > 1:
+                return super().save_weights(filepath, *args, **kwargs)
+            if "max_shard_size" in kwargs or not _is_local(filepath, ".weights.h5"):
+                return super().save_weights(filepath, *args, **kwargs)
+            with held_write(filepath) as held:
+                return super().save_weights(held)
 
     def stateless_call(self, *args, **kwargs):
         """See `keras.Model.stateless_call`; over all devices on JAX."""

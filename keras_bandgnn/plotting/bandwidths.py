@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
+
+from keras_bandgnn.plotting.batching import save_figure
 
 
 def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) -> None:
@@ -47,6 +48,4 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
     right.hist(np.minimum(ratio, 15), bins=np.arange(0.5, 16, 0.5))
     right.axvline(3, color="black", linewidth=0.8)
     right.set(xlabel="nodes / bandwidth, reordered", ylabel="graphs")
-    partial = Path(path).with_name(f".{Path(path).name}")
-    figure.savefig(partial, format=Path(path).suffix.lstrip(".") or "png", dpi=150)
-    os.replace(partial, path)
+    save_figure(figure, path)

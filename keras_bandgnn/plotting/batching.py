@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn.data.files import atomic_write
+
 _MARKERS = {"dynamic": "o", "constant": "s", "64": "^", "power_of_two": "v"}
 _ROWS = {
     "batching_ms": "batching",
@@ -25,11 +27,11 @@ def _new_figure(width: float, height: float):
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def _save(figure, path: str | os.PathLike) -> None:
-    path = Path(path)
-    partial = path.with_name(f".{path.name}")
-    figure.savefig(partial, format=path.suffix.lstrip(".") or "png", dpi=150)
-    os.replace(partial, path)
+def save_figure(figure, path: str | os.PathLike) -> None:
+    """Writes a figure; the suffix of the path decides the format."""
+    with atomic_write(path) as file:
+        kind = Path(path).suffix.lstrip(".") or "png"
+        figure.savefig(file, format=kind, dpi=150)
 
 
 def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
@@ -99,7 +101,7 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
             ylabel="% of the batches",
             title=f"{edges}, batch size {middle['batch_size']}",
         )
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
@@ -125,7 +127,7 @@ def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
         axes[0, column].set_title(title, fontsize="medium")
         axes[-1, column].set_xlabel("batch size")
     axes[0, 0].legend(fontsize="small")
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
@@ -164,4 +166,4 @@ def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
         place.set_xlabel("batch size")
     axes[0].set_ylabel(f"speed-up over the slowest, {steps:,} steps")
     axes[0].legend(fontsize="small")
-    _save(figure, path)
+    save_figure(figure, path)

@@ -10,7 +10,7 @@ from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.program_files import Named, digest
 from keras_bandgnn.data.ray_pool import RayPool
 from keras_bandgnn.data.store import GraphStore, open_store
-from keras_bandgnn.data.store_unfinished import check_job
+from keras_bandgnn.data.store_unfinished import check_job, settle
 from keras_bandgnn.data.store_writer import StoreWriter
 from keras_bandgnn.preprocessing.compile_piece import (
     compile_piece,
@@ -79,6 +79,7 @@ class CompileJob:
             check_job(self.path, self._fingerprint, overwrite, restart)
 
     def _finished(self, overwrite: bool) -> GraphStore | None:
+        settle(self.path)
         if overwrite or not (self.path / "store.json").is_file():
             return None
         store = open_store(self.path)

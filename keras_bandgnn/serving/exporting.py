@@ -10,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.models.preset_files import check_target, whole_folder
+from keras_bandgnn.data.files import check_target, whole_folder
 from keras_bandgnn.ops.portable import portable
 from keras_bandgnn.serving import onnx_operations
 from keras_bandgnn.serving.exported_model import ExportedModel

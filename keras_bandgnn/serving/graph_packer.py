@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.batch import unbatch
+from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -222,6 +223,7 @@ def read_facts(path) -> dict:
         ValueError: If it is no exported model, or one of a later version.
     """
     file = Path(path) / FILE
+    restore_replaced(path)
     if not file.is_file():
         raise ValueError(
             f"Expected a folder that task.export wrote, with {FILE}. "

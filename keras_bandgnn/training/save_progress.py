@@ -6,7 +6,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.data.files import atomic_write
+from keras_bandgnn.data.files import FolderLock, write_json, writing
 
 _PLACE = "progress.json"
 
@@ -34,6 +34,7 @@ class SaveProgress(keras.callbacks.Callback):
     Raises:
         ValueError: From `fit`, if the saved progress belongs to other graphs or to
             another batcher, plan or seed.
+        RuntimeError: From `fit`, if another training saves to the folder.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -52,6 +53,7 @@ class SaveProgress(keras.callbacks.Callback):
         self.directory = Path(directory)
         self.save_freq = save_freq
         self.loader = None
+        self._lock = None
         self._writes = True
         self._first = self._last = 0
         self._seeds = []
@@ -95,6 +97,9 @@ class SaveProgress(keras.callbacks.Callback):
         """
         group = model.distribution
         self._writes = group.is_main
+        if group.is_main:
+            # One training at a time; a folder of its own may be a link.
+            self._lock = FolderLock(self.directory.resolve())
         # Other processes may have no such folder.
         saved = self.saved() if group.is_main else None
         saved = json.loads(group.broadcast(json.dumps(saved)))
@@ -112,15 +117,11 @@ class SaveProgress(keras.callbacks.Callback):
                 with tempfile.TemporaryDirectory() as folder:
                     self.model.save_weights(Path(folder) / "copy.weights.h5")
             return
-        self.directory.mkdir(parents=True, exist_ok=True)
-        before = self.saved()
-        for left in self.directory.glob("partial-*.weights.h5"):
-            left.unlink()
+        with writing(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
         name = f"epoch-{epoch}-batch-{batches}.weights.h5"
         model = self.model
-        partial = self.directory / f"partial-{name}"
-        model.save_weights(partial)
-        partial.replace(self.directory / name)
+        model.save_weights(self.directory / name)
         saved = {
             "weights": name,
             "loader": self.loader.state(batches, epoch),
@@ -128,10 +129,11 @@ class SaveProgress(keras.callbacks.Callback):
                 keras.ops.convert_to_numpy(v).tolist() for v in _seed_states(model)
             ],
         }
-        with atomic_write(self.directory / _PLACE) as file:
-            file.write(json.dumps(saved).encode())
-        if before is not None and before["weights"] != name:
-            (self.directory / before["weights"]).unlink(missing_ok=True)
+        write_json(self.directory / _PLACE, saved)
+        # Also what a kill before this line left.
+        for file in self.directory.glob("*.weights.h5"):
+            if file.name != name:
+                file.unlink(missing_ok=True)
 
     def on_train_begin(self, logs=None):
         """Refuses data whose place is not known."""
@@ -177,3 +179,9 @@ class SaveProgress(keras.callbacks.Callback):
             (self.directory / saved["weights"]).unlink(missing_ok=True)
         if self.directory.is_dir() and not any(self.directory.iterdir()):
             self.directory.rmdir()
+
+    def release(self) -> None:
+        """Lets another training have the folder; tasks call it when `fit` ends."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None

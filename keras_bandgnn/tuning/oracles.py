@@ -1,22 +1,15 @@
 """Oracles of keras-tuner whose state survives a kill at any moment."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.data.files import atomic_write
+from keras_bandgnn.data.files import write_json
 from keras_bandgnn.tuning.extra import keras_tuner
 
 DONE = ("COMPLETED", "FAILED")
 FAILURE = "failure.txt"
-
-
-def write_json(path, value) -> None:
-    """Writes a file that is whole at any moment."""
-    with atomic_write(Path(path)) as file:
-        file.write(json.dumps(value).encode())
 
 
 def plain_values(values: dict) -> dict:
@@ -65,7 +58,7 @@ class SafeOracle(keras_tuner.Oracle):
         trial.hyperparameters = own.hyperparameters
         if trial.message is None and trial.status not in ("COMPLETED", "RUNNING"):
             path = Path(self._get_trial_dir(trial.trial_id)) / FAILURE
-            trial.message = path.read_text() if path.is_file() else None
+            trial.message = path.read_text("utf-8") if path.is_file() else None
         super().end_trial(trial)
         if self.ended is not None and own.status in DONE:
             self.ended(own)

@@ -1,5 +1,6 @@
 """`make_tuner`: a keras-tuner tuner for graphs that can be killed and resumed."""
 
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -7,9 +8,10 @@ from pathlib import Path
 import keras
 
 from keras_bandgnn.checks import one_of, positive_int, seed_number
+from keras_bandgnn.data.files import FULL, FolderLock, atomic_write
 from keras_bandgnn.tuning import search_facts
 from keras_bandgnn.tuning.extra import keras_tuner
-from keras_bandgnn.tuning.failures import FailedTrialError
+from keras_bandgnn.tuning.failures import Deaths, DiskError
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
 from keras_bandgnn.tuning.oracles import (
     FAILURE,
@@ -21,8 +23,6 @@ from keras_bandgnn.tuning.oracles import (
 )
 
 TUNERS = ("random", "hyperband", "bayesian")
-# A trial whose process ended so often without a word is not begun again.
-MOST_BEGINNINGS = 3
 # More than any search has: failures never end it.
 _NEVER = 1 << 30
 
@@ -74,26 +74,30 @@ class _Resumable:
         return super()._build_and_fit_model(trial, *args, **kwargs)
 
     def run_trial(self, trial, *args, **kwargs):
-        """Runs a trial, unless it has ended its process before."""
+        """Runs a trial, unless it has ended its process too often; see `Deaths`."""
         trial.hyperparameters.values = plain_values(trial.hyperparameters.values)
-        file = Path(self.get_trial_dir(trial.trial_id)) / "beginnings"
-        begun = int(file.read_text() or 0) if file.is_file() else 0
-        if begun >= MOST_BEGINNINGS:
-            raise FailedTrialError(
-                f"too large: its process ended {begun} times before it was done"
-            )
-        file.write_text(str(begun + 1))
+        Deaths(self.get_trial_dir(trial.trial_id)).check()
         try:
             return super().run_trial(trial, *args, **kwargs)
-        except KeyboardInterrupt:
-            file.write_text(str(begun))
-            raise
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise DiskError(*error.args) from error
+
+    def search(self, *args, **kwargs):
+        """Runs the search, which no other process may do at the same time."""
+        if self._is_worker():
+            super().search(*args, **kwargs)
+            return
+        with FolderLock(Path(self.project_dir).resolve()):
+            super().search(*args, **kwargs)
 
     def on_trial_end(self, trial):
         """Keeps the reason of a failure, which the service does not carry."""
         if trial.message is not None:
             folder = Path(self.get_trial_dir(trial.trial_id))
-            (folder / FAILURE).write_text(trial.message)
+            with atomic_write(folder / FAILURE) as file:
+                file.write(trial.message.encode())
         super().on_trial_end(trial)
 
 
@@ -138,6 +142,7 @@ def make_tuner(
         seed: Of the draws.
 
     Raises:
+        RuntimeError: From `search`, or for `overwrite`, if another process searches.
         ValueError: For Hyperband with an objective with time: it trains in rounds, each
             with a new clock. For a folder with the search of another hypermodel.
 
@@ -174,10 +179,13 @@ def make_tuner(
     else:
         made = {"random": RandomOracle, "bayesian": BayesianOracle}[tuner]
         oracle = made(max_trials=positive_int("max_trials", max_trials), **common)
-    return kind(
-        oracle,
-        hypermodel,
-        directory=str(path.parent),
-        project_name=path.name,
-        overwrite=overwrite,
-    )
+    # What another process is searching is not thrown away.
+    lock = FolderLock(path.resolve()) if overwrite else contextlib.nullcontext()
+    with lock:
+        return kind(
+            oracle,
+            hypermodel,
+            directory=str(path.parent),
+            project_name=path.name,
+            overwrite=overwrite,
+        )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.tuning.oracles import write_json
+from keras_bandgnn.data.files import write_json
 
 NAME = "hypermodel.json"
 

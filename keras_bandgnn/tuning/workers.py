@@ -4,6 +4,7 @@ The chief is this process. It owns the oracle and answers over keras-tuner's ser
 on the loopback interface alone.
 """
 
+import collections
 import contextlib
 import io
 import os
@@ -11,16 +12,27 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keras
 
 import keras_bandgnn
+from keras_bandgnn.data.files import FolderLock
+from keras_bandgnn.tuning.failures import (
+    MOST_DEATHS,
+    Deaths,
+    cause_of_death,
+    memory_kills,
+)
 
 _HOST = "127.0.0.1"
-_GRACE = 10.0
+_GRACE = 1.5
+# Restarts of a trial in one run that say nothing of the trial.
+_MOST_RESTARTS = 10
+# Exit codes of workers that were asked to end.
+_ASKED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 _PARENT = "BANDGNN_TUNE_CHIEF"
 
 
@@ -64,6 +76,11 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _name(code: int) -> str:
+    """The name of the signal that ended a process."""
+    return signal.Signals(-code if code < 0 else code - 128).name
+
+
 def _quiet(servicer: type) -> type:
     """The service without what keras-tuner prints when it sends conditions."""
 
@@ -81,9 +98,9 @@ def _quiet(servicer: type) -> type:
 class Workers:
     """Runs a search with several processes.
 
-    A worker that dies is started again, and gets its trial again. When this process
-    is interrupted, its workers are, too; if it is killed, they end by themselves (see
-    `end_with_parent`).
+    A worker that dies is started again, and gets its trial again; what counts as the
+    trial's fault says `Deaths`. When this process is interrupted, its workers are, too;
+    if it is killed, they end by themselves (see `end_with_parent`).
 
     Args:
         oracle: The oracle of the search.
@@ -91,20 +108,39 @@ class Workers:
         command: Command line of a worker, which runs `search` of a tuner on the same
             folder and calls `end_with_parent` first.
         logs: Folder for what the workers print.
+        check: Called again and again; what it raises ends the workers and `run`.
+        say: Takes a line about each worker that died, and what follows from it.
 
     Raises:
-        RuntimeError: From `run`, if a worker ends with an error, not by a signal.
+        RuntimeError: From `run`, if a worker ends with an error, not by a signal, or
+            if it is killed again and again, or if another process runs the search.
     """
 
-    def __init__(self, oracle, count: int, command: Sequence[str], logs: Path):
+    def __init__(
+        self,
+        oracle,
+        count: int,
+        command: Sequence[str],
+        logs: Path,
+        check: Callable[[], None] | None = None,
+        say: Callable[[str], None] = print,
+    ):
         self.oracle = oracle
         self.count = count
         self.command = list(command)
         self.logs = Path(logs)
         self.processes: list[subprocess.Popen] = []
+        self._check, self._say = check, say
+        self._memory_kills = memory_kills()
+        self._restarts: collections.Counter = collections.Counter()
 
     def run(self) -> None:
         """Runs the search to its end."""
+        folder = Path(self.oracle._project_dir)
+        with FolderLock(folder.resolve()):
+            self._run()
+
+    def _run(self) -> None:
         # At use: it brings gRPC.
         import grpc
         from keras_tuner.src import protos
@@ -122,6 +158,8 @@ class Workers:
             self.processes = [self._start(k, port) for k in range(self.count)]
             # All are looked after, also while the first goes on.
             while any([self._goes_on(k, port) for k in range(self.count)]):
+                if self._check is not None:
+                    self._check()
                 time.sleep(0.2)
         finally:
             self.end()
@@ -150,17 +188,47 @@ class Workers:
         code = self.processes[number].poll()
         if code is None:
             return True
-        if code > 0:
+        if code > 0 and code not in _ASKED:
             last = self._log(number).read_text(errors="replace").strip().splitlines()
             raise RuntimeError(
                 f"Expected worker {number} to end well. Received: exit code {code}: "
                 f"{last[-1] if last else 'nothing was printed'}. See "
                 f"{self._log(number)}."
             )
-        if code < 0:
-            # Killed, for instance because memory ran out.
-            self.processes[number] = self._start(number, port)
-        return code < 0
+        if code == 0:
+            return False
+        self._judge(number, code)
+        self.processes[number] = self._start(number, port)
+        return True
+
+    def _judge(self, number: int, code: int) -> None:
+        """Counts the death of a worker against its trial if there is evidence."""
+        trial = self.oracle.ongoing_trials.get(f"tuner{number}")
+        before, self._memory_kills = self._memory_kills, memory_kills()
+        new = None if before is None else self._memory_kills - before
+        cause = None if code in _ASKED else cause_of_death(-code, new)
+        if trial is None:
+            self._say(f"worker {number} ended ({_name(code)}) and is started again")
+        elif cause is not None:
+            count = Deaths(self.oracle._get_trial_dir(trial.trial_id)).add(cause)
+            self._say(
+                f"trial {trial.trial_id}: {cause}; this counts, {count} of "
+                f"{MOST_DEATHS}; it runs again"
+                if count < MOST_DEATHS
+                else f"trial {trial.trial_id}: {cause}, {count} times; it has failed"
+            )
+        else:
+            self._restarts[trial.trial_id] += 1
+            if self._restarts[trial.trial_id] > _MOST_RESTARTS:
+                raise RuntimeError(
+                    f"Expected worker {number} to be left alone. Received: it was "
+                    f"killed {_MOST_RESTARTS + 1} times in trial {trial.trial_id} "
+                    f"({_name(code)}). See what ends it, and run the search again."
+                )
+            self._say(
+                f"trial {trial.trial_id}: its process was killed ({_name(code)}); "
+                "this does not count, it runs again"
+            )
 
     def end(self) -> None:
         """Ends the workers that still run: asks, then kills."""

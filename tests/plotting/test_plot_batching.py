@@ -46,7 +46,9 @@ def test_figures_are_written_whole(name, cells, tmp_path):
 
 def test_what_the_speedups_show(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(batching, "_save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(
+        batching, "save_figure", lambda figure, path: drawn.append(figure)
+    )
     batching.plot_speedups(CELLS, tmp_path / "figure.png")
     (figure,) = drawn
     assert len(figure.axes) == 4
@@ -57,7 +59,9 @@ def test_what_the_speedups_show(tmp_path, monkeypatch):
 
 def test_lines_are_drawn_over_the_batch_sizes(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(batching, "_save", lambda figure, path: drawn.append(figure))
+    monkeypatch.setattr(
+        batching, "save_figure", lambda figure, path: drawn.append(figure)
+    )
     batching.plot_shapes(CELLS, tmp_path / "figure.png")
     left, right = drawn[0].axes[:2]
     line = {item.get_label(): item for item in left.lines}["64"]

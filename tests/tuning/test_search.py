@@ -1,9 +1,11 @@
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 import keras_bandgnn as kb
 
 keras_tuner = pytest.importorskip("keras_tuner")
-from keras_bandgnn.tuning import oracles  # noqa: E402
+from keras_bandgnn.data.files import FolderLock  # noqa: E402
+from keras_bandgnn.tuning import failures, oracles  # noqa: E402
+from keras_bandgnn.tuning import workers as tuning_workers  # noqa: E402
 from keras_bandgnn.tuning.workers import Workers, cores_of  # noqa: E402
 
 # A hypermodel that trains nothing: its score follows from the values.
@@ -208,23 +212,112 @@ def test_a_kill_between_two_files_loses_no_trial(stub, tmp_path, known):
 def test_a_trial_that_kills_its_process_fails_at_last(stub, tmp_path):
     run_to_end(stub, tmp_path / "s", trials=2)
     torn(tmp_path / "s", "1", {})
-    (tmp_path / "s" / "trial_1" / "beginnings").write_text("3")
+    deaths = failures.Deaths(tmp_path / "s" / "trial_1")
+    for count in range(failures.MOST_DEATHS):
+        assert deaths.add("its process crashed (SIGSEGV)") == count + 1
     rows = run_to_end(stub, tmp_path / "s", trials=2)
     (row,) = [row for row in rows if row["trial"] == "1"]
-    assert row["status"] == "failed" and "its process ended 3 times" in row["reason"]
+    assert row["status"] == "failed"
+    assert row["reason"] == "crashed: its process crashed (SIGSEGV), 3 times"
 
 
-def test_an_interrupted_beginning_does_not_count(stub, tmp_path):
+def test_what_a_signal_says_of_a_trial():
+    cause = failures.cause_of_death
+    assert "crashed (SIGABRT)" in cause(signal.SIGABRT, 0)
+    # The system killed it for memory, or may have.
+    assert "memory" in cause(signal.SIGKILL, 1) and "memory" in cause(
+        signal.SIGKILL, None
+    )
+    # Others did.
+    assert cause(signal.SIGKILL, 0) is None
+    assert cause(signal.SIGTERM, 1) is None and cause(signal.SIGINT, 1) is None
+
+
+class _Oracle:
+    """An oracle of which a worker has a trial."""
+
+    def __init__(self, folder):
+        self._project_dir = str(folder)
+        trial = types.SimpleNamespace(trial_id="7")
+        self.ongoing_trials = {"tuner0": trial}
+
+    def _get_trial_dir(self, name):
+        return str(Path(self._project_dir) / f"trial_{name}")
+
+
+@pytest.mark.parametrize(
+    ("code", "kills", "counts"),
+    [
+        (-signal.SIGKILL, 1, True),
+        (-signal.SIGKILL, 0, False),
+        (-signal.SIGSEGV, 0, True),
+        (-signal.SIGTERM, 1, False),
+        (128 + signal.SIGTERM, 1, False),
+        (128 + signal.SIGINT, 1, False),
+    ],
+)
+def test_only_evidence_counts_against_a_trial(
+    tmp_path, monkeypatch, code, kills, counts
+):
+    known, said = [5], []
+    monkeypatch.setattr(tuning_workers, "memory_kills", lambda: known[0])
+    workers = Workers(_Oracle(tmp_path), 1, [], tmp_path / "logs", say=said.append)
+    for _ in range(failures.MOST_DEATHS):
+        known[0] += kills
+        workers._judge(0, code)
+    deaths = failures.Deaths(tmp_path / "trial_7")
+    assert len(deaths.reasons) == (failures.MOST_DEATHS if counts else 0)
+    assert all("trial 7" in line for line in said) and len(said) == 3
+    if counts:
+        assert "has failed" in said[-1]
+        with pytest.raises(failures.FailedTrialError, match="3 times"):
+            deaths.check()
+    else:
+        assert all("does not count" in line for line in said)
+        deaths.check()
+        # It does not go on for ever.
+        with pytest.raises(RuntimeError, match="killed 11 times in trial 7"):
+            for _ in range(10):
+                workers._judge(0, code)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_kills_of_a_search_are_no_fault_of_its_trial(stub, tmp_path, error):
+    for _ in range(failures.MOST_DEATHS + 2):
+        tuner = stub["make"](tmp_path / "s", trials=2)
+
+        def end(*args, **options):
+            raise error
+
+        tuner.hypermodel.fit = end
+        with pytest.raises(error):
+            tuner.search(stub["GRAPHS"], verbose=0)
+    rows = run_to_end(stub, tmp_path / "s", trials=2)
+    assert finished(rows) == finished(run_to_end(stub, tmp_path / "t", trials=2))
+
+
+def test_a_full_disk_ends_the_search_not_the_trial(stub, tmp_path):
     tuner = stub["make"](tmp_path / "s", trials=2)
 
-    def interrupt(*args, **options):
-        raise KeyboardInterrupt
+    def full(*args, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    tuner.hypermodel.fit = interrupt
-    with pytest.raises(KeyboardInterrupt):
+    tuner.hypermodel.fit = full
+    with pytest.raises(OSError, match="No space left"):
         tuner.search(stub["GRAPHS"], verbose=0)
-    assert (tmp_path / "s" / "trial_0" / "beginnings").read_text() == "0"
-    assert len(run_to_end(stub, tmp_path / "s", trials=2)) == 2
+    assert run_to_end(stub, tmp_path / "s", trials=2)[0]["trial"] in "01"
+
+
+def test_one_search_at_a_time_in_a_folder(stub, tmp_path):
+    tuner = stub["make"](tmp_path / "s", trials=2)
+    with FolderLock(tmp_path / "s"):
+        with pytest.raises(RuntimeError, match="one job at a time"):
+            tuner.search(stub["GRAPHS"], verbose=0)
+        with pytest.raises(RuntimeError, match="one job at a time"):
+            stub["make"](tmp_path / "s", overwrite=True)
+        workers = Workers(tuner.oracle, 1, [], tmp_path / "logs")
+        with pytest.raises(RuntimeError, match="one job at a time"):
+            workers.run()
 
 
 def test_values_survive_single_precision():
