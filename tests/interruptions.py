@@ -58,9 +58,6 @@ class Child:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
-            import keras
-
-            keras.backend.clear_session()  # the same names of layers in every child
             if file_size is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
             function()
@@ -179,6 +176,7 @@ class Save:
 
         import keras_bandgnn as kb
 
+        keras.backend.clear_session()  # the same names of layers every time
         keras.utils.set_random_seed(seed)
         backbone = kb.models.GCNBackbone({"kind": 4}, 16)
         return kb.models.GraphClassifier(backbone, 2)
