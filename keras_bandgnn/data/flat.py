@@ -243,7 +243,9 @@ class FlatGraphs(Sequence):
         return FlatGraphs.from_columns(columns, [self.info[i] for i in indices])
 
     def __reduce__(self):
-        return FlatGraphs.from_columns, (self._columns, self.info)
+        # Compiled graphs say which layers were applied, lest they are applied twice.
+        known = {"metadata": self.metadata} if hasattr(self, "metadata") else None
+        return FlatGraphs.from_columns, (self._columns, self.info), known
 
     def __len__(self) -> int:
         return len(self.num_nodes)

@@ -168,10 +168,17 @@ def reading(
             error,
         )
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            error.filename = error.filename or str(paths[0])  # none for a full disk
-            raise
         text = str(error)
+        if isinstance(error, OSError) and error.errno is not None:
+            if "Expected" in text:
+                raise
+            name = error.filename or paths[0]  # there is none for a full disk
+            name = name if str(name) == str(paths[0]) else f"{name}, for {paths[0]},"
+            raise OSError(
+                error.errno,
+                f"Expected {name} to be read and written. Received: {error.strerror}. "
+                "Check that it is there, its permissions and the space on the disk.",
+            ) from error
         if isinstance(error, FileNotFoundError | ValueError) and any(
             str(name) in text for path in paths for name in (path, path.parent)
         ):
@@ -183,7 +190,12 @@ def reading(
 
 def size_of(path: Path) -> int:
     """Bytes of an ordinary file; a ValueError for anything else, such as a device."""
-    if path.exists() and not path.is_file():
+    if not path.exists():
+        raise FileNotFoundError(
+            f"Expected a file at {path}. Received: nothing is there, or a link that "
+            "leads nowhere. Check the path."
+        )
+    if not path.is_file():
         refuse(path, "to be a file", "a folder, a pipe or a device", "Pass a file.")
     return path.stat().st_size
 

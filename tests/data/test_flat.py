@@ -1,3 +1,4 @@
+import copy
 import pickle
 import subprocess
 import sys
@@ -68,6 +69,15 @@ def test_round_trip(level):
     assert_same(pickle.loads(pickle.dumps(flat))[3], graphs[3])
     with pytest.raises(IndexError, match=r"\[-12, 12\).*Received: 12"):
         flat[12]
+
+
+def test_copies_know_the_layers_that_were_applied():
+    flat = FlatGraphs.from_graphs([make_graph(0)])
+    assert not hasattr(copy.copy(flat), "metadata")
+    flat.metadata = {"layers": ["some"]}
+    for other in (pickle.loads(pickle.dumps(flat)), copy.copy(flat)):
+        assert other.metadata == {"layers": ["some"]}
+        assert_same(other[0], flat[0])
 
 
 def test_graphs_are_views_and_read_only():

@@ -16,6 +16,8 @@ from keras_bandgnn.data.reading import Limits, reading, refuse, size_of
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
+_NAME_BYTES = 255  # what file systems take
+
 
 def is_archive(path: Path) -> bool:
     """Whether the name of a file is that of an archive.
@@ -42,6 +44,7 @@ def unpack(archive: Path, folder: Path) -> Path:
             name of another one, or is neither a file nor a folder; if the archive is
             damaged, or unpacks to more than the limits allow.
     """
+    size_of(archive)  # a file, not a folder of this name
     name = archive.name
     for suffix in sorted(ARCHIVES, key=len, reverse=True):
         name = name.removesuffix(suffix)
@@ -135,6 +138,8 @@ def _safe_name(archive: Path, member: str) -> PurePosixPath:
         _refuse(archive, member, "a name that leads out of the folder")
     if not name.parts:
         _refuse(archive, member, "an empty name")
+    if max(len(os.fsencode(part)) for part in name.parts) > _NAME_BYTES:
+        _refuse(archive, member[:80], f"a name above {_NAME_BYTES} bytes")
     return name
 
 
