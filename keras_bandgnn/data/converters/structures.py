@@ -1,7 +1,10 @@
 """Structures of atoms from the files that ASE reads."""
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
-from keras_bandgnn.data.reading import open_unpacked, reading
+from keras_bandgnn.data.reading import open_unpacked, reading, refuse
 from keras_bandgnn.graph import Graph
 
 ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
@@ -21,6 +24,8 @@ ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz
 _BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
 # Text such as "energy=-3" gives an integer.
 _REAL = ("energy", "force")
+_VASP = (".poscar", ".vasp")
+_PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 _Path = str | os.PathLike
@@ -112,10 +117,16 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
     return files
 
 
-def _is_structure(file: Path) -> bool:
+def _bare(file: Path) -> str:
+    """The name of a file in lower case, without the ending of its compression."""
     name = file.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)
+    return name
+
+
+def _is_structure(file: Path) -> bool:
+    name = _bare(file)
     return file.is_file() and (name.endswith(ENDINGS) or name.startswith(_BEGINNINGS))
 
 
@@ -134,11 +145,55 @@ def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph
         yield graph.replace(context=context, info=info)
 
 
+def _check_sizes(file: Path, format: str | None) -> None:
+    """Raises a ValueError if a file unpacks to too much or lacks atoms that it counts.
+
+    ASE knows no limits, and makes lists of as many atoms as a file says that it has.
+    """
+    name = _bare(file)
+    with open_unpacked(file) as lines:
+        if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
+            _check_xyz(file, lines)
+        elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
+            head = list(itertools.islice(lines, 7))
+            there = len(head) + sum(1 for _ in lines)
+            for line in head[5:]:
+                if line.split() and all(word.isdigit() for word in line.split()):
+                    _check_count(file, sum(map(_count, line.split())), there)
+        elif file.suffix in _COMPRESSED:
+            while lines.read(1 << 20):
+                pass
+
+
+def _check_xyz(file: Path, lines: Iterable[bytes]) -> None:
+    lines = iter(lines)
+    for line in lines:
+        atoms, comment = _count(line), next(lines, b"")
+        first = next(lines, b"") if atoms else b""
+        for columns in _PROPERTIES.findall(comment):
+            asked = sum(map(_count, columns.split(b":")[2::3]))
+            if asked > len(first):
+                refuse(file, f"to have {asked:,} columns as it says", f"{first[:80]!r}")
+        there = bool(first) + sum(1 for _ in itertools.islice(lines, max(atoms - 1, 0)))
+        _check_count(file, atoms, there)
+
+
+def _check_count(file: Path, atoms: int, there: int) -> None:
+    if atoms > there:
+        refuse(file, f"to have the {atoms:,} atoms that it counts", f"{there:,} lines")
+
+
+def _count(word: bytes) -> int:
+    """The number that a word is; 0 for others, about which ASE knows more."""
+    try:
+        return min(int(word), sys.maxsize)
+    except ValueError:
+        return 0
+
+
 def _frames(file: Path, format: str | None) -> list[Any]:
     read = needed("ase.io", "keras-bandgnn[chem]").read
-    with open_unpacked(file) as stream:  # within the limits; ASE knows none
-        while file.suffix in _COMPRESSED and stream.read(1 << 20):
-            pass
+    _check_sizes(file, format)
     try:
         # ASE takes some relative names for addresses, and cuts others at an @.
         return read(file.absolute(), ":", format, do_not_split_by_at_sign=True)

@@ -3,13 +3,12 @@
 import importlib
 import inspect
 import os
-from collections.abc import Callable
 from typing import Any
 
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.datasets.parts import SPLITS, take_split
 from keras_bandgnn.data.datasets.registry import find_dataset
-from keras_bandgnn.data.datasets.sources import Form, locate
+from keras_bandgnn.data.datasets.sources import locate
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import Limits, reading
 
@@ -71,18 +70,13 @@ def load(
     one_of("split", split, (None, *SPLITS))
     with limits or Limits.current():
         form, files = locate(dataset, path, cache, download, progress)
-        read = reader(form)
+        module, _, function = form.reader.partition(":")
+        read = getattr(importlib.import_module(f"{__package__}.{module}"), function)
         _check_options(name, read, options)
         options = {**form.options, **options}
         with reading(*files.values()):
             graphs = read(files, split=split, progress=progress, **options)
     return graphs if split is None else take_split(name, graphs, split)
-
-
-def reader(form: Form) -> Callable[..., FlatGraphs]:
-    """The function that reads the files of a form."""
-    module, _, function = form.reader.partition(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
 
 
 def _check_options(name: str, read: Any, options: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import re
 
 from keras_bandgnn.data.datasets.catalogue import DATASETS
 from keras_bandgnn.data.datasets.families import OGB_NAMES, OGB_REFUSED, ogb, tu
-from keras_bandgnn.data.datasets.sources import Dataset, Form
+from keras_bandgnn.data.datasets.sources import Dataset
 
 _TU_NAME = re.compile(r"tu:[A-Za-z0-9_-]+")
 _ELSEWHERE = {
@@ -46,24 +46,6 @@ def find_dataset(name: str) -> Dataset:
         f"Expected the name of a data set. Received: {name!r}.{hint} "
         f"Names: {', '.join(known)}, and tu:<name> for any set of TU Dortmund."
     )
-
-
-def forms() -> dict[str, tuple[str, Form]]:
-    """Every reader of a data set once: its name, a data set that uses it, and how.
-
-    A reader that takes files of several kinds is there once for each.
-
-    Example:
-    >>> name, form = forms()["tu:read(edges,indicator)"]
-    >>> name, form.reader
-    ('tu:SET', 'tu:read')
-    """
-    found = {}
-    for dataset in (*DATASETS.values(), ogb(OGB_NAMES[-1]), tu("tu:SET")):
-        for form in dataset.forms:
-            key = f"{form.reader}({','.join(sorted(form.files))})"
-            found.setdefault(key, (dataset.name, form))
-    return found
 
 
 def list_datasets() -> dict[str, str]:
