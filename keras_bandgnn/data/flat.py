@@ -166,10 +166,15 @@ class FlatGraphs(Sequence):
 
         Raises:
             ValueError: If graphs differ in features, dtypes, shapes, or in having
-                candidates, labels or origins; the message names the graph.
+                candidates or labels; the message names the graph.
         """
         graphs = list(graphs)
         each = [_graph_columns(graph) for graph in graphs]
+        if any("origin" in columns for columns in each):
+            # Nodes of a graph that was not cut or ordered are what they were.
+            for graph, columns in zip(graphs, each, strict=True):
+                own = np.arange(graph.num_nodes, dtype=np.int32)
+                columns.setdefault("origin", own)
         for index, columns in enumerate(each):
             check_same_spec(
                 f"graph {index}", spec_of(columns), "graph 0", spec_of(each[0])

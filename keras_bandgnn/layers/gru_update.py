@@ -8,6 +8,15 @@ from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dense_kernel import dense_kernel
 
 
+class _Orthogonal(keras.initializers.Orthogonal):
+    """The same weights at half precision, in which no backend factorises."""
+
+    def __call__(self, shape, dtype=None):
+        dtype = dtype or keras.config.floatx()
+        wide = keras.backend.result_type(dtype, "float32")
+        return ops.cast(super().__call__(shape, wide), dtype)
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GRUUpdate(keras.layers.Layer):
     """New node states from incoming messages and old states, by a gated recurrent unit.
@@ -55,7 +64,7 @@ class GRUUpdate(keras.layers.Layer):
         )
         self.state_dense = keras.layers.Dense(
             3 * self.units,
-            kernel_initializer="orthogonal",
+            kernel_initializer=_Orthogonal(),
             dtype=policy,
             name="recurrent",
         )

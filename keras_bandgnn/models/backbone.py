@@ -5,6 +5,17 @@ from collections.abc import Mapping
 import keras
 
 
+def check_precision(policy) -> None:
+    """Raises a ValueError for a dtype policy that computes in more than 32 bits."""
+    if "float64" in (policy.compute_dtype, policy.variable_dtype):
+        raise ValueError(
+            "Expected a dtype policy of at most 32 bits, such as 'float32' or "
+            f"'mixed_bfloat16'. Received: {policy.name!r}. Batches, positions and "
+            "heads are float32, so 64 bits would not be more exact. Set "
+            "keras.config.set_dtype_policy('float32'), or pass dtype='float32'."
+        )
+
+
 class Backbone(keras.Model):
     """A model from a batch to node states [G, N, H].
 
@@ -17,6 +28,10 @@ class Backbone(keras.Model):
     num_edge_types: int
     # Whether several devices may share a supergraph.
     splits_sequences = False
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        check_precision(self.dtype_policy)
 
     def receptive_field(self, training: bool):
         """The `ReceptiveField` that is exact for this backbone, or None.

@@ -11,6 +11,16 @@ from keras_bandgnn.preprocessing.sequence_loader import SequenceLoader
 from keras_bandgnn.training.save_progress import SaveProgress
 
 
+def first_draw(epoch: int) -> int:
+    """Where the seed generators of Keras count on from in an epoch.
+
+    Epochs are 2**20 draws apart. The counter has 31 bits on torch, so after 2,048
+    epochs the places are those of before, 1,024 draws further on.
+    """
+    turn, place = divmod(epoch, 1 << 11)
+    return (place << 20) + ((turn << 10) & ((1 << 19) - 1))
+
+
 class FollowEpoch(keras.callbacks.Callback):
     """Makes order and dropout of an epoch depend on its number alone.
 
@@ -33,7 +43,7 @@ class FollowEpoch(keras.callbacks.Callback):
         for variable in self.model.variables:
             if variable.path.endswith("seed_generator_state"):
                 seed = keras.ops.convert_to_numpy(variable)[0]
-                variable.assign([seed, epoch << 20])
+                variable.assign([seed, first_draw(epoch)])
 
     def on_train_batch_begin(self, batch, logs=None):
         """Goes to the seed of the batch, on torch."""

@@ -19,19 +19,24 @@ _CONVERTERS = {
     "torch_geometric": "from_pyg",
 }
 _BATCHES = (
-    "Tasks train in whole epochs of the preprocessor's batches. Set the batcher's "
-    "batch_size or budget instead."
+    "Tasks train in whole epochs of the preprocessor's batches. Set the batcher's size "
+    "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
 )
-_WEIGHTS = (
-    "Batches have weights of their own, for what is padding. Compile with a loss that "
-    "weighs, or repeat graphs that count more."
+# The loss that Keras' `class_weight` would be.
+_CLASS_WEIGHT = (
+    "Write it into the loss: def loss(y_true, y_pred): return keras.ops.take("
+    "keras.ops.array([1.0, 5.0]), keras.ops.cast(y_true[:, 0], 'int32')) * "
+    "keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)."
 )
 _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
-    "validation_split": "Pass some of the graphs as validation_data.",
-    "class_weight": _WEIGHTS,
-    "sample_weight": _WEIGHTS,
+    "steps": "Pass fewer graphs: graphs[:n].",
+    "validation_split": "Pass fit(graphs[:-n], validation_data=graphs[-n:]).",
+    "class_weight": _CLASS_WEIGHT,
+    "sample_weight": "Batches have weights of their own, for what is padding. Multiply "
+    "them in a loop: for x, y, weight in task.loader(graphs): "
+    "task.train_on_batch(x, y, weight * yours).",
 }
 
 
@@ -104,3 +109,26 @@ def options_for_graphs(
                 f"Expected graphs without {name}. Received: {name}={given!r}. {advice}"
             )
     return options
+
+
+def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
+    """Raises a ValueError for graphs, or class weights, where Keras takes a batch.
+
+    Args:
+        x: What the method was given.
+        method: Its name.
+        class_weight: Its argument of that name.
+    """
+    if is_graphs(x):
+        raise ValueError(
+            "Expected a batch. Received: graphs. Write x, y, weight = "
+            f"task.loader(graphs)[0], then task.{method}(x, y, weight)."
+            if method != "predict_on_batch"
+            else "Expected a batch. Received: graphs. Write task.predict(graphs), or "
+            "x, *_ = task.loader(graphs)[0], then task.predict_on_batch(x)."
+        )
+    if class_weight is not None:
+        raise ValueError(
+            "Expected no class_weight, which Keras cannot apply to padded labels. "
+            f"Received: class_weight={class_weight!r}. {_CLASS_WEIGHT}"
+        )

@@ -111,6 +111,9 @@ class EntryMetric(keras.metrics.Metric):
     ):
         super().__init__(name=metric.name, dtype=metric.dtype)
         self.metric = metric
+        # By which callbacks know whether more is better; private in Keras 3.15.
+        if hasattr(metric, "_direction"):
+            self._direction = metric._direction
         self.feed = feed
         self.weighted = weighted
 

@@ -7,10 +7,11 @@ from keras import ops
 
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.backbone import Backbone, check_precision
 from keras_bandgnn.models.exportable import Exportable
 from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
 from keras_bandgnn.models.graph_arguments import (
+    check_batch,
     given_graphs,
     is_graphs,
     options_for_graphs,
@@ -69,6 +70,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
     ):
         # Mixed precision must not round geometry; layers cast for themselves.
         super().__init__(autocast=False, **kwargs)
+        check_precision(self.dtype_policy)
         if not isinstance(backbone, Backbone):
             raise ValueError(
                 "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
@@ -410,6 +412,23 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         for graph, rows in self.outputs(loader, x, verbose, callbacks):
             out[graph] = ordered(graph, rows)
         return self.distribution.gather(out)
+
+    def train_on_batch(
+        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
+    ):
+        """Trains on a batch of a loader; see `keras.Model.train_on_batch`."""
+        check_batch(x, "train_on_batch", class_weight)
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """Evaluates a batch of a loader; see `keras.Model.test_on_batch`."""
+        check_batch(x, "test_on_batch")
+        return super().test_on_batch(x, y, sample_weight, return_dict)
+
+    def predict_on_batch(self, x):
+        """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
+        check_batch(x, "predict_on_batch")
+        return super().predict_on_batch(x)
 
     def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
         """From (position, rows) of a graph to its rows in the order of `predict`."""

@@ -1,0 +1,177 @@
+"""A small task of every class, and data for it.
+
+A task or backbone that is exported from `kb.models` and missing here fails the tests
+that run over all of them: add it to `TASKS` or `BACKBONES`.
+"""
+
+import keras
+import numpy as np
+
+import keras_bandgnn as kb
+from keras_bandgnn.models import Backbone, Task
+
+NUM_CLASSES = 3
+INPUTS = {"atomic_number": 9}
+ELEMENTS = (1, 6, 8)
+
+
+def graphs_of(count, seed=0, label=None, level="graph", **options):
+    """Graphs of very different sizes, with what any backbone reads."""
+    rng = np.random.default_rng(seed)
+    graphs = []
+    for _ in range(count):
+        size = int(rng.choice([2, 3, 9]))
+        ends = np.stack([np.arange(size), (np.arange(size) + 1) % size])
+        position = np.arange(size)[:, None] + rng.normal(0, 0.2, (size, 3))
+        force = rng.normal(size=(size, 3))
+        force[rng.uniform(size=size) < 0.3] = 0.0
+        node = {
+            "atomic_number": rng.choice(ELEMENTS, size),
+            "position": position,
+            "force": force,
+        }
+        values = None if label is None else label(rng, size)
+        graphs.append(
+            kb.Graph(
+                size,
+                *np.concatenate([ends, ends[::-1]], axis=1),
+                node=node,
+                edge={"displacement": rng.normal(0, 1, (2 * size, 3)) + 2},
+                label=values,
+                label_level=level if values is not None else "graph",
+                **options,
+            )
+        )
+    return graphs
+
+
+def with_labels(graphs, labels):
+    """The same graphs with labels that a `Graph` refuses, such as NaN."""
+    flat = kb.data.FlatGraphs.from_graphs(graphs)
+    return kb.data.FlatGraphs.from_columns({**flat.columns(), "label/graph": labels})
+
+
+def _selector(count, seed):
+    def label(rng, size):
+        return int(rng.integers(2))
+
+    return graphs_of(count, seed, label, candidates=[0, 1], slot=1)
+
+
+def _nodes(count, seed):
+    def label(rng, size):
+        # -1 is not known.
+        return rng.integers(-1, NUM_CLASSES, size)
+
+    return graphs_of(count, seed, label, "node")
+
+
+def _classes(count, seed):
+    # Some batches have no known label at all.
+    def label(rng, size):
+        return int(max(rng.integers(-NUM_CLASSES, NUM_CLASSES), -1))
+
+    return graphs_of(count, seed, label)
+
+
+def _targets(count, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (count, 2)).astype("float32")
+    labels[rng.uniform(size=labels.shape) < 0.4] = np.nan
+    return with_labels(graphs_of(count, seed, lambda *_: 0.0), labels)
+
+
+def _numbers(count, seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.normal(size=(count, 2)).astype("float32")
+    labels[rng.uniform(size=labels.shape) < 0.4] = np.nan
+    return with_labels(graphs_of(count, seed, lambda *_: 0.0), labels)
+
+
+def _forces(count, seed):
+    return graphs_of(count, seed, lambda rng, size: float(rng.normal()))
+
+
+def _normalizer(*shape):
+    return kb.preprocessing.TargetNormalizer(
+        mean=np.zeros(shape).tolist(), std=np.full(shape, 2.0).tolist()
+    )
+
+
+# Name: a task over a backbone, and graphs with labels (number, seed).
+TASKS = {
+    "NodeSelector": (lambda b, **o: kb.models.NodeSelector(b, **o), _selector),
+    "NodeClassifier": (
+        lambda b, **o: kb.models.NodeClassifier(b, NUM_CLASSES, **o),
+        _nodes,
+    ),
+    "GraphClassifier": (
+        lambda b, **o: kb.models.GraphClassifier(b, NUM_CLASSES, **o),
+        _classes,
+    ),
+    "GraphClassifier, several targets": (
+        lambda b, **o: kb.models.GraphClassifier(b, 2, multi_label=True, **o),
+        _targets,
+    ),
+    "GraphRegressor": (
+        lambda b, **o: kb.models.GraphRegressor(
+            b, num_targets=2, normalizer=_normalizer(2), **o
+        ),
+        _numbers,
+    ),
+    "ForceRegressor": (
+        lambda b, **o: kb.models.ForceRegressor(b, normalizer=_normalizer(1), **o),
+        _forces,
+    ),
+}
+
+BACKBONES = {
+    "GATBackbone": lambda **o: kb.models.GATBackbone(INPUTS, 8, num_heads=2, **o),
+    "GCNBackbone": lambda **o: kb.models.GCNBackbone(INPUTS, 8, **o),
+    "GGNNBackbone": lambda **o: kb.models.GGNNBackbone(
+        INPUTS, 8, num_steps=2, num_edge_types=1, **o
+    ),
+    "GTBackbone": lambda **o: kb.models.GTBackbone(
+        INPUTS, 8, num_layers=1, num_heads=2, **o
+    ),
+    "GraphormerBackbone": lambda **o: kb.models.GraphormerBackbone(
+        INPUTS, 8, num_layers=1, num_heads=2, **o
+    ),
+    "MPEUBackbone": lambda **o: kb.models.MPEUBackbone(
+        ELEMENTS, 8, num_steps=1, num_gaussians=8, **o
+    ),
+    "PaiNNBackbone": lambda **o: kb.models.PaiNNBackbone(ELEMENTS, 8, num_steps=1, **o),
+    "SchNetBackbone": lambda **o: kb.models.SchNetBackbone(
+        ELEMENTS, 8, num_steps=1, num_gaussians=8, **o
+    ),
+}
+
+
+def exported(base) -> set[str]:
+    """Names of the classes of `kb.models` below a base."""
+    found = {name: getattr(kb.models, name) for name in kb.models.__all__}
+    return {
+        name
+        for name, cls in found.items()
+        if isinstance(cls, type) and issubclass(cls, base) and cls is not base
+    }
+
+
+def check_complete():
+    """Fails where a class has no sample."""
+    for base, samples in ((Task, TASKS), (Backbone, BACKBONES)):
+        missing = exported(base) - {name.partition(",")[0] for name in samples}
+        assert not missing, f"add {sorted(missing)} to tests/models/task_samples.py"
+
+
+def task_of(name, backbone=None, **options):
+    """A task; over a backbone that has all it needs if none is named."""
+    keras.utils.set_random_seed(0)
+    if backbone is None:
+        backbone = "SchNetBackbone" if name == "ForceRegressor" else "GCNBackbone"
+    return TASKS[name][0](BACKBONES[backbone](), **options)
+
+
+def data_of(name, count, seed=0):
+    """Graphs with labels for a task."""
+    return TASKS[name][1](count, seed)

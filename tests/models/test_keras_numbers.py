@@ -1,0 +1,100 @@
+"""Every loss and metric that Keras prints equals plain NumPy over real entries."""
+
+import keras
+import numpy as np
+import pytest
+from task_samples import TASKS, check_complete, data_of, task_of
+
+import keras_bandgnn as kb
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphPreprocessor,
+    StaticBatcher,
+)
+
+BATCHERS = {
+    "constant": lambda: StaticBatcher(4),
+    "64": lambda: StaticBatcher(3, "64"),
+    "power of two": lambda: StaticBatcher(5, "power_of_two"),
+    "dynamic": lambda: DynamicBatcher(3),
+}
+
+
+def test_every_task_has_a_sample():
+    check_complete()
+
+
+def flat(data):
+    if isinstance(data, kb.data.FlatGraphs):
+        return data
+    return kb.data.FlatGraphs.from_graphs(data)
+
+
+def log_softmax(z):
+    z = z - z.max(axis=-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def expected(name, task, data):
+    """Loss and metrics from `predict`, by NumPy."""
+    out = [np.float64(rows) for rows in task.predict(data)]
+    label = np.float64(flat(data).label)
+    if name in ("NodeSelector", "NodeClassifier", "GraphClassifier"):
+        rows = np.concatenate(out) if name == "NodeClassifier" else np.stack(out)
+        known = label >= 0
+        rows, right = rows[known], label[known].astype(int)
+        losses = -log_softmax(rows)[np.arange(len(right)), right]
+        accuracy = (rows.argmax(axis=-1) == right).mean()
+        return {"loss": losses.mean(), "accuracy": accuracy}
+    rows = np.stack(out)
+    known = np.isfinite(label.reshape(rows.shape))
+    z, y = rows[known], label.reshape(rows.shape)[known]
+    if name == "GraphClassifier, several targets":
+        losses = np.maximum(z, 0) - z * y + np.log1p(np.exp(-np.abs(z)))
+        accuracy = ((z > 0) == (y > 0)).mean()
+        return {"loss": losses.mean(), "accuracy": accuracy}
+    error = z - y
+    found = {
+        "loss": (error**2).mean() / 4,
+        "mae": np.abs(error).mean(),
+        "rmse": np.sqrt((error**2).mean()),
+    }
+    if name == "ForceRegressor":
+        forces = np.concatenate(task.predict_forces(data))
+        target = np.concatenate([graph.node["force"] for graph in data])
+        found["force_mae"] = np.abs(forces - target).mean()
+        found["loss"] += 10.0 * ((forces - target) ** 2).mean() / 4
+    return found
+
+
+def close(logs, numbers, prefix=""):
+    for name, value in numbers.items():
+        np.testing.assert_allclose(
+            logs[prefix + name], value, rtol=1e-5, atol=1e-6, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_logs_equal_numpy_by_every_batcher(name):
+    train, valid = data_of(name, 17), data_of(name, 9, seed=1)
+    numbers = None
+    for batcher, make in BATCHERS.items():
+        task = task_of(name, preprocessor=GraphPreprocessor([], make()))
+        # With a rate of 0 all steps of an epoch have the same weights.
+        eager = batcher != "constant"
+        task.compile(keras.optimizers.SGD(0.0), run_eagerly=eager)
+        if numbers is None:
+            numbers = [expected(name, task, data) for data in (train, valid)]
+        history = task.fit(train, validation_data=valid, epochs=1, verbose=0).history
+        logs = {key: values[0] for key, values in history.items()}
+        assert set(logs) >= {"loss", "val_loss", *numbers[0]}
+        close(logs, numbers[0])
+        close(logs, numbers[1], "val_")
+        close(task.evaluate(valid, return_dict=True, verbose=0), numbers[1])
+        if batcher != "64":
+            continue
+        # A batch by itself, as in a loop of one's own.
+        task.preprocessor = GraphPreprocessor([], StaticBatcher(len(train) + 1))
+        (batch,) = list(task.loader(train))
+        for step in (task.train_on_batch, task.test_on_batch):
+            close(step(*batch, return_dict=True), numbers[0])
