@@ -48,9 +48,9 @@ class CosineCutoff(keras.layers.Layer):
         factors = ops.where(distances < self.cutoff, factors, 0.0)
         return ops.cast(factors, self.compute_dtype)
 
-    def compute_output_shape(self, distances_shape):
+    def compute_output_shape(self, input_shape):
         """[...]."""
-        return tuple(distances_shape)
+        return tuple(input_shape)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

@@ -59,9 +59,9 @@ class GaussianBasis(keras.layers.Layer):
         )
         return ops.cast(ops.exp(-ops.square(offsets)), self.compute_dtype)
 
-    def compute_output_shape(self, distances_shape):
+    def compute_output_shape(self, input_shape):
         """[..., K]."""
-        return (*distances_shape, self.num_functions)
+        return (*input_shape, self.num_functions)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

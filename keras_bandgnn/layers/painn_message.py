@@ -105,7 +105,7 @@ class PaiNNMessage(keras.layers.Layer):
         change = ops.stack(sums, axis=2)
         return states + total(scalar), change if vectors is None else vectors + change
 
-    def compute_output_shape(self, states_shape):
+    def compute_output_shape(self, states_shape, vectors_shape=None, basis_shape=None):
         """[G, N, C] and [G, N, 3, C]."""
         groups, nodes, width = states_shape
         return (groups, nodes, width), (groups, nodes, 3, width)

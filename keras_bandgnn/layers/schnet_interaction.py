@@ -82,7 +82,7 @@ class SchNetInteraction(keras.layers.Layer):
             messages = messages / ops.expand_dims(degree, -1)
         return states + self.output_dense(self.hidden_dense(messages))
 
-    def compute_output_shape(self, states_shape):
+    def compute_output_shape(self, states_shape, filters_shape=None):
         """[G, N, C]."""
         return tuple(states_shape)
 

@@ -54,9 +54,9 @@ class SineBasis(keras.layers.Layer):
         values = ops.sin(length * frequencies) / length
         return ops.cast(values, self.compute_dtype)
 
-    def compute_output_shape(self, distances_shape):
+    def compute_output_shape(self, input_shape):
         """[..., K]."""
-        return (*distances_shape, self.num_functions)
+        return (*input_shape, self.num_functions)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

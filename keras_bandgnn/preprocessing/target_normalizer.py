@@ -276,7 +276,7 @@ class TargetNormalizer(keras.layers.Layer):
         """Returns `denormalize(values, x)`."""
         return self.denormalize(values, x)
 
-    def compute_output_shape(self, values_shape, x_shape):
+    def compute_output_shape(self, values_shape, x_shape=None):
         """[G, B, D]."""
         return tuple(values_shape)
 
