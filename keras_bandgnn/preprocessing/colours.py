@@ -153,7 +153,8 @@ def _first_colours(graph: Graph) -> np.ndarray:
         place = np.arange(1, graph.candidates.size + 1, dtype=np.uint64)
         np.add.at(colour, graph.candidates, mixed(place))
     if graph.slot is not None:
-        colour[graph.slot] = mixed(~colour[graph.slot])
+        slot = [graph.slot]
+        colour[slot] = mixed(~colour[slot])
     return mixed(colour)
 
 

@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.loader_exports import import_extra
 from keras_bandgnn.preprocessing.packing import ceil64
 from keras_bandgnn.primitives.plan import Plan
 
+ORDERS = ("random", "clusters")
 # Sequences that the number of edges is estimated from.
 _TRIED = 16
 # Plans whose budgets are kept.
@@ -90,7 +91,7 @@ class SequenceLoader(keras.utils.PyDataset):
                 f"features {sorted(graph.node)}."
             )
         self.length = positive_int("length", length)
-        self.order = one_of("order", order, ("random", "clusters"))
+        self.order = one_of("order", order, ORDERS)
         self.plan, self.seed, self.shuffle = plan, seed, bool(shuffle)
         if mask is not None:
             rows = np.asarray(graph.node[mask], bool)
