@@ -1,5 +1,3 @@
-import math
-
 import keras
 import numpy as np
 import pytest
@@ -67,79 +65,6 @@ def states_of(backbone, graphs, **options):
     return [rows for _, rows in sorted(unbatch(numpy(backbone(x)), x, "node"))]
 
 
-def oracle(backbone, graph):
-    """The equations of a Graphormer over one graph, dense and plain."""
-    for layer in backbone.graph_layers():
-        graph = layer(graph)
-    weights = {w.path.split("/", 1)[1]: numpy(w) for w in backbone.weights}
-
-    def of(*names):
-        (found,) = [v for k, v in weights.items() if all(n in k for n in names)]
-        return found
-
-    def norm(x, *names):
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
-        return x * of(*names, "gamma") + of(*names, "beta")
-
-    def dense(x, *names):
-        return x @ of(*names, "kernel") + of(*names, "bias")
-
-    n = graph.num_nodes
-    states = sum(
-        of(f"encode_{name}", "embeddings")[graph.node[name]]
-        for name in ("kind", "in_degree", "out_degree")
-    )
-    far = of("attention_bias", "distances")[-1]
-    bias = np.zeros((n, n, K))
-    none = of("attention_bias", "types")
-    for e in range(graph.num_edges):
-        i, j = graph.receivers[e], graph.senders[e]
-        bias[i, j] = of("attention_bias", "distances")[graph.edge["distance"][e]] - far
-        bias[i, j] += none[graph.edge_type[e]] - none[0]
-    bias[np.arange(n), np.arange(n)] = of("attention_bias", "distances")[0] - far
-    linked = np.eye(n, dtype=bool)
-    attend = graph.edge["attend"] > 0
-    linked[graph.receivers[attend], graph.senders[attend]] = True
-    token = backbone.global_token
-    if token:
-        states = np.concatenate([states, numpy(backbone.token)[None]])
-        size = n + 1
-        links = of("attention_bias", "tokens")[0] - far
-        bias = np.pad(bias, ((0, 1), (0, 1), (0, 0)))
-        bias[:n, n] = links
-        linked = np.pad(linked, ((0, 1), (0, 1)), constant_values=True)
-    else:
-        size = n
-    for number in range(LAYERS):
-        name = f"block_{number}"
-        seen = linked if backbone.pattern_of(number) == "sparse" else True
-        x = norm(states, name, "attention_norm")
-        q, k, v = (
-            dense(x, name, "attention", f"{part}/").reshape(size, K, -1)
-            for part in ("query", "key", "value")
-        )
-        logits = np.einsum("ihd,jhd->ijh", q, k) / np.sqrt(H // K) + bias
-        logits = np.where(np.broadcast_to(seen, (size, size))[..., None], logits, -1e30)
-        share = np.exp(logits - logits.max(1, keepdims=True))
-        share /= share.sum(1, keepdims=True)
-        out = np.einsum("ijh,jhd->ihd", share, v).reshape(size, H)
-        states = states + dense(out, name, "attention", "output/")
-        x = dense(norm(states, name, "ffn_norm"), name, "inner")
-        x = 0.5 * x * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
-        states = states + dense(x, name, "outer")
-    return norm(states, "last_norm")[:n]
-
-
-@pytest.mark.parametrize("token", [False, True])
-@pytest.mark.parametrize("attention", ["sparse", "full", "periodic", "augment"])
-def test_states_are_those_of_the_equations(attention, token):
-    backbone = make(attention, global_token=token)
-    graphs = graphs_of()
-    for found, graph in zip(states_of(backbone, graphs), graphs, strict=True):
-        np.testing.assert_allclose(found, oracle(backbone, graph), atol=2e-5)
-
-
 @pytest.mark.parametrize("attention", ["sparse", "full", "augment"])
 def test_nothing_about_the_batch_changes_states(attention):
     graphs = graphs_of()
@@ -162,9 +87,8 @@ def test_nothing_about_the_batch_changes_states(attention):
         node={"kind": graphs[0].node["kind"][order]},
         label=0.0,
     )
-    if attention != "augment":  # The path depends on the order of nodes.
-        (found,) = states_of(backbone, [turned])
-        np.testing.assert_allclose(found, together[0][order], atol=2e-5)
+    (found,) = states_of(backbone, [turned])
+    np.testing.assert_allclose(found, together[0][order], atol=2e-5)
 
 
 @pytest.mark.parametrize("options", [{"share": 1.0}, {"threshold": 5.0}])

@@ -183,7 +183,7 @@ def test_the_warning_says_which_graphs_how_large_and_what_it_costs(caplog):
 
 
 class Replaced(np.ndarray):
-    """A table that another thread replaces by a short one as soon as it is looked at."""
+    """A table that another thread replaces by a short one once it is looked at."""
 
     def __len__(self):
         levels._table = np.arange(1)
