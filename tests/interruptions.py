@@ -110,13 +110,27 @@ class Child:
 # === Jobs ===
 
 
+def digest(path: Path) -> str:
+    """A checksum of a file; of weights, whose file also has counted names, of these."""
+    if path.suffix != ".h5":
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    import h5py
+
+    found = hashlib.sha256()
+
+    def add(name, item):
+        if isinstance(item, h5py.Dataset):
+            found.update(name.encode() + item[()].tobytes())
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    return found.hexdigest()
+
+
 def digests(folder: Path) -> dict[str, str]:
     """A checksum of every file below a folder, hidden ones among them."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(folder)): digest(path) for path in paths}
 
 
 class Command:

@@ -34,6 +34,7 @@ _FREE = (
 def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
     """Refuses to resume another run; the caller holds the folder's lock."""
     from keras_bandgnn.data.files import write_json
+    from keras_bandgnn.data.reading import read_json, reading
 
     kept = settings_of(options, _FREE)
     data = json.loads(json.dumps(data, default=str))
@@ -42,9 +43,10 @@ def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
         for path in work.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif saved.is_file():
-        old, graphs = json.loads(saved.read_text())
-        found = differences(old, kept, _FREE)
-        found += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
+        with reading(saved):
+            old, graphs = read_json(saved)
+            found = differences(old, kept, _FREE)
+            found += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
         if found:
             raise ValueError(
                 f"Expected the interrupted run in {work} to have the same options and "
@@ -64,11 +66,15 @@ class History:
     """
 
     def __init__(self, work: Path, monitor: str, mode: str):
+        from keras_bandgnn.data.reading import read_json, reading
+
         self._file = work / "history.json"
         self._monitor, self._sign = monitor, 1 if mode == "max" else -1
         self._rows = []
         if self._file.is_file():
-            self._rows = json.loads(self._file.read_text())
+            with reading(self._file):
+                self._rows = read_json(self._file)
+                self._scores(self._rows)
 
     def _scores(self, rows: list[dict]) -> list[float]:
         """The metric, as a number of which more is better."""

@@ -196,12 +196,16 @@ def work(folder: str) -> None:
 
 def _check_folder(options: argparse.Namespace) -> None:
     """Refuses to go on with a search of other options or another kind of data."""
+    from keras_bandgnn.data.reading import read_json, reading
+
     saved = Path(options.out) / "settings.json"
     if options.overwrite:
         return
     if saved.is_file():
         new = settings_of(options, _FREE)
-        if found := differences(json.loads(saved.read_text()), new, _FREE):
+        with reading(saved):
+            found = differences(read_json(saved), new, _FREE)
+        if found:
             raise ValueError(
                 f"Expected the search in {options.out} to have the same options. "
                 f"Received: {'; '.join(found)}. Pass --overwrite to throw it away, or "

@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import socket
@@ -144,6 +145,50 @@ def test_a_killed_job_goes_on_with_any_engine(
     )
     assert seen[:2] == [64, 65]
     assert content(tmp_path / "store") == whole
+
+
+def processes_of(pool):
+    """This process and those that Ray has started."""
+    folders = [p for p in Path("/proc").iterdir() if p.name.isdigit()]
+    parents = {p.name: found[1] for p in folders if (found := stat(p))}
+    own = {str(os.getpid())}
+    while more := {p for p, above in parents.items() if above in own} - own:
+        own |= more
+    return own
+
+
+def listening(processes):
+    """The addresses at which processes accept connections, in hexadecimal."""
+    sockets = set()
+    for process in processes:
+        for handle in Path("/proc", process, "fd").glob("*"):
+            with contextlib.suppress(OSError):
+                sockets.add(os.readlink(handle))
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net", table)
+        for line in path.read_text().splitlines()[1:] if path.exists() else []:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                yield fields[1].partition(":")[0]
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc")
+def test_a_ray_of_our_own_listens_on_the_loopback_interface(pool):
+    assert list(pool.ordered_map(slow_first, [(1,)])) == [1]
+    addresses = set(listening(processes_of(pool)))
+    loopback = {
+        socket.inet_pton(socket.AF_INET, "127.0.0.1")[::-1].hex(),
+        # The same, and ::1, in IPv6; the kernel prints words of four bytes.
+        "0000000000000000ffff00000100007f",
+        "00000000000000000000000001000000",
+    }
+    assert addresses and {a.lower() for a in addresses} <= loopback
+
+
+def test_ray_leaves_the_handlers_of_signals(pool):
+    for number in (signal.SIGINT, signal.SIGTERM):
+        handler = signal.getsignal(number)
+        assert "ray" not in getattr(handler, "__module__", ""), handler
 
 
 # Jobs; workers find them by the name of this module.

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from test_flat import assert_same, make_graph
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import StoreWriter, open_store, write_store
+from keras_bandgnn.data import StoreWriter, files, open_store, write_store
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,81 @@ def test_never_overwrites_something_else(tmp_path):
     with pytest.raises(FileExistsError, match="Move it away"):
         StoreWriter(tmp_path / "s", fingerprint={}, restart=True)
     assert (tmp_path / "s.partial" / "chapter.txt").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_links_are_not_written_to(tmp_path, graphs):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    progress = outside / "progress.jsonl"
+    progress.write_text("kept")
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "s.partial").symlink_to(outside)
+    for write in (
+        lambda: write_store(place / "s", graphs),
+        lambda: StoreWriter(place / "s", fingerprint={}, restart=True),
+    ):
+        with pytest.raises(FileExistsError, match="s.partial .*a symbolic link"):
+            write()
+    (place / "s.partial").unlink()
+    (place / "s.partial").mkdir()
+    for name in ("progress.jsonl", "sizes.arrow", "shard-00000.arrow"):
+        (place / "s.partial" / name).symlink_to(progress)
+        with pytest.raises(FileExistsError, match="something else is there"):
+            write_store(place / "s", graphs)
+        (place / "s.partial" / name).unlink()
+    (place / "t").symlink_to(outside)
+    with pytest.raises(FileExistsError, match="t to be new .*a symbolic link"):
+        write_store(place / "t", graphs, overwrite=True)
+    assert progress.read_text() == "kept" and len(list(outside.iterdir())) == 1
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", ["exchange", "remove", "unlink"])
+def test_a_kill_while_a_store_is_replaced(tmp_path, graphs, monkeypatch, step):
+    path, old = tmp_path / "s", {"of": "old"}
+    with StoreWriter(path, fingerprint=old) as writer:
+        writer.add(graphs[:2])
+        writer.finish()
+
+    def kill(*args, **kwargs):
+        raise Killed
+
+    def work():
+        with StoreWriter(path, fingerprint={}, overwrite=True) as writer:
+            for unit in range(writer.done, 2):
+                writer.add(graphs[unit : unit + 3])
+            return writer.finish()
+
+    with monkeypatch.context() as patch:
+        if step == "exchange":
+            patch.setattr(files, "_exchange", kill)
+        elif step == "remove":
+            patch.setattr(files, "_remove", kill)
+        else:
+            unlink = Path.unlink
+            own = path / "progress.jsonl"
+            patch.setattr(
+                Path,
+                "unlink",
+                lambda p, **options: kill() if p == own else unlink(p, **options),
+            )
+        with pytest.raises(Killed):
+            work()
+    with open_store(path) as store:
+        assert store.fingerprint == (old if step == "exchange" else {})
+        assert len(store) == (2 if step == "exchange" else 6)
+    # The next job finds neither the old store nor rests in its way.
+    with StoreWriter(path, fingerprint={"next": 1}, overwrite=True, restart=True) as w:
+        w.add(graphs[:1])
+        w.finish()
+    assert len(open_store(path)) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+    assert not (path / "progress.jsonl").exists()
 
 
 def test_failed_write_leaves_nothing(tmp_path, graphs):
