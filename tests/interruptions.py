@@ -456,6 +456,9 @@ def main(arguments=None) -> int:
             number = SIGNALS[(index // len(every)) % len(SIGNALS)]
             moment = draw.uniform(0.0, length[job])
             rows[job].append(interrupt(job, root, moment, number, wanted[job]))
+            if (index + 1) % 20 == 0:
+                used = sum(os.times()[:4])
+                print(f"{index + 1} moments, {used:.0f} s of CPU", flush=True)
         print(
             f"{'job':24}{'moments':>8}{'KILL INT TERM':>15}{'done before':>13}", end=""
         )

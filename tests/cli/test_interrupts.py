@@ -103,8 +103,8 @@ LINES = {
     "batching": ["data"],
     "bench": ["host", "data"],
     "calibrate": [],
-    "tpu-check": [],
-    "scale": [],
+    "tpu-check": ["preset"],
+    "scale": ["preset"],
 }
 
 
