@@ -19,6 +19,8 @@ HOST_ONLY = (
     "tests/security",
     "tests/test_graph.py",
     "tests/test_module_state.py",
+    "tests/preprocessing/test_budgets.py",
+    "tests/test_copies_and_caches.py",
 )
 # Each half of the tests is a process, so that two are busy to the end.
 COMPUTING = ("tests/layers", "tests/models", "tests/ops", "tests/primitives")

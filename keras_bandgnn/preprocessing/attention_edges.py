@@ -54,9 +54,9 @@ class AttentionEdges(GraphLayer):
     >>> graph = Graph(4, [0, 1], [1, 2])
     >>> edges = AttentionEdges(path=True)(graph)
     >>> list(zip(edges.senders.tolist(), edges.receivers.tolist(), strict=True))
-    [(1, 0), (0, 1), (2, 1), (1, 2), (3, 2), (2, 3)]
+    [(1, 0), (3, 0), (0, 1), (2, 1), (1, 2), (0, 3)]
     >>> edges.edge["distance"].tolist()
-    [1, 1, 1, 1, 2, 2]
+    [1, 2, 1, 1, 1, 2]
     """
 
     def __init__(
