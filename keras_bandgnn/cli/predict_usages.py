@@ -33,7 +33,7 @@ class Coverage:
     unsampled: int = 0
     too_large: int = 0
     failed: list[tuple[str, str]] = dataclasses.field(default_factory=list)
-    reasons: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    reasons: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
     def say(self, limit: int | None, say: Callable[[str], None]) -> None:
         """Prints what was left out, with reasons."""
@@ -83,8 +83,8 @@ def source_pieces(
                 failed = True
                 coverage.failed += [(path, reason) for reason in found.reasons]
             elif found.pieces is not None:
-                reasons = [(path, reason) for reason in found.reasons]
-                coverage.reasons += [r for r in reasons if r not in coverage.reasons]
+                # The parts of a file may meet the same function.
+                coverage.reasons |= {(path, reason): None for reason in found.reasons}
             coverage.unsampled += found.unsampled
             coverage.too_large += found.too_large
             if part == parts - 1:

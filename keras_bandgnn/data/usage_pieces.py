@@ -53,6 +53,7 @@ def usage_jobs(
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
     """
+    options, encoding = dict(options), dict(encoding)
     jobs = []
     for path, name in files:
         parts = 1
@@ -62,9 +63,7 @@ def usage_jobs(
             except OSError:
                 parts = 1  # Reading it says what is wrong.
         for part in range(parts):
-            jobs.append(
-                (kind, path, name, dict(options), dict(encoding), (part, parts))
-            )
+            jobs.append((kind, path, name, options, encoding, (part, parts)))
     return jobs
 
 

@@ -76,7 +76,7 @@ class JointSelection:
         shapes: Shapes of the batches so far.
     """
 
-    def __init__(self, task, layers: Sequence[GraphLayer] = (), nodes: int = 32_768):
+    def __init__(self, task, layers: Sequence[GraphLayer] = (), nodes: int = 65_536):
         self._task = task
         self._layers = list(layers)
         self._nodes = nodes
