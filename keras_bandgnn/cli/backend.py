@@ -1,7 +1,9 @@
 """Which Keras backend a command uses."""
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 
 from keras_bandgnn.default_backend import configured_backend, installed_backends
 
@@ -42,3 +44,26 @@ def choose_backend(wanted: str | None) -> None:
         )
     os.environ["KERAS_BACKEND"] = wanted
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+@contextlib.contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Within it TensorFlow is not imported, unless it is the backend.
+
+    Keras imports TensorFlow wherever it is installed, to ask whether an object is one
+    of it, or to set its seed: seconds, and lines of its log, for nothing.
+    """
+    if os.environ.get("KERAS_BACKEND") == "tensorflow" or "tensorflow" in sys.modules:
+        yield
+        return
+    sys.modules["tensorflow"] = None  # an import of it is an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules["tensorflow"]
+        # Keras remembers that it was not there.
+        utils = sys.modules.get("keras.src.utils.module_utils")
+        for name in ("tensorflow", "gfile"):
+            lazy = getattr(utils, name, None)
+            if getattr(lazy, "_available", None) is False:
+                lazy._available = None

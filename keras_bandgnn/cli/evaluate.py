@@ -9,6 +9,7 @@ from pathlib import Path
 
 from keras_bandgnn.cli import data_sets, option_use, report, train_regression
 from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli.training_callbacks import progress_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,7 +97,7 @@ def score(task, graphs) -> tuple[dict, list]:
         trivial_scores,
     )
 
-    logits = task.predict(graphs)
+    logits = task.predict(graphs, callbacks=progress_lines(len(graphs)))
     if not all(np.isfinite(row).all() for row in logits):
         raise ValueError(
             "Expected finite logits. Received: NaN or infinity; the model diverged in "

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from keras_bandgnn.cli import interrupts, options
-from keras_bandgnn.cli.backend import choose_backend
+from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 
 _COMMANDS = {
     "demo": "train on the standard library of this Python and show what it finds",
@@ -43,7 +43,13 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The parser.
+
+    Args:
+        arguments: A command line: the commands that it does not name get no options,
+            since importing them all takes longer than showing help. All if omitted.
+    """
     from keras_bandgnn import __version__
 
     parser = argparse.ArgumentParser(
@@ -56,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, summary in _COMMANDS.items():
+        if arguments is not None and name not in arguments:
+            commands.add_parser(name, help=summary)
+            continue
         module = importlib.import_module(f"keras_bandgnn.cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name,
@@ -71,11 +80,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    given = _parser().parse_args(arguments)
+    given = _parser(arguments).parse_args(arguments)
     given.line = shlex.join(["bandgnn", *arguments])
     try:
         choose_backend(given.backend)
-        return int(given.run(given) or 0)
+        with without_tensorflow():
+            return int(given.run(given) or 0)
     except BrokenPipeError:
         # The reader of our output has seen enough.
         sys.stderr.close()

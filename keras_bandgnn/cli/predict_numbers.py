@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from keras_bandgnn.cli import report
+from keras_bandgnn.cli.training_callbacks import progress_lines
 
 
 def predict_numbers(task, graphs) -> list[dict]:
@@ -14,7 +15,7 @@ def predict_numbers(task, graphs) -> list[dict]:
 
     from keras_bandgnn.data import parts_of
 
-    found = task.predict(graphs)
+    found = task.predict(graphs, callbacks=progress_lines(len(graphs)))
     if not all(np.isfinite(row).all() for row in found if row is not None):
         raise ValueError(
             "Expected finite predictions. Received: NaN or infinity; the model "

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_bandgnn.cli import report
+from keras_bandgnn.cli import interrupts, report
 
 
 @dataclasses.dataclass
@@ -148,6 +148,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         elif options.json is not None:
             write = stack.enter_context(atomic_write(options.json)).write
         for piece, logits in JointSelection(task, layers).predict(pieces):
+            interrupts.check()
             for item in _suspicions(piece, logits, best.seen):
                 coverage.usages += 1
                 if item is None or item.share_suggested < options.threshold:

@@ -196,7 +196,8 @@ def evaluate(task, graphs, train=None) -> str:
     """Scores a regressor, beside the training mean; prints and returns the text."""
     import numpy as np
 
-    found = task.evaluate(graphs, return_dict=True, verbose=0)
+    lines = training_callbacks.progress_lines()
+    found = task.evaluate(graphs, return_dict=True, verbose=0, callbacks=lines)
     text = (
         f"test, in the label's unit: MAE {found['mae']:.4g}, RMSE {found['rmse']:.4g}"
     )

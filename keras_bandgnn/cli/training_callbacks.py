@@ -10,8 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts
+from keras_bandgnn.cli import interrupts, report
 from keras_bandgnn.cli.settings import differences, settings_of
+
+# Seconds between two lines about work that is under way.
+EVERY = 30.0
 
 # Options that may change between a run and its continuation.
 _FREE = (
@@ -173,6 +176,7 @@ def fit(
             callbacks=[
                 *checkpoints(work, history, patience),
                 limits(options.minutes),
+                *progress_lines(int(loader.starts[-1])),
             ],
             verbose=1 if sys.stdout.isatty() else 2,
         )
@@ -230,3 +234,66 @@ def limits(minutes: float | None):
             interrupts.check()
 
     return Limits()
+
+
+def progress_lines(graphs: int | None = None) -> list:
+    """The callback that prints a line now and then, where there is no terminal.
+
+    Where there is one, Keras shows a bar.
+
+    Args:
+        graphs: Graphs of an epoch, to print how many are done per second.
+    """
+    import keras
+
+    class Lines(keras.callbacks.Callback):
+        """Prints step, loss, graphs per second and the time that is left."""
+
+        def _begin(self):
+            self.said, self.first, self.epoch = time.monotonic(), None, 0
+
+        on_train_begin = on_predict_begin = lambda self, logs=None: self._begin()
+
+        def on_test_begin(self, logs=None):
+            # Within training it is validation, which the clock of training includes.
+            if not hasattr(self, "said"):
+                self._begin()
+
+        def on_train_end(self, logs=None):
+            del self.said
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_end(self, batch, logs=None):
+            steps, epochs = self.params["steps"], self.params["epochs"]
+            where = f"epoch {self.epoch + 1}/{epochs}, step {batch + 1}/{steps}"
+            self._step(self.epoch * steps + batch, epochs * steps, where, logs)
+
+        def on_test_batch_end(self, batch, logs=None):
+            self._step(batch, None, f"evaluation, step {batch + 1}", logs)
+
+        def on_predict_batch_end(self, batch, logs=None):
+            steps = self.params["steps"]
+            self._step(batch, steps, f"prediction, step {batch + 1}/{steps}", None)
+
+        def _step(self, done, total, where, logs):
+            now = time.monotonic()
+            if total is not None and self.first is None:
+                # The first step compiles.
+                self.first = done, now
+            if now - self.said < EVERY:
+                return
+            self.said = now
+            if logs and "loss" in logs:
+                where += f": loss {float(logs['loss']):.4g}"
+            if total is not None and done > self.first[0]:
+                seconds = (now - self.first[1]) / (done - self.first[0])
+                if graphs is not None:
+                    rate = graphs / self.params["steps"] / seconds
+                    where += f", {rate:,.1f} graphs/s"
+                left = report.duration((total - 1 - done) * seconds)
+                where += f", {left} left"
+            report.remark(where)
+
+    return [] if sys.stdout.isatty() else [Lines()]

@@ -16,6 +16,7 @@ from keras_bandgnn.cli import (
     option_use,
     report,
     train_regression,
+    training_callbacks,
     tune_data,
     tune_report,
 )
@@ -171,7 +172,8 @@ def _search(tuner, splits: dict) -> None:
         def on_epoch_end(self, epoch, logs=None):
             interrupts.check()
 
-    given = {"validation_data": splits.get("valid"), "callbacks": [Interrupts()]}
+    callbacks = [Interrupts(), *training_callbacks.progress_lines()]
+    given = {"validation_data": splits.get("valid"), "callbacks": callbacks}
     if "valid" not in splits:
         given |= {"mask": "train_mask", "validation_mask": "valid_mask"}
     tuner.search(splits["train"], verbose=0, **given)
