@@ -130,7 +130,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
     shown = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], int | float) for row in rows)
-        shown.add_column(column, justify="right" if numbers else "left")
+        justify = "right" if numbers else "left"
+        shown.add_column(column, justify=justify, overflow="fold")
     for row in rows:
         shown.add_row(*(f"{c:,.3f}" if isinstance(c, float) else f"{c}" for c in row))
     console().print(shown)

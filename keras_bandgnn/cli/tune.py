@@ -21,6 +21,7 @@ from keras_bandgnn.cli import (
     tune_report,
 )
 from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli.backend import without_tensorflow
 from keras_bandgnn.cli.regression_options import ATOMISTIC
 from keras_bandgnn.cli.settings import differences, settings_of
 
@@ -185,7 +186,7 @@ def work(folder: str) -> None:
     from keras_bandgnn.tuning.workers import end_with_parent
 
     end_with_parent()
-    with interrupts.listen(whole_process=True):
+    with interrupts.listen(whole_process=True), without_tensorflow():
         try:
             options = argparse.Namespace(
                 **json.loads((Path(folder) / "worker.json").read_text())
