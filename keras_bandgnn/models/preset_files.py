@@ -1,8 +1,6 @@
 """The files of a preset: where they lie, and how they are read and written."""
 
 import functools
-import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import h5py
@@ -10,15 +8,13 @@ import numpy as np
 
 from keras_bandgnn.data import files
 from keras_bandgnn.data.files import held_write, json_text
+from keras_bandgnn.data.reading import read_json, refuse
+from keras_bandgnn.models.preset_checks import check_classes
 
 CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
 METADATA, CARD = "metadata.json", "README.md"
 WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
 NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
-
-# What may be named in a configuration beside classes of this library.
-_PACKAGES = ("keras", "keras_bandgnn")
-_CODE = ("__lambda__", "Lambda", "TorchModuleWrapper", "TFSMLayer", "JaxLayer")
 
 
 def home() -> Path:
@@ -42,45 +38,16 @@ def list_presets() -> list[str]:
 
 
 def read(path: Path) -> dict:
-    """The object in a JSON file, after a look at the classes that it names."""
-    try:
-        value = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
+    """The object in a JSON file; all classes that it names are known."""
+    if not path.is_file():
         raise ValueError(
             f"Expected the file {path}. Received: no such file. Is the preset complete?"
-        ) from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"Expected {path} to hold JSON. Received: {error}.") from error
-    if not isinstance(value, dict):
-        raise ValueError(
-            f"Expected {path} to hold a JSON object. Received: {type(value).__name__}."
         )
-    for entry in _objects(value):
-        module = entry.get("module") or "keras"
-        # Keras writes its own and registered functions so.
-        function = (module, entry["class_name"]) == ("builtins", "function")
-        if not function and (
-            str(module).partition(".")[0] not in _PACKAGES
-            or entry["class_name"] in _CODE
-        ):
-            raise ValueError(
-                f"Expected {path} to name classes of Keras and of keras_bandgnn. "
-                f"Received: {module}.{entry['class_name']}. A preset from others "
-                "may not bring code."
-            )
+    value = read_json(path)
+    if not isinstance(value, dict):
+        refuse(path, "to hold a JSON object", type(value).__name__)
+    check_classes(path, value)
     return value
-
-
-def _objects(value) -> Iterator[Mapping]:
-    """All objects in JSON that name a class."""
-    if isinstance(value, Mapping):
-        if "class_name" in value:
-            yield value
-        for inner in value.values():
-            yield from _objects(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _objects(inner)
 
 
 def write(path: Path, value: dict) -> None:

@@ -7,16 +7,24 @@ library and of Keras only, and loading one executes nothing that is not in these
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
-import h5py
 import keras
 
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.files import held_write, restore_replaced
+from keras_bandgnn.data.reading import reading
 from keras_bandgnn.models import preset_files as files
 from keras_bandgnn.models.preset_card import count_parameters, make_card
+from keras_bandgnn.models.preset_checks import (
+    bounded_weights,
+    check_sizes,
+    check_sum,
+    check_weights,
+    checksum,
+)
 from keras_bandgnn.models.preset_hub import download
 
 
@@ -107,7 +115,6 @@ def save(
             "keras_bandgnn_version": __version__,
             "parameter_count": count_parameters(model),
         }
-        files.write(folder / files.METADATA, metadata)
         text = make_card(Path(path).name, model, weights, dict(card or {}))
         (folder / files.CARD).write_text(text, "utf-8")
         if weights != "none":
@@ -119,23 +126,56 @@ def save(
             for name in (files.WEIGHTS, files.HEAD):
                 if (folder / name).is_file():
                     files.halve_weights(folder / name)
+        metadata["sha256"] = {
+            name: checksum(folder / name)
+            for name in (files.WEIGHTS, files.HEAD)
+            if (folder / name).is_file()
+        }
+        files.write(folder / files.METADATA, metadata)
 
 
-def _weights(path: Path, name: str) -> Path:
-    if not (path / name).is_file():
-        raise ValueError(
-            f"Expected the preset {path} to hold weights. Received: no {name}."
-            " Pass load_weights=False for new weights, to be trained."
-        )
-    try:
-        with h5py.File(path / name):
-            pass
-    except OSError as error:
-        raise ValueError(
-            f"Expected weights in {path / name}. Received: a damaged file ({error}). "
-            "Fetch or copy the preset again."
-        ) from error
-    return path / name
+class _Files:
+    """The files of a preset that are to be read, checked once.
+
+    Args:
+        path: The folder.
+        load_weights: Whether the weights are read, too.
+        head: Whether the weights of the head are.
+    """
+
+    def __init__(self, path: Path, load_weights: bool, head: bool):
+        self.path = path
+        metadata = {}
+        if (path / files.METADATA).is_file():
+            metadata = files.read(path / files.METADATA)
+        self._sums = metadata.get("sha256")
+        self.numbers, self.arrays = metadata.get("parameter_count"), 0
+        if type(self.numbers) is not int or self.numbers < 0:
+            self.numbers = 0
+        if load_weights:
+            names = (files.WEIGHTS, files.HEAD) if head else (files.WEIGHTS,)
+            found = [self._checked(name) for name in names]
+            self.numbers = sum(numbers for numbers, _ in found)
+            self.arrays = sum(arrays for _, arrays in found)
+
+    def _checked(self, name: str) -> tuple[int, int]:
+        path = self.path / name
+        if not path.is_file():
+            raise ValueError(
+                f"Expected the preset {self.path} to hold weights. Received: no {name}."
+                " Pass load_weights=False for new weights, to be trained."
+            )
+        check_sum(path, self._sums)
+        return check_weights(path)
+
+    @contextmanager
+    def building(self, name: str, config: Mapping) -> Iterator[None]:
+        """Within the block a model is built from what a file says."""
+        path = self.path / name
+        check_sizes(path, config, self.numbers)
+        arrays = self.arrays or self.numbers
+        with reading(path), bounded_weights(path, self.numbers, arrays):
+            yield
 
 
 def load_backbone(
@@ -159,14 +199,21 @@ def load_backbone(
             f"Expected arguments of {found.__name__}: {sorted(config)}. "
             f"Received: {unknown}."
         )
+    stored = _Files(path, load_weights, head=False)
+    check_sizes(path / files.CONFIG, config, stored.numbers)
     config = {**config, **(overrides or {})}
     if dtype is not None:
         config["dtype"] = dtype
-    backbone = found.from_config(config)
+    if overrides:
+        # What the caller asks for may be larger.
+        backbone = found.from_config(config)
+    else:
+        with stored.building(files.CONFIG, config):
+            backbone = found.from_config(config)
     if load_weights:
-        weights = _weights(path, files.WEIGHTS)
         try:
-            backbone.load_weights(weights)
+            with reading(path / files.WEIGHTS):
+                backbone.load_weights(path / files.WEIGHTS)
         except ValueError as error:
             if not overrides:
                 raise
@@ -205,15 +252,23 @@ def load_task(
             f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )
     config = task_class.head_overrides(entry["config"], head)
+    stored = _Files(path, load_weights, head=config == entry["config"])
+    check_sizes(path / files.TASK, entry["config"], stored.numbers)
     made = load_backbone(Backbone, path, load_weights, dtype, backbone)
     preprocessor = None
     if (path / files.PREPROCESSOR).is_file():
-        given = files.read(path / files.PREPROCESSOR).get("config", {})
-        preprocessor = GraphPreprocessor.from_config(given)
-    task = task_class(made, preprocessor=preprocessor, **config)
+        given = files.read(path / files.PREPROCESSOR)
+        with reading(path / files.PREPROCESSOR):
+            preprocessor = GraphPreprocessor.from_config(given["config"])
+    if head:
+        task = task_class(made, preprocessor=preprocessor, **config)
+    else:
+        with stored.building(files.TASK, config):
+            task = task_class(made, preprocessor=preprocessor, **config)
     # Another head than the preset's has new weights.
     if load_weights and config == entry["config"]:
-        _head_model(task).load_weights(_weights(path, files.HEAD))
+        with reading(path / files.HEAD):
+            _head_model(task).load_weights(path / files.HEAD)
     return task
 
 
