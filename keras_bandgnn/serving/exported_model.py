@@ -18,19 +18,21 @@ class ExportedModel:
 
     Raises:
         ImportError: If the runtime is not installed.
-        ValueError: If the folder is not complete.
+        ValueError: If the folder is not complete, or a file is not what was exported
+            or holds what no exported model does.
     """
 
     def __init__(self, path):
         facts = read_facts(path)
-        if facts.get("format") not in ARTEFACTS:
+        if not isinstance(facts.get("format"), str) or facts["format"] not in ARTEFACTS:
             raise ValueError(
-                f"Expected a format among {sorted(ARTEFACTS)}. "
-                f"Received: {facts.get('format')!r} in {str(path)!r}."
+                f"Expected a format among {sorted(ARTEFACTS)} in {path}. "
+                f"Received: {str(facts.get('format'))[:80]!r}."
             )
         self.format = facts["format"]
         self.packer = GraphPacker.load(path)
-        self._run = open_artefact(path, self.format)
+        names = self.packer.signature.names
+        self._run = open_artefact(path, self.format, names, facts.get("sha256"))
 
     def __call__(self, arrays) -> np.ndarray:
         """The output for the inputs of one supergraph.

@@ -13,6 +13,7 @@ from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.files import check_target, whole_folder
 from keras_bandgnn.ops.portable import portable
 from keras_bandgnn.serving import onnx_operations
+from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.exported_model import ExportedModel
 from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
 from keras_bandgnn.serving.runtimes import ARTEFACTS, required
@@ -106,6 +107,7 @@ def export_task(
         packer.save(
             partial,
             format=format,
+            sha256=checksums(artefact),
             backend=backend,
             task=type(task).__name__,
             keras_version=keras.__version__,

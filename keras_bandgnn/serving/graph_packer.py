@@ -1,13 +1,16 @@
 """`GraphPacker`: graphs as the inputs of an exported model, and results per graph."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_bandgnn.batch import unbatch
+from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.data.files import restore_replaced
+from keras_bandgnn.data.reading import read_json, reading, refuse
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -16,6 +19,8 @@ from keras_bandgnn.serving.signature import Signature
 
 FILE = "packing.json"
 VERSION = 1
+# A budget may count what no input has rows for.
+_FREE_BUDGET = 1 << 16
 
 
 class PackedGraphs:
@@ -194,20 +199,47 @@ class GraphPacker:
     def load(cls, path) -> "GraphPacker":
         """Reads `packing.json` of a folder that `task.export` wrote."""
         config = read_facts(path)
-        entry = config["preprocessor"]
-        batcher = ExportBatcher(budget=entry["budget"])
-        made = GraphPreprocessor.from_config(
-            {**entry, "batcher": {"class_name": "DynamicBatcher", "config": {}}}
-        )
+        file = Path(path) / FILE
+        with reading(file):
+            signature = Signature.from_config(config)
+            _check_facts(file, config, signature)
+            entry = config["preprocessor"]
+            made = GraphPreprocessor.from_config(
+                {**entry, "batcher": {"class_name": "DynamicBatcher", "config": {}}}
+            )
+            preprocessor = GraphPreprocessor(
+                made.graph_layers,
+                ExportBatcher(budget=entry["budget"]),
+                made.plan,
+                entry["edge_weight"],
+            )
         return cls(
-            GraphPreprocessor(
-                made.graph_layers, batcher, made.plan, entry["edge_weight"]
-            ),
-            Signature.from_config(config),
+            preprocessor,
+            signature,
             config["output_level"],
             config["num_edge_types"],
             config["ids"],
         )
+
+
+def _check_facts(file: Path, config: Mapping, signature: Signature) -> None:
+    """Raises a ValueError for values that no export writes."""
+    one_of("output_level", config["output_level"], ("node", "graph", "candidate"))
+    positive_int("num_edge_types", config["num_edge_types"], 0)
+    for name, known in config["ids"].items():
+        if list(known) == ["below"]:
+            positive_int(f"ids of {name}", known["below"], 0)
+        elif list(known) == ["among"]:
+            for element in known["among"]:
+                positive_int(f"ids of {name}", element, 0)
+        else:
+            refuse(file, f"to have the ids of {name!r}", known)
+    # Arrays of the budget are made before they are compared with the signature.
+    sizes = [math.prod(given.shape) for given in signature.inputs]
+    most = max(sizes, default=0) + _FREE_BUDGET
+    for name, size in config["preprocessor"]["budget"].items():
+        if positive_int(f"budget of {name}", size, 0) > most:
+            refuse(file, f"to have a budget of at most {most} for {name!r}", size)
 
 
 def _plain(preprocessor: GraphPreprocessor) -> dict:
@@ -229,11 +261,13 @@ def read_facts(path) -> dict:
             f"Expected a folder that task.export wrote, with {FILE}. "
             f"Received: {str(path)!r}."
         )
-    config = json.loads(file.read_text("utf-8"))
+    config = read_json(file)
+    if not isinstance(config, dict):
+        refuse(file, "to hold a JSON object", type(config).__name__)
     if config.get("version") != VERSION:
         raise ValueError(
             f"Expected {file} of version {VERSION}. "
-            f"Received: version {config.get('version')!r}."
+            f"Received: version {str(config.get('version'))[:80]}."
         )
     return config
 

@@ -1,13 +1,19 @@
 """The programs that run exported models, each imported when it is used."""
 
 import importlib
-import io
-import json
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.serving.artefact_checks import (
+    check_onnx,
+    check_pt2,
+    check_saved_model,
+    check_sums,
+)
 
 # Format -> name of the file or folder, the module that runs it, and the extra.
 ARTEFACTS = {
@@ -35,24 +41,49 @@ def required(module: str, extra: str):
         ) from error
 
 
-def open_artefact(folder, form: str) -> Callable[[Mapping], np.ndarray]:
-    """Loads an exported model.
+def open_artefact(
+    folder, form: str, names: Sequence[str], sums: Any = None
+) -> Callable[[Mapping], np.ndarray]:
+    """Loads an exported model, after a look at what it holds.
 
     Args:
         folder: Where `task.export` wrote it.
         form: Its format.
+        names: Names of the inputs.
+        sums: Checksums of its files, or None.
 
     Returns:
         A function from arrays by input name to the output.
+
+    Raises:
+        ValueError: If its files are not those that were exported, or hold what no
+            exported model does.
     """
     name, module, extra = ARTEFACTS[form]
     path = Path(folder) / name
     if not path.exists():
         raise ValueError(f"Expected the exported model {path}. Received: no such file.")
-    return _OPENED[form](str(path), required(module, extra))
+    check_sums(path, sums)
+    runtime = required(module, extra)
+    with reading(path):
+        run, wanted = _OPENED[form](str(path), runtime)
+    if wanted is not None and not set(wanted) <= set(names):
+        refuse(
+            path,
+            f"to take the inputs of packing.json, {sorted(names)}",
+            sorted(wanted),
+            "Export the model again.",
+        )
+
+    def predict(arrays: Mapping) -> np.ndarray:
+        with reading(path):
+            return run(arrays)
+
+    return predict
 
 
 def _saved_model(path: str, tf):
+    check_saved_model(Path(path))
     loaded = tf.saved_model.load(path)
     run = loaded.signatures["serving_default"]
     wanted = run.structured_input_signature[1]
@@ -64,17 +95,22 @@ def _saved_model(path: str, tf):
 
     # The variables live as long as the object.
     predict.loaded = loaded
-    return predict
+    return predict, list(wanted)
 
 
 def _onnx(path: str, onnxruntime):
+    check_onnx(Path(path))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]
     )
     wanted = [given.name for given in session.get_inputs()]
-    return lambda arrays: session.run(None, {n: arrays[n] for n in wanted})[0]
+
+    def predict(arrays):
+        return session.run(None, {name: arrays[name] for name in wanted})[0]
+
+    return predict, wanted
 
 
 def _litert(path: str, litert):
@@ -85,64 +121,19 @@ def _litert(path: str, litert):
         (output,) = run(**{name: arrays[name] for name in wanted}).values()
         return np.array(output)
 
-    return predict
+    return predict, list(wanted)
 
 
 def _torch(path: str, torch):
     check_pt2(path, torch)
-    module = torch.export.load(path).module()
+    module = torch.export.load(path).module(check_guards=False)
 
     def predict(arrays):
         tensors = [torch.from_numpy(array) for array in arrays.values()]
         with torch.no_grad():
             return module(tensors).numpy()
 
-    return predict
-
-
-def check_pt2(path: str, torch) -> None:
-    """Raises a ValueError if loading a `.pt2` file would run what it brings along.
-
-    `torch.export.load` unpickles weights that are no plain tensors, and reads sizes
-    that are no numbers as Python. Files of `task.export` have neither.
-
-    Args:
-        path: The file.
-        torch: The module.
-    """
-
-    def refuse(why):
-        raise ValueError(
-            f"Expected a file that task.export wrote. Received: {path} has {why}, "
-            "which torch.export.load may run as a program."
-        )
-
-    with zipfile.ZipFile(path) as file:
-        for name in file.namelist():
-            last = name.rpartition("/")[2]
-            if last.startswith(("custom_obj", "opaque_obj")) or last.endswith(".so"):
-                refuse(f"the object {name}")
-            if last.endswith(".json"):
-                for key, value in _entries(json.loads(file.read(name))):
-                    if key == "use_pickle" and value:
-                        refuse(f"pickled weights in {name}")
-                    if key == "expr_str":
-                        refuse(f"expressions in {name}")
-            if last.endswith(".pt"):
-                try:
-                    torch.load(io.BytesIO(file.read(name)), weights_only=True)
-                except Exception:
-                    refuse(f"pickled objects in {name}")
-
-
-def _entries(tree):
-    """All keys and values of nested JSON."""
-    if isinstance(tree, dict):
-        yield from tree.items()
-        tree = list(tree.values())
-    if isinstance(tree, list):
-        for value in tree:
-            yield from _entries(value)
+    return predict, None
 
 
 _OPENED = {

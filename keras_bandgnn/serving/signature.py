@@ -7,6 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import one_of, positive_int
+
+_DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint32", "float16")
+_DTYPES += ("bfloat16", "float32", "float64")
+
 
 @dataclasses.dataclass(frozen=True)
 class Input:
@@ -112,12 +117,32 @@ class Signature:
 
     @classmethod
     def from_config(cls, config: Mapping) -> "Signature":
-        """Reads `get_config()`."""
-        inputs = [
-            Input(e["name"], tuple(e["path"]), tuple(e["shape"]), e["dtype"])
-            for e in config["inputs"]
-        ]
+        """Reads `get_config()`.
+
+        Raises:
+            ValueError: If an entry is not one of an input.
+        """
+        inputs = []
+        for entry in config["inputs"]:
+            name, path, shape = entry["name"], entry["path"], entry["shape"]
+            one_of(f"dtype of {name}", entry["dtype"], _DTYPES)
+            if not isinstance(name, str) or not _is_path(path):
+                raise ValueError(
+                    "Expected an input with a name and a path, a list of names. "
+                    f"Received: {str(entry)[:200]}."
+                )
+            sizes = tuple(positive_int(f"shape of {name}", size, 0) for size in shape)
+            inputs.append(Input(name, tuple(path), sizes, entry["dtype"]))
+        if not all(map(_is_path, config["empty"])):
+            raise ValueError(
+                f"Expected paths of empty parts. Received: {str(config['empty'])[:200]}"
+                "."
+            )
         return cls(inputs, config["empty"])
+
+
+def _is_path(path: Any) -> bool:
+    return isinstance(path, list) and all(isinstance(key, str) for key in path)
 
 
 def _walk(tree: Mapping, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:

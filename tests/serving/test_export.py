@@ -9,8 +9,9 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.primitives import Banded, Plan
+from keras_bandgnn.serving.artefact_checks import check_pt2
 from keras_bandgnn.serving.exporting import _WRITERS, FlatModel
-from keras_bandgnn.serving.runtimes import ARTEFACTS, check_pt2
+from keras_bandgnn.serving.runtimes import ARTEFACTS
 from keras_bandgnn.serving.signature import Signature
 
 BACKEND = keras.backend.backend()
