@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.primitives.machine import device, machine
 
 VERSION = 3
@@ -153,13 +153,13 @@ class Hardware:
         """
         path = cls.path(dtype)
         try:
-            found = json.loads(path.read_text())
+            found = read_json(path)
             if found["version"] != VERSION:
                 return None
             return cls.from_dict(found)
         except FileNotFoundError:
             return None
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
             warnings.warn(
                 f"Expected the constants of this machine in {path}. Received: "
                 f"{type(error).__name__}: {error}. Default constants are used; run "

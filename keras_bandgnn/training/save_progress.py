@@ -1,14 +1,40 @@
 """`SaveProgress`: training that goes on where it stopped, even within an epoch."""
 
 import json
+import re
 import tempfile
 from pathlib import Path
 
 import keras
 
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.files import FolderLock, write_json, writing
+from keras_bandgnn.data.reading import read_json, reading
+from keras_bandgnn.models.preset_checks import check_weights
 
 _PLACE = "progress.json"
+_WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")
+
+
+def _check_saved(saved) -> None:
+    """Raises a ValueError for what `SaveProgress.save` does not write."""
+    if not isinstance(saved, dict) or not {"weights", "loader", "seeds"} <= set(saved):
+        raise ValueError(f"{_PLACE} without weights, loader and seeds")
+    # Nothing but a file of the folder itself, which is deleted in the end.
+    name, loader, seeds = saved["weights"], saved["loader"], saved["seeds"]
+    if not isinstance(name, str) or not _WEIGHTS.fullmatch(name):
+        raise ValueError(f"the weights {name!r}")
+    if not isinstance(loader, dict):
+        raise ValueError(f"the loader {loader!r}")
+    for key in ("epoch", "batch"):
+        positive_int(key, loader.get(key), 0)
+    if not isinstance(seeds, list):
+        raise ValueError(f"the seeds {seeds!r}")
+    for seed in seeds:
+        if not isinstance(seed, list) or len(seed) != 2:
+            raise ValueError(f"the seed {seed!r}")
+        for number in seed:
+            positive_int("seeds", number, 0, (1 << 32) - 1)
 
 
 def _seed_states(model: keras.Model) -> list:
@@ -64,18 +90,19 @@ class SaveProgress(keras.callbacks.Callback):
         Raises:
             ValueError: If the files are damaged.
         """
-        try:
-            saved = json.loads((self.directory / _PLACE).read_text())
-            whole = {"weights", "loader", "seeds"} <= set(saved)
-        except FileNotFoundError:
+        place = self.directory / _PLACE
+        if not place.exists():
             return None
-        except ValueError:
-            whole = False
-        if not whole or not (self.directory / saved["weights"]).is_file():
+        try:
+            saved = read_json(place)
+            _check_saved(saved)
+            check_weights(self.directory / saved["weights"])
+        except (ValueError, OSError) as error:
             raise ValueError(
                 f"Expected the progress of a training in {self.directory}. Received: "
-                "damaged or incomplete files. Delete the folder to start again."
-            )
+                f"damaged or incomplete files ({error}). Delete the folder to start "
+                "again."
+            ) from error
         return saved
 
     def follow(self, loader, first_batch: int = 0) -> None:
@@ -105,8 +132,10 @@ class SaveProgress(keras.callbacks.Callback):
         saved = json.loads(group.broadcast(json.dumps(saved)))
         if saved is None:
             return None
-        loader.resume(saved["loader"], hold=True)
-        group.load_weights(model, self.directory / saved["weights"])
+        with reading(self.directory / _PLACE):
+            loader.resume(saved["loader"], hold=True)
+        with reading(self.directory / saved["weights"]):
+            group.load_weights(model, self.directory / saved["weights"])
         self._seeds = saved["seeds"]
         return saved["loader"]["epoch"], saved["loader"]["batch"]
 

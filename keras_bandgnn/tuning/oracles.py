@@ -1,15 +1,18 @@
 """Oracles of keras-tuner whose state survives a kill at any moment."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from keras_bandgnn.data.files import write_json
+from keras_bandgnn.data.reading import read_json, reading, refuse
 from keras_bandgnn.tuning.extra import keras_tuner
 
 DONE = ("COMPLETED", "FAILED")
 FAILURE = "failure.txt"
+_STATES = ("RUNNING", "IDLE", "INVALID", "STOPPED", "COMPLETED", "FAILED")
 
 
 def plain_values(values: dict) -> dict:
@@ -21,6 +24,34 @@ def plain_values(values: dict) -> dict:
         name: float(str(np.float32(value))) if isinstance(value, float) else value
         for name, value in values.items()
     }
+
+
+def _check_state(folder: Path) -> None:
+    """Raises a ValueError for files that no search writes.
+
+    Args:
+        folder: The folder of a search: `oracle.json`, and `trial_<id>/trial.json`.
+    """
+    state = read_json(folder / "oracle.json")
+    if not isinstance(state, dict):
+        refuse(folder / "oracle.json", "to hold a JSON object", type(state).__name__)
+    for path in folder.glob("trial_*/trial.json"):
+        trial = read_json(path)
+        if not isinstance(trial, dict):
+            refuse(path, "to hold a JSON object", type(trial).__name__)
+        # It names the folder that weights are read from.
+        name = trial.get("trial_id")
+        if path.parent.name != f"trial_{name}":
+            refuse(path, "to have the trial_id of its folder", name)
+        if trial.get("status") not in _STATES:
+            refuse(path, f"to have a status among {_STATES}", trial.get("status"))
+        score = trial.get("score")
+        if score is not None and not (
+            isinstance(score, int | float) and math.isfinite(score)
+        ):
+            refuse(path, "to have a finite score", score)
+        if not isinstance(trial.get("message"), str | None):
+            refuse(path, "to have a message", trial.get("message"))
 
 
 class SafeOracle(keras_tuner.Oracle):
@@ -73,7 +104,10 @@ class SafeOracle(keras_tuner.Oracle):
 
     def reload(self) -> None:
         """Goes on with a search; trials that are not done will run again."""
-        super().reload()
+        folder = Path(self._project_dir)
+        with reading(folder):
+            _check_state(folder)
+            super().reload()
         order = {name: place for place, name in enumerate(self.end_order)}
         done = [t.trial_id for t in self.trials.values() if t.status in DONE]
         self.end_order = sorted(done, key=lambda name: order.get(name, len(order)))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data.files import write_json
+from keras_bandgnn.data.reading import read_json, refuse
 
 NAME = "hypermodel.json"
 
@@ -35,7 +36,9 @@ def check(folder: Path, hypermodel) -> None:
     # there was this file have none.
     if not (folder / "oracle.json").is_file() or not file.is_file():
         return
-    old, new = json.loads(file.read_text("utf-8")), _facts(hypermodel)
+    old, new = read_json(file), _facts(hypermodel)
+    if not isinstance(old, dict):
+        refuse(file, "to hold a JSON object", type(old).__name__)
     names = [k for k in {**old, **new} if old.get(k) != new.get(k)]
     if names:
         differ = ", ".join(f"{k}={new.get(k)!r}, there {old.get(k)!r}" for k in names)

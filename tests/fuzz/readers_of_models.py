@@ -400,7 +400,8 @@ def _check_progress(found) -> str | None:
 
 
 def _plain_progress(found):
-    return invariants.plain([found[0], _plain_task(found[1])])
+    place, task = found
+    return invariants.plain([place, [weight.numpy() for weight in task.weights]])
 
 
 @functools.cache

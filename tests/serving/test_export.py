@@ -205,13 +205,16 @@ def test_torch_files_that_bring_programs_along_are_refused(tmp_path):
     for name, content in (
         ("a/data/constants/custom_obj_0", b""),
         ("a/data/aotinductor/model.so", b""),
-        ("a/data/weights/config.json", '{"x": [{"use_pickle":  true}]}'),
+        ("a/data/weights/model_weights_config.json", '{"x": [{"use_pickle":  true}]}'),
         ("a/models/model.json", '{"size": {"expr_str": "exit()"}}'),
         ("a/data/sample_inputs/model.pt", pickled.getvalue()),
     ):
         with pytest.raises(ValueError, match="may run as a program"):
             check_pt2(archive(name, content), torch)
-    check_pt2(archive("a/data/weights/config.json", '{"use_pickle": false}'), torch)
+    check_pt2(
+        archive("a/data/weights/model_weights_config.json", '{"use_pickle": false}'),
+        torch,
+    )
 
 
 def test_features_that_are_not_read_are_not_asked_for(tmp_path):
