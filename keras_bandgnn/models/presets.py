@@ -16,15 +16,10 @@ import keras
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.files import held_write, restore_replaced
 from keras_bandgnn.data.reading import reading
+from keras_bandgnn.data.weights_files import check_sum, check_weights, checksum
 from keras_bandgnn.models import preset_files as files
 from keras_bandgnn.models.preset_card import count_parameters, make_card
-from keras_bandgnn.models.preset_checks import (
-    bounded_weights,
-    check_sizes,
-    check_sum,
-    check_weights,
-    checksum,
-)
+from keras_bandgnn.models.preset_checks import bounded_weights, check_sizes
 from keras_bandgnn.models.preset_hub import download
 
 

@@ -10,7 +10,7 @@ import keras
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.files import FolderLock, write_json, writing
 from keras_bandgnn.data.reading import read_json, reading
-from keras_bandgnn.models.preset_checks import check_weights
+from keras_bandgnn.data.weights_files import check_weights
 
 _PLACE = "progress.json"
 _WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")

@@ -80,6 +80,7 @@ _COVERED = {
     "data/reading": "all readers of data",
     "data/store": "store, unfinished store",
     "data/varmisuse": "varmisuse *",
+    "data/weights_files": "preset *, progress",
     "default_backend": "the settings of Keras",
     "distribution/": "weights as of progress, and the environment",
     "models/preset": "preset *",
