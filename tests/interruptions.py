@@ -267,15 +267,15 @@ def jobs(folder: Path) -> list:
     source = folder / "source"
     source.mkdir()
     for k in range(70):
-        (source / f"m{k:02}.py").write_text(SOURCE.format(k=k) * 2)
-    compiled = [str(source), "--steps", "2", "--max-instances", "2"]
+        (source / f"m{k:02}.py").write_text(SOURCE.format(k=k))
+    compiled = [str(source), "--steps", "2", "--max-instances", "1"]
     line = ["compile", *compiled]
     data = folder / "data"
     child = Child(lambda: Command("", line).run(folder), folder / "log")
     assert child.wait() == 0, child.said()
     (folder / "out").rename(data)
     small = ["--hidden", "4", "--seed", "3"]
-    train = ["train", str(data), *small, "--epochs", "4", "--batch-nodes", "512"]
+    train = ["train", str(data), *small, "--epochs", "3", "--batch-nodes", "512"]
     tune = ["tune", str(data), *small, "--epochs", "1", "--trials", "3"]
     return [
         Command("compile", [*line, "--processes", "1"]),

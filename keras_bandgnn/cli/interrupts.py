@@ -52,7 +52,7 @@ def listen(whole_process: bool) -> Iterator[None]:
     """Within it signals are remembered for `check`.
 
     Args:
-        whole_process: Whether the process may be ended where nobody asks in time. If
+        whole_process: Whether the process ends, also where nobody asks in time. If
             not, as in a notebook, `KeyboardInterrupt` is raised as Python does.
     """
     global _seen
@@ -71,6 +71,10 @@ def listen(whole_process: bool) -> Iterator[None]:
         threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     try:
         yield
+    except KeyboardInterrupt as error:
+        if not whole_process:
+            raise
+        end_process(getattr(error, "code", 128 + signal.SIGINT))
     finally:
         if pipe is not None:
             signal.set_wakeup_fd(before)

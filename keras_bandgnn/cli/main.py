@@ -120,8 +120,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command() -> None:
     """Runs a command as a process: ends it with the exit code of `main`."""
     with interrupts.listen(whole_process=True):
-        try:
-            code = _run(None)
-        except KeyboardInterrupt as error:
-            interrupts.end_process(getattr(error, "code", 128 + signal.SIGINT))
-        sys.exit(code)
+        sys.exit(_run(None))

@@ -187,14 +187,11 @@ def work(folder: str) -> None:
 
     end_with_parent()
     with interrupts.listen(whole_process=True), without_tensorflow():
-        try:
-            options = argparse.Namespace(
-                **json.loads((Path(folder) / "worker.json").read_text())
-            )
-            splits = tune_data.read(options)
-            _search(_tuner(options, make_hypermodel(options, splits)), splits)
-        except interrupts.Interrupted as error:
-            interrupts.end_process(error.code)
+        options = argparse.Namespace(
+            **json.loads((Path(folder) / "worker.json").read_text())
+        )
+        splits = tune_data.read(options)
+        _search(_tuner(options, make_hypermodel(options, splits)), splits)
 
 
 def _check_folder(options: argparse.Namespace) -> None:
