@@ -143,7 +143,7 @@ def one_of(name: str, value: Any, choices: Iterable) -> Any:
     )
 
 
-def path(name: str, value: Any) -> Path:
+def as_path(name: str, value: Any) -> Path:
     """Returns `value` as a `Path`, or raises."""
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
         refuse(name, "a path", value)
@@ -163,7 +163,7 @@ def existing_folder(name: str, value: Any) -> Path:
 
 
 def _existing(name, value, kind, wanted: str, other: str) -> Path:
-    place = path(name, value)
+    place = as_path(name, value)
     if not place.exists():
         raise FileNotFoundError(
             f"Expected `{name}` to be {wanted}. Received: {name}={str(place)!r}, which "

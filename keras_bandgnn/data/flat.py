@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.arrays import check_feature_name
+from keras_bandgnn.checks import instance, sequence
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
@@ -168,7 +169,9 @@ class FlatGraphs(Sequence):
             ValueError: If graphs differ in features, dtypes, shapes, or in having
                 candidates or labels; the message names the graph.
         """
-        graphs = list(graphs)
+        graphs = sequence("graphs", graphs, "an iterable of graphs")
+        for number, graph in enumerate(graphs):
+            instance(f"graphs[{number}]", graph, Graph, "a Graph")
         each = [_graph_columns(graph) for graph in graphs]
         if any("origin" in columns for columns in each):
             # Nodes of a graph that was not cut or ordered are what they were.
@@ -201,6 +204,9 @@ class FlatGraphs(Sequence):
     @classmethod
     def concatenate(cls, parts: Sequence["FlatGraphs"]) -> "FlatGraphs":
         """Joins several into one; parts without graphs are left out."""
+        parts = sequence("parts", parts, "a list of FlatGraphs")
+        for number, part in enumerate(parts):
+            instance(f"parts[{number}]", part, FlatGraphs, "a FlatGraphs")
         parts = [part for part in parts if len(part)] or list(parts[:1])
         if len(parts) == 1:
             return parts[0]

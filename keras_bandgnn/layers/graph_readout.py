@@ -9,6 +9,8 @@ from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.ops.sequence import over_devices
 
+REDUCTIONS = ("sum", "mean", "attention")
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GraphReadout(keras.layers.Layer):
@@ -66,7 +68,7 @@ class GraphReadout(keras.layers.Layer):
         super().__init__(**kwargs)
         # === Config ===
         self.units = positive_int("units", units)
-        self.reduce = one_of("reduce", reduce, ("sum", "mean", "attention"))
+        self.reduce = one_of("reduce", reduce, REDUCTIONS)
         self.hidden = optional(positive_int, "hidden", hidden)
         self.activation = keras.activations.get(activation)
         self.use_bias = boolean("use_bias", use_bias)

@@ -1,6 +1,6 @@
 """Vectors of nodes and graphs from the backbone of a task, for `Task.embed`."""
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
 from keras_bandgnn.models.node_order import node_places, placed
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.models.whole_graphs import helper_of
@@ -76,9 +76,10 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
 
 
 def _layer(backbone, layer: int) -> int:
+    positive_int("layer", layer, -INT32_MAX)
     depth = backbone.depth
     number = layer + depth + 1 if layer < 0 else layer
-    if isinstance(layer, bool) or not 0 <= number <= depth:
+    if not 0 <= number <= depth:
         raise ValueError(
             f"Expected `layer` in [{-depth - 1}, {depth}], as the backbone has {depth} "
             f"layers behind the embedded features, number 0. Received: layer={layer}."

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_number
+from keras_bandgnn.checks import positive_number, string
 from keras_bandgnn.models.forces import (
     check_displacements,
     check_energy,
@@ -76,7 +76,7 @@ class ForceRegressor(GraphRegressor):
         reduce: str = "sum",
         **kwargs,
     ):
-        self.force_key = str(force_key)
+        self.force_key = string("force_key", force_key)
         self.force_weight = positive_number("force_weight", force_weight)
         super().__init__(backbone, preprocessor, reduce=reduce, **kwargs)
         check_energy(self)

@@ -1,10 +1,15 @@
 """What `fit`, `evaluate` and `predict` of a task are given: graphs, or arrays."""
 
 import itertools
+import numbers
+import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
+
+from keras_bandgnn.checks import boolean, positive_int, refuse
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -49,11 +54,15 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-def given_graphs(data):
+def given_graphs(name: str, data):
     """Data as it is; graphs that a generator yields, in a list.
 
+    Args:
+        name: The argument of the task that it was given as.
+        data: Graphs, or what Keras takes.
+
     Raises:
-        ValueError: For graphs of another library.
+        ValueError: For graphs of another library, and for what Keras cannot take.
     """
     if isinstance(data, types.GeneratorType):
         first = next(data, None)
@@ -68,7 +77,29 @@ def given_graphs(data):
             f"{type(sample).__module__}.{type(sample).__name__}. Convert each with "
             f"keras_bandgnn.data.{_CONVERTERS[library]}."
         )
+    if not is_graphs(data):
+        _check_arrays(name, data)
     return data
+
+
+def _check_arrays(name: str, data) -> None:
+    """Refuses what is neither graphs nor data of Keras."""
+    expected = "graphs that hold their labels, or data that Keras takes"
+    if isinstance(data, list | tuple | Mapping):
+        leaves = [leaf for leaf in _leaves(data) if leaf is not None]
+        if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
+            refuse(name, expected, data, "See keras_bandgnn.Graph.")
+    elif data is None or isinstance(data, numbers.Number | str | bytes | os.PathLike):
+        refuse(name, expected, data, "See keras_bandgnn.Graph.")
+
+
+def _leaves(data) -> Iterator:
+    values = data.values() if isinstance(data, Mapping) else data
+    for value in values:
+        if isinstance(value, list | tuple | Mapping):
+            yield from _leaves(value)
+        else:
+            yield value
 
 
 def _again(first, rest: Iterator) -> Iterator:
@@ -89,7 +120,7 @@ def options_for_graphs(
 
     Raises:
         TypeError: For more positions than names.
-        ValueError: For what has no meaning for graphs.
+        ValueError: For what has no meaning for graphs, and for wrong options.
     """
     if y is not None:
         raise ValueError(
@@ -108,6 +139,13 @@ def options_for_graphs(
             raise ValueError(
                 f"Expected graphs without {name}. Received: {name}={given!r}. {advice}"
             )
+    if options.get("epochs") is not None:
+        positive_int("epochs", options["epochs"], 0)
+    if options.get("initial_epoch") is not None:
+        positive_int("initial_epoch", options["initial_epoch"], 0)
+    if options.get("shuffle") is not None:
+        boolean("shuffle", options["shuffle"])
+    check_callbacks(options.get("callbacks"))
     return options
 
 
@@ -132,3 +170,12 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
             "Expected no class_weight, which Keras cannot apply to padded labels. "
             f"Received: class_weight={class_weight!r}. {_CLASS_WEIGHT}"
         )
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Raises a ValueError unless these are callbacks of Keras, or None."""
+    kinds = (keras.callbacks.Callback, keras.callbacks.CallbackList)
+    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    for callback in given:
+        if not isinstance(callback, kinds) and callbacks is not None:
+            refuse("callbacks", "a list of Keras callbacks", callbacks)

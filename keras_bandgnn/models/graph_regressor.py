@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_int
-from keras_bandgnn.layers.graph_readout import GraphReadout
+from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
@@ -87,6 +87,8 @@ class GraphRegressor(Task):
         # === Config ===
         self.num_targets = positive_int("num_targets", num_targets)
         self.labels = NumberLabels(self.num_targets)
+        if readout is None:
+            one_of("reduce", reduce, REDUCTIONS)
         # === Layers ===
         self.head = make_head(
             self.num_targets,

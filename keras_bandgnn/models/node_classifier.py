@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import positive_int, refuse, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
@@ -12,7 +12,7 @@ from keras_bandgnn.models.classes import (
     check_level,
     check_some,
 )
-from keras_bandgnn.models.graph_arguments import is_graphs
+from keras_bandgnn.models.graph_arguments import given_graphs, is_graphs
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.node_order import node_places, placed
 from keras_bandgnn.models.task import Task
@@ -121,9 +121,12 @@ class NodeClassifier(Task):
         Returns:
             Keras' `History`.
         """
+        x = given_graphs("x", x)
         if validation_mask is not None:
             validation_data = x if validation_data is None else validation_data
-            validation_data = self._masked(validation_data, validation_mask)
+            validation_data = self._masked(
+                validation_data, validation_mask, "validation_mask"
+            )
         if mask is not None:
             x = self._masked(x, mask)
         return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
@@ -138,6 +141,7 @@ class NodeClassifier(Task):
             mask: Node feature that is true for the nodes to evaluate on; all if None.
             **kwargs: Passed on.
         """
+        x = given_graphs("x", x)
         if mask is not None:
             x = self._masked(x, mask)
         return super().evaluate(x, y, *args, **kwargs)
@@ -156,8 +160,9 @@ class NodeClassifier(Task):
         places = list(node_places(graphs, loader))
         return lambda graph, rows: placed(rows, *places[graph])
 
-    def _masked(self, graphs, name: str) -> FlatGraphs:
+    def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
         """The graphs as the model sees them, with labels of -1 outside the mask."""
+        string(argument, name)
         if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
             raise ValueError(
                 "Expected graphs to choose nodes of with a mask. Received: "
@@ -174,6 +179,8 @@ class NodeClassifier(Task):
     def _complete(self, graphs) -> None:
         if self.preprocessor is not None or isinstance(graphs, GraphLoader):
             return
+        if not hasattr(graphs, "__len__"):
+            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         alone = isinstance(graphs, Graph) or len(graphs) == 1
         # Room for a whole batch of a large graph would be nearly all padding.
         batcher = StaticBatcher(2, padding="64") if alone else None

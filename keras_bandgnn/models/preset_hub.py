@@ -5,6 +5,7 @@ The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
 
 from pathlib import Path
 
+from keras_bandgnn.checks import as_path, boolean, string
 from keras_bandgnn.models.preset_files import CARD, CONFIG, NAMES, read
 
 
@@ -21,6 +22,7 @@ def _import_hub():
 
 def _split(uri: str) -> tuple[str, str | None]:
     """Name of the repository and its revision."""
+    string("uri", uri)
     name, sign, revision = uri.removeprefix("hf://").partition("@")
     parts = name.split("/")
     if (
@@ -30,7 +32,8 @@ def _split(uri: str) -> tuple[str, str | None]:
         or (sign and not revision)
     ):
         raise ValueError(
-            f"Expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION. Received: {uri!r}."
+            "Expected `uri` to be hf://OWNER/NAME or hf://OWNER/NAME@REVISION. "
+            f"Received: {uri!r}."
         )
     return name, revision or None
 
@@ -86,7 +89,8 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
 preset complete?
     """
     name, revision = _split(uri)
-    folder = Path(preset)
+    folder = as_path("preset", preset)
+    boolean("private", private)
     read(folder / CONFIG)
     if not (folder / CARD).is_file():
         raise ValueError(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import as_path, boolean, mapping, one_of, optional
 from keras_bandgnn.data.files import held_write, restore_replaced
 from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.weights_files import check_sum, check_weights, checksum
@@ -52,20 +52,20 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
 
 def _resolve(preset) -> Path:
     """The folder of a preset: itself, one of the library's, or one from a hub."""
+    place = as_path("preset", preset)
     if str(preset).startswith("hf://"):
         return download(str(preset))
-    path = Path(preset)
-    restore_replaced(path)
-    if (path / files.CONFIG).is_file():
-        return path
+    restore_replaced(place)
+    if (place / files.CONFIG).is_file():
+        return place
     names = files.list_presets()
     if str(preset) in names:
         return files.home() / str(preset)
     near = difflib.get_close_matches(str(preset), names, 1, 0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise ValueError(
-        f"Expected a folder with {files.CONFIG}, hf://OWNER/NAME or one of the presets "
-        f"{names}. Received: {str(preset)!r}.{hint}"
+        f"Expected `preset` to be a folder with {files.CONFIG}, hf://OWNER/NAME or "
+        f"one of the presets {names}. Received: {str(preset)!r}.{hint}"
     )
 
 
@@ -91,6 +91,7 @@ def save(
     from keras_bandgnn import __version__
 
     one_of("weights", weights, ("float32", "float16", "none"))
+    card = optional(mapping, "card", card) or {}
     if any(weight.dtype == "int8" for weight in backbone.weights):
         raise ValueError(
             "Expected weights that were not quantised. Received: int8 weights, which "
@@ -110,7 +111,7 @@ def save(
             "keras_bandgnn_version": __version__,
             "parameter_count": count_parameters(model),
         }
-        text = make_card(Path(path).name, model, weights, dict(card or {}))
+        text = make_card(Path(path).name, model, weights, dict(card))
         (folder / files.CARD).write_text(text, "utf-8")
         if weights != "none":
             backbone.save_weights(folder / files.WEIGHTS)
@@ -179,6 +180,7 @@ def load_backbone(
     """Builds the backbone of a preset; see `Backbone.from_preset`."""
     from keras_bandgnn.models.backbone import Backbone
 
+    boolean("load_weights", load_weights)
     path = _resolve(preset)
     entry = files.read(path / files.CONFIG)
     found = _class_of(entry, Backbone, path / files.CONFIG)
@@ -232,6 +234,8 @@ def load_task(
     from keras_bandgnn.models.task import Task
     from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 
+    boolean("load_weights", load_weights)
+    backbone = optional(mapping, "backbone", backbone)
     path = _resolve(preset)
     if not (path / files.TASK).is_file():
         raise ValueError(

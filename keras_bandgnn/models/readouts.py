@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_bandgnn.layers.graph_readout import GraphReadout
+from keras_bandgnn.checks import one_of
+from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.layers.readout_head import ReadoutHead
 
 
@@ -23,6 +24,7 @@ def make_head(
     """
     options = {"dtype": "float32", "name": "head"}
     if isinstance(readout, str):
+        one_of("readout", readout, REDUCTIONS)
         return GraphReadout(units, readout, hidden, activation, use_bias, **options)
     if hidden is not None:
         raise ValueError(

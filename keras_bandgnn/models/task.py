@@ -5,6 +5,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_bandgnn.checks import boolean, optional
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
@@ -102,6 +103,8 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             training: Whether the batches must suit training, where dropout rules out
                 to compute equal states once (see `ReceptiveField`).
         """
+        boolean("adapt", adapt)
+        boolean("training", training)
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
             self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
         if isinstance(graphs, Graph):
@@ -347,7 +350,8 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         Returns:
             Keras' `History`.
         """
-        x, validation_data = given_graphs(x), given_graphs(validation_data)
+        x = given_graphs("x", x)
+        validation_data = optional(given_graphs, "validation_data", validation_data)
         if is_graphs(x):
             names = ("batch_size", "epochs", "verbose", "callbacks")
             kwargs = options_for_graphs(y, args, names, kwargs)
@@ -376,7 +380,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
-        x = given_graphs(x)
+        x = given_graphs("x", x)
         if is_graphs(x):
             kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
             args = ()
@@ -399,7 +403,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             For graphs a list with one array per graph, in the order of the graphs;
             None for graphs that the batcher drops.
         """
-        x = given_graphs(x)
+        x = given_graphs("x", x)
         if not is_graphs(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
         options = {"batch_size": batch_size, "steps": steps}

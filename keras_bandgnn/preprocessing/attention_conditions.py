@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from keras_bandgnn.arrays import checked_ids
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, instance, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.adjacency import adjacency
 from keras_bandgnn.preprocessing.hamiltonian import hamiltonian
@@ -96,7 +96,10 @@ def attention_conditions(
     >>> attention_conditions(ring, num_layers=2).reach.answer
     'no'
     """
+    instance("graph", graph, Graph, "a Graph")
     num_layers = positive_int("num_layers", num_layers)
+    boolean("self_loops", self_loops)
+    boolean("global_token", global_token)
     size = graph.num_nodes
     if path is not None:
         path = checked_ids("path", path, size, "num_nodes")
@@ -111,12 +114,12 @@ def attention_conditions(
         kept = graph.edge["attend"] == 1
         senders, receivers = senders[kept], receivers[kept]
     linked = adjacency(size, senders, receivers, symmetric=True)
-    c2, order = hamiltonian(linked, path, bool(global_token))
+    c2, order = hamiltonian(linked, path, global_token)
     edges = adjacency(size, senders, receivers)
     return AttentionConditions(
         self_attention=_self_attention(size, senders, receivers, self_loops),
         path=c2,
-        reach=reach(edges, num_layers, bool(global_token)),
+        reach=reach(edges, num_layers, global_token),
         order=order,
     )
 

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import boolean, optional, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.adjacency import (
     adjacency,
@@ -69,13 +69,11 @@ class AttentionEdges(GraphLayer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.symmetric = symmetric
-        self.add_path = path  # Keras layers have a `path` of their own
+        self.symmetric = boolean("symmetric", symmetric)
+        self.add_path = boolean("path", path)  # Keras layers have a `path` of their own
         self.max_distance = positive_int("max_distance", max_distance)
-        self.edge_types = edge_types
-        self.path_distance = path_distance
-        if path_distance is not None:
-            self.path_distance = positive_int("path_distance", path_distance)
+        self.edge_types = boolean("edge_types", edge_types)
+        self.path_distance = optional(positive_int, "path_distance", path_distance)
 
     def call(self, graph: Graph) -> Graph:
         """Returns the graph with these edges."""

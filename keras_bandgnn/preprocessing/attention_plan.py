@@ -4,7 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import (
+    non_negative_number,
+    one_of,
+    optional,
+    positive_int,
+    positive_number,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.reformation import Reformation, reform
 from keras_bandgnn.primitives.base import Edges, pad
@@ -60,20 +66,12 @@ class AttentionPlan(Plan):
         if block_size is not None:
             self.block_size = positive_int("block_size", block_size)
         super().__init__(Segment())
-        if not threshold >= 0 or (share is not None and not share >= 0):
-            raise ValueError(
-                "Expected `threshold` and `share` to be at least 0. Received: "
-                f"threshold={threshold!r}, share={share!r}."
-            )
-        self.threshold = float(threshold)
-        self.share = None if share is None else float(share)
+        self.threshold = non_negative_number("threshold", threshold)
+        self.share = optional(non_negative_number, "share", share)
         if isinstance(least_fill, str):
             one_of("least_fill", least_fill, ("auto",))
-        elif least_fill is not None and not least_fill > 0:
-            raise ValueError(
-                'Expected `least_fill` to be above 0, "auto" or None. Received: '
-                f"least_fill={least_fill!r}."
-            )
+        else:
+            least_fill = optional(positive_number, "least_fill", least_fill)
         self.least_fill = least_fill
         self.uncovered = one_of("rest", rest, ("keep", "drop"))
         # Tiles depend on the clusters of the nodes.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import mapping, one_of, positive_int
 from keras_bandgnn.primitives.keys import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
@@ -57,7 +57,7 @@ class Batcher(keras.layers.Layer):
         self.batch_size = positive_int("batch_size", batch_size, 2)
         self.given = {
             name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
-            for name, value in (budget or {}).items()
+            for name, value in mapping("budget", budget or {}).items()
         }
         self.oversize = one_of("oversize", oversize, ("bucket", "drop", "raise"))
         self.budget = dict(self.given)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import one_of, positive_int, strings
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.algorithms import (
@@ -76,7 +76,8 @@ class BatchingForecast:
     ):
         self.steps = positive_int("steps", steps)
         one_of("packing", packing, ("sequential", "best_fit"))
-        if isinstance(algorithms, str) or not algorithms:
+        algorithms = strings("algorithms", algorithms)
+        if not algorithms:
             raise ValueError(
                 f"Expected `algorithms` to be a list of some of {ALGORITHMS}. "
                 f"Received: algorithms={algorithms!r}."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, instance, one_of, seed_number
 from keras_bandgnn.preprocessing.algorithms import ALGORITHMS, AlgorithmForecast
 from keras_bandgnn.preprocessing.batcher import Batcher
 from keras_bandgnn.preprocessing.batching_forecast import BatchingForecast
@@ -226,6 +226,11 @@ def choose_batcher(
     >>> loader = kb.data.GraphLoader(graphs, choice.batcher)
     """
     one_of("criterion", criterion, tuple(_CRITERIA))
+    instance("model", model, keras.Model, "a compiled model")
+    seed_number("seed", seed)
+    boolean("verbose", verbose)
+    if not isinstance(plan, str) or plan != "auto":
+        instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
     forecast = BatchingForecast(
         graphs,
         model,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int, seed_number
+from keras_bandgnn.checks import instance, one_of, positive_int, seed_number
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.orderings_links import (
     cuthill_mckee,
@@ -85,6 +85,7 @@ def cluster_order(
     >>> made.order.tolist(), made.starts.tolist()
     ([1, 3, 0, 2], [0, 4])
     """
+    instance("graph", graph, Graph, "a Graph")
     num_clusters = positive_int("num_clusters", num_clusters)
     one_of("within", within, WITHIN)
     block_size = positive_int("block_size", block_size)

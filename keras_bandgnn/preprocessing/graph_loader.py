@@ -8,7 +8,15 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import boolean, positive_int, seed_number
+from keras_bandgnn.checks import (
+    INT32_MAX,
+    boolean,
+    instance,
+    optional,
+    positive_int,
+    seed_number,
+    string,
+)
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.preprocessing import loader_exports
 from keras_bandgnn.preprocessing.ahead import Ahead, batches_together
@@ -102,27 +110,11 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         known_plans: dict | None = None,
     ):
         super().__init__(workers=1)
-        self.parts = joined(parts_of(graphs))
-        self.parts, self.num_edge_types = typed(self.parts, num_edge_types)
-        self.batcher = DynamicBatcher() if batcher is None else batcher
-        if not isinstance(self.batcher, Batcher):
-            raise ValueError(
-                "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
-                f"Received: batcher={batcher!r}."
-            )
-        if plan == "auto":
-            facts = (self.parts, self.num_edge_types, self.batcher, width)
-            schedule = None if edge_weight is not None else schedule
-            size = ordered_for(graphs)
-            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans, size)
-        self.plan = plan
-        if not isinstance(self.plan, Plan):
-            raise ValueError(
-                "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
-                f"Received: plan={plan!r}."
-            )
-        self.parts, self.num_filtered = filtered(self.parts, self.plan)
-        self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
+        # Before the graphs are read, which may take minutes.
+        wanted = "a batcher, such as DynamicBatcher(32)"
+        optional(instance, "batcher", batcher, Batcher, wanted)
+        if not isinstance(plan, str) or plan != "auto":
+            instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
         self.shuffle = boolean("shuffle", shuffle)
         self.seed = seed_number("seed", seed)
         self.replicas = positive_int("replicas", replicas)
@@ -135,6 +127,22 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
                 f"Received: host={host}."
             )
+        optional(positive_int, "num_edge_types", num_edge_types, 0)
+        optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
+        positive_int("width", width)
+        optional(string, "edge_weight", edge_weight)
+        optional(instance, "known_plans", known_plans, dict, "a dict")
+        self.parts = joined(parts_of(graphs))
+        self.parts, self.num_edge_types = typed(self.parts, num_edge_types)
+        self.batcher = DynamicBatcher() if batcher is None else batcher
+        if plan == "auto":
+            facts = (self.parts, self.num_edge_types, self.batcher, width)
+            schedule = None if edge_weight is not None else schedule
+            size = ordered_for(graphs)
+            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans, size)
+        self.plan = plan
+        self.parts, self.num_filtered = filtered(self.parts, self.plan)
+        self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
         self._assembler, self.sizes = assembler_of(
             self.parts, self.plan, self.num_edge_types, edge_weight
         )
@@ -222,6 +230,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         Raises:
             IndexError: If an epoch has no such batch.
         """
+        positive_int("index", index, -INT32_MAX)
+        positive_int("epoch", epoch, 0)
         if not 0 <= index < self._epochs.length:
             raise IndexError(
                 f"Expected a batch in [0, {self._epochs.length}). Received: {index}."

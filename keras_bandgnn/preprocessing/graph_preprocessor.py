@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import keras
 
+from keras_bandgnn.checks import boolean, instance, optional, refuse, sequence, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
@@ -85,11 +86,7 @@ class GraphPreprocessor(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        if not isinstance(layers, Iterable):
-            raise ValueError(
-                f"Expected `layers` to be a list of graph layers. Received: {layers!r}."
-            )
-        self.graph_layers = list(layers)
+        self.graph_layers = sequence("layers", layers, "a list of graph layers")
         for layer in self.graph_layers:
             if not isinstance(layer, GraphLayer):
                 raise ValueError(
@@ -103,15 +100,19 @@ class GraphPreprocessor(keras.layers.Layer):
                 f"Received: {batcher!r}."
             )
         if isinstance(plan, Mapping):
+            if not {"primitives", "attention"} & set(plan):
+                refuse("plan", "'auto', a Plan, or what its get_config() gives", plan)
             kind = AttentionPlan if "attention" in plan else Plan
             plan = kind.from_config(plan)
-        if plan != "auto" and not isinstance(plan, Plan):
+        if not isinstance(plan, Plan) and not (
+            isinstance(plan, str) and plan == "auto"
+        ):
             raise ValueError(
                 "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
                 f"Received: plan={plan!r}."
             )
         self.plan = plan
-        self.edge_weight = edge_weight
+        self.edge_weight = optional(string, "edge_weight", edge_weight)
         # What "auto" took: graphs to predict keep it, as another plan would be
         # another program.
         self._known_plans: dict = {}
@@ -141,6 +142,12 @@ class GraphPreprocessor(keras.layers.Layer):
         if applied:
             return graphs
         graphs = [graphs] if isinstance(graphs, Graph) else graphs
+        if isinstance(graphs, str | Mapping):
+            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
+        if not hasattr(graphs, "shards"):
+            instance(
+                "graphs", graphs, Iterable, "graphs: a list, a FlatGraphs, a store"
+            )
         if not self.graph_layers and not isinstance(graphs, list | tuple):
             return graphs
         for layer in self.graph_layers:
@@ -160,6 +167,7 @@ class GraphPreprocessor(keras.layers.Layer):
         """
         if isinstance(graphs, GraphLoader):
             return graphs
+        boolean("adapt", adapt)
         compiled = self.compile(graphs)
         batcher, plan = self.batcher, self.plan
         if not adapt:

@@ -174,6 +174,7 @@ def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> 
         if name not in part.edge or part.edge[name].ndim != 1:
             found = {k: v.shape[1:] for k, v in part.edge.items()}
             raise ValueError(
-                f"Expected the edge feature {name!r}, a number per edge. Received: "
-                f"edge features {found} (with the shape of an edge's entry)."
+                f"Expected `edge_weight` to be an edge feature, {name!r}, a number per "
+                f"edge. Received: edge features {found} (with the shape of an "
+                "edge's entry)."
             )

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.data.encode import encode_program
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
@@ -26,6 +26,8 @@ class ProgramEncoder(GraphLayer):
         max_subtokens: Parts of a label that are kept.
     """
 
+    takes = (ProgramGraph, Graph)
+
     def __init__(
         self,
         labels: str = "subtoken",
@@ -41,8 +43,8 @@ class ProgramEncoder(GraphLayer):
         self.options = {
             "labels": one_of("labels", labels, ("subtoken", "character", "none")),
             "language": one_of("language", language, ("python", "csharp")),
-            "subtoken_nodes": bool(subtoken_nodes),
-            "static_types": bool(static_types),
+            "subtoken_nodes": boolean("subtoken_nodes", subtoken_nodes),
+            "static_types": boolean("static_types", static_types),
             "num_type_buckets": positive_int("num_type_buckets", num_type_buckets, 5),
             "num_subtoken_buckets": positive_int(
                 "num_subtoken_buckets", num_subtoken_buckets, 2

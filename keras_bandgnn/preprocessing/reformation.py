@@ -6,7 +6,14 @@ import math
 import numpy as np
 
 from keras_bandgnn.arrays import checked_ids
-from keras_bandgnn.checks import positive_int, seed_number
+from keras_bandgnn.checks import (
+    int_array,
+    non_negative_number,
+    optional,
+    positive_int,
+    positive_number,
+    seed_number,
+)
 from keras_bandgnn.preprocessing.reformation_tiles import (
     best_tiles,
     keys_of,
@@ -60,6 +67,8 @@ class Reformation:
 
 def graph_density(num_edges: int, num_nodes: int) -> float:
     """Share of the adjacency matrix that edges fill, E / N^2."""
+    num_edges = positive_int("num_edges", num_edges, 0, 2**62)
+    num_nodes = positive_int("num_nodes", num_nodes)
     return num_edges / num_nodes**2
 
 
@@ -130,6 +139,8 @@ def reform(
     alone = num_tiles if least_fill is None else 0
     ends, starts = _checked(senders, receivers, num_nodes, starts, alone)
     block_size = positive_int("block_size", block_size)
+    threshold = non_negative_number("threshold", threshold)
+    least_fill = optional(positive_number, "least_fill", least_fill)
     if least_fill is not None:
         keys, _, count = tile_counts(*ends, block_size)
         tiles = tiles_of(keys[count >= least_fill * block_size**2])
@@ -175,6 +186,7 @@ def random_tiles(
     """
     ends, starts = _checked(senders, receivers, num_nodes, starts, num_tiles)
     block_size = positive_int("block_size", block_size)
+    threshold = non_negative_number("threshold", threshold)
     rng = np.random.default_rng(seed_number("seed", seed))
     blocks = -(-num_nodes // block_size)
     if num_tiles is not None:
@@ -213,7 +225,7 @@ def _checked(senders, receivers, num_nodes, starts, num_tiles):
 
 
 def _checked_starts(starts) -> np.ndarray:
-    starts = np.asarray(starts, np.int64)
+    starts = int_array("starts", starts).astype(np.int64)
     if starts.ndim != 1 or starts.size < 2 or starts[0] or (np.diff(starts) < 0).any():
         raise ValueError(
             "Expected `starts` to ascend from 0 to the number of nodes. "
@@ -245,10 +257,6 @@ def _pairs(senders, receivers, starts) -> np.ndarray:
 
 def _transferred(senders, receivers, starts, threshold):
     """Whether each edge is of a sparse pair, and the pair of each edge."""
-    if not threshold >= 0:
-        raise ValueError(
-            f"Expected `threshold` to be at least 0. Received: threshold={threshold!r}."
-        )
     pair = _pairs(senders, receivers, starts)
     if not pair.size:
         return np.zeros(0, bool), pair

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_bandgnn.arrays import INT32_MAX, checked_ids
 from keras_bandgnn.checks import positive_int
 
 # A key is receiver block * 2^32 + sender block.
@@ -57,6 +58,8 @@ def best_tiles(senders, receivers, block_size: int, num_tiles: int) -> np.ndarra
     """
     block_size = positive_int("block_size", block_size)
     num_tiles = positive_int("num_tiles", num_tiles, 0)
+    senders = checked_ids("senders", senders, INT32_MAX, "2**31 - 1")
+    receivers = checked_ids("receivers", receivers, INT32_MAX, "2**31 - 1")
     keys, _, count = tile_counts(senders, receivers, block_size)
     return tiles_of(keys[np.argsort(-count, kind="stable")[:num_tiles]])
 

@@ -3,7 +3,14 @@
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    one_of,
+    optional,
+    positive_int,
+    seed_number,
+    string,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
@@ -85,6 +92,7 @@ class SequenceLoader(keras.utils.PyDataset):
                 "Expected a graph with labels of nodes. Received: none. Set "
                 'Graph(..., label=..., label_level="node").'
             )
+        optional(string, "mask", mask)
         if mask is not None and mask not in graph.node:
             raise ValueError(
                 f"Expected a node feature {mask!r} as the mask. Received: node "
@@ -92,7 +100,9 @@ class SequenceLoader(keras.utils.PyDataset):
             )
         self.length = positive_int("length", length)
         self.order = one_of("order", order, ORDERS)
-        self.plan, self.seed, self.shuffle = plan, seed, bool(shuffle)
+        self.plan, self.shuffle = plan, boolean("shuffle", shuffle)
+        self.seed = seed_number("seed", seed)
+        optional(positive_int, "num_edge_types", num_edge_types)
         if mask is not None:
             rows = np.asarray(graph.node[mask], bool)
             rows = rows.reshape(-1, *[1] * (graph.label.ndim - 1))

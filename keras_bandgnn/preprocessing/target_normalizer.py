@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.target_statistics import (
     NUM_ELEMENTS,
@@ -77,7 +77,10 @@ class TargetNormalizer(keras.layers.Layer):
         kwargs.setdefault("dtype", "float32")
         super().__init__(trainable=False, **kwargs)
         self.mode = one_of("mode", mode, ("graph", "atom"))
-        self.element_key = element_key
+        self.element_key = optional(string, "element_key", element_key)
+        optional(instance, "references", references, Mapping, "a dict")
+        mean = optional(array, "mean", mean)
+        std = optional(array, "std", std)
         if references is not None and element_key is None:
             raise ValueError(
                 "Expected `references` with `element_key`, the node feature that holds "
@@ -108,7 +111,13 @@ class TargetNormalizer(keras.layers.Layer):
     def _checked(references: Mapping | None) -> dict[int, np.ndarray] | None:
         if references is None:
             return None
-        out = {int(k): np.atleast_1d(v).astype(float) for k, v in references.items()}
+        out = {}
+        for key, value in references.items():
+            # Files of JSON have strings for keys.
+            element = int(key) if isinstance(key, str) and key.isdigit() else key
+            element = positive_int("references (elements)", element, 0)
+            value = array(f"references[{element}]", value)
+            out[element] = np.atleast_1d(value).astype(float)
         for element, value in out.items():
             if not 0 <= element < NUM_ELEMENTS or not np.isfinite(value).all():
                 raise ValueError(

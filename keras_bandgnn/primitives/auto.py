@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.cost import GROUP_SIZES, Hardware
@@ -140,6 +141,20 @@ def choose_plan(
     >>> choose_plan([graphs], num_types=1, hardware=hardware).plan
     Plan(rest='segment')
     """
+    parts = sequence("parts", parts, "a list of FlatGraphs")
+    for number, part in enumerate(parts):
+        if not hasattr(part, "node_ptr"):
+            refuse(f"parts[{number}]", "a FlatGraphs", part)
+    positive_int("num_types", num_types)
+    positive_int("width", width)
+    positive_int("units", units)
+    positive_int("nodes", nodes)
+    optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
+    optional(instance, "hardware", hardware, Hardware, "a Hardware")
+    if candidates is not None:
+        candidates = sequence("candidates", candidates, "a list of plans")
+        for plan in candidates:
+            instance("candidates", plan, Plan, "a list of plans")
     sample = sampled(parts)
     total = sum(int(part.node_ptr[-1]) for part in parts)
     largest = int(sample.num_nodes.max())

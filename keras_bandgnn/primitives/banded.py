@@ -3,6 +3,7 @@
 import numpy as np
 from keras import ops
 
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.ops import densify
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
 
@@ -22,16 +23,11 @@ class Banded(Primitive):
     """
 
     def __init__(self, block_size: int, cover: str = "blocks"):
-        if not isinstance(block_size, int | np.integer) or block_size < 1:
-            raise ValueError(
-                "Expected `block_size` to be a positive integer. "
-                f"Received: block_size={block_size!r}."
-            )
         if cover not in ("blocks", "band"):
             raise ValueError(
                 f"Expected `cover` to be 'blocks' or 'band'. Received: cover={cover!r}."
             )
-        self.block_size = int(block_size)
+        self.block_size = positive_int("block_size", block_size)
         self.coverage = cover
         self.depends_on_place = cover == "blocks"
 

@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 from keras_bandgnn.primitives.dense import intervals
 
@@ -37,14 +38,8 @@ class BlockSparse(Primitive):
     transforms = True
 
     def __init__(self, block_size: int = 32, min_edges: int = 1):
-        for name, value in (("block_size", block_size), ("min_edges", min_edges)):
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(
-                    f"Expected `{name}` to be a positive integer. "
-                    f"Received: {name}={value!r}."
-                )
-        self.block_size = int(block_size)
-        self.min_edges = int(min_edges)
+        self.block_size = positive_int("block_size", block_size)
+        self.min_edges = positive_int("min_edges", min_edges)
         self.depends_on_place = self.depends_on_edges = self.min_edges > 1
 
     def key(self) -> str:

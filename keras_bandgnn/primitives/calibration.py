@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import function, one_of, optional, positive_number
 from keras_bandgnn.ops.edge_attention import edge_attention
 from keras_bandgnn.ops.tile_attention import tile_attention
 from keras_bandgnn.primitives.cost import (
@@ -72,10 +73,9 @@ def calibrate(
     Returns:
         The constants. `Hardware.save` keeps them for `plan="auto"`.
     """
-    if not seconds > 0:
-        raise ValueError(
-            f"Expected `seconds` to be above 0. Received: seconds={seconds}."
-        )
+    one_of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    seconds = positive_number("seconds", seconds)
+    optional(function, "progress", progress)
     rows = _ROWS if device()[0] == "cpu" else _MANY_ROWS
     trials = list(_trials(dtype, rows))
     _measure(trials, seconds, progress or (lambda done, total: None))

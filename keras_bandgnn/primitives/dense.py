@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 
 
@@ -35,12 +36,7 @@ class Dense(Primitive):
     depends_on_edges = True
 
     def __init__(self, max_nodes: int = 32):
-        if not isinstance(max_nodes, int | np.integer) or max_nodes < 1:
-            raise ValueError(
-                "Expected `max_nodes` to be a positive integer. "
-                f"Received: max_nodes={max_nodes!r}."
-            )
-        self.max_nodes = int(max_nodes)
+        self.max_nodes = positive_int("max_nodes", max_nodes)
 
     def key(self) -> str:
         """`"dense:n"`."""

@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
 from keras_bandgnn.primitives.layout import transposed
 from keras_bandgnn.primitives.segment import (
@@ -36,17 +37,12 @@ class Grouped(Primitive):
     bipartite = True
 
     def __init__(self, group_size: int = _GROUP, first: str = "transform"):
-        if not isinstance(group_size, int | np.integer) or group_size < 1:
-            raise ValueError(
-                "Expected `group_size` to be a positive integer. "
-                f"Received: group_size={group_size!r}."
-            )
         if first not in ("transform", "aggregate"):
             raise ValueError(
                 "Expected `first` to be 'transform' or 'aggregate'. "
                 f"Received: first={first!r}."
             )
-        self.group_size = int(group_size)
+        self.group_size = positive_int("group_size", group_size)
         self.first = first
 
     def key(self) -> str:

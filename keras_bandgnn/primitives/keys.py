@@ -22,13 +22,13 @@ _PRIMITIVES = {
 }
 
 
-def primitive_of(key: str) -> Primitive:
+def primitive_of(key: str, name: str = "key") -> Primitive:
     """The primitive that a key such as `"banded:128"` names."""
     try:
         return _PRIMITIVES[key.split(":")[0]].from_key(key)
     except (KeyError, ValueError, IndexError) as error:
         raise ValueError(
-            f"Expected the key of a primitive, such as 'banded:128' or one of "
+            f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
             f"{sorted(_PRIMITIVES)}. Received: {key!r}."
         ) from error
 

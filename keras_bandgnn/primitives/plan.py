@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import mapping, optional, positive_int
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Edges, Primitive
 from keras_bandgnn.primitives.keys import primitive_of
@@ -42,7 +42,7 @@ class Plan:
                     f"Expected primitives such as Banded(128). Received: {primitive!r}."
                 )
         if isinstance(rest, str):
-            rest = None if rest == "drop" else primitive_of(rest)
+            rest = None if rest == "drop" else primitive_of(rest, "rest")
         elif not isinstance(rest, Primitive):
             raise ValueError(
                 "Expected `rest` to be 'drop' or a primitive such as Segment(). "
@@ -65,7 +65,7 @@ class Plan:
             )
         self._check_order()
         self.schedule = schedule
-        self.filter = _checked_filter(filter or {})
+        self.filter = _checked_filter(optional(mapping, "filter", filter) or {})
         if schedule is not None:
             self._check_schedule(schedule)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean, one_of, positive_int
+from keras_bandgnn.checks import boolean, one_of, optional, positive_int, string
 
 
 class ReceptiveField:
@@ -43,7 +43,7 @@ class ReceptiveField:
     ):
         self.steps = positive_int("steps", steps)
         self.merge = boolean("merge", merge)
-        self.read = read
+        self.read = optional(string, "read", read)
         self.order = one_of("order", order, ("compact", "blocks"))
         if self.merge and self.order == "blocks":
             raise ValueError(

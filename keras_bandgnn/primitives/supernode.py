@@ -4,6 +4,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 
 # Rows that share a type. There are few rows, so groups are small.
@@ -43,12 +44,7 @@ class Supernode(Primitive):
     depends_on_edges = True
 
     def __init__(self, min_degree: int = 64):
-        if not isinstance(min_degree, int | np.integer) or min_degree < 1:
-            raise ValueError(
-                "Expected `min_degree` to be a positive integer. "
-                f"Received: min_degree={min_degree!r}."
-            )
-        self.min_degree = int(min_degree)
+        self.min_degree = positive_int("min_degree", min_degree)
 
     def key(self) -> str:
         """`"supernode:d"`."""

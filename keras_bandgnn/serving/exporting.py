@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import as_path, boolean, one_of
 from keras_bandgnn.data.files import check_target, whole_folder
 from keras_bandgnn.ops.portable import portable
 from keras_bandgnn.serving import onnx_operations
@@ -77,6 +77,8 @@ def export_task(
     """Writes a task for a runtime; see `Task.export`."""
     backend = keras.backend.backend()
     one_of("format", format, tuple(ARTEFACTS))
+    as_path("path", path)
+    boolean("verify", verify)
     if (backend, format) not in _WRITERS:
         able = [b for b, f in _WRITERS if f == format]
         raise ValueError(

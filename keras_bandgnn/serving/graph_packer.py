@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import instance, mapping, one_of, optional, positive_int
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.serving.export_batcher import ExportBatcher
 from keras_bandgnn.serving.signature import Signature
 
@@ -127,6 +128,13 @@ class GraphPacker:
             budget: Capacities by name that are not estimated from the graphs.
             plan: A `Plan`; by default that of the task's predictions.
         """
+        if not hasattr(task, "backbone"):
+            raise ValueError(
+                "Expected `task` to be a task, such as GraphClassifier(...). Received: "
+                f"task={task!r}."
+            )
+        budget = optional(mapping, "budget", budget)
+        optional(instance, "plan", plan, Plan, "a keras_bandgnn.primitives.Plan")
         loader = task.loader(graphs, training=False)
         shapes = [s.budget for s in loader.composition(0)]
         largest = {name: max(s[name] for s in shapes) for name in shapes[0]}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import keras
 
+from keras_bandgnn.checks import as_path, non_negative_number
+
 
 def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
     """Keeps compiled programs in a folder, for other processes too.
@@ -42,17 +44,13 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
             "tensorflow, which has none on disk. Save the traced program instead, with "
             "keras.Model.export."
         )
-    if not least_seconds >= 0:
-        raise ValueError(
-            "Expected `least_seconds` to be at least 0. Received: "
-            f"least_seconds={least_seconds!r}."
-        )
-    folder = Path(folder).expanduser().resolve()
+    least_seconds = non_negative_number("least_seconds", least_seconds)
+    folder = as_path("folder", folder).expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if backend == "jax":
         from keras_bandgnn.ops.backend.jax_cache import keep_programs
 
-        keep_programs(str(folder), float(least_seconds))
+        keep_programs(str(folder), least_seconds)
     else:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
     return folder

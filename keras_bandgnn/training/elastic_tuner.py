@@ -3,11 +3,19 @@
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import (
+    as_path,
+    fraction,
+    function,
+    non_negative_number,
+    optional,
+    positive_int,
+    sequence,
+    string,
+)
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.preprocessing.reformation import LADDER
 
@@ -87,17 +95,20 @@ class ElasticTuner(keras.callbacks.Callback):
                 f"`set_threshold`. Received: set_threshold={set_threshold!r}."
             )
         self.delta = positive_int("delta", delta)
-        self.ladder = tuple(float(value) for value in ladder)
+        ladder = sequence("ladder", ladder, "a list of numbers")
+        self.ladder = tuple(non_negative_number("ladder", value) for value in ladder)
+        start = non_negative_number("start", start)
         if self.ladder != tuple(sorted(set(self.ladder))) or start not in self.ladder:
             raise ValueError(
                 "Expected `ladder` to ascend and to contain `start`. "
                 f"Received: ladder={self.ladder}, start={start!r}."
             )
-        self.monitor = monitor
+        self.monitor = string("monitor", monitor)
         self.momentum = fraction("momentum", momentum)
-        self.path = None if path is None else Path(path)
+        self.path = optional(as_path, "path", path)
         self.decisions: list[dict] = []
         self._index = self.ladder.index(start)
+        optional(function, "seconds", seconds)
         self._clock = time.monotonic if seconds is None else seconds
         self._compiled: set[int] = set()
         self._begin = self._test_begin = self._validation = 0.0

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import non_negative_number, positive_int, positive_number
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -33,13 +33,15 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         name: str = "linear_decay",
     ):
         super().__init__()
-        if not 0 <= end_factor <= 1:
+        self.end_factor = non_negative_number("end_factor", end_factor)
+        if self.end_factor > 1:
             raise ValueError(
                 f"Expected `end_factor` in [0, 1]. Received: end_factor={end_factor!r}."
             )
-        self.initial_learning_rate = float(initial_learning_rate)
+        self.initial_learning_rate = positive_number(
+            "initial_learning_rate", initial_learning_rate
+        )
         self.decay_steps = positive_int("decay_steps", decay_steps)
-        self.end_factor = float(end_factor)
         self.name = name
 
     def __call__(self, step):

@@ -4,7 +4,13 @@ import re
 
 import keras
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import (
+    instance,
+    optional,
+    positive_int,
+    positive_number,
+    string,
+)
 
 _ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
 
@@ -51,7 +57,10 @@ def enable_lora(
     >>> len(backbone.trainable_variables)
     4
     """
+    instance("model", model, keras.Model, "a task or a backbone")
     rank = positive_int("rank", rank)
+    alpha = optional(positive_number, "alpha", alpha)
+    layers = optional(string, "layers", layers)
     backbone = getattr(model, "backbone", model)
     found = [
         layer

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import one_of, positive_number
 from keras_bandgnn.training.linear_decay import LinearDecay
 
 
@@ -23,6 +23,7 @@ def make_optimizer(
     """
     one_of("name", name, ("sgd", "adam"))
     first = {"sgd": 0.3, "adam": 1e-3}[name] if learning_rate is None else learning_rate
+    first = positive_number("learning_rate", first)
     rate = LinearDecay(first, decay_steps, end_factor=0.1)
     if name == "adam":
         return keras.optimizers.Adam(rate, global_clipnorm=1.0)

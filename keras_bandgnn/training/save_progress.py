@@ -7,7 +7,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import as_path, positive_int
 from keras_bandgnn.data.files import FolderLock, write_json, writing
 from keras_bandgnn.data.reading import read_json, reading
 from keras_bandgnn.data.weights_files import check_weights
@@ -76,7 +76,7 @@ class SaveProgress(keras.callbacks.Callback):
                 "Expected `save_freq` to be 'epoch' or a positive number of batches. "
                 f"Received: save_freq={save_freq!r}."
             )
-        self.directory = Path(directory)
+        self.directory = as_path("directory", directory)
         self.save_freq = save_freq
         self.loader = None
         self._lock = None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from keras_bandgnn.checks import boolean, one_of, positive_int
+from keras_bandgnn.checks import boolean, number, one_of, positive_int, string
 from keras_bandgnn.training.training_clock import TrainingClock
 
 _FALLING = ("loss", "mae", "mse", "rmse", "error", "crossentropy")
@@ -62,12 +62,8 @@ class TimeToAccuracy(TrainingClock):
         seconds: Callable[[], float] | None = None,
     ):
         super().__init__(seconds)
-        self.target = float(target)
-        if not math.isfinite(self.target):
-            raise ValueError(
-                f"Expected `target` to be finite. Received: target={target!r}."
-            )
-        self.monitor = monitor
+        self.target = number("target", target)
+        self.monitor = string("monitor", monitor)
         self.window = positive_int("window", window)
         one_of("mode", mode, ("auto", "max", "min"))
         self.mode = direction_of(monitor) if mode == "auto" else mode

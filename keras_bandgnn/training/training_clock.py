@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import keras
 
+from keras_bandgnn.checks import function, optional
+
 
 class TrainingClock(keras.callbacks.Callback):
     """Counts the seconds that training takes.
@@ -26,6 +28,7 @@ class TrainingClock(keras.callbacks.Callback):
 
     def __init__(self, seconds: Callable[[], float] | None = None):
         super().__init__()
+        optional(function, "seconds", seconds)
         self._clock = time.perf_counter if seconds is None else seconds
         self._reset()
 

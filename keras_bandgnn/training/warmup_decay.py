@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.checks import non_negative_number, positive_int, positive_number
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -48,11 +48,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.peak = positive_number("peak", peak)
         self.warmup_steps = positive_int("warmup_steps", warmup_steps, 0)
         self.decay_steps = positive_int("decay_steps", decay_steps)
-        if not 0 <= end <= peak:
+        self.end = non_negative_number("end", end)
+        if end > peak:
             raise ValueError(
                 f"Expected `end` in [0, peak={peak}]. Received: end={end!r}."
             )
-        self.end = float(end)
         self.power = positive_number("power", power)
         self.name = name
 

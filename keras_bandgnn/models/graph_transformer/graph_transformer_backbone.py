@@ -96,16 +96,18 @@ class GraphTransformerBackbone(Backbone):
                 "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
                 f"hidden_dim={hidden_dim}, num_heads={num_heads}."
             )
-        self.ffn_dim = positive_int("ffn_dim", ffn_dim or hidden_dim)
+        ffn_dim = self.hidden_dim if ffn_dim is None else ffn_dim
+        self.ffn_dim = positive_int("ffn_dim", ffn_dim)
         self.attention = one_of("attention", attention, ATTENTION)
         self.full_every = positive_int("full_every", full_every)
         self.max_distance = positive_int("max_distance", max_distance)
         self.use_bias = boolean("use_bias", use_bias)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
-        self.global_token = bool(global_token) or self.attention == "augment"
+        global_token = boolean("global_token", global_token)
+        self.global_token = global_token or self.attention == "augment"
         self.dropout = fraction("dropout", dropout)
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
-        self.max_length = max_length
+        self.max_length = optional(positive_int, "max_length", max_length)
         self.fused = boolean("fused", fused)
         self.conditions_hold = optional(boolean, "conditions_hold", conditions_hold)
         if conditions_hold is not None and self.attention != "conditions":

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import mapping, positive_int
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
 )
@@ -64,7 +64,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         max_degree: int = 64,
         **options,
     ):
-        self.own_inputs = dict(inputs)
+        self.own_inputs = dict(mapping("inputs", inputs))
         degrees = positive_int("max_degree", max_degree)
         inputs = {**inputs, "in_degree": degrees + 1, "out_degree": degrees + 1}
         super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import mapping, positive_int
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
 )
@@ -65,7 +65,7 @@ class GTBackbone(GraphTransformerBackbone):
         laplacian: int = 8,
         **options,
     ):
-        self.own_inputs = dict(inputs)
+        self.own_inputs = dict(mapping("inputs", inputs))
         vectors = positive_int("laplacian", laplacian, 0)
         inputs = dict(inputs)
         if vectors:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
 from keras_bandgnn.layers.edge_geometry import edge_distances, in_degrees
@@ -90,6 +90,7 @@ class SchNetBackbone(AtomisticBackbone):
         # === Layers ===
         policy = self.dtype_policy
         self.cutoff = None
+        num_gaussians = positive_int("num_gaussians", num_gaussians, 2)
         if cutoff is None:
             self.basis = distance_basis(num_gaussians, dtype=policy)
         else:
@@ -162,6 +163,7 @@ class SchNetBackbone(AtomisticBackbone):
 
 def distance_basis(num_gaussians: int, **options) -> GaussianBasis:
     """The Gaussian functions of Speckhard et al.: exp(-(d - 0.1 k)^2 / 0.1)."""
+    num_gaussians = positive_int("num_gaussians", num_gaussians, 2)
     return GaussianBasis(
         num_gaussians,
         stop=0.1 * (num_gaussians - 1),
