@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import instance
+
 RESERVED = {
     "node": ("graph_id", "mask"),
     "edge": ("sender", "receiver", "type", "mask"),
@@ -141,7 +143,12 @@ def checked_feature(name: str, values: Any) -> np.ndarray:
 
 
 def check_feature_name(kind: str, name: Any) -> None:
-    """Raises a ValueError if batches use the name of a feature themselves."""
+    """Raises a ValueError for what is no name, or one that batches use themselves."""
+    if not isinstance(name, str) or not name:
+        raise ValueError(
+            f"Expected the names of features in `{kind}` to be strings that are not "
+            f"empty. Received: {name!r}. Name the feature."
+        )
     if name in RESERVED[kind]:
         raise ValueError(
             f"Expected a name for `{kind}[{name!r}]` that batches do not use "
@@ -154,7 +161,8 @@ def checked_features(
 ) -> Mapping[str, np.ndarray]:
     """Checks features by name, each with `length` rows, and makes them read-only."""
     out = {}
-    for name, value in (values or {}).items():
+    values = {} if values is None else instance(kind, values, Mapping, "a dict")
+    for name, value in values.items():
         check_feature_name(kind, name)
         array = checked_feature(f"{kind}[{name!r}]", value)
         if length is not None and (array.ndim == 0 or array.shape[0] != length):

@@ -71,6 +71,16 @@ def positive_int(
     return int(value)
 
 
+def positive_ints(name: str, value: Any) -> int | list[int]:
+    """Returns a positive int, or several in a list, or raises."""
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        items = [positive_int(name, item) for item in value]
+        if not items:
+            refuse(name, "a list that is not empty", value)
+        return items
+    return positive_int(name, value)
+
+
 def seed_number(name: str, value: Any) -> int:
     """Returns `value` as an int that a random generator may start from, or raises."""
     return positive_int(name, value, 0, 2**62)

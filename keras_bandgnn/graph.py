@@ -13,6 +13,7 @@ from keras_bandgnn.arrays import (
     checked_ids,
     frozen,
 )
+from keras_bandgnn.checks import mapping, optional
 
 
 class Graph:
@@ -150,15 +151,15 @@ class Graph:
             label=label,
             label_level=label_level,
             slot=slot,
-            info=MappingProxyType(dict(info or {})),
+            info=MappingProxyType(dict(optional(mapping, "info", info) or {})),
             origin=origin,
         )
 
     @staticmethod
     def _check_label(label: Any, candidates: np.ndarray | None) -> np.ndarray:
-        array = np.asarray(label)
         if candidates is None:
             return checked_feature("label", label)
+        array = checked_feature("label", label)
         if (
             array.ndim
             or array.dtype.kind not in "iu"

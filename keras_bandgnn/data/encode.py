@@ -8,6 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    one_of,
+    positive_int,
+    seed_number,
+    sequence,
+)
 from keras_bandgnn.data.flat_columns import gather_rows, pointers
 from keras_bandgnn.data.labels import KEYWORDS, encode_characters, hash_id, subtokens
 from keras_bandgnn.data.program_graph import RELATIONS, SLOT_LABEL, ProgramGraph
@@ -77,7 +85,23 @@ def encode_program(
         Allamanis et al., "Learning to Represent Programs with Graphs", ICLR 2018,
         sections 3 and 4.
     """
-    _check_options(labels, language, num_type_buckets, max_subtokens)
+    instance("program", program, ProgramGraph, "a ProgramGraph")
+    one_of("labels", labels, ("subtoken", "character", "none"))
+    one_of("language", language, tuple(KEYWORDS))
+    positive_int("num_type_buckets", num_type_buckets, 5)
+    if num_subtoken_buckets == 1:
+        raise ValueError(
+            "Expected `num_subtoken_buckets` to be at least 2 buckets: one for "
+            "padding, one to hash into. Received: num_subtoken_buckets=1."
+        )
+    positive_int("num_subtoken_buckets", num_subtoken_buckets, 2)
+    positive_int("max_subtokens", max_subtokens)
+    if seed is not None:
+        for part in sequence("seed", seed) if isinstance(seed, Sequence) else [seed]:
+            seed_number("seed", part)
+    boolean("reverse", reverse)
+    boolean("subtoken_nodes", subtoken_nodes)
+    boolean("static_types", static_types)
     count = len(program.labels)
     _check_program(program, count)
     texts = list(program.labels)
@@ -122,24 +146,6 @@ def encode_program(
         slot=program.slot,
         info={**program.info, "candidates": [program.labels[i] for i in candidates]},
     )
-
-
-def _check_options(labels: str, language: str, buckets: int, parts: int) -> None:
-    choices = {"labels": ("subtoken", "character", "none"), "language": tuple(KEYWORDS)}
-    for name, value in (("labels", labels), ("language", language)):
-        if value not in choices[name]:
-            raise ValueError(
-                f"Expected `{name}` to be one of {choices[name]}. "
-                f"Received: {name}={value!r}."
-            )
-    for name, value, least in (
-        ("num_type_buckets", buckets, 5),
-        ("max_subtokens", parts, 1),
-    ):
-        if value < least:
-            raise ValueError(
-                f"Expected `{name}` to be at least {least}. Received: {name}={value}."
-            )
 
 
 def _check_program(program: ProgramGraph, count: int) -> None:

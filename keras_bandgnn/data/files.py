@@ -25,6 +25,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from keras_bandgnn.checks import as_path
+
 try:
     import fcntl
 except ImportError:  # no such locks on Windows
@@ -367,7 +369,7 @@ def check_target(path, names: Sequence[str], what: str) -> Path:
         names: The files that it may hold; one that is there must have the first.
         what: What such a folder is called.
     """
-    path = Path(path)
+    path = as_path("path", path)
     refuse_link(path)
     found = {p.name for p in path.iterdir()} if path.is_dir() else set()
     if path.is_file() or (found and names[0] not in found):

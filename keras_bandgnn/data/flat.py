@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.arrays import check_feature_name
-from keras_bandgnn.checks import instance, sequence
+from keras_bandgnn.checks import instance, optional, sequence
 from keras_bandgnn.data.flat_columns import (
     COUNTS,
     EDGE_COLUMNS,
@@ -109,20 +109,24 @@ class FlatGraphs(Sequence):
         senders = to_32_bit("senders", senders)
         if edge_type is None:
             edge_type = np.zeros(len(senders), np.int32)
+        if info is not None:
+            for number, facts in enumerate(instance("info", info, Sequence, "a list")):
+                instance(f"info[{number}]", facts, Mapping, "a dict")
         columns = {"num_nodes": num_nodes, "num_edges": num_edges}
         columns |= dict(zip(EDGE_COLUMNS, (senders, receivers, edge_type), strict=True))
         for kind, features in (("node", node), ("edge", edge), ("context", context)):
-            for name, values in (features or {}).items():
+            given = optional(instance, kind, features, Mapping, "a dict") or {}
+            for name, values in given.items():
                 check_feature_name(kind, name)
                 columns[f"{kind}/{name}"] = values
         columns |= {"slot": np.full(len(num_nodes), -1) if slot is None else slot}
-        optional = {
+        given = {
             "candidates": candidates,
             "num_candidates": num_candidates,
             f"label/{label_level}": label,
             "origin": origin,
         }
-        columns |= {k: v for k, v in optional.items() if v is not None}
+        columns |= {k: v for k, v in given.items() if v is not None}
         columns = {k: to_32_bit(k, v) for k, v in columns.items()}
         check_columns(columns, info)
         self._set(sorted_by_receiver(columns), info)

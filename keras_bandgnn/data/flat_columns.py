@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX, integers, narrowed
+from keras_bandgnn.checks import int_array
 
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
 COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates"}
@@ -33,8 +34,9 @@ def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
     >>> gather_rows(np.array([0, 2, 3, 6]), np.array([2, 0])).tolist()
     [3, 4, 5, 0, 1]
     """
+    ptr, indices = int_array("ptr", ptr), int_array("indices", indices)
     starts = ptr[indices]
-    counts = ptr[np.asarray(indices) + 1] - starts
+    counts = ptr[indices + 1] - starts
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
@@ -75,12 +77,18 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
 
 def check_indices(indices: Any, count: int) -> np.ndarray:
     """Returns int64 ids in `[0, count)`; negative ones count from the end."""
-    array = np.asarray(indices)
+    try:
+        array = np.asarray(indices)
+    except ValueError as error:
+        raise IndexError(
+            "Expected `indices` to be a 1-D array of integers. Received: rows of "
+            "differing lengths."
+        ) from error
     if array.size == 0:
         array = array.astype(np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise IndexError(
-            "Expected a 1-D array of integer indices. "
+            "Expected `indices` to be a 1-D array of integer indices. "
             f"Received: shape {array.shape}, dtype {array.dtype}."
         )
     array = np.where(array < 0, array + count, array).astype(np.int64)

@@ -4,6 +4,8 @@ import functools
 import re
 import zlib
 
+from keras_bandgnn.checks import INT32_MAX, instance, positive_int, refuse
+
 _PART = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[]{}"
 _CODES = {character: code for code, character in enumerate(_ALPHABET, start=2)}
@@ -56,7 +58,7 @@ def split_subtokens(text: str) -> list[str]:
     >>> split_subtokens("parseHTTPResponse_v2")
     ['parse', 'http', 'response', 'v', '2']
     """
-    return list(subtokens(text))
+    return list(subtokens(instance("text", text, str, "a string")))
 
 
 def hash_id(text: str, buckets: int) -> int:
@@ -69,15 +71,14 @@ def hash_id(text: str, buckets: int) -> int:
     Raises:
         ValueError: If `buckets` is below 2.
     """
-    if buckets < 2:
-        raise ValueError(
-            "Expected at least 2 buckets: one for padding, one to hash into. "
-            f"Received: buckets={buckets}."
-        )
+    if type(buckets) is not int or not 2 <= buckets <= INT32_MAX:
+        expected = "at least 2 buckets: one for padding, one to hash into"
+        refuse("buckets", expected, buckets)
+    if not isinstance(text, str):
+        refuse("text", "a string", text)
     return 1 + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (buckets - 1)
 
 
-@functools.lru_cache(_CACHED)
 def encode_characters(label: str, length: int = 19) -> bytes:
     """Returns one code per character of the lower-cased label, cut and padded.
 
@@ -95,5 +96,11 @@ def encode_characters(label: str, length: int = 19) -> bytes:
     >>> list(encode_characters("Ab?", 4))
     [2, 3, 42, 0]
     """
+    instance("label", label, str, "a string")
+    return _character_codes(label, positive_int("length", length))
+
+
+@functools.lru_cache(_CACHED)
+def _character_codes(label: str, length: int) -> bytes:
     codes = bytes(_CODES.get(character, 1) for character in label.lower()[:length])
     return codes.ljust(length, b"\0")

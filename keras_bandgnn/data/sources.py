@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.data.converters.elements import (
     SAMPLE,
     conversion,
@@ -47,6 +48,7 @@ def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
     >>> [len(part) for part in parts]
     [3]
     """
+    boolean("progress", progress)
     if isinstance(source, FlatGraphs):
         return [source] if len(source) else []
     if hasattr(source, "shards"):
@@ -121,6 +123,7 @@ def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
     >>> list(graphs_of(pairs))
     [Graph(num_nodes=2, num_edges=1)]
     """
+    boolean("progress", progress)
     elements = _elements(source)
     shown = progress and sys.stderr.isatty()
     head = list(itertools.islice(elements, 1))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import as_path
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_indices, check_same_spec, pointers
@@ -96,7 +97,7 @@ class GraphStore(Sequence):
     """
 
     def __init__(self, path: str | os.PathLike):
-        self.path = Path(path).absolute()
+        self.path = as_path("path", path).absolute()
         description = _read_description(self.path)
         self.metadata: dict[str, Any] = description["metadata"]
         self.fingerprint: dict[str, Any] = description["fingerprint"]

@@ -6,12 +6,20 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from keras_bandgnn.checks import (
+    as_path,
+    boolean,
+    instance,
+    mapping,
+    optional,
+    positive_int,
+    refuse,
+)
 from keras_bandgnn.data.files import FolderLock, atomic_write, json_text, writing
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
@@ -75,13 +83,15 @@ def write_store(
     """
     if not isinstance(path, str | os.PathLike) or isinstance(graphs, str | os.PathLike):
         raise ValueError(
-            "Expected write_store(path, graphs). Received: a path of type "
-            f"{type(path).__name__} and graphs of type {type(graphs).__name__}."
+            "Expected a `path` and `graphs`, write_store(path, graphs). Received: a "
+            f"path of type {type(path).__name__} and graphs of type "
+            f"{type(graphs).__name__}."
         )
-    if shard_size < 1:
-        raise ValueError(
-            f"Expected `shard_size` to be at least 1. Received: {shard_size}."
-        )
+    as_path("path", path)
+    if isinstance(graphs, Mapping):
+        refuse("graphs", "an iterable of Graph", graphs)
+    instance("graphs", graphs, Iterable, "an iterable of Graph")
+    positive_int("shard_size", shard_size)
     writer = StoreWriter(
         path, fingerprint=_WRITTEN_AT_ONCE, metadata=metadata, overwrite=overwrite
     )
@@ -134,7 +144,11 @@ class StoreWriter:
         overwrite: bool = False,
         restart: bool = False,
     ):
-        self.path = Path(path).absolute()
+        self.path = as_path("path", path).absolute()
+        instance("fingerprint", fingerprint, Mapping, "a dict")
+        optional(mapping, "metadata", metadata)
+        boolean("overwrite", overwrite)
+        boolean("restart", restart)
         self.partial = self.path.with_name(self.path.name + ".partial")
         self._overwrite = overwrite
         # Through JSON, so that it equals what is read back (tuples become lists).

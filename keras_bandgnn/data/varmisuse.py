@@ -3,12 +3,22 @@
 import gzip
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_bandgnn.checks import (
+    as_path,
+    boolean,
+    existing_folder,
+    instance,
+    one_of,
+    seed_number,
+    string,
+)
 from keras_bandgnn.data.encode import encode_program
 from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.labels import KEYWORDS
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.data.varmisuse_sample import from_sample, to_sample
 from keras_bandgnn.data.varmisuse_stream import samples
@@ -53,11 +63,7 @@ def read_varmisuse(
     <source> width
     <source> height
     """
-    if on_error not in ("raise", "skip"):
-        raise ValueError(
-            "Expected `on_error` to be 'raise' or 'skip'. "
-            f"Received: on_error={on_error!r}."
-        )
+    one_of("on_error", on_error, ("raise", "skip"))
     return _programs(_files(path), on_error == "skip", report)
 
 
@@ -83,7 +89,9 @@ def write_varmisuse(
     Raises:
         ValueError: If the suffix is unknown or a program has no right candidate.
     """
-    path = Path(path)
+    path = as_path("path", path)
+    instance("programs", programs, Iterable, "an iterable of ProgramGraph")
+    boolean("correct_first", correct_first)
     plain = path.name.removesuffix(".gz")
     lines = plain.endswith(".jsonl")
     if not lines and not plain.endswith(".json"):
@@ -109,7 +117,8 @@ def varmisuse_split_files(root: str | os.PathLike, split: str) -> list[Path]:
     Raises:
         FileNotFoundError: If there are none.
     """
-    root = Path(root)
+    root = as_path("root", root)
+    string("split", split)
     name = f"graphs-{split}"
     folders = (
         [root / name] if (root / name).is_dir() else sorted(root.glob(f"*/{name}"))
@@ -144,6 +153,10 @@ def load_varmisuse(
         language: As in `encode_program`.
         **encode: Further options of `encode_program`.
     """
+    path = existing_folder("path", path)
+    seed_number("seed", seed)
+    one_of("language", language, tuple(KEYWORDS))
+    one_of("on_error", on_error, ("raise", "skip"))
     files = varmisuse_split_files(path, split)
     programs = read_varmisuse(files, on_error=on_error, report=report)
     return (
@@ -153,14 +166,15 @@ def load_varmisuse(
 
 
 def _files(path: Paths) -> list[Path]:
-    if not isinstance(path, str | os.PathLike):
+    if isinstance(path, Iterable) and not isinstance(path, str | bytes | Mapping):
         return [file for each in path for file in _files(each)]
-    path = Path(path)
+    path = as_path("path", path)
     if path.is_dir():
         return sorted(f for f in path.iterdir() if f.name.endswith(_SUFFIXES))
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected a file or directory at {path}. Received: nothing is there."
+            f"Expected `path` to be a file or folder. Received: {path}; "
+            "nothing is there."
         )
     return [path]
 
@@ -192,6 +206,7 @@ def _write(
     file.write(before.encode())
     for index, program in enumerate(programs):
         what = f"program {index}"
+        instance(f"programs[{index}]", program, ProgramGraph, "a ProgramGraph")
         sample = to_sample(program, what, correct_first)
         head = between if index else ""
         file.write((head + json_text(what, sample) + after).encode())

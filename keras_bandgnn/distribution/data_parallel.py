@@ -4,7 +4,7 @@ import importlib
 
 import keras
 
-from keras_bandgnn.checks import optional, positive_int, positive_number
+from keras_bandgnn.checks import optional, positive_int, positive_number, strings
 
 
 def data_parallel(
@@ -43,6 +43,8 @@ def data_parallel(
     >>> with kb.distribution.data_parallel().scope():
     ...     backbone = kb.models.GCNBackbone({"kind": 2}, hidden_dim=8)
     """
+    if not isinstance(devices, str):
+        optional(strings, "devices", devices)
     supergraphs = optional(positive_int, "supergraphs", supergraphs)
     timeout = optional(positive_number, "timeout", timeout)
     backend = keras.backend.backend()

@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_bandgnn.checks import optional, positive_int
+from keras_bandgnn.checks import optional, positive_int, strings
 
 
 def sequence_parallel(
@@ -47,6 +47,8 @@ def sequence_parallel(
     """
     sequence = positive_int("sequence", sequence)
     batch = optional(positive_int, "batch", batch)
+    if not isinstance(devices, str):
+        optional(strings, "devices", devices)
     supergraphs = optional(positive_int, "supergraphs", supergraphs)
     if keras.backend.backend() != "jax":
         raise NotImplementedError(

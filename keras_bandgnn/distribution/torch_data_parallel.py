@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 
 
@@ -35,7 +36,12 @@ def _device(devices, local: int) -> str:
                 f"devices={devices!r}. Start more processes: torchrun "
                 "--nproc-per-node 2 script.py."
             )
-        return str(names[0]).lower().replace("gpu", "cuda")
+        name = str(names[0]).lower().replace("gpu", "cuda")
+        try:
+            torch.device(name)
+        except RuntimeError as error:
+            refuse("devices", "a device of torch, such as ['cpu']", devices, str(error))
+        return name
     if not torch.cuda.is_available():
         return "cpu"
     if local >= torch.cuda.device_count():

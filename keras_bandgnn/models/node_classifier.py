@@ -179,7 +179,7 @@ class NodeClassifier(Task):
     def _complete(self, graphs) -> None:
         if self.preprocessor is not None or isinstance(graphs, GraphLoader):
             return
-        if not hasattr(graphs, "__len__"):
+        if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         alone = isinstance(graphs, Graph) or len(graphs) == 1
         # Room for a whole batch of a large graph would be nearly all padding.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_bandgnn.checks import array, as_path, mapping, refuse
 from keras_bandgnn.plotting.batching import save_figure
 
 
@@ -21,6 +22,12 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
     Raises:
         ImportError: If matplotlib is not installed.
     """
+    as_path("path", path)
+    mapping("sizes", sizes)
+    for name in ("nodes", "before", "after"):
+        if name not in sizes:
+            refuse("sizes", f"a dict with {name!r}", sorted(sizes))
+        array(f"sizes[{name!r}]", sizes[name])
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -10,6 +10,8 @@ from keras_bandgnn.checks import mapping, one_of, positive_int
 from keras_bandgnn.primitives.keys import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
+# Of a supergraph: more would not fit any memory, and their nodes no 32-bit id.
+MOST_GRAPHS = 2**24
 # Not additive over graphs: capacity is the largest value of one graph.
 PER_GRAPH = ("candidate",)
 # Graphs above the budget whose numbers the warning gives.
@@ -54,7 +56,7 @@ class Batcher(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(**kwargs)
-        self.batch_size = positive_int("batch_size", batch_size, 2)
+        self.batch_size = positive_int("batch_size", batch_size, 2, MOST_GRAPHS)
         self.given = {
             name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
             for name, value in mapping("budget", budget or {}).items()

@@ -226,7 +226,7 @@ def choose_batcher(
     >>> loader = kb.data.GraphLoader(graphs, choice.batcher)
     """
     one_of("criterion", criterion, tuple(_CRITERIA))
-    instance("model", model, keras.Model, "a compiled model")
+    instance("model", model, keras.Model, "a keras.Model, compiled")
     seed_number("seed", seed)
     boolean("verbose", verbose)
     if not isinstance(plan, str) or plan != "auto":

@@ -8,7 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import instance, mapping, one_of, optional, positive_int
+from keras_bandgnn.checks import (
+    as_path,
+    instance,
+    mapping,
+    one_of,
+    optional,
+    positive_int,
+)
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.reading import read_json, reading, refuse
 from keras_bandgnn.graph import Graph
@@ -262,11 +269,11 @@ def read_facts(path) -> dict:
     Raises:
         ValueError: If it is no exported model, or one of a later version.
     """
-    file = Path(path) / FILE
+    file = as_path("path", path) / FILE
     restore_replaced(path)
     if not file.is_file():
         raise ValueError(
-            f"Expected a folder that task.export wrote, with {FILE}. "
+            f"Expected `path` to be a folder that task.export wrote, with {FILE}. "
             f"Received: {str(path)!r}."
         )
     config = read_json(file)

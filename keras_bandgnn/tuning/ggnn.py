@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from keras_bandgnn import models
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import one_of, positive_ints
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
@@ -62,8 +62,8 @@ class GGNNHyperModel(GraphHyperModel):
     ):
         super().__init__(graphs, validation_data, **options)
         self.space_name = one_of("space", space, tuple(spaces.SPACES))
-        self.hidden_dim = hidden_dim
-        self.num_steps = self.facts.steps or num_steps
+        self.hidden_dim = positive_ints("hidden_dim", hidden_dim)
+        self.num_steps = self.facts.steps or positive_ints("num_steps", num_steps)
         self.readout = one_of("readout", readout, ("auto", "slot", "candidate"))
 
     def fixed(self) -> dict:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from keras_bandgnn.checks import one_of, positive_int, positive_number
+from keras_bandgnn.checks import number, one_of, optional, positive_int, positive_number
 from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy, direction_of
 from keras_bandgnn.tuning.extra import keras_tuner
 
@@ -46,6 +46,7 @@ class Goal:
         positive_int("window", self.window)
         if self.epochs is not None:
             positive_int("epochs", self.epochs)
+        optional(number, "target", self.target)
         if self.seconds is not None:
             positive_number("seconds", self.seconds)
         elif self.timed:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import keras
 
 from keras_bandgnn import layers, models
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import instance, one_of, positive_ints, sequence
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
 from keras_bandgnn.tuning import spaces
@@ -71,10 +71,13 @@ class GraphRegressorHyperModel(GraphHyperModel):
                 f"{len(self.facts.elements)} elements."
             )
         self.model = one_of("model", model, tuple(_BACKBONES))
+        edges = sequence("edges", edges, "a list of graph layers")
+        for layer in edges:
+            instance("edges", layer, GraphLayer, "a list of graph layers")
         self.edges = {_name(layer): layer for layer in edges}
         self.reduce = one_of("reduce", reduce, ("mean", "sum"))
-        self.hidden_dim = hidden_dim
-        self.num_steps = num_steps
+        self.hidden_dim = positive_ints("hidden_dim", hidden_dim)
+        self.num_steps = positive_ints("num_steps", num_steps)
 
     def fixed(self) -> dict:
         """What no trial changes, as plain facts."""

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 import keras
 
 from keras_bandgnn import models
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import one_of, positive_ints, strings
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
+    ATTENTION,
+)
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -67,10 +70,12 @@ class GraphTransformerHyperModel(GraphHyperModel):
     ):
         super().__init__(graphs, validation_data, **options)
         self.model = one_of("model", model, tuple(_BACKBONES))
-        self.attention = tuple(attention)
-        self.hidden_dim = hidden_dim
-        self.num_layers = num_layers
-        self.num_heads = num_heads
+        self.attention = tuple(strings("attention", attention))
+        for name in self.attention:
+            one_of("attention", name, ATTENTION)
+        self.hidden_dim = positive_ints("hidden_dim", hidden_dim)
+        self.num_layers = positive_ints("num_layers", num_layers)
+        self.num_heads = positive_ints("num_heads", num_heads)
 
     def fixed(self) -> dict:
         """What no trial changes, as plain facts."""

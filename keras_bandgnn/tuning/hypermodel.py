@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn import models
-from keras_bandgnn.checks import boolean
+from keras_bandgnn.checks import boolean, optional, positive_ints, seed_number
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
@@ -74,10 +74,8 @@ class GraphHyperModel(keras_tuner.HyperModel):
         self.goal = Goal(objective, metric, target, seconds, epochs)
         self.objective = self.goal.to_keras_tuner()
         self.system = boolean("system", system)
-        self.batch_size = batch_size
-        if batch_size is not None and not isinstance(batch_size, int):
-            self.batch_size = list(batch_size)
-        self.seed = seed
+        self.batch_size = optional(positive_ints, "batch_size", batch_size)
+        self.seed = seed_number("seed", seed)
         self._compiled: dict[tuple, tuple] = {}
 
     # === What subclasses say ===

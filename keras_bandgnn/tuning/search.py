@@ -7,7 +7,14 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import one_of, positive_int, seed_number
+from keras_bandgnn.checks import (
+    as_path,
+    boolean,
+    instance,
+    one_of,
+    positive_int,
+    seed_number,
+)
 from keras_bandgnn.data.files import FULL, FolderLock, atomic_write
 from keras_bandgnn.tuning import search_facts
 from keras_bandgnn.tuning.extra import keras_tuner
@@ -156,8 +163,11 @@ def make_tuner(
     >>> make_tuner(hypermodel, "search", max_trials=2).remaining_trials
     2
     """
+    instance("hypermodel", hypermodel, GraphHyperModel, "a GraphHyperModel")
     one_of("tuner", tuner, TUNERS)
-    path = Path(directory)
+    path = as_path("directory", directory)
+    boolean("overwrite", overwrite)
+    positive_int("max_trials", max_trials)
     common = {
         "objective": hypermodel.objective,
         # 0 stands for a random seed there.

@@ -1,5 +1,6 @@
 """What came of the trials of a search."""
 
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.tuning.oracles import DONE
 
 
@@ -42,6 +43,8 @@ def trial_table(tuner) -> list[dict]:
         A dictionary per trial: `trial`, `status` ("completed" or "failed"), `score`,
         `metrics`, `values`, and the `reason` of a failure in one line.
     """
+    if not hasattr(tuner, "oracle"):
+        refuse("tuner", "a tuner of keras-tuner", tuner)
     rows = [trial_row(t) for t in tuner.oracle.trials.values() if t.status in DONE]
     falls = tuner.oracle.objective.direction == "min"
     return sorted(rows, key=lambda row: _rank(row, falls))

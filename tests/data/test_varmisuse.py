@@ -210,7 +210,7 @@ def test_skipped_samples_are_warned_of(tmp_path):
     file = save(tmp_path / "a.jsonl", [5, SAMPLE])
     with pytest.warns(UserWarning, match="Skipped: .*a.jsonl, line 1.*Received: 5"):
         assert len(list(read_varmisuse(file, on_error="skip"))) == 1
-    with pytest.raises(ValueError, match="'raise' or 'skip'"):
+    with pytest.raises(ValueError, match="`on_error` to be one of 'raise', 'skip'"):
         read_varmisuse(file, on_error="ignore")
 
 

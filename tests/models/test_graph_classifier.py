@@ -180,7 +180,7 @@ def test_bad_input_is_refused_before_training():
                 call(graphs, verbose=0)
     for options, message in (
         ({"num_classes": 1}, "`num_classes` to be at least 2"),
-        ({"readout": "max"}, "`reduce` to be one of"),
+        ({"readout": "max"}, "`readout` to be one of"),
         ({"readout": keras.layers.Flatten()}, "a layer that has `units`"),
         ({"readout": GRUReadout(8), "hidden": 4}, "`hidden` with readouts by name"),
     ):

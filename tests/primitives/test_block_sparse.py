@@ -187,9 +187,9 @@ def test_key_round_trip_and_errors():
     # A plan may consist of tiles alone.
     assert Plan(rest=BlockSparse(16)).keys == ("block_sparse:16",)
     for bad in (0, 2.5, "8"):
-        with pytest.raises(ValueError, match="`block_size` to be a positive integer"):
+        with pytest.raises(ValueError, match="`block_size` to be (at l|an int)"):
             BlockSparse(bad)
-        with pytest.raises(ValueError, match="`min_edges` to be a positive integer"):
+        with pytest.raises(ValueError, match="`min_edges` to be (at l|an int)"):
             BlockSparse(8, bad)
     edges = small_graphs(0, [40])[0]
     names = ("block_sparse:8", "block_sparse:8.row", "block_sparse:8.edge")

@@ -189,5 +189,5 @@ def test_calibrate_measures_all_constants():
 
 
 def test_calibrate_needs_time():
-    with pytest.raises(ValueError, match="`seconds` to be above 0"):
+    with pytest.raises(ValueError, match="`seconds` to be positive"):
         calibrate(seconds=0)

@@ -253,7 +253,7 @@ def test_key_round_trip_and_errors():
     chosen = Plan(Dense(8), rest=Grouped())
     assert Plan.from_config(chosen.get_config()) == chosen
     for bad in (0, 2.5, "8"):
-        with pytest.raises(ValueError, match="`max_nodes` to be a positive integer"):
+        with pytest.raises(ValueError, match="`max_nodes` to be (at l|an int)"):
             Dense(bad)
     for key in ("dense", "dense:8:2", "dense:x"):
         with pytest.raises(ValueError, match="key of a primitive"):

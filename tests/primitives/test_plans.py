@@ -213,10 +213,10 @@ def test_a_graph_without_edges_gives_zeros():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Banded(0), "positive integer"),
-        (lambda: Banded(2.5), "positive integer"),
+        (lambda: Banded(0), "`block_size` to be at least 1"),
+        (lambda: Banded(2.5), "`block_size` to be an integer"),
         (lambda: Banded(4, "all"), "'blocks' or 'band'"),
-        (lambda: Grouped(0), "positive integer"),
+        (lambda: Grouped(0), "`group_size` to be at least 1"),
         (lambda: Plan(rest="drop"), "at least one primitive"),
         (lambda: Plan("banded"), "Expected primitives"),
         (lambda: Plan(Banded(4), rest=Banded(8)), "to cover every edge"),

@@ -139,7 +139,7 @@ def test_key_round_trip_and_errors():
     chosen = Plan(Supernode(8), rest=Grouped())
     assert Plan.from_config(chosen.get_config()) == chosen
     for bad in (0, 2.5, "8"):
-        with pytest.raises(ValueError, match="`min_degree` to be a positive integer"):
+        with pytest.raises(ValueError, match="`min_degree` to be (at l|an int)"):
             Supernode(bad)
     with pytest.raises(ValueError, match="key of a primitive"):
         Plan(rest="supernode")

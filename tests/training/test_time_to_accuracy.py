@@ -107,7 +107,7 @@ def test_direction(name, mode):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="`target` to be finite"):
+    with pytest.raises(ValueError, match="`target` to be a finite number"):
         TimeToAccuracy(math.inf)
     with pytest.raises(ValueError, match="`window`"):
         TimeToAccuracy(0.5, window=0)

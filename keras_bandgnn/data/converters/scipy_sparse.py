@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, instance, one_of, optional, sequence, string
 from keras_bandgnn.graph import Graph
 
 
@@ -40,7 +40,9 @@ def from_scipy(
     >>> graph.senders.tolist(), graph.receivers.tolist(), graph.edge["weight"].tolist()
     ([0], [1], [2])
     """
-    matrices = [matrix] if hasattr(matrix, "shape") else list(matrix)
+    if not hasattr(matrix, "shape"):
+        matrix = sequence("matrix", matrix, "a sparse matrix, or a list of them")
+    matrices = [matrix] if hasattr(matrix, "shape") else matrix
     entries = [_entries(each) for each in matrices]
     shapes = {each.shape for each in matrices}
     if len(shapes) != 1:
@@ -106,6 +108,9 @@ def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> 
     """
     import scipy.sparse
 
+    instance("graph", graph, Graph, "a Graph")
+    optional(string, "weight", weight)
+    boolean("by_type", by_type)
     values = graph.edge.get(weight or "weight")
     if values is None and weight is None:
         values = np.ones(graph.num_edges, np.float32)

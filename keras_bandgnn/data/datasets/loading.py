@@ -5,7 +5,7 @@ import inspect
 import os
 from typing import Any
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import as_path, boolean, instance, one_of, optional, string
 from keras_bandgnn.data.datasets.parts import SPLITS, take_split
 from keras_bandgnn.data.datasets.registry import find_dataset
 from keras_bandgnn.data.datasets.sources import locate
@@ -66,8 +66,14 @@ def load(
     >>> len(graphs), graphs.label.tolist()
     (2, [1, 0])
     """
+    string("name", name)
     dataset = find_dataset(name)
     one_of("split", split, (None, *SPLITS))
+    path = optional(as_path, "path", path)
+    cache = optional(as_path, "cache", cache)
+    boolean("download", download)
+    boolean("progress", progress)
+    optional(instance, "limits", limits, Limits, "Limits(...)")
     with limits or Limits.current():
         form, files = locate(dataset, path, cache, download, progress)
         module, _, function = form.reader.partition(":")

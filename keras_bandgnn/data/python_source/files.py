@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_bandgnn.checks import function, optional, positive_int
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.data.python_source.instances import program_graphs
 from keras_bandgnn.data.python_source.listing import PathLike, named_files, read_source
@@ -101,10 +102,10 @@ def read_tree(
     program_graphs("", **options)  # Refuses bad arguments before any file is read.
     if processes is None:
         processes = os.cpu_count() or 1
-    if processes < 1:
-        raise ValueError(
-            f"Expected `processes` to be at least 1. Received: processes={processes}."
-        )
+    positive_int("processes", processes)
+    positive_int("max_bytes", max_bytes, maximum=2**62)
+    optional(function, "on_skip", on_skip)
+    optional(function, "progress", progress)
     named = named_files(paths, exclude)
     jobs = [(path, name, max_bytes, options) for path, name in named]
     outcomes = ordered_map(read_file, jobs, processes, DIED)

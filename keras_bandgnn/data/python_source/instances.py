@@ -6,6 +6,14 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_bandgnn.checks import (
+    function,
+    instance,
+    one_of,
+    optional,
+    positive_int,
+    seed_number,
+)
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.data.python_source.base import BaseGraphs
 from keras_bandgnn.data.python_source.frame import Frame
@@ -68,21 +76,15 @@ def program_graphs(
     >>> [graph.info["variable"] for graph in graphs]
     ['width', 'height']
     """
-    for name, value, least in (
-        ("max_candidates", max_candidates, 2),
-        ("steps", steps, 0),
-        ("max_instances", max_instances, 0),
-        ("max_nodes", max_nodes, max_candidates + 1),
-    ):
-        if value is not None and value < least:
-            raise ValueError(
-                f"Expected `{name}` to be at least {least}. Received: {name}={value}."
-            )
-    if context not in _CONTEXTS:
-        raise ValueError(
-            f"Expected `context` to be one of {_CONTEXTS}. "
-            f"Received: context={context!r}."
-        )
+    instance("source", source, str | bytes, "source text")
+    instance("filename", filename, str, "a string")
+    positive_int("max_candidates", max_candidates, 2)
+    positive_int("steps", steps, 0)
+    optional(positive_int, "max_instances", max_instances, 0)
+    optional(positive_int, "max_nodes", max_nodes, max_candidates + 1)
+    seed_number("seed", seed)
+    one_of("context", context, _CONTEXTS)
+    optional(function, "on_skip", on_skip)
     maker = InstanceMaker(SourceUnit(source), filename, seed, max_candidates, context)
     usages = maker.usages()
     if max_instances is not None:

@@ -7,6 +7,16 @@ import pathlib
 import stat
 from collections.abc import Iterable, Iterator
 
+from keras_bandgnn.checks import (
+    as_path,
+    instance,
+    non_negative_number,
+    one_of,
+    seed_number,
+    sequence,
+    strings,
+)
+
 SPLITS = ("train", "valid", "test")
 _BY = ("file", "package")
 
@@ -46,9 +56,11 @@ def named_files(
     Raises:
         FileNotFoundError: If one of `paths` does not exist.
     """
-    if isinstance(paths, (str, os.PathLike)):
+    if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    patterns = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+    paths = [as_path("paths", path) for path in sequence("paths", paths, "paths")]
+    patterns = [exclude] if isinstance(exclude, str) else exclude
+    patterns = tuple(strings("exclude", patterns))
     found: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
@@ -123,14 +135,17 @@ def split_of(
     Raises:
         ValueError: If `by` is unknown or `fractions` is not three shares of 1.
     """
-    if by not in _BY:
-        raise ValueError(f"Expected `by` to be one of {_BY}. Received: by={by!r}.")
-    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6:
+    one_of("by", by, _BY)
+    fractions = sequence("fractions", fractions, "three shares that sum up to 1")
+    fractions = [non_negative_number("fractions", share) for share in fractions]
+    if len(fractions) != 3 or abs(sum(fractions) - 1) > 1e-6:
         raise ValueError(
             "Expected `fractions` to be three shares that sum up to 1. "
             f"Received: fractions={fractions}."
         )
-    path = pathlib.PurePath(filename)
+    seed_number("seed", seed)
+    path = pathlib.PurePath(as_path("filename", filename))
+    instance("root", root, str | os.PathLike, "a path")
     if path.is_relative_to(root):
         path = path.relative_to(root)
     key = path.as_posix() if by == "file" else path.parts[0].removesuffix(".py")
