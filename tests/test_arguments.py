@@ -219,6 +219,7 @@ VALID = {
     },
     "data.GraphLoader": lambda tmp: {"graphs": graphs()},
     "data.GraphStore": lambda tmp: {"path": store(tmp)},
+    "data.Limits": {},
     "data.ProgramGraph": RESULT,
     "data.StoreWriter": lambda tmp: {"path": tmp / "new.store", "fingerprint": {}},
     "data.encode_characters": {"label": "name"},
@@ -551,6 +552,7 @@ def store(tmp):
     return path
 
 
+@functools.cache
 def writer(tmp):
     return kb.data.StoreWriter(tmp / "w.store", fingerprint={}, restart=True)
 

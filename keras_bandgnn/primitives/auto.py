@@ -146,7 +146,7 @@ def choose_plan(
         if not hasattr(part, "node_ptr"):
             refuse(f"parts[{number}]", "a FlatGraphs", part)
     positive_int("num_types", num_types)
-    optional(positive_int, "block_size", block_size)
+    positive_int("block_size", block_size)
     positive_int("width", width)
     positive_int("units", units)
     positive_int("nodes", nodes)

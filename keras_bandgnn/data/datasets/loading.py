@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from keras_bandgnn.checks import as_path, boolean, instance, one_of, optional, string
-from keras_bandgnn.data.datasets.parts import SPLITS, take_split
+from keras_bandgnn.data.datasets.parts import SPLITS, take_split, target_names
 from keras_bandgnn.data.datasets.registry import find_dataset
 from keras_bandgnn.data.datasets.sources import locate
 from keras_bandgnn.data.flat import FlatGraphs
@@ -69,6 +69,8 @@ def load(
     string("name", name)
     dataset = find_dataset(name)
     one_of("split", split, (None, *SPLITS))
+    if options.get("target") is not None:
+        target_names(options["target"])
     path = optional(as_path, "path", path)
     cache = optional(as_path, "cache", cache)
     boolean("download", download)

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
 from keras_bandgnn.data.reading import Arrays, Limits, refuse
@@ -116,6 +118,18 @@ def all_pairs(
     }
 
 
+def target_names(target: Any) -> list[str]:
+    """Names of targets, from one or several; refuses none and what is no name."""
+    names = [target] if isinstance(target, str) else target
+    names = strings("target", names)
+    if not names:
+        raise ValueError(
+            "Expected `target` to be a name, several names, or None for all. Received: "
+            f"target={target!r}."
+        )
+    return names
+
+
 def pick_targets(
     table: Mapping[str, np.ndarray], target: str | Sequence[str] | None
 ) -> np.ndarray:
@@ -136,10 +150,7 @@ def pick_targets(
     >>> pick_targets(table, ["gap", "mu"]).tolist()
     [[3.0, 1.0], [4.0, 2.0]]
     """
-    try:
-        names = [target] if isinstance(target, str) else list(target or table)
-    except TypeError:
-        names = [target]
+    names = list(table) if target is None else target_names(target)
     for name in names:
         if name not in table:
             raise ValueError(
