@@ -108,7 +108,7 @@ def is_unfinished(partial: Path) -> bool:
     """Whether a directory holds nothing but parts of an unfinished store."""
     if not partial.is_dir():
         return False
-    if any(file.is_symlink() for file in partial.iterdir()):
+    if any(file.is_symlink() or file.is_dir() for file in partial.iterdir()):
         return False
     names = {_HIDDEN.sub("", file.name) for file in partial.iterdir()}
     names -= {PROGRESS, SIZES, DESCRIPTION}

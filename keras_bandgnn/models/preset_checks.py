@@ -4,6 +4,7 @@ A preset comes from others. Its files name classes, which are built, and sizes, 
 are allocated; this module compares both with what is known before that happens.
 """
 
+import inspect
 import math
 import threading
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,7 @@ _LAYERS = {
     *("Reshape", "SimpleRNN", "SimpleRNNCell", "Softmax", "SpectralNormalization"),
     *("Subtract", "UnitNormalization"),
 }
+_NO_ACTIVATIONS = ("deserialize", "get", "serialize")
 _NO_CODE = "A preset from others may not bring code."
 # Integers that are no sizes.
 _SEEDS = ("seed", "random_seed")
@@ -102,7 +104,8 @@ def _is_known(entry: Mapping) -> bool:
 def _is_function(name: str) -> bool:
     if ">" in name:
         return keras.saving.get_registered_object(name) is not None
-    return callable(getattr(keras.activations, name, None)) and name.isidentifier()
+    known = vars(keras.activations).get(name)
+    return inspect.isfunction(known) and name not in _NO_ACTIVATIONS
 
 
 def _is_ours(name: str) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
 
+_MOST_AXES = 32  # of NumPy before 2.0
 _DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint32", "float16")
 _DTYPES += ("bfloat16", "float32", "float64")
 
@@ -130,6 +131,11 @@ class Signature:
                 raise ValueError(
                     "Expected an input with a name and a path, a list of names. "
                     f"Received: {str(entry)[:200]}."
+                )
+            if len(shape) > _MOST_AXES:
+                raise ValueError(
+                    f"Expected shapes of at most {_MOST_AXES} axes. Received: "
+                    f"{len(shape)} of {name}."
                 )
             sizes = tuple(positive_int(f"shape of {name}", size, 0) for size in shape)
             inputs.append(Input(name, tuple(path), sizes, entry["dtype"]))
