@@ -20,13 +20,14 @@ def graphs_of(count, seed=0, label=None, level="graph", **options):
     rng = np.random.default_rng(seed)
     graphs = []
     for _ in range(count):
-        size = int(rng.choice([2, 3, 9]))
+        size = int(rng.choice([3, 4, 9]))
         ends = np.stack([np.arange(size), (np.arange(size) + 1) % size])
         position = np.arange(size)[:, None] + rng.normal(0, 0.2, (size, 3))
         force = rng.normal(size=(size, 3))
         force[rng.uniform(size=size) < 0.3] = 0.0
         node = {
-            "atomic_number": rng.choice(ELEMENTS, size),
+            # The first two nodes differ: no two candidates are alike.
+            "atomic_number": np.r_[1, 8, rng.choice(ELEMENTS, size - 2)],
             "position": position,
             "force": force,
         }
@@ -168,7 +169,8 @@ def task_of(name, backbone=None, **options):
     """A task; over a backbone that has all it needs if none is named."""
     keras.utils.set_random_seed(0)
     if backbone is None:
-        backbone = "SchNetBackbone" if name == "ForceRegressor" else "GCNBackbone"
+        own = {"ForceRegressor": "SchNetBackbone", "NodeSelector": "GGNNBackbone"}
+        backbone = own.get(name, "GCNBackbone")
     return TASKS[name][0](BACKBONES[backbone](), **options)
 
 

@@ -76,12 +76,13 @@ def close(logs, numbers, prefix=""):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_logs_equal_numpy_by_every_batcher(name):
-    train, valid = data_of(name, 17), data_of(name, 9, seed=1)
+    train, valid = data_of(name, 11), data_of(name, 5, seed=1)
     numbers = None
     for batcher, make in BATCHERS.items():
         task = task_of(name, preprocessor=GraphPreprocessor([], make()))
         # With a rate of 0 all steps of an epoch have the same weights.
-        eager = batcher != "constant"
+        # JAX would compile each operation by itself.
+        eager = batcher != "constant" and keras.backend.backend() != "jax"
         task.compile(keras.optimizers.SGD(0.0), run_eagerly=eager)
         if numbers is None:
             numbers = [expected(name, task, data) for data in (train, valid)]
@@ -90,9 +91,9 @@ def test_logs_equal_numpy_by_every_batcher(name):
         assert set(logs) >= {"loss", "val_loss", *numbers[0]}
         close(logs, numbers[0])
         close(logs, numbers[1], "val_")
-        close(task.evaluate(valid, return_dict=True, verbose=0), numbers[1])
-        if batcher != "64":
+        if batcher != "constant":
             continue
+        close(task.evaluate(valid, return_dict=True, verbose=0), numbers[1])
         # A batch by itself, as in a loop of one's own.
         task.preprocessor = GraphPreprocessor([], StaticBatcher(len(train) + 1))
         (batch,) = list(task.loader(train))
