@@ -24,10 +24,10 @@ def task():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch_size": 2}, "batcher's batch_size"),
+        ({"batch_size": 2}, "Set the batcher's size"),
         ({"validation_split": 0.5}, "validation_data"),
-        ({"class_weight": {0: 1.0, 1: 2.0}}, "Compile with a loss"),
-        ({"sample_weight": np.ones(6)}, "Compile with a loss"),
+        ({"class_weight": {0: 1.0, 1: 2.0}}, "Write it into the loss"),
+        ({"sample_weight": np.ones(6)}, "train_on_batch"),
         ({"y": np.ones(6)}, "hold their labels"),
     ],
 )
