@@ -8,7 +8,7 @@ import pytest
 from task_samples import BACKBONES, ELEMENTS, TASKS, check_complete, data_of, task_of
 
 import keras_bandgnn as kb
-from keras_bandgnn.models.fitting import first_draw
+from keras_bandgnn.models import fitting
 
 PAIRS = [(task, backbone) for task in TASKS for backbone in BACKBONES]
 
@@ -122,11 +122,11 @@ def test_training_at_a_late_epoch(name):
 
 def test_draws_of_epochs():
     # Training that began with an earlier version goes on with the same masks.
-    assert [first_draw(e) for e in (0, 1, 2047)] == [0, 1 << 20, 2047 << 20]
+    assert [fitting.first_draw(e) for e in (0, 1, 2047)] == [0, 1 << 20, 2047 << 20]
     epochs = [*range(10_000), 10**6, 10**6 + 1, 2**20 - 1]
-    draws = np.sort([first_draw(epoch) for epoch in epochs])
+    draws = np.sort([fitting.first_draw(epoch) for epoch in epochs])
     assert np.diff(draws).min() >= 1024
-    assert max(first_draw(e) for e in (*epochs, 10**9, 2**62)) < 2**31 - 2**19
+    assert max(fitting.first_draw(e) for e in (*epochs, 10**9, 2**62)) < 2**31 - 2**19
 
 
 @pytest.mark.parametrize("policy", ["float16", "bfloat16", "mixed_float16"])
