@@ -73,6 +73,10 @@ def _belongs(name: Any, path: Path) -> bool:
 
 def _code(error: Exception, path: Path) -> int | None:
     """The number of what went wrong in writing; None if something else did."""
+    inner = getattr(error, "written", None)
+    if inner is not None:
+        # A part of what is written here, under a hidden name that means nothing.
+        return error.errno if inner != path and _belongs(inner, path) else None
     if isinstance(error, ValueError) or str(error).startswith("Expected"):
         return None
     code = getattr(error, "errno", None)
@@ -118,7 +122,7 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
             f"Expected to write {path}. Received: {os.strerror(code)}. "
             f"{_ADVICE[code]}{left}"
         )
-        named.errno = code
+        named.errno, named.written = code, path
         raise named from error
 
 

@@ -298,16 +298,16 @@ class StoreWriter:
             found, units = (None, []) if restart else read_progress(self.partial)
             if found is not None:
                 check_same_job(self.partial, found, self._header["fingerprint"])
+            self._units = list(itertools.takewhile(self._is_intact, units))
+            self._spec = None
+            for unit in self._units:
+                if unit["file"]:
+                    self._spec = read_shard(self.partial / unit["file"], unit).spec()
+                    break
+            self._clear_rests()
         except BaseException:
             self.close()
             raise
-        self._units = list(itertools.takewhile(self._is_intact, units))
-        self._spec = None
-        for unit in self._units:
-            if unit["file"]:
-                self._spec = read_shard(self.partial / unit["file"], unit).spec()
-                break
-        self._clear_rests()
 
     def _open_progress(self) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
