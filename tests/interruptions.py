@@ -58,6 +58,9 @@ class Child:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
+            import keras
+
+            keras.backend.clear_session()  # the same names of layers in every child
             if file_size is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
             function()
