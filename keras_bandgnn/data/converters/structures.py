@@ -160,21 +160,24 @@ def _check_sizes(file: Path, format: str | None) -> None:
             for line in head[5:]:
                 if line.split() and all(word.isdigit() for word in line.split()):
                     _check_count(file, sum(map(_count, line.split())), there)
-        elif file.suffix in _COMPRESSED:
-            while lines.read(1 << 20):
-                pass
+        while file.suffix in _COMPRESSED and lines.read(1 << 20):
+            pass
 
 
 def _check_xyz(file: Path, lines: Iterable[bytes]) -> None:
     lines = iter(lines)
     for line in lines:
+        if line.lstrip().startswith(b"VEC"):  # after the atoms of older files
+            continue
         atoms, comment = _count(line), next(lines, b"")
-        first = next(lines, b"") if atoms else b""
+        if not atoms:  # the end, or nothing that ASE reads
+            break
+        first = next(lines, b"")
         for columns in _PROPERTIES.findall(comment):
             asked = sum(map(_count, columns.split(b":")[2::3]))
             if asked > len(first):
                 refuse(file, f"to have {asked:,} columns as it says", f"{first[:80]!r}")
-        there = bool(first) + sum(1 for _ in itertools.islice(lines, max(atoms - 1, 0)))
+        there = bool(first) + sum(1 for _ in itertools.islice(lines, atoms - 1))
         _check_count(file, atoms, there)
 
 
@@ -186,7 +189,7 @@ def _check_count(file: Path, atoms: int, there: int) -> None:
 def _count(word: bytes) -> int:
     """The number that a word is; 0 for others, about which ASE knows more."""
     try:
-        return min(int(word), sys.maxsize)
+        return max(min(int(word), sys.maxsize), 0)
     except ValueError:
         return 0
 
