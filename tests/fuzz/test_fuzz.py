@@ -177,7 +177,11 @@ def _run(*arguments):
 
 
 # Readers whose mutants are all refused clearly, or read right.
-MENDED = ["varmisuse*", "store", "unfinished store", "packing.json", "calibration"]
+MENDED = [
+    *("varmisuse*", "store", "unfinished store", "packing.json", "calibration"),
+    *("qm9*", "molecules*", "node_graphs*", "crystals*", "aflow*", "malnet*"),
+    *("ogb*", "tu*", "archive*", "structures*", "pickle*"),
+]
 
 
 def test_a_short_run():
