@@ -124,6 +124,8 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
     if not any(map(len, stores.values())):
         for split in left:
             shutil.rmtree(options.out / split)
+        with contextlib.suppress(OSError):  # something else is there
+            options.out.rmdir()
         count = sum(map(len, splits.values()))
         raise ValueError(
             "Expected at least one variable usage with two candidates in "

@@ -8,8 +8,8 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.colours import mixed
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
-# Edges whose steps are found at a time.
-_CHUNK = 2_000_000
+# Edges whose steps are found at a time: their colours stay in the cache.
+_CHUNK = 300_000
 
 
 @dataclasses.dataclass
