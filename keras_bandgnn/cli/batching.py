@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="step",
         help="least time per step, or per graph",
     )
-    group.add_argument("--seed", type=int, default=0, help="seed of the orders")
+    group.add_argument(
+        "--seed", type=shared.natural, default=0, help="seed of the orders"
+    )
     group = parser.add_argument_group("model")
     group.add_argument("--model", metavar="DIR", help="folder or name of a preset")
     group.add_argument("--hidden", type=shared.positive, default=64, help="state width")

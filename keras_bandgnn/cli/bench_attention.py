@@ -31,10 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--most-edges", type=shared.positive, default=2**21, help="skip larger graphs"
     )
     parser.add_argument(
-        "--longest", type=int, default=8192, help="most nodes of full attention"
+        "--longest",
+        type=shared.natural,
+        default=8192,
+        help="nodes of full attention",
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
     parser.add_argument(
         "--allocator",
         choices=("both", "tuned", "default"),

@@ -9,7 +9,6 @@ Adam. The peers run in torch whatever the backend.
 import argparse
 import json
 import time
-from pathlib import Path
 
 from keras_bandgnn.cli import allocator, data_sets, report
 from keras_bandgnn.cli import options as shared
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--models", nargs="+", choices=("schnet", "painn"), default=["schnet", "painn"]
     )
     parser.add_argument("--rounds", type=shared.positive, default=9)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
     allocator.add_option(parser)
 
 

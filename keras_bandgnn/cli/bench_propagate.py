@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
     allocator.add_option(parser)
 
 

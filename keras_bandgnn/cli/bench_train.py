@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", nargs="*", default=_PEERS[:2], choices=_PEERS, metavar="PEER"
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
     allocator.add_option(parser)
 
 

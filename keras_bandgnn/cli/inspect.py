@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     shared.add_ordering(parser, None)
     parser.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw histograms (extra: plot)"
+        "--figure",
+        type=shared.written_file,
+        metavar="FILE",
+        help="draw histograms (extra: plot)",
     )
     shared.add_reading(parser)
 

@@ -1,6 +1,10 @@
 """Options that several commands share."""
 
 import argparse
+import math
+from pathlib import Path
+
+from keras_bandgnn.checks import INT32_MAX
 
 SELECTION = (
     "batch_nodes",
@@ -19,18 +23,62 @@ READING = ("exclude", "max_instances", "processes", "seed")
 
 def positive(text: str) -> int:
     """An integer of at least 1, for argparse."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, is {value}")
+    return _whole(text, 1, INT32_MAX)
+
+
+def natural(text: str) -> int:
+    """An integer of at least 0, for argparse."""
+    return _whole(text, 0, 2**62)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, is {text!r}") from None
+    if not least <= value <= most:
+        bound = f"at least {least}" if value < least else f"at most {most}"
+        raise argparse.ArgumentTypeError(f"must be {bound}, is {value}")
     return value
 
 
 def above_zero(text: str) -> float:
     """A number above 0, for argparse."""
-    value = float(text)
-    if not value > 0:
+    value = finite(text)
+    if value <= 0:
         raise argparse.ArgumentTypeError(f"must be above 0, is {text}")
     return value
+
+
+def finite(text: str) -> float:
+    """A number, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number, is {text!r}") from None
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"must be a finite number, is {text}")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number in [0, 1), for argparse."""
+    value = finite(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, is {text}")
+    return value
+
+
+def written_file(text: str) -> Path:
+    """A file to write, for argparse: its folder is there, and it is no folder."""
+    path = Path(text)
+    if not text or path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file, is {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"must be in a folder that exists, is {text!r}"
+        )
+    return path
 
 
 def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
@@ -79,7 +127,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="one per core if omitted",
     )
-    group.add_argument("--seed", type=int, default=0, help="seed of every choice")
+    group.add_argument("--seed", type=natural, default=0, help="seed of every choice")
 
 
 def set_max_instances(
@@ -145,8 +193,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         type=above_zero,
         help="default 0.002 (adam), 0.3 (sgd), 0.0001 (regression)",
     )
-    group.add_argument("--dropout", type=float, default=0.1, help="of the states")
-    group.add_argument("--label-smoothing", type=float, default=0.0)
+    group.add_argument("--dropout", type=fraction, default=0.1, help="of the states")
+    group.add_argument("--label-smoothing", type=fraction, default=0.0)
     group.add_argument(
         "--readout",
         choices=("slot", "candidate"),

@@ -35,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold",
-        type=float,
+        type=shared.finite,
         default=0.0,
         metavar="P",
         help="report usages only if the suggested variable has this probability",
     )
     parser.add_argument(
         "--json",
-        type=Path,
+        type=shared.written_file,
         metavar="FILE",
         help="also write all of them, or the numbers of all graphs, as JSON lines; "
         "- for standard output, and no table",

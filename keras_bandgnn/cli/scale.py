@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="sizes of slices (default: those of 8 32 128 512 that there are)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument(
+        "--json", type=shared.written_file, metavar="FILE", help="write the figures"
+    )
     group = parser.add_argument_group("prediction")
     group.add_argument(
         "--share",

@@ -7,8 +7,8 @@ fit. Needs pip install "keras-bandgnn[tpu]".
 
 import argparse
 import dataclasses
-from pathlib import Path
 
+from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report, tpu_options
 
 
@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="TPU slice, such as v2:16x16, v4:2x2x1 or v5e:4x4; may be given several "
         "times (default: v5e:2x2)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    parser.add_argument(
+        "--json", type=shared.written_file, metavar="FILE", help="write the figures"
+    )
     tpu_options.add_program(parser)
 
 

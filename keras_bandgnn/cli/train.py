@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task", choices=("selection", "regression"), default="selection"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of the preset")
-    parser.add_argument("--seed", type=int, default=0, help="seed of weights and order")
+    parser.add_argument(
+        "--seed", type=shared.natural, default=0, help="seed of weights and order"
+    )
     parser.add_argument(
         "--restart", action="store_true", help="throw away an interrupted run"
     )

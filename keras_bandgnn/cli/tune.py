@@ -55,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="accuracy",
         help="best in --epochs; seconds until --target; value after --seconds",
     )
-    group.add_argument("--target", type=float, help="accuracy (or RMSE) to reach")
+    group.add_argument(
+        "--target", type=shared.finite, help="accuracy (or RMSE) to reach"
+    )
     group.add_argument(
         "--seconds", type=shared.above_zero, help="seconds of training per trial"
     )
@@ -74,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that train at the same time",
     )
-    group.add_argument("--seed", type=int, default=0, help="seed of draws and weights")
+    group.add_argument(
+        "--seed", type=shared.natural, default=0, help="seed of draws and weights"
+    )
     group = parser.add_argument_group("space")
     group.add_argument(
         "--space",

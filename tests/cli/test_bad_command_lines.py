@@ -1,0 +1,126 @@
+"""Bad command lines of every command: refused before any work, in a line that helps.
+
+What is wrong follows from the parser: from the type, the choices and the number of
+values of each option. An option with a type of its own needs an entry in `WRONG`.
+"""
+
+import argparse
+import re
+from pathlib import Path
+
+import pytest
+
+from keras_bandgnn.cli import options
+from keras_bandgnn.cli.main import _parser, main
+from keras_bandgnn.cli.scale import _share
+
+# Values that an option of a type must refuse.
+WRONG = {
+    options.positive: ("x", "0", "-1", "2.5", "", "9" * 20),
+    options.above_zero: ("x", "0", "-1", "nan", "inf", ""),
+    options.finite: ("x", "nan", "inf", ""),
+    options.fraction: ("x", "-0.1", "1", "nan", ""),
+    options.natural: ("x", "-1", "1.5", ""),
+    options.written_file: ("", "no/such/folder/file", "."),
+    _share: ("x",),
+    Path: (),
+    None: (),
+}
+NOWHERE = "no-such-place"
+
+
+def commands(parser=None, words=()):
+    """Yields (words, parser) of every command that runs."""
+    parser = _parser() if parser is None else parser
+    inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    for action in inner:
+        for name, each in action.choices.items():
+            yield from commands(each, (*words, name))
+    if not inner:
+        yield words, parser
+
+
+COMMANDS = dict(commands())
+
+
+def required(parser) -> list[str]:
+    """Arguments without which a command does not begin: places where nothing is."""
+    given = []
+    for action in parser._actions:
+        if not action.required:
+            continue
+        given += [*action.option_strings[:1], NOWHERE]
+    return given
+
+
+def bad_lines(words, parser):
+    """Yields (arguments, what the message has to name)."""
+    start = [*words, *required(parser)]
+    yield [*start, "--no-such-option"], "--no-such-option"
+    if required(parser):
+        yield list(words), "required"
+    for action in parser._actions:
+        if not action.option_strings or isinstance(action, argparse._HelpAction):
+            continue
+        option = action.option_strings[0]
+        if action.nargs == 0:
+            yield [*start, f"{option}=value"], option
+            continue
+        if action.nargs != "*":
+            yield [*start, option], option
+        if action.choices is not None:
+            yield [*start, option, "no-such-choice"], option
+        assert action.type in WRONG, (
+            f"{option} of {words} has a type without wrong values: take one of "
+            f"keras_bandgnn.cli.options, or add it to WRONG in {__file__}."
+        )
+        for value in WRONG[action.type]:
+            yield [*start, f"{option}={value}"], option
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not list(tmp_path.iterdir()), "a bad command line has written files"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_options(words, capsys):
+    accepted = []
+    for line, name in bad_lines(words, COMMANDS[words]):
+        try:
+            code = main(line)
+        except SystemExit as stop:
+            code = stop.code
+        message = capsys.readouterr().err
+        last = message.strip().rpartition("\n")[2]
+        if code != 2 or "error:" not in last or name not in last:
+            accepted.append((line, code, message[-200:]))
+        assert "Traceback" not in message
+    assert not accepted
+
+
+def test_there_are_many():
+    lines = [line for words, p in COMMANDS.items() for line in bad_lines(words, p)]
+    assert len(lines) > 400
+
+
+@pytest.mark.parametrize(
+    "words", [w for w, p in COMMANDS.items() if required(p)], ids=" ".join
+)
+def test_what_is_not_there(words, capsys):
+    code = main([*words, *required(COMMANDS[words])])
+    message = capsys.readouterr().err
+    assert code == (2 if words == ("predict",) else 1)
+    (line,) = re.findall(r"^error: .*", message, re.M)
+    assert NOWHERE in message and "Expected" in line
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize("line", [[], ["no-such-command"], ["bench"], ["bench", "x"]])
+def test_no_command(line, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(line)
+    assert stop.value.code == 2
+    assert "error:" in capsys.readouterr().err
