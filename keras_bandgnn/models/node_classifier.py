@@ -122,6 +122,8 @@ class NodeClassifier(Task):
             Keras' `History`.
         """
         x = given_graphs("x", x)
+        if is_graphs(x):
+            self._complete(x, training=True)
         if validation_mask is not None:
             validation_data = x if validation_data is None else validation_data
             validation_data = self._masked(
@@ -148,7 +150,7 @@ class NodeClassifier(Task):
 
     def loader(self, graphs, *args, **kwargs) -> GraphLoader:
         """Returns a loader of the task's batches, see `Task.loader`."""
-        self._complete(graphs)
+        self._complete(graphs, training=bool(kwargs.get("adapt", False)))
         return super().loader(graphs, *args, **kwargs)
 
     def in_given_order(self, graphs, loader: GraphLoader):
@@ -176,8 +178,13 @@ class NodeClassifier(Task):
         flat.metadata = {"layers": self.preprocessor.layers_config()}
         return flat
 
-    def _complete(self, graphs) -> None:
-        if self.preprocessor is not None or isinstance(graphs, GraphLoader):
+    def _complete(self, graphs, training: bool = False) -> None:
+        if isinstance(graphs, GraphLoader):
+            return
+        # The graphs to train on choose the batcher, whatever was predicted before.
+        kept = self.__dict__.get("_for_predictions")
+        again = training and kept is not None and self.preprocessor is kept
+        if self.preprocessor is not None and not again:
             return
         if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
@@ -186,6 +193,8 @@ class NodeClassifier(Task):
         batcher = StaticBatcher(2, padding="64") if alone else None
         layers = self.backbone.graph_layers()
         self.preprocessor = GraphPreprocessor(layers, batcher)
+        # Past Keras, which would track it.
+        self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the labels are not classes of nodes."""

@@ -356,3 +356,25 @@ def test_looking_at_graphs_changes_no_state(name):
         task.embed(graphs)
     assert plain_state(backbone) == state
     assert task.get_config() == config
+
+
+def test_training_graphs_choose_the_batcher_whatever_was_predicted_before():
+    one = ring(6).replace(label=np.zeros(6), label_level="node")
+    several = [one] * 5
+
+    def made():
+        backbone = models.GCNBackbone(INPUTS, 8, num_layers=1)
+        return models.NodeClassifier(backbone, 2)
+
+    for before, train, kind in (
+        ([one], several, DynamicBatcher),
+        (several, one, StaticBatcher),
+    ):
+        task = made()
+        task.loader(before)
+        task.loader(train, adapt=True)
+        assert type(task.preprocessor.batcher) is kind
+        # What was trained stays.
+        kept = task.preprocessor
+        task.loader(before, adapt=True)
+        assert task.preprocessor is kept
