@@ -83,6 +83,14 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     Returns:
         Keras' `History`.
     """
+    try:
+        return _fit(model, fit, loader, kwargs)
+    finally:
+        # Training that ends early leaves the loader within an epoch.
+        loader.stop_threads()
+
+
+def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):
     saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
     try:
         history = _fit_on(model, fit, loader, saving, **kwargs)

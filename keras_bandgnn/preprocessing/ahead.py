@@ -42,7 +42,8 @@ class Ahead:
         self._together = together
         self._blocks = max(threads, -(-prefetch // together)) if prefetch else 0
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads, "graph-loader") if prefetch else None
+        self._threads = threads if prefetch else 0
+        self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[tuple[int, int], Future] = {}
         self._current: tuple = (None, [])
         self._before = -1
@@ -58,23 +59,39 @@ class Ahead:
                 return self._build(range(index, index + 1), epoch)[0]
             current = (epoch, block), self._block(block, epoch)
             self._current = current
+            if (block + 1) * self._together >= self._length:
+                # Whoever holds the loader longer need not hold threads.
+                self.stop()
         return current[1][place]
 
     def soon(self, function: Callable, *arguments) -> None:
         """Calls a function in the background, if there are threads."""
-        if self._pool is not None:
-            self._pool.submit(function, *arguments)
+        if self._threads:
+            # A thread of its own, which ends with the call: the others may have ended.
+            pool = ThreadPoolExecutor(1, "graph-loader")
+            pool.submit(function, *arguments)
+            pool.shutdown(wait=False)
+
+    def stop(self) -> None:
+        """Ends the threads; the next batch that is asked for starts them anew."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+            self._waiting = {}
+        if pool is not None:
+            pool.shutdown(wait=False)
 
     def _indices(self, block: int) -> range:
         first = block * self._together
         return range(first, min(first + self._together, self._length))
 
     def _block(self, block: int, epoch: int) -> list:
-        if self._pool is None:
+        if not self._threads:
             return self._build(self._indices(block), epoch)
         with self._lock:
             last = min(block + self._blocks, (self._length - 1) // self._together)
             wanted = [(epoch, b) for b in range(block, last + 1)]
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(self._threads, "graph-loader")
             self._waiting = {
                 key: self._waiting.get(key)
                 or self._pool.submit(self._build, self._indices(key[1]), epoch)

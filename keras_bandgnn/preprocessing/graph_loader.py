@@ -271,6 +271,13 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         self.stats.handed_out(began, figures)
         return batch
 
+    def stop_threads(self) -> None:
+        """Ends the threads that assemble, as the end of an epoch does.
+
+        The next batch that is asked for starts them anew.
+        """
+        self._ahead.stop()
+
     def on_epoch_end(self) -> None:
         """Moves on to the next epoch, whole and in its own order."""
         if self.shuffle:

@@ -131,8 +131,11 @@ def to_tf_data(loader, new_orders: bool = False):
         if new_orders and begun:
             loader.on_epoch_end()
         begun.append(True)
-        for index in range(len(loader)):
-            yield loader[index]
+        try:
+            for index in range(len(loader)):
+                yield loader[index]
+        finally:
+            loader.stop_threads()
 
     data = tf.data.Dataset.from_generator(
         batches, output_signature=tuple(spec(tree) for tree in signature(loader))
