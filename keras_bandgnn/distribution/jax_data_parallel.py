@@ -11,6 +11,7 @@ from jax.experimental import multihost_utils
 
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.distribution.sequence_layout import LaidOut, SequenceLayout
+from keras_bandgnn.distribution.sequence_parallel import check_layers
 from keras_bandgnn.ops.backend.jax_sharding import (
     BATCH,
     SEQUENCE,
@@ -156,20 +157,8 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     def check_task(self, task) -> None:
         """Raises a ValueError for a task that cannot share a sequence."""
-        if self.sequence == 1:
-            return
-        readout = getattr(getattr(task, "head", None), "reduce", "sum")
-        if not task.splits_sequences or not task.backbone.splits_sequences:
-            raise ValueError(
-                "Expected a GGNN, Graphormer or GT and a task over it for sequence "
-                f"parallelism. Received: {type(task).__name__} over "
-                f"{type(task.backbone).__name__}. Use data_parallel()."
-            )
-        if readout not in ("sum", "mean"):
-            raise ValueError(
-                "Expected the readout 'sum' or 'mean' for sequence parallelism. "
-                f"Received: {readout!r}."
-            )
+        if self.sequence > 1:
+            check_layers(task)
 
     @property
     def takes_schedules(self) -> bool:

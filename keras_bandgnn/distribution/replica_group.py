@@ -108,6 +108,9 @@ class ReplicaGroup:
                 "shuffle=True), or give these arguments to GraphLoader."
             )
 
+    def check_task(self, task) -> None:
+        """Raises a ValueError for a task that these devices cannot share."""
+
     # What differs between backends.
 
     # Whether plans may have a `ReceptiveField`.

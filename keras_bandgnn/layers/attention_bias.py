@@ -48,6 +48,8 @@ class AttentionBias(keras.layers.Layer):
     (4, 4, True)
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         num_heads: int,

@@ -50,6 +50,8 @@ class BandedMessagePassing(keras.layers.Layer):
     4
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         units: int,

@@ -23,6 +23,8 @@ class CharacterEncoder(keras.layers.Layer):
         float [..., units].
     """
 
+    splits_sequences = True
+
     # Codes of `keras_bandgnn.data.encode_characters`.
     num_codes = 70
 

@@ -43,6 +43,8 @@ class ContinuousFilter(keras.layers.Layer):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self, units: int, use_bias: bool = False, activate_output: bool = True, **kwargs
     ):

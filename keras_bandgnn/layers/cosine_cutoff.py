@@ -37,6 +37,8 @@ class CosineCutoff(keras.layers.Layer):
     [1.0, 0.5, 0.0]
     """
 
+    splits_sequences = True
+
     def __init__(self, cutoff: float, **kwargs):
         super().__init__(autocast=False, **kwargs)
         # === Config ===

@@ -72,6 +72,8 @@ class DualInterleavedAttention(keras.layers.Layer):
     (8, 8)
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         num_heads: int,

@@ -42,6 +42,8 @@ class ElementEmbedding(keras.layers.Layer):
     (4, 20)
     """
 
+    splits_sequences = True
+
     def __init__(self, units: int, elements: int | Iterable[int], **kwargs):
         super().__init__(**kwargs)
         # === Config ===

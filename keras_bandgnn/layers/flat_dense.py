@@ -22,6 +22,8 @@ class FlatDense(keras.layers.Dense):
         float [..., U].
     """
 
+    splits_sequences = True
+
     def call(self, inputs, training=None):
         """Returns the rows times the kernel, with bias and activation."""
         shape = ops.shape(inputs)

@@ -39,6 +39,8 @@ class GaussianBasis(keras.layers.Layer):
     1.0
     """
 
+    splits_sequences = True
+
     def __init__(
         self, num_functions: int, stop: float, gamma: float | None = None, **kwargs
     ):

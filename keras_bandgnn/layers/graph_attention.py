@@ -53,6 +53,8 @@ class GraphAttention(keras.layers.Layer):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         units: int,

@@ -55,6 +55,8 @@ class GraphConvolution(keras.layers.Layer):
     4
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         units: int,

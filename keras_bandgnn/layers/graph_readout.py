@@ -56,6 +56,8 @@ class GraphReadout(keras.layers.Layer):
     4
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         units: int,
@@ -102,7 +104,9 @@ class GraphReadout(keras.layers.Layer):
         mask = x["node"]["mask"]
         ids = ops.where(mask, ops.cast(x["node"]["graph_id"], "int32"), num_graphs)
         if self.reduce == "attention":
-            shares = segment_softmax(self.score_dense(states), ids, mask, num_graphs)
+            shares = segment_softmax(
+                self.score_dense(states), ids, mask, num_graphs, split=True
+            )
             values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
         sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)

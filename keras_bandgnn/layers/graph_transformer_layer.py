@@ -7,6 +7,7 @@ from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.ops.sequence import same_on_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -41,6 +42,8 @@ class GraphTransformerLayer(keras.layers.Layer):
     Reference:
         Zhang et al. 2024 (TorchGT); Ying et al. 2021, Eqs. 8 and 9.
     """
+
+    splits_sequences = True
 
     def __init__(
         self,
@@ -143,7 +146,11 @@ class GraphTransformerLayer(keras.layers.Layer):
             rows = ops.concatenate([states, tokens], axis=1)
         for branch in (attend, feed):
             rows = checkpoint(branch, rows, [self]) if again else branch(rows)
-        return rows if tokens is None else (rows[:, :count], rows[:, count:])
+        if tokens is None:
+            return rows
+        # Each device has drawn dropout of its own.
+        tokens = same_on_devices(rows[:, count:]) if training else rows[:, count:]
+        return rows[:, :count], tokens
 
     def compute_output_shape(
         self,

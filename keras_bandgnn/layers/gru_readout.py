@@ -8,6 +8,7 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.schnet_interaction import check_width
 from keras_bandgnn.ops.segment_softmax import segment_softmax
+from keras_bandgnn.ops.sequence import over_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -51,6 +52,8 @@ class GRUReadout(keras.layers.Layer):
     2
     """
 
+    splits_sequences = True
+
     def __init__(self, units: int, num_steps: int = 2, **kwargs):
         super().__init__(**kwargs)
         # === Config ===
@@ -87,7 +90,7 @@ class GRUReadout(keras.layers.Layer):
 
         def total(values):
             sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
-            return ops.cast(sums, self.compute_dtype)
+            return ops.cast(over_devices(sums), self.compute_dtype)
 
         graph = ops.relu(total(states))
         rows = self.transform(states)
@@ -100,6 +103,7 @@ class GRUReadout(keras.layers.Layer):
                 ids,
                 mask,
                 num_graphs,
+                split=True,
             )
             context = ops.elu(total(rows * ops.cast(weights, rows.dtype)) + bias)
             graph = ops.relu(self.update(context, graph))

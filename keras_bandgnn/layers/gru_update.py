@@ -52,6 +52,8 @@ class GRUUpdate(keras.layers.Layer):
     8
     """
 
+    splits_sequences = True
+
     def __init__(self, units: int, dropout: float = 0.0, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

@@ -53,6 +53,8 @@ class MPEUInteraction(keras.layers.Layer):
     (4, 4)
     """
 
+    splits_sequences = False
+
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

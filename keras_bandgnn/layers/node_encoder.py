@@ -33,6 +33,8 @@ class NodeEncoder(keras.layers.Layer):
         ValueError: For an unknown kind, or a batch that lacks a feature.
     """
 
+    splits_sequences = True
+
     def __init__(self, units: int, inputs: Mapping, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

@@ -52,6 +52,8 @@ class PaiNNMessage(keras.layers.Layer):
     (1, 3, 3, 4)
     """
 
+    splits_sequences = False
+
     def __init__(self, units: int, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

@@ -45,6 +45,8 @@ class PaiNNUpdate(keras.layers.Layer):
     ((1, 2, 4), (1, 2, 3, 4))
     """
 
+    splits_sequences = True
+
     def __init__(self, units: int, epsilon: float = 1e-8, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

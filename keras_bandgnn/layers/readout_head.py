@@ -35,6 +35,8 @@ class ReadoutHead(keras.layers.Layer):
     5
     """
 
+    splits_sequences = True
+
     def __init__(
         self, units: int, readout: keras.layers.Layer, use_bias: bool = True, **kwargs
     ):

@@ -47,6 +47,8 @@ class SchNetInteraction(keras.layers.Layer):
     4
     """
 
+    splits_sequences = False
+
     def __init__(self, units: int, use_bias: bool = False, **kwargs):
         super().__init__(**kwargs)
         # === Config ===

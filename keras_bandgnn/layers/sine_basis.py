@@ -39,6 +39,8 @@ class SineBasis(keras.layers.Layer):
     0.5
     """
 
+    splits_sequences = True
+
     def __init__(self, num_functions: int, cutoff: float, **kwargs):
         super().__init__(autocast=False, **kwargs)
         # === Config ===

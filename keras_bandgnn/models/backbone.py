@@ -26,7 +26,8 @@ class Backbone(keras.Model):
 
     hidden_dim: int
     num_edge_types: int
-    # Whether several devices may share a supergraph.
+    # Whether several devices may share a supergraph. Each class says so for itself; see
+    # `distribution.sequence_parallel`.
     splits_sequences = False
 
     def __init__(self, **kwargs):

@@ -22,6 +22,7 @@ class States(Task):
     """
 
     output_level = "node"
+    splits_sequences = True
 
     def __init__(self, task, layer: int, tokens: bool = False):
         super().__init__(task.backbone, task.preprocessor)

@@ -23,7 +23,8 @@ class Replicated(keras.Model):
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.
     host_side = ("distribution",)
-    # Whether several devices may share a supergraph.
+    # Whether several devices may share a supergraph. Each class says so for itself; see
+    # `distribution.sequence_parallel`.
     splits_sequences = False
 
     def __init__(self, **kwargs):

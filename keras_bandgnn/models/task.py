@@ -105,6 +105,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         """
         boolean("adapt", adapt)
         boolean("training", training)
+        self.distribution.check_task(self)
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
             self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
         if isinstance(graphs, Graph):

@@ -3,9 +3,12 @@
 from keras import ops
 
 from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.sequence import largest_over_devices, over_devices
 
 
-def segment_softmax(scores, ids, mask, num_segments, own=None, is_sorted=False):
+def segment_softmax(
+    scores, ids, mask, num_segments, own=None, is_sorted=False, split=False
+):
     """Weights that add up to 1 in each segment of each supergraph.
 
     The largest score of each segment is taken off first, so no score is too large.
@@ -17,6 +20,8 @@ def segment_softmax(scores, ids, mask, num_segments, own=None, is_sorted=False):
         num_segments: S.
         own: float [G, S, K], one more score in each segment, or None.
         is_sorted: Whether the ids ascend within each supergraph.
+        split: Whether other devices may have further rows of a segment, as where rows
+            are nodes of a supergraph that devices share.
 
     Returns:
         float32 [G, E, K]; with `own` also the weights [G, S, K] of these scores.
@@ -43,11 +48,15 @@ def segment_softmax(scores, ids, mask, num_segments, own=None, is_sorted=False):
         groups * (num_segments + 1),
     )
     top = ops.reshape(top, (-1, num_segments + 1, width))[:, :num_segments]
+    if split:
+        top = largest_over_devices(top)
     if own is not None:
         top = ops.maximum(top, 0.0)
     scores = ops.where(mask, scores - kernels.batched_gather(top, inside), 0.0)
     shares = ops.where(mask, ops.exp(scores), 0.0)
     total = kernels.batched_segment_sum(shares, ids, num_segments, is_sorted)
+    if split:
+        total = over_devices(total)
     if own is not None:
         own = ops.exp(-top)
         total = total + own

@@ -1,13 +1,18 @@
 """The axis of devices along which the nodes of supergraphs are split.
 
 Inside a program of `distribution.sequence_parallel` each device has the states of some
-successive nodes. Layers that look beyond single nodes ask `sequence_axis()` and, unless
-it is None, exchange rows through the object that it returns.
+successive nodes. Layers that look beyond single nodes add up over the devices
+(`over_devices`), or ask `sequence_axis()` and, unless it is None, exchange rows through
+the object that it returns. A layer that does so, or that works on each node by itself,
+says it with `splits_sequences = True` in its class; see
+`distribution.sequence_parallel`.
 """
 
 import contextlib
 import contextvars
 from collections.abc import Iterator
+
+import keras
 
 _active = contextvars.ContextVar("sequence_axis", default=None)
 
@@ -53,3 +58,16 @@ def over_devices(values):
     """The sum over the devices of the axis; the values themselves without one."""
     axis = sequence_axis()
     return values if axis is None else axis.total(values)
+
+
+def largest_over_devices(values):
+    """The maximum over the devices of the axis, without a gradient."""
+    values = keras.ops.stop_gradient(values)
+    axis = sequence_axis()
+    return values if axis is None else axis.largest(values)
+
+
+def same_on_devices(values):
+    """Random values of the first device, on all devices of the axis."""
+    axis = sequence_axis()
+    return values if axis is None else axis.same(values)

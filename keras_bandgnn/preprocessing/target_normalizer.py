@@ -9,6 +9,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.ops.sequence import over_devices
 from keras_bandgnn.preprocessing.target_statistics import (
     NUM_ELEMENTS,
     composition,
@@ -64,6 +65,8 @@ class TargetNormalizer(keras.layers.Layer):
     >>> normalizer.get_config()["mean"]
     [4.0]
     """
+
+    splits_sequences = True
 
     def __init__(
         self,
@@ -270,7 +273,8 @@ class TargetNormalizer(keras.layers.Layer):
             for name in ("graph_id", self.element_key)
         )
         values = kernels.gather(ops.convert_to_tensor(self.reference), elements)
-        return shift + kernels.batched_segment_sum(values, ids, ops.shape(counts)[1])
+        values = kernels.batched_segment_sum(values, ids, ops.shape(counts)[1])
+        return shift + over_devices(values)
 
     def normalize(self, y, x):
         """Normalised labels [G, B, D] of labels in their units; NaN stays NaN."""

@@ -57,11 +57,8 @@ class Segment(Primitive):
 
     def typed_sum(self, prepared: dict, x, num_types: int):
         """Sum of the senders' states per receiver and type, [G, N, P * H]."""
-        if "send" in prepared:
-            send = kernels.batched_gather(x, prepared["send"])
-            x = sequence_axis().exchange(send)
-            prepared = {k: v for k, v in prepared.items() if k != "send"}
-        total = kernels.sparse_matmul(prepared, x)
+        matrix = {name: a for name, a in prepared.items() if name != "send"}
+        total = kernels.sparse_matmul(matrix, _arrived(prepared, x))
         groups, rows, width = ops.shape(total)
         return ops.reshape(total, (groups, rows // num_types, num_types * width))
 
@@ -76,6 +73,7 @@ class Segment(Primitive):
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        x = _arrived(prepared, x)
         num_types, width, units = kernel.shape
         flat = ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, num_types * units))
         rows = ops.matmul(x, flat)
@@ -97,6 +95,13 @@ class Segment(Primitive):
         return hardware.sparse_seconds(
             load.sizes["segment"], rows, load.width
         ) + hardware.matmul_seconds(rows, load.width, load.units)
+
+
+def _arrived(prepared: dict, x):
+    """Rows of the senders, those of other devices where these share a supergraph."""
+    if "send" not in prepared:
+        return x
+    return sequence_axis().exchange(kernels.batched_gather(x, prepared["send"]))
 
 
 # Arrays of a matrix that a plan may bring along.

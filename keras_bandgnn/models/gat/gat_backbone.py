@@ -55,6 +55,8 @@ class GATBackbone(LayeredBackbone):
     8
     """
 
+    splits_sequences = False
+
     activation = "elu"
 
     def __init__(

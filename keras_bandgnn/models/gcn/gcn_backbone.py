@@ -51,6 +51,8 @@ class GCNBackbone(LayeredBackbone):
     8
     """
 
+    splits_sequences = False
+
     activation = "relu"
 
     def __init__(

@@ -14,7 +14,6 @@ from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_transformer import attention_pairs
 from keras_bandgnn.ops.remat import checkpoint
-from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.preprocessing.attention_conditions import attention_conditions
 from keras_bandgnn.preprocessing.attention_edges import AttentionEdges
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
@@ -61,8 +60,6 @@ class GraphTransformerBackbone(Backbone):
         remat: Whether the branches of blocks are computed again for gradients, so that
             memory is that of one branch and two inputs per block (JAX and torch).
     """
-
-    splits_sequences = True
 
     def __init__(
         self,
@@ -266,14 +263,14 @@ class GraphTransformerBackbone(Backbone):
             self._decide(bool(np.asarray(store[_DECIDED])))
         super().load_own_variables({name: store[name] for name in names})
 
-    def first_states(self, node, training: bool):
+    def first_states(self, x, training: bool):
         """Embedded features [G, N, H]."""
         del training
-        return self.encoder(node)
+        return self.encoder(x["node"])
 
     def _steps(self, x, training: bool):
         """Yields states and tokens or None: the first ones, then after each block."""
-        states = self.first_states(x["node"], training)
+        states = self.first_states(x, training)
         states = self.dropout_layer(states, training=training)
         biases = self.biases(x["edge"])
         tokens = None
@@ -285,9 +282,6 @@ class GraphTransformerBackbone(Backbone):
         for block in self.blocks:
             out = block(states, x, *biases, tokens, training=training)
             states, tokens = (out, None) if tokens is None else out
-            if tokens is not None and training and sequence_axis() is not None:
-                # Each device has drawn dropout of its own.
-                tokens = sequence_axis().same(tokens)
             yield states, tokens
 
     def biases(self, edge):

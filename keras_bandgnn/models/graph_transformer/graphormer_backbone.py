@@ -55,6 +55,8 @@ class GraphormerBackbone(GraphTransformerBackbone):
     8
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         inputs: Mapping,

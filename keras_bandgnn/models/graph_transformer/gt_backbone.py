@@ -10,6 +10,7 @@ from keras_bandgnn.checks import mapping, positive_int
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
 )
+from keras_bandgnn.ops.sequence import same_on_devices
 from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
 
 
@@ -56,6 +57,8 @@ class GTBackbone(GraphTransformerBackbone):
     8
     """
 
+    splits_sequences = True
+
     def __init__(
         self,
         inputs: Mapping,
@@ -86,17 +89,16 @@ class GTBackbone(GraphTransformerBackbone):
             layers.insert(0, StructuralEncoding(laplacian=self.laplacian))
         return layers
 
-    def first_states(self, node, training):
+    def first_states(self, x, training):
         """Embedded features and eigenvectors [G, N, H]."""
+        node = x["node"]
         if not (training and self.laplacian):
             return self.encoder(node)
         vectors = ops.convert_to_tensor(node["laplacian"])
-        graph = ops.convert_to_tensor(node["graph_id"])
-        # A graph has its number below the nodes of the supergraph.
-        shape = (*ops.shape(graph), self.laplacian)
+        shape = (*ops.shape(x["graph"]["mask"]), self.laplacian)
         signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
-        signs = 2.0 * ops.cast(signs, vectors.dtype) - 1.0
-        signs = kernels.batched_gather(signs, graph)
+        signs = same_on_devices(2.0 * ops.cast(signs, vectors.dtype) - 1.0)
+        signs = kernels.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
         return self.encoder({**node, "laplacian": vectors * signs})
 
     def get_config(self):

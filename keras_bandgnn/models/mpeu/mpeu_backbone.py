@@ -53,6 +53,8 @@ class MPEUBackbone(AtomisticBackbone):
     16
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         elements: int | Iterable[int],

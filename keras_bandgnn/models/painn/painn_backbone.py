@@ -61,6 +61,8 @@ class PaiNNBackbone(AtomisticBackbone):
     (16, (3, 16))
     """
 
+    splits_sequences = False
+
     needs_directions = True
 
     def __init__(

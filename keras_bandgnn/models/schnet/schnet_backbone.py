@@ -68,6 +68,8 @@ class SchNetBackbone(AtomisticBackbone):
     16
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         elements: int | Iterable[int],

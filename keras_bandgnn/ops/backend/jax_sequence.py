@@ -54,6 +54,12 @@ class SequenceAxis:
 
     def own(self, values):
         """The columns [.., C/P] of this device."""
+        if values.shape[-1] % self.size:
+            raise ValueError(
+                f"Expected a number of heads that {self.size} devices of a sequence "
+                f"divide. Received: {values.shape[-1]}. Take fewer devices per "
+                "sequence, or other heads."
+            )
         width = values.shape[-1] // self.size
         start = jax.lax.axis_index(self.name) * width
         return jax.lax.dynamic_slice_in_dim(values, start, width, values.ndim - 1)
@@ -65,6 +71,10 @@ class SequenceAxis:
     def total(self, values):
         """The sum over the devices."""
         return jax.lax.psum(values, self.name)
+
+    def largest(self, values):
+        """The maximum over the devices; it has no gradient."""
+        return jax.lax.pmax(values, self.name)
 
     def same(self, values):
         """The values of the first device, on all."""
