@@ -118,6 +118,7 @@ def test_every_command_ends_within_two_seconds(tmp_path, number):
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         timeout=120,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     rows, running = json.loads(done.stdout.splitlines()[-1])
