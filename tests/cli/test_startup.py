@@ -51,6 +51,7 @@ def test_commands_import_no_other_backend_and_say_nothing_else(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(lines)],
         env=environment,
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=600,
