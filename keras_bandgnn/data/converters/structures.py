@@ -24,6 +24,9 @@ ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz
 _BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
 # Text such as "energy=-3" gives an integer.
 _REAL = ("energy", "force")
+_TEXT = tuple(ending for ending in ENDINGS if ending != ".traj")
+_FORMATS = ("xyz", "extxyz", "vasp", "cif")
+_LINE_BYTES = 1 << 20
 _VASP = (".poscar", ".vasp")
 _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
 _COMPRESSED = (".gz", ".bz2", ".xz")
@@ -151,7 +154,9 @@ def _check_sizes(file: Path, format: str | None) -> None:
     ASE knows no limits, and makes lists of as many atoms as a file says that it has.
     """
     name = _bare(file)
-    with open_unpacked(file) as lines:
+    text = name.endswith(_TEXT) or name.startswith(_BEGINNINGS) or format in _FORMATS
+    with open_unpacked(file) as stream:
+        lines = _lines(file, stream) if text else iter(())
         if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
             _check_xyz(file, lines)
         elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
@@ -160,12 +165,24 @@ def _check_sizes(file: Path, format: str | None) -> None:
             for line in head[5:]:
                 if line.split() and all(word.isdigit() for word in line.split()):
                     _check_count(file, sum(map(_count, line.split())), there)
-        while file.suffix in _COMPRESSED and lines.read(1 << 20):
+        for _ in lines:
+            pass
+        while file.suffix in _COMPRESSED and stream.read(1 << 20):
             pass
 
 
-def _check_xyz(file: Path, lines: Iterable[bytes]) -> None:
-    lines = iter(lines)
+def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a text; ASE takes hours over a line of many megabytes."""
+    for number, line in enumerate(stream, start=1):
+        if len(line) > _LINE_BYTES or b"\0" in line:
+            received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
+            refuse(
+                file, f"to be text in lines of at most {_LINE_BYTES:,} bytes", received
+            )
+        yield line
+
+
+def _check_xyz(file: Path, lines: Iterator[bytes]) -> None:
     for line in lines:
         if line.lstrip().startswith(b"VEC"):  # after the atoms of older files
             continue
