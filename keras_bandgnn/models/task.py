@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import boolean, optional, refuse
+from keras_bandgnn.checks import boolean, optional
 from keras_bandgnn.distribution.callbacks import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
@@ -407,10 +407,8 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         x = given_graphs("x", x)
         if not is_graphs(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
-        options = {"batch_size": batch_size, "callbacks": callbacks}
+        options = {"batch_size": batch_size, "steps": steps, "callbacks": callbacks}
         options_for_graphs(None, (), (), options)
-        if steps is not None:
-            refuse("steps", "None for graphs, all of which are predicted", steps)
         if isinstance(x, list | tuple) and not x:
             return []
         loader = self.loader(x, training=False)
