@@ -1,5 +1,7 @@
 """QM9 as arrays (npz) and as bond graphs (tf-gnn-samples)."""
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from keras_bandgnn.data.datasets.parts import (
 )
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import open_npz, open_unpacked
+from keras_bandgnn.data.reading import open_npz, read_bytes
 
 # value = slope * stored + offset, of the z-scores in the tf-gnn-samples files.
 _SCALES = {
@@ -35,6 +37,8 @@ _SCALES = {
     "cv": (4.0674923, 31.620469),
 }
 _STORED = (*_SCALES, "omega1")
+
+_NO_OBJECT = re.compile(rb"(?:^|[\r\n])[ \t]*[^{\s]")
 
 
 def molecules(
@@ -208,8 +212,12 @@ def _jsonl(path: Path) -> dict[str, np.ndarray]:
         explicit_schema=schema, unexpected_field_behavior="ignore"
     )
     try:
-        with open_unpacked(path) as file:
-            table = pyarrow.json.read_json(file, parse_options=options)
+        data = read_bytes(path)
+        # Arrow ends the process at a line that is null.
+        if (odd := _NO_OBJECT.search(data)) is not None:
+            line = data.count(b"\n", 0, odd.start()) + 1
+            raise ValueError(f"line {line}, which is no object")
+        table = pyarrow.json.read_json(io.BytesIO(data), parse_options=options)
         columns = {k: table[k].combine_chunks() for k in schema.names}
         targets, target_count = _rows(columns["targets"], "targets", 1)
         if (target_count != len(_STORED)).any():
