@@ -126,6 +126,13 @@ def test_a_task_is_refused_before_any_work(monkeypatch):
     task.distribution.sequence = 2
     monkeypatch.setattr(kb.preprocessing.GraphPreprocessor, "loader", None)
     graphs = plain_graphs()
-    for method in (task.predict, task.evaluate, task.fit, task.embed):
+    for method in (task.predict, task.evaluate, task.fit):
         with pytest.raises(ValueError, match="Received: Undeclared"):
             method(graphs)
+    # States are those of the backbone alone.
+    with kb.distribution.data_parallel(devices="cpu:0").scope():
+        backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8)
+        task = kb.models.GraphClassifier(backbone, 2)
+    task.distribution.sequence = 2
+    with pytest.raises(ValueError, match="Received: GCNBackbone"):
+        task.embed(graphs)
