@@ -37,11 +37,14 @@ BIASES = [
     {"max_distance": 3, "num_edge_types": 4},
     {"max_distance": 3, "use_bias": False},
 ]
+# The equations are NumPy's, and operations of one backend are tested on all elsewhere:
+# those that compile each eager operation get the richest case of each pattern.
+QUICK = keras.backend.backend() == "torch"
 CASES = [
     (name, {**options, **bias})
     for name, variants in PATTERNS.items()
-    for options in variants
-    for bias in BIASES
+    for options in (variants if QUICK else variants[:1])
+    for bias in (BIASES if QUICK else BIASES[2:3])
 ]
 TRANSFORMERS = [
     c
@@ -111,19 +114,19 @@ def test_states_are_those_of_the_dense_oracle(attention, options):
 
 
 @pytest.mark.parametrize("plan", [{"share": 1.0}, {"least_fill": 0.1}], ids=str)
-@pytest.mark.parametrize("attention", ["sparse", "augment", "periodic"])
+@pytest.mark.parametrize(
+    "attention", ["sparse", "augment", "periodic"] if QUICK else ["augment"]
+)
 def test_tiles_compute_the_same(attention, plan):
     backbone = make(attention, max_distance=2, num_edge_types=4)
     tiles = AttentionPlan(4, **plan)
-    # Eager operations compile for each shape, but on torch.
-    graphs = GRAPHS if keras.backend.backend() == "torch" else GRAPHS[-1:]
+    graphs = GRAPHS if QUICK else GRAPHS[-1:]
     found = states_of(backbone, graphs, StaticBatcher(2, "64"), tiles)
     for rows, graph in zip(found, graphs, strict=True):
         np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_gt_equals_the_oracle_without_biases(seed):
+def test_gt_equals_the_oracle_without_biases():
     backbone = make("augment", models.GTBackbone, laplacian=2)
     found = states_of(backbone, GRAPHS, DynamicBatcher(12))
     for rows, graph in zip(found, GRAPHS, strict=True):
@@ -159,7 +162,9 @@ def patterns(task):
     return {block.attention.pattern for block in task.backbone.blocks}
 
 
-@pytest.mark.parametrize("kind", TRANSFORMERS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", TRANSFORMERS if QUICK else TRANSFORMERS[:1], ids=lambda kind: kind.__name__
+)
 def test_conditions_are_decided_by_the_training_graphs_and_saved(kind, tmp_path):
     train, other = [complete(6), complete(7)], [ring(9), ring(8)]
     task = GraphRegressor(make("conditions", kind))
