@@ -77,11 +77,11 @@ def _gnn_benchmark(arrays: Arrays) -> FlatGraphs:
     ends = arrays.take("adj_indices", "integers", (None,)).astype(np.int64)
     counts = arrays.counts("adj_indptr", len(ends), "adj_indices")
     shape = arrays.take("attr_shape", "integers", (2,))
-    if len(counts) != len(label) or shape[0] != len(label):
-        received = f"{len(counts)} rows, and attr_shape {shape.tolist()}"
-        arrays.refuse(
-            "adj_indptr", f"of {len(label)} rows, as many as labels", received
-        )
+    if shape[0] != len(label):
+        arrays.refuse("attr_shape", f"of {len(label)} rows, as labels", shape.tolist())
+    if len(counts) != len(label):
+        received = f"{len(counts)} rows"
+        arrays.refuse("adj_indptr", f"of {len(label)} rows, as labels", received)
     rows = np.repeat(np.arange(len(label)), counts)
     feature = _features(arrays, "attr", len(label), int(shape[1]))
     return _one_graph(arrays.path, rows, ends, feature, label, {})
