@@ -140,12 +140,17 @@ def test_json_lines_are_whole_and_count_from_one(model, tree, tmp_path, capsysbi
         (["empty.py"], [], 2),
         (["broken.py", "good.py"], [], 2),
         (["nowhere.py"], [], 2),
-        (["good.py"], ["--json", "no/such/folder"], 2),
     ],
 )
 def test_exit_codes_are_those_of_linters(names, options, code, model, tree):
     paths = [str(tree / name) for name in names]
     assert main(["predict", str(model), *paths, *options]) == code
+
+
+def test_a_report_that_cannot_be_written_is_a_wrong_command_line(model, tree):
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(model), str(tree / "good.py"), "--json", "no/such/file"])
+    assert stop.value.code == 2
 
 
 def test_a_compile_that_finds_nothing_fails(tmp_path, capsys):
