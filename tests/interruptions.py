@@ -47,14 +47,18 @@ class Child:
         sys.stdout.flush()
         self.log = log
         self.begun = time.monotonic()
+        # What Python does after a fork prints and loses exceptions.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS[1:])
         self.pid = os.fork()
         if self.pid:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS[1:])
             return
         code = 99
         try:
             os.setsid()
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS[1:])
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(handle, 1)
             os.dup2(handle, 2)
@@ -67,6 +71,8 @@ class Child:
             code = 0
         except SystemExit as error:
             code = int(error.code or 0)
+        except KeyboardInterrupt:  # before a command listens
+            code = 128 + signal.SIGINT
         except BaseException as error:
             # A log is a file of limited size, too.
             depth = None if file_size is None else 0
