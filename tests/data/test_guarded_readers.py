@@ -342,7 +342,7 @@ def test_the_net_lets_pass(tmp_path):
 
 
 def test_a_matrix_that_does_not_fit_its_pointers(tmp_path):
-    """SciPy reads beyond the end of the arrays and ends the process."""
+    """The parts are compared before SciPy, whose loops trust them, sees them."""
     arrays = dict(
         np.load(
             io.BytesIO(readers_of_data.gnn_benchmark_npz().popitem()[1]),
