@@ -35,7 +35,8 @@ def open_store(path: str | os.PathLike) -> "GraphStore":
 
     Only the description and the sizes are read; shards are mapped into memory when
     they are first used. Then their bytes are compared with their checksums and their
-    content is checked, once: about 0.7 s per GB. `store.verify()` does so for all.
+    content is checked, once: about 1.3 s per GB, 0.8 s for a million graphs of ten
+    nodes. `store.verify()` compares the checksums of all.
 
     Raises:
         FileNotFoundError: If the directory or one of its files is missing.

@@ -1,5 +1,6 @@
 """Readers of stores, presets, exported models, searches, progress and settings."""
 
+import argparse
 import functools
 import hashlib
 import json
@@ -489,6 +490,32 @@ def _check_calibration(found) -> str | None:
     return None if np.isfinite(flat).all() and (flat > 0).all() else "no constants"
 
 
+def _options() -> argparse.Namespace:
+    return argparse.Namespace(epochs=3, lr=0.01, data="a", restart=False, out=Path("o"))
+
+
+def settings() -> Files:
+    """The folder of a training that was interrupted."""
+    from keras_bandgnn.cli.training_callbacks import History, check_run
+
+    def make(folder):
+        check_run(_options(), {"train": [3, 5]}, folder)
+        history = History(folder, "val_loss", "min")
+        for epoch in range(2):
+            history.add(epoch, {"loss": 1.5, "val_loss": 2.5 - epoch})
+
+    return _in_folder(make)
+
+
+def _read_settings(folder: Path):
+    from keras_bandgnn.cli.training_callbacks import History, check_run
+
+    check_run(_options(), {"train": [3, 5]}, folder)
+    history = History(folder, "val_loss", "min")
+    best = history.is_best(2, {"val_loss": 2.0})
+    return best, history.is_over(5), (folder / "settings.json").read_bytes()
+
+
 def readers() -> Iterator[Reader]:
     """One reader for each kind."""
     yield Reader(
@@ -524,6 +551,7 @@ def readers() -> Iterator[Reader]:
             modules=EXPORTED[form][1],
             seconds=30,
         )
+    yield Reader("settings", settings, _read_settings, lambda found: None)
     yield Reader("progress", progress, _read_progress, _check_progress, _plain_progress)
     for kind in ("random", "hyperband"):
         yield Reader(
