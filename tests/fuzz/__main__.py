@@ -67,6 +67,9 @@ def main(arguments: list[str] | None = None) -> int:
     kept = regressions.load_all() if options.regressions else None
     if kept is not None:
         readers = {name: readers[name] for name in kept if name in readers}
+    if not any("tensorflow" in reader.modules for reader in readers.values()):
+        # Keras would import it in every process, to tell whether values are its own.
+        sys.modules.setdefault("tensorflow", None)
     start = time.monotonic()
     until = start + 60 * (options.minutes or 1e9)
     samples = {name: workers.make_sample(reader) for name, reader in readers.items()}

@@ -533,12 +533,14 @@ def readers() -> Iterator[Reader]:
             f"preset {name}",
             *(functools.partial(preset, make), _read_preset, _check_task),
             *(_plain_task, repair_preset),
+            weight=0.5,
         )
     yield Reader(
         "preset without weights",
         functools.partial(preset, _regressor, "none"),
         functools.partial(_read_preset, load_weights=False),
         *(_check_task, functools.partial(_plain_task, values=False)),
+        weight=0.5,
     )
     yield Reader("packing.json", packing, _read_packing, _check_packing, _plain_packing)
     for form in ARTEFACTS:
