@@ -236,6 +236,9 @@ def _function_name(function: Callable) -> str:
 
 def one_loss(given):
     """The loss in a list or dict of one, which Keras takes for the single output."""
+    if isinstance(given, EntryLoss):
+        # That of a task: `compile(loss=task.loss)`.
+        return given.loss
     if not isinstance(given, list | tuple | dict) or "class_name" in given:
         return given
     found = [each for each in keras.tree.flatten(given) if each is not None]

@@ -370,6 +370,15 @@ def test_r2_of_one_number():
     assert found == pytest.approx(1 - (error**2).sum() / spread, abs=1e-5)
 
 
+def test_the_loss_of_a_task_is_one_for_another(numbers):
+    task, again = regressor(), regressor()
+    task.compile(sgd(), "mae", **STILL)
+    again.compile(sgd(), task.loss, **STILL)
+    out, label = flat_of(again, numbers)
+    both(fit_once(again, numbers), loss=np.abs(out - label).mean() / 2)
+    assert again.get_compile_config()["loss"]["class_name"] == "MeanAbsoluteError"
+
+
 def test_loss_weights_scale_the_loss(numbers):
     task = regressor()
     task.compile(sgd(), "mse", loss_weights=[0.5], **STILL)
