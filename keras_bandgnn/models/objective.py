@@ -49,9 +49,15 @@ def only_real(y_true, y_pred, weight):
     """
     real = weight != 0
     places = ops.arange(ops.shape(weight)[0], dtype="int32")
-    first = ops.cast(ops.argmax(ops.cast(real, "int32")), "int32")
-    places = ops.where(real, places, first)
-    return ops.take(y_true, places, axis=0), ops.take(y_pred, places, axis=0)
+    first = places == ops.min(ops.where(real, places, ops.shape(weight)[0]))
+
+    def filled(values):
+        # A sum, not a gather: of entries split over devices only a row travels.
+        row = ops.where(ops.expand_dims(first, -1), values, ops.zeros_like(values))
+        row = ops.sum(row, axis=0, keepdims=True)
+        return ops.where(ops.expand_dims(real, -1), values, row)
+
+    return filled(y_true), filled(y_pred)
 
 
 def _check_values(values, name: str, kind: str) -> None:
@@ -266,6 +272,8 @@ def entry_loss(given, labels) -> EntryLoss:
             f"Expected a loss. Received: the class {given.__name__}. Write "
             f"loss={given.__name__}()."
         )
+    if isinstance(given, EntryLoss):
+        return given
     by_name = isinstance(given, str)
     if by_name and given.lower() in ("crossentropy", "ce"):
         given = labels.crossentropy

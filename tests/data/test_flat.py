@@ -190,7 +190,6 @@ def test_a_missing_label_is_nan():
         ({"node": {"x": [[1, 2, 3]], "type": [1]}}, "float32.*Received: int32"),
         ({"candidates": None}, "`candidates` to be int32.*Received: none"),
         ({"label": None}, "`label/graph` to be int32.*Received: none"),
-        ({"origin": None}, "`origin`"),
         ({"edge": {}}, r"edge\['w'\]"),
         ({"context": {"cell": np.eye(3), "charge": 1, "extra": 1}}, "to be none"),
     ],
@@ -210,6 +209,13 @@ def test_graphs_that_disagree(changes, message):
     with pytest.raises(ValueError, match=f"(?s){message}") as error:
         FlatGraphs.from_graphs([make_graph(0), make_graph(2), odd])
     assert "in graph 2, as in graph 0" in str(error.value)
+
+
+def test_a_graph_without_origin_has_its_own_numbers():
+    flat = FlatGraphs.from_graphs(
+        [Graph(3, [], [], origin=[5, 7, 9]), Graph(2, [], [])]
+    )
+    np.testing.assert_array_equal(flat.origin, [5, 7, 9, 0, 1])
 
 
 @settings(deadline=None)
