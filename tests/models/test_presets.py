@@ -303,7 +303,7 @@ def test_a_preset_in_the_cache_of_the_hub(tmp_path, monkeypatch):
     assert_close(again.weights, task.weights)
     with pytest.raises(ValueError, match="Expected to find hf://me/other"):
         Task.from_preset("hf://me/other")
-    with pytest.raises(ValueError, match="Expected hf://OWNER/NAME"):
+    with pytest.raises(ValueError, match="`uri` to be hf://OWNER/NAME"):
         Task.from_preset("hf://molecules")
 
 
