@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import os
 from pathlib import Path
 
 from keras_bandgnn.checks import INT32_MAX
@@ -77,6 +78,11 @@ def written_file(text: str) -> Path:
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(
             f"must be in a folder that exists, is {text!r}"
+        )
+    # "-" stands for standard output where a command can write to it.
+    if text != "-" and not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(
+            f"must be in a folder that can be written to, is {text!r}"
         )
     return path
 

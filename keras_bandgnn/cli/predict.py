@@ -12,7 +12,6 @@ if the command line or a file was wrong, or there was nothing to check.
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -64,27 +63,10 @@ def show_suspicious(graphs, logits, count: int) -> list:
     return found
 
 
-def check_file(path: Path) -> None:
-    """Refuses what cannot be written as the file of `--json`, before any work."""
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(
-            f"Expected a folder for --json {path}. Received: there is none."
-        )
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        found = "a folder" if path.is_dir() else f"no right to write in {folder}"
-        raise ValueError(
-            f"Expected --json {path} to be a file that can be written. Received: "
-            f"{found}."
-        )
-
-
 def run(options: argparse.Namespace) -> int:
     """Runs the command."""
     from keras_bandgnn.models import NodeSelector, Task
 
-    if options.json is not None and options.json != Path("-"):
-        check_file(options.json)
     options.paths, options.data = [Path(p) for p in options.data], options.data[0]
     task = Task.from_preset(options.model)
     check_kind(task, options)
