@@ -15,6 +15,7 @@ BACKENDS = ("jax", "tensorflow", "torch")
 # Reading, encoding and storing graphs touch no backend.
 HOST_ONLY = (
     "tests/data",
+    "tests/cli/test_bad_command_lines.py",
     "tests/fuzz",
     "tests/security",
     "tests/test_graph.py",

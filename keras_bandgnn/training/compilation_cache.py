@@ -37,6 +37,8 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
     >>> if keras.backend.backend() != "tensorflow":
     ...     _ = enable_compilation_cache(tempfile.mkdtemp())
     """
+    folder = as_path("folder", folder)
+    least_seconds = non_negative_number("least_seconds", least_seconds)
     backend = keras.backend.backend()
     if backend == "tensorflow":
         raise ValueError(
@@ -44,8 +46,7 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
             "tensorflow, which has none on disk. Save the traced program instead, with "
             "keras.Model.export."
         )
-    least_seconds = non_negative_number("least_seconds", least_seconds)
-    folder = as_path("folder", folder).expanduser().resolve()
+    folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if backend == "jax":
         from keras_bandgnn.ops.backend.jax_cache import keep_programs
