@@ -35,13 +35,17 @@ def _check_state(folder: Path) -> None:
     state = read_json(folder / "oracle.json")
     if not isinstance(state, dict):
         refuse(folder / "oracle.json", "to hold a JSON object", type(state).__name__)
+    for key in ("start_order", "end_order"):
+        names = state.get(key, [])
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            refuse(folder / "oracle.json", f"to have names of trials in {key!r}", names)
     for path in folder.glob("trial_*/trial.json"):
         trial = read_json(path)
         if not isinstance(trial, dict):
             refuse(path, "to hold a JSON object", type(trial).__name__)
         # It names the folder that weights are read from.
         name = trial.get("trial_id")
-        if path.parent.name != f"trial_{name}":
+        if not isinstance(name, str) or path.parent.name != f"trial_{name}":
             refuse(path, "to have the trial_id of its folder", name)
         if trial.get("status") not in _STATES:
             refuse(path, f"to have a status among {_STATES}", trial.get("status"))
@@ -108,6 +112,10 @@ class SafeOracle(keras_tuner.Oracle):
         with reading(folder):
             _check_state(folder)
             super().reload()
+            self._resume_order()
+
+    def _resume_order(self) -> None:
+        """Puts trials that are not done before new ones."""
         order = {name: place for place, name in enumerate(self.end_order)}
         done = [t.trial_id for t in self.trials.values() if t.status in DONE]
         self.end_order = sorted(done, key=lambda name: order.get(name, len(order)))

@@ -63,7 +63,7 @@ class _Job:
 class _Child:
     """A forked process that reads mutants and says what became of each."""
 
-    def __init__(self, job: _Job):
+    def __init__(self, job: _Job, folder: str):
         self.job = job
         self.left = list(job.seeds)
         self.current: int | None = None
@@ -76,6 +76,7 @@ class _Child:
         self.pid = _fork()
         if not self.pid:
             os.close(out)
+            tempfile.tempdir = folder
             _run(job, inn)
         os.close(inn)
         self.pipe = out
@@ -237,10 +238,12 @@ def run(
     reports: dict[str, Report] = {}
     children: dict[int, _Child] = {}
     selector = selectors.DefaultSelector()
+    # Those that are killed leave their samples behind.
+    folder = tempfile.TemporaryDirectory(prefix="fuzz-")
     try:
         while jobs or children:
             while jobs and len(children) < processes and time.monotonic() < until:
-                child = _Child(jobs.pop())
+                child = _Child(jobs.pop(), folder.name)
                 children[child.pipe] = child
                 selector.register(child.pipe, selectors.EVENT_READ)
             if not children:
@@ -264,6 +267,7 @@ def run(
         for child in children.values():
             child.end()
         selector.close()
+        folder.cleanup()
     return reports
 
 
