@@ -228,6 +228,13 @@ def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
     return value
 
 
+def having(name: str, value: Any, attribute: str, expected: str) -> Any:
+    """Returns `value` if it has an attribute, or raises: no class need be imported."""
+    if not hasattr(value, attribute):
+        refuse(name, expected, value)
+    return value
+
+
 def function(name: str, value: Any) -> Callable:
     """Returns `value` if it can be called, or raises."""
     if not callable(value):

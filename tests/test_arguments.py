@@ -862,6 +862,16 @@ def test_there_are_many(folder):
     assert sum(1 for e in entries() for _ in wrong_calls(e, *resolved(e, folder))) > 200
 
 
+CONVERTERS = [n for n in kb.data.__all__ if n.startswith(("from_", "to_"))]
+
+
+@pytest.mark.parametrize("name", [*CONVERTERS, "read_structures"])
+@pytest.mark.parametrize("value", [None, 3, {}], ids=str)
+def test_converters(name, value):
+    with pytest.raises((ValueError, OSError, ImportError), match="Expected.*Received"):
+        getattr(kb.data, name)(value)
+
+
 def pairs():
     return graphs(), np.zeros(4)
 

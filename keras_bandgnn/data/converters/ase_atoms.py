@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import having, instance
 from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
@@ -51,6 +52,7 @@ def from_ase(
     >>> from_ase(ase.build.bulk("Cu"), cutoff=3.0).num_edges  # doctest: +SKIP
     12
     """
+    having("atoms", atoms, "get_atomic_numbers", "an Atoms of ASE")
     node = {
         "atomic_number": atoms.get_atomic_numbers(),
         "position": atoms.get_positions(),
@@ -133,6 +135,7 @@ def to_ase(graph: Graph) -> Any:
     >>> to_ase(Graph(2, [], [], node=pair)).get_chemical_formula()  # doctest: +SKIP
     'HO'
     """
+    instance("graph", graph, Graph, "a Graph")
     missing = {"atomic_number", "position"} - graph.node.keys()
     if missing:
         raise ValueError(

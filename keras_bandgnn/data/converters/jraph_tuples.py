@@ -11,6 +11,7 @@ from keras_bandgnn.arrays import (
     checked_features,
     checked_ids,
 )
+from keras_bandgnn.checks import having
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
@@ -65,6 +66,7 @@ def from_jraph(graphs: Any) -> FlatGraphs:
     >>> len(flat), flat.senders.tolist(), flat.receivers.tolist()
     (2, [0, 1], [1, 0])
     """
+    having("graphs", graphs, "n_node", "a GraphsTuple of jraph")
     n_node, n_edge = np.asarray(graphs.n_node), np.asarray(graphs.n_edge)
     if n_node.min(initial=1) < 1:
         raise ValueError(

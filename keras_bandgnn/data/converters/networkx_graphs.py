@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import having, instance
 from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
@@ -47,6 +48,7 @@ def from_networkx(
     >>> from_networkx(networkx.path_graph(3))  # doctest: +SKIP
     Graph(num_nodes=3, num_edges=4)
     """
+    having("graph", graph, "nodes", "a graph of networkx")
     names = list(graph.nodes)
     number = {name: i for i, name in enumerate(names)}
     ends = [(number[a], number[b]) for a, b in graph.edges()]
@@ -172,6 +174,7 @@ def to_networkx(graph: Graph) -> Any:
     >>> to_networkx(Graph(2, [0], [1])).number_of_edges()  # doctest: +SKIP
     1
     """
+    instance("graph", graph, Graph, "a Graph")
     out = needed("networkx", "networkx").MultiDiGraph()
     names = list(range(graph.num_nodes))
     info = dict(graph.info)

@@ -11,6 +11,7 @@ from keras_bandgnn.arrays import (
     checked_features,
     checked_ids,
 )
+from keras_bandgnn.checks import having
 from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.converters.pandas_columns import columns_of, features_of
 from keras_bandgnn.data.converters.pandas_names import (
@@ -90,6 +91,7 @@ def from_pandas(
     >>> from_pandas(pd.DataFrame(ends)).info["nodes"]  # doctest: +SKIP
     ['a', 'b', 'c']
     """
+    having("edges", edges, "columns", "a DataFrame")
     pd = needed("pandas", "pandas")
     names = graph_names(pd, edges, nodes, graphs, graph)
     edges, edge_graph = by_graph("edges", edges, graph, names)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import having, instance, one_of
 from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
 from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.graph import Graph
@@ -44,6 +44,7 @@ def from_pyg(
     >>> from_pyg(torch_geometric.datasets.KarateClub()[0])  # doctest: +SKIP
     Graph(num_nodes=34, num_edges=156, node={x: [34, 34], ...)
     """
+    having("data", data, "to_dict", "a Data of torch_geometric")
     values = pyg_values(data)
     known = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
@@ -102,6 +103,7 @@ def to_pyg(graph: Graph) -> Any:
     >>> to_pyg(Graph(2, [0], [1], node={"x": [[1.0], [2.0]]}))  # doctest: +SKIP
     Data(x=[2, 1], edge_index=[2, 1], num_nodes=2, edge_type=[1])
     """
+    instance("graph", graph, Graph, "a Graph")
     torch = needed("torch", "keras-bandgnn[torch]")
     package = needed("torch_geometric.data", "torch_geometric")
 

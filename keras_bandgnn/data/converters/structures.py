@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import sequence
 from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.datasets.progress import progress_bar
@@ -74,6 +75,8 @@ def read_structures(
     >>> read_structures("water.xyz")[0].node["atomic_number"]  # doctest: +SKIP
     array([8, 1, 1], dtype=int32)
     """
+    if not isinstance(path, str | os.PathLike):
+        path = sequence("path", path, "a file, a folder or several")
     files = _files(path)
     graphs: list[Graph] = []
     with progress_bar("Reading structures", len(files), progress) as advance:
