@@ -8,7 +8,6 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
@@ -16,7 +15,7 @@ from keras_bandgnn.cli import report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("data", type=Path, help="program graphs or source code")
+    parser.add_argument("data", type=shared.path, help="program graphs or source code")
     parser.add_argument(
         "--graphs", type=shared.positive, default=800, help="at most so many graphs"
     )

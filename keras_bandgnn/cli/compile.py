@@ -10,7 +10,6 @@ engine writes the same bytes.
 import argparse
 import contextlib
 import shutil
-from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
@@ -18,8 +17,10 @@ from keras_bandgnn.cli import report
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("input", type=Path, help="source code or program graphs")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the stores")
+    parser.add_argument("input", type=shared.path, help="source code or program graphs")
+    parser.add_argument(
+        "--out", type=shared.path, required=True, help="folder for the stores"
+    )
     parser.add_argument(
         "--split",
         choices=("file", "package", "none"),

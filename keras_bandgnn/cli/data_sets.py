@@ -4,6 +4,16 @@ import argparse
 from pathlib import Path
 
 from keras_bandgnn.cli import option_use
+from keras_bandgnn.cli.options import path as options_path
+
+# Arguments of `load` that have their place on the command line.
+_OWN_OPTIONS = {
+    "name": "the name of the data set alone",
+    "split": "--split",
+    "path": "--path",
+    "limits": "it in Python: kb.data.load(..., limits=kb.data.Limits(...))",
+    "progress": "nothing, as the command shows its progress",
+}
 
 
 def add_data(
@@ -25,7 +35,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def add_files(group) -> None:
     """Adds the options that say where a data set is, and how it is read."""
     group.add_argument(
-        "--path", type=Path, help="file or folder that has the data set's files"
+        "--path", type=options_path, help="file or folder that has the data set's files"
     )
     group.add_argument(
         "--option",
@@ -64,6 +74,11 @@ def read_graphs(options: argparse.Namespace):
         name, sign, value = item.partition("=")
         if not sign:
             raise ValueError(f"Expected --option NAME=VALUE. Received: {item!r}.")
+        if name in _OWN_OPTIONS:
+            raise ValueError(
+                f"Expected --option with an option of the data set. Received: {item!r}."
+                f" Pass {_OWN_OPTIONS[name]}."
+            )
         given[name] = value
     return data.load(options.data, options.split, options.path, **given)
 

@@ -22,10 +22,15 @@ EXCLUDED = ["test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument(
-        "--source", type=Path, help="source code; the standard library if omitted"
+        "--source",
+        type=shared.path,
+        help="source code; the standard library if omitted",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("bandgnn-demo"), help="folder for everything"
+        "--out",
+        type=shared.path,
+        default=Path("bandgnn-demo"),
+        help="folder for everything",
     )
     parser.add_argument(
         "--top", type=shared.positive, default=10, help="usages to list"

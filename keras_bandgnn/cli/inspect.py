@@ -7,7 +7,6 @@ by Reverse Cuthill-McKee if it is omitted. With --figure the histograms of Balog
 """
 
 import argparse
-from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
@@ -17,7 +16,9 @@ LIMITS = (128, 256, 512, 1024)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
-    parser.add_argument("data", type=Path, help="program graphs, source code or store")
+    parser.add_argument(
+        "data", type=shared.path, help="program graphs, source code or store"
+    )
     parser.add_argument("--split", default=None, help="only this split of a data set")
     parser.add_argument(
         "--subtokens", action="store_true", help="with nodes for subtokens"

@@ -70,21 +70,36 @@ def fraction(text: str) -> float:
     return value
 
 
+def probability(text: str) -> float:
+    """A number in [0, 1], for argparse."""
+    value = finite(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"must be a probability, 0 to 1, is {text}")
+    return value
+
+
+def path(text: str) -> Path:
+    """A path, for argparse; nothing is not the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("must be a path, is empty; write . for here")
+    return Path(text)
+
+
 def written_file(text: str) -> Path:
     """A file to write, for argparse: its folder is there, and it is no folder."""
-    path = Path(text)
-    if not text or path.is_dir():
+    file = Path(text)
+    if not text or file.is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, is {text!r}")
-    if not path.parent.is_dir():
+    if not file.parent.is_dir():
         raise argparse.ArgumentTypeError(
             f"must be in a folder that exists, is {text!r}"
         )
     # "-" stands for standard output where a command can write to it.
-    if text != "-" and not os.access(path.parent, os.W_OK):
+    if text != "-" and not os.access(file.parent, os.W_OK):
         raise argparse.ArgumentTypeError(
             f"must be in a folder that can be written to, is {text!r}"
         )
-    return path
+    return file
 
 
 def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold",
-        type=shared.finite,
+        type=shared.probability,
         default=0.0,
         metavar="P",
         help="report usages only if the suggested variable has this probability",

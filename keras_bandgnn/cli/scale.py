@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--hardware",
-        type=Path,
+        type=shared.path,
         metavar="FILE",
         help="constants of the cost model that bandgnn calibrate wrote on such a TPU; "
         "default constants, which are guesses, if omitted",

@@ -24,12 +24,16 @@ from keras_bandgnn.cli.card import make_facts
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument(
-        "data", type=Path, help="folder with the stores train, valid; or a data set"
+        "data",
+        type=shared.path,
+        help="folder with the stores train, valid; or a data set",
     )
     parser.add_argument(
         "--task", choices=("selection", "regression"), default="selection"
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder of the preset")
+    parser.add_argument(
+        "--out", type=shared.path, required=True, help="folder of the preset"
+    )
     parser.add_argument(
         "--seed", type=shared.natural, default=0, help="seed of weights and order"
     )

@@ -34,7 +34,9 @@ _FREE += ("workers", "processes", "out")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("data", help="folder of stores, name of a data set, or demo")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the search")
+    parser.add_argument(
+        "--out", type=shared.path, required=True, help="folder of the search"
+    )
     parser.add_argument(
         "--overwrite", action="store_true", help="throw away the search in --out"
     )

@@ -19,7 +19,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="use the first N graphs to train on, and N / 4 to validate",
     )
-    group.add_argument("--source", type=Path, help="source code for demo")
+    group.add_argument("--source", type=shared.path, help="source code for demo")
     group.add_argument(
         "--processes", type=shared.positive, help="to compile with; one per core"
     )

@@ -236,8 +236,9 @@ class _Values(keras.losses.Loss):
 
 
 def _function_name(function: Callable) -> str:
+    """The name of a function; "lambda" of one without."""
     name = getattr(function, "__name__", type(function).__name__)
-    return name if name.isidentifier() else "loss"
+    return "".join(c for c in name if c.isidentifier() or c.isdigit()) or "function"
 
 
 def one_loss(given):
@@ -302,6 +303,12 @@ def entry_loss(given, labels) -> EntryLoss:
     if by_name:
         return EntryLoss(cls(**options))
     config = loss.get_config()
+    if config.get("ignore_class") is not None:
+        raise ValueError(
+            "Expected a loss without ignore_class. Received: "
+            f"{cls.__name__}(ignore_class={config['ignore_class']}). Labels of -1 "
+            "count nowhere: give the class to ignore that label."
+        )
     for name, value in options.items():
         if config.get(name, value) != value:
             raise ValueError(
@@ -335,7 +342,16 @@ def entry_metrics(given, labels, weighted: bool) -> list[EntryMetric]:
         ValueError: For what does not fit, with the line to write instead.
     """
     found = [each for each in keras.tree.flatten(given) if each is not None]
-    return [_entry_metric(each, labels, weighted) for each in found]
+    made = [_entry_metric(each, labels, weighted) for each in found]
+    names = [metric.name for metric in made]
+    for name in names:
+        if name == "loss" or names.count(name) > 1:
+            raise ValueError(
+                "Expected metrics of distinct names other than 'loss', as the logs "
+                f"have a number for each. Received: {names}. Name them: write a "
+                "function with def, pass name=... to an object."
+            )
+    return made
 
 
 def _entry_metric(given, labels, weighted: bool) -> EntryMetric:

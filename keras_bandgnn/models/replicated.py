@@ -8,7 +8,7 @@ from keras_bandgnn.data.files import atomic_path, held_write
 from keras_bandgnn.distribution.replica_group import active_group
 
 
-def _is_local(path, suffix: str) -> bool:
+def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
     """Whether Keras would write one file with this suffix, here."""
     if not isinstance(path, str | os.PathLike):
         return False
@@ -49,6 +49,12 @@ class Replicated(keras.Model):
 
     def save(self, filepath, *args, **kwargs):
         """See `keras.Model.save`; the file is whole or absent at any moment."""
+        if _is_local(filepath, (".h5", ".hdf5")):
+            raise ValueError(
+                "Expected a file that ends with .keras: Keras' older form holds no "
+                f"model with a backbone. Received: {os.fspath(filepath)!r}. Write "
+                "save('model.keras'), or save_weights('model.weights.h5')."
+            )
         with self.distribution.alone():
             if args or kwargs or not _is_local(filepath, ".keras"):
                 return super().save(filepath, *args, **kwargs)

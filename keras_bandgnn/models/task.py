@@ -30,6 +30,7 @@ from keras_bandgnn.models.presets import PresetTask
 from keras_bandgnn.models.replicated import Replicated
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.sequence_loader import SequenceLoader
 
 
 class Task(Inference, Exportable, PresetTask, Replicated):
@@ -404,6 +405,11 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             For graphs a list with one array per graph, in the order of the graphs;
             None for graphs that the batcher drops.
         """
+        if isinstance(x, SequenceLoader):
+            raise ValueError(
+                "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
+                "graphs. Write loader.predict(task), which puts them back."
+            )
         x = given_graphs("x", x)
         if not is_graphs(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)

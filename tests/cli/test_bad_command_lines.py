@@ -6,7 +6,6 @@ values of each option. An option with a type of its own needs an entry in `WRONG
 
 import argparse
 import re
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,12 @@ from keras_bandgnn.cli.scale import _share
 WRONG = {
     options.positive: ("x", "0", "-1", "2.5", "", "9" * 20),
     options.above_zero: ("x", "0", "-1", "nan", "inf", ""),
-    options.finite: ("x", "nan", "inf", ""),
     options.fraction: ("x", "-0.1", "1", "nan", ""),
     options.natural: ("x", "-1", "1.5", ""),
     options.written_file: ("", "no/such/folder/file", "."),
     _share: ("x",),
-    Path: (),
+    options.path: ("",),
+    options.probability: ("x", "-0.1", "1.1", "90", "nan", ""),
     None: (),
 }
 NOWHERE = "no-such-place"

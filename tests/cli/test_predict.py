@@ -136,7 +136,7 @@ def test_json_lines_are_whole_and_count_from_one(model, tree, tmp_path, capsysbi
     ("names", "options", "code"),
     [
         (["good.py"], [], 1),
-        (["good.py"], ["--threshold", "1.1"], 0),
+        (["good.py"], ["--threshold", "1"], 0),
         (["empty.py"], [], 2),
         (["broken.py", "good.py"], [], 2),
         (["nowhere.py"], [], 2),

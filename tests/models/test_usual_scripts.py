@@ -499,6 +499,29 @@ def test_functions_that_return_one_number(options, numbers):
         task.fit(numbers, epochs=1, verbose=0)
 
 
+def test_metrics_leave_the_loss_its_name(numbers):
+    task = regressor()
+    first, second = lambda a, b: ops.zeros_like(b[:, 0]) + 7, lambda a, b: b[:, 0]
+    task.compile(sgd(), metrics=[first])
+    found = task.evaluate(numbers, verbose=0, return_dict=True)
+    assert found["lambda"] == 7 and found["loss"] != 7
+    named = keras.metrics.MeanAbsoluteError(name="loss")
+    for metrics in ([first, second], [named]):
+        with pytest.raises(ValueError, match="distinct names other than 'loss'"):
+            task.compile(sgd(), metrics=metrics)
+
+
+def test_a_class_to_ignore_is_refused():
+    loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=1)
+    with pytest.raises(ValueError, match="Labels of -1 count nowhere"):
+        classifier().compile("adam", loss)
+
+
+def test_files_of_the_older_form_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="save\\('model.keras'\\)"):
+        classifier().save(tmp_path / "model.h5")
+
+
 def test_metrics_without_weights_are_refused():
     with pytest.raises(ValueError, match=r"update_state\(y_true, y_pred, sample_weigh"):
         regressor().compile("adam", metrics=[WithoutWeights()])

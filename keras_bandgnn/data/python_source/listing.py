@@ -149,7 +149,7 @@ def split_of(
     if path.is_relative_to(root):
         path = path.relative_to(root)
     key = path.as_posix() if by == "file" else path.parts[0].removesuffix(".py")
-    digest = hashlib.sha256(f"{seed}:{key}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}:{key}".encode(errors="surrogateescape")).digest()
     place = int.from_bytes(digest[:8], "big") / 2**64
     if place < fractions[0]:
         return SPLITS[0]
