@@ -84,7 +84,7 @@ def test_a_device_stays_a_device(tmp_path):
     os.close(reader)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
 def test_a_full_disk_is_named():
     with pytest.raises(OSError, match="Expected to write /dev/full. Received: No sp"):
         write_atomic(Path("/dev/full"), "text")
