@@ -18,6 +18,7 @@ WRONG = {
     options.positive: ("x", "0", "-1", "2.5", "", "9" * 20),
     options.above_zero: ("x", "0", "-1", "nan", "inf", ""),
     options.fraction: ("x", "-0.1", "1", "nan", ""),
+    options.finite: ("x", "nan", "inf", ""),
     options.natural: ("x", "-1", "1.5", ""),
     options.written_file: ("", "no/such/folder/file", "."),
     _share: ("x",),
