@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts, report
+from keras_bandgnn.cli import report
 
 
 @dataclasses.dataclass
@@ -77,8 +77,21 @@ def source_pieces(
     processes = options.processes or max(1, (os.cpu_count() or 1) - 1)
     outcomes = ordered_map(read_usages, jobs, processes, died, here=len(jobs) == 1)
     failed = False
+
+    def whole(job: tuple, found: UsagePieces) -> Iterator[UsagePieces]:
+        yield found
+        while found.following is not None:
+            # A function that is too long for one job, worked off as the model reads.
+            found = read_usages(*job, found.following)
+            yield found
+
     with contextlib.closing(outcomes):
-        for (_, path, *_, (part, parts)), found in zip(jobs, outcomes, strict=True):
+        found_of = (
+            (job, found)
+            for job, first in zip(jobs, outcomes, strict=True)
+            for found in whole(job, first)
+        )
+        for (_, path, *_, (part, parts)), found in found_of:
             if found.pieces is None and not failed:
                 failed = True
                 coverage.failed += [(path, reason) for reason in found.reasons]
@@ -87,10 +100,10 @@ def source_pieces(
                 coverage.reasons |= {(path, reason): None for reason in found.reasons}
             coverage.unsampled += found.unsampled
             coverage.too_large += found.too_large
-            if part == parts - 1:
+            if part == parts - 1 and found.following is None:
                 coverage.read += not failed
                 failed = False
-                advance(coverage.read + len(coverage.failed), coverage.files)
+            advance(coverage.read + len(coverage.failed), coverage.files)
             yield from found.pieces or ()
 
 
@@ -131,7 +144,11 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(report.progress("predict", "usages"))
 
+        position = (0, 1)
+
         def moved(done: int, total: int) -> None:
+            nonlocal position
+            position = done, total
             advance(done, total, coverage.usages)
 
         if store:
@@ -148,7 +165,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         elif options.json is not None:
             write = stack.enter_context(atomic_write(options.json)).write
         for piece, logits in JointSelection(task, layers).predict(pieces):
-            interrupts.check()
+            moved(*position)
             for item in _suspicions(piece, logits, best.seen):
                 coverage.usages += 1
                 if item is None or item.share_suggested < options.threshold:

@@ -22,6 +22,9 @@ _JOB_BYTES = 16_384
 # Nodes and usages of one piece: neighbours that share most of a function.
 _PIECE_NODES = 8192
 _PIECE_USAGES = 64
+# A job ends after so many nodes. Every usage of a function has a graph of all of it,
+# so a long function takes memory and time by the square of its usages.
+_JOB_NODES = 1 << 19
 
 
 @dataclasses.dataclass
@@ -34,12 +37,14 @@ class UsagePieces:
         reasons: Why the file, or some of its usages, were left out.
         unsampled: Usages that were not looked at, as `max_instances` says.
         too_large: Usages in functions that are too large.
+        following: The usage of the part to go on with, if the job had to end before.
     """
 
     pieces: list[FlatGraphs] | None
     reasons: list[str] = dataclasses.field(default_factory=list)
     unsampled: int = 0
     too_large: int = 0
+    following: int | None = None
 
 
 def usage_jobs(
@@ -74,8 +79,9 @@ def read_usages(
     options: Mapping[str, Any],
     encoding: Mapping[str, Any],
     part: tuple[int, int],
+    start: int = 0,
 ) -> UsagePieces:
-    """Reads and encodes one part of the usages of a file.
+    """Reads and encodes one part of the usages of a file, or the beginning of it.
 
     Args:
         kind: "python" or "varmisuse".
@@ -84,11 +90,12 @@ def read_usages(
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
         part: Which part, and of how many.
+        start: Usages of the part that earlier calls have read, as `following` says.
     """
     found = UsagePieces([])
     try:
         if kind == "python":
-            graphs = _python_graphs(path, name, options, encoding, part, found)
+            graphs = _python_graphs(path, name, options, encoding, part, start, found)
         else:
             programs = read_varmisuse(path, on_error="skip", report=found.reasons)
             graphs = (encode_program(p.shuffled(), **encoding) for p in programs)
@@ -118,7 +125,7 @@ def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:
 
 
 def _python_graphs(
-    path, name, options, encoding, part, found: UsagePieces
+    path, name, options, encoding, part, start: int, found: UsagePieces
 ) -> Iterator[Graph]:
     options = {"max_instances": None, "seed": 0, "steps": 8, **options}
     state = os.stat(path)
@@ -126,7 +133,7 @@ def _python_graphs(
     maker, usages = _parsed(path, name, options["seed"], stamp)
     number, parts = part
     first, last = (len(usages) * k // parts for k in (number, number + 1))
-    usages = usages[first:last]
+    usages = usages[first + start : last]
     skipped: dict[str, int] = {}
     most = options["max_instances"]
     if most is not None:
@@ -137,8 +144,15 @@ def _python_graphs(
         programs = dict(itertools.islice(made, most))
         found.unsampled = sum(1 for _ in waiting)
         made = ((token, programs[token]) for token in sorted(programs))
+    nodes = 0
     for _, program in made:
-        yield encode_program(program.shuffled(), **encoding)
+        graph = encode_program(program.shuffled(), **encoding)
+        yield graph
+        nodes += graph.num_nodes
+        if most is None and nodes >= _JOB_NODES:
+            left = sum(1 for _ in waiting)
+            found.following = start + len(usages) - left if left else None
+            break
     found.reasons += sorted(skipped)
     found.too_large = sum(skipped.values())
 

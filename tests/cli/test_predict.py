@@ -1,5 +1,6 @@
 """`bandgnn predict` over source code, and files that nobody would have expected."""
 
+import contextlib
 import json
 import os
 import re
@@ -178,3 +179,42 @@ def test_a_long_file_in_parts_gives_what_it_gives_whole(tmp_path, monkeypatch):
         assert one.info == other.info
         np.testing.assert_array_equal(one.senders, other.senders)
         np.testing.assert_array_equal(one.candidates, other.candidates)
+
+
+def test_a_function_too_long_for_a_job_is_read_in_several(
+    model, tmp_path, monkeypatch, capsys
+):
+    from keras_bandgnn.cli import predict_usages
+    from keras_bandgnn.data import usage_pieces
+
+    file = tmp_path / "long.py"
+    file.write_text(f"def f(a, b):\n    return [{'a, b, ' * 40}]\n")
+    job, *others = usage_pieces.usage_jobs(
+        "python", [(str(file), "long.py")], {"steps": 2}, {}
+    )
+    assert not others
+    (whole,) = [usage_pieces.read_usages(*job)]
+    assert whole.following is None
+    monkeypatch.setattr(usage_pieces, "_JOB_NODES", 1000)
+    found = [usage_pieces.read_usages(*job)]
+    while found[-1].following is not None:
+        found.append(usage_pieces.read_usages(*job, found[-1].following))
+    assert len(found) > 4
+    one, other = (
+        [graph for part in parts for piece in part.pieces for graph in piece]
+        for parts in ([whole], found)
+    )
+    assert len(one) == 80
+    for a, b in zip(one, other, strict=True):
+        assert a.info == b.info
+        np.testing.assert_array_equal(a.senders, b.senders)
+    # And progress is shown meanwhile, not once per file.
+    said = []
+    monkeypatch.setattr(
+        predict_usages.report,
+        "progress",
+        lambda *_: contextlib.nullcontext(lambda *numbers: said.append(numbers)),
+    )
+    assert main(["predict", str(model), str(file)]) == 1
+    assert "80 usages in 1 files" in capsys.readouterr().out
+    assert said.count((0, 1, 0)) >= len(found) - 1 and said[-1][:2] == (1, 1)
