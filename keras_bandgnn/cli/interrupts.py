@@ -4,8 +4,8 @@ An exception that a signal raises anywhere may be printed and lost by the librar
 is running just then, and one that leaves a backend's call half done can crash it. So a
 signal is only remembered. Long jobs ask `check` between two steps, where they can be
 left in good order; if that takes more than `GRACE` seconds, or the signal comes again,
-a thread ends the process. That loses nothing: files are written as a whole, and work
-resumes after any kill.
+a thread ends the process. That loses nothing: files are written as a whole, and what
+is hidden of those that were begun is removed.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterator
 
 GRACE = 1.0
-MESSAGE = "\ninterrupted; run the same command again to resume"
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h"
 _seen: int | None = None
+_message = "\ninterrupted"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -34,6 +34,17 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT):
         super().__init__(signal.Signals(number).name)
         self.code = 128 + number
+
+
+def set_message(text: str) -> None:
+    """Sets what is said of an interruption from now on."""
+    global _message
+    _message = f"\n{text}"
+
+
+def message() -> str:
+    """What to say after an interruption, on a line of its own."""
+    return _message
 
 
 def _remember(number: int, frame) -> None:
@@ -114,11 +125,12 @@ def end_process(code: int) -> None:
     To free what threads of a backend still use, as leaving Python would, can crash.
     """
     # The main thread may hold the locks of these, or wait for who reads them.
-    flush = threading.Thread(target=_flush, daemon=True)
-    flush.start()
-    flush.join(0.2)
+    for what in (_flush, _clean):
+        thread = threading.Thread(target=what, daemon=True)
+        thread.start()
+        thread.join(0.2)
     with contextlib.suppress(OSError):
-        os.write(2, f"{MESSAGE}\n".encode())
+        os.write(2, f"{_message}\n".encode())
         if os.isatty(1):  # a progress bar hides it
             os.write(1, _SHOW_CURSOR)
     os._exit(code)
@@ -128,3 +140,20 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def _clean() -> None:
+    # What has not been imported has left nothing.
+    if files := sys.modules.get("keras_bandgnn.data.files"):
+        with contextlib.suppress(Exception):
+            files.discard_unfinished()
+    if "multiprocessing.util" in sys.modules:
+        import multiprocessing.util
+
+        # Python warns of semaphores of pools that are not given back. Priority 0 and
+        # above is what waits for no other process. One that is just starting would
+        # miss them, and say so.
+        with contextlib.suppress(Exception):
+            for process in multiprocessing.active_children():
+                process.kill()
+            multiprocessing.util._run_finalizers(0)

@@ -6,23 +6,74 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 
+
+class _Command(NamedTuple):
+    """What is said of a command before its module is imported.
+
+    Args:
+        summary: A line of help.
+        resumes: The option that throws away what an interrupted run has done; None
+            if the command resumes none.
+    """
+
+    summary: str
+    resumes: str | None
+
+
 _COMMANDS = {
-    "demo": "train on the standard library of this Python and show what it finds",
-    "compile": "turn source code or program graphs into stores of compiled graphs",
-    "train": "train a model: the right variable, or numbers of molecules",
-    "tune": "search for the best model, and the best way to run it",
-    "evaluate": "score a model beside trivial guesses",
-    "predict": "list the most suspicious variable usages, or numbers of graphs",
-    "inspect": "show sizes and bandwidths before and after reordering",
-    "batching": "forecast which batching algorithm trains fastest",
-    "bench": "measure reading, compiling and packing",
-    "calibrate": "measure this machine, so that automatic plans are cheap ones",
-    "tpu-check": "compile a training step for TPUs that are not there",
-    "scale": "plan training on many TPU cores: what is compiled, what is predicted",
+    "demo": _Command(
+        "train on the standard library of this Python and show what it finds",
+        resumes=None,
+    ),
+    "compile": _Command(
+        "turn source code or program graphs into stores of compiled graphs",
+        resumes="restart",
+    ),
+    "train": _Command(
+        "train a model: the right variable, or numbers of molecules",
+        resumes="restart",
+    ),
+    "tune": _Command(
+        "search for the best model, and the best way to run it",
+        resumes="overwrite",
+    ),
+    "evaluate": _Command(
+        "score a model beside trivial guesses",
+        resumes=None,
+    ),
+    "predict": _Command(
+        "list the most suspicious variable usages, or numbers of graphs",
+        resumes=None,
+    ),
+    "inspect": _Command(
+        "show sizes and bandwidths before and after reordering",
+        resumes=None,
+    ),
+    "batching": _Command(
+        "forecast which batching algorithm trains fastest",
+        resumes=None,
+    ),
+    "bench": _Command(
+        "measure reading, compiling and packing",
+        resumes=None,
+    ),
+    "calibrate": _Command(
+        "measure this machine, so that automatic plans are cheap ones",
+        resumes=None,
+    ),
+    "tpu-check": _Command(
+        "compile a training step for TPUs that are not there",
+        resumes=None,
+    ),
+    "scale": _Command(
+        "plan training on many TPU cores: what is compiled, what is predicted",
+        resumes=None,
+    ),
 }
 _EPILOG = """\
 a first session:
@@ -61,7 +112,7 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, summary in _COMMANDS.items():
+    for name, (summary, _) in _COMMANDS.items():
         if arguments is not None and name not in arguments:
             commands.add_parser(name, help=summary)
             continue
@@ -78,9 +129,19 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
+def _after_interruption(given: argparse.Namespace) -> str:
+    """What an interrupted command says."""
+    option = _COMMANDS[given.command].resumes
+    if option is None:
+        return "interrupted; the same command begins anew"
+    again = f" without --{option}" if getattr(given, option) else ""
+    return f"interrupted; run the same command again{again} to resume"
+
+
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     given = _parser(arguments).parse_args(arguments)
+    interrupts.set_message(_after_interruption(given))
     given.line = shlex.join(["bandgnn", *arguments])
     try:
         choose_backend(given.backend)
@@ -113,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with interrupts.listen(whole_process=False):
             return _run(arguments)
     except KeyboardInterrupt as error:
-        print(interrupts.MESSAGE, file=sys.stderr)
+        print(interrupts.message(), file=sys.stderr)
         return getattr(error, "code", 128 + signal.SIGINT)
 
 

@@ -210,6 +210,23 @@ class FolderLock:
 
 # === Hidden names ===
 
+# Those of this process, for `discard_unfinished`.
+_unfinished: set[Path] = set()
+
+
+def discard_unfinished() -> None:
+    """Removes what this process was writing and now never completes.
+
+    For the moment before a process ends without its `finally` blocks; another thread
+    may still be writing.
+    """
+    for path in list(_unfinished):
+        # What gets its name meanwhile is complete: no longer there under this one.
+        with contextlib.suppress(OSError):
+            gone = path.with_name(f".{secrets.token_hex(4)}{path.name[9:]}")
+            os.rename(path, gone)
+            _remove(gone)
+
 
 def _hidden_name(path: Path) -> Path:
     return path.with_name(f".{secrets.token_hex(4)}.partial.{path.name}")
@@ -232,6 +249,7 @@ def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
             handle = os.open(hidden, flags, 0o666)
         # Another writer may take it for a rest before it is locked.
         if _flock(handle) and _is_at(handle, hidden):
+            _unfinished.add(hidden)
             return hidden, handle
         os.close(handle)
 
@@ -306,6 +324,7 @@ def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
             hidden.unlink(missing_ok=True)
             raise
         finally:
+            _unfinished.discard(hidden)
             if handle is not None:
                 os.close(handle)
 
@@ -415,6 +434,7 @@ def whole_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
             shutil.rmtree(hidden, ignore_errors=True)
             raise
         finally:
+            _unfinished.discard(hidden)
             if handle is not None:
                 os.close(handle)
 

@@ -1,5 +1,6 @@
 """Every command ends on Ctrl-C and SIGTERM, whatever it is doing."""
 
+import importlib
 import json
 import os
 import signal
@@ -128,7 +129,9 @@ def test_every_command_ends_within_two_seconds(tmp_path, number):
         assert code == 128 + number, f"{command}, {way}: {code}\n{said}"
         # The grace is one second; the rest is a busy machine's.
         assert seconds < interrupts.GRACE + 5.0, f"{command}, {way}: {seconds} s"
-        assert "run the same command again to resume" in said
+        resumes = _COMMANDS[command].resumes is not None
+        assert ("run the same command again to resume" in said) == resumes
+        assert ("interrupted; the same command begins anew" in said) != resumes
     quick = sorted(seconds for _, way, _, seconds in rows if way == "steps")
     assert quick[len(quick) // 2] < interrupts.GRACE + 2.5
 
@@ -146,8 +149,67 @@ def test_a_call_in_python_answers_at_once(monkeypatch, capsys, tmp_path):
         begun = time.monotonic()
         assert main(["inspect", str(tmp_path)]) == 128 + number
         assert time.monotonic() - begun < 5
-        assert "run the same command again to resume" in capsys.readouterr().err
+        assert "the same command begins anew" in capsys.readouterr().err
         assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in _COMMANDS.items() if each.resumes]
+)
+def test_what_begins_anew_is_to_be_left_out(name, monkeypatch, capsys, tmp_path):
+    module = importlib.import_module(f"keras_bandgnn.cli.{name}")
+    monkeypatch.setattr(module, "run", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    option = f"--{_COMMANDS[name].resumes}"
+    assert main([name, *LINES[name], option]) == 130
+    said = capsys.readouterr().err
+    assert f"run the same command again without {option} to resume" in said
+
+
+# Works in a pool and on files, is deaf to signals, and so ended by the other thread.
+WORK = """
+import signal, sys, time
+from keras_bandgnn.cli import interrupts, main
+from keras_bandgnn.data import files, workers
+import keras_bandgnn.cli.predict as module
+
+def run(options):
+    outcomes = workers.ordered_map(abs, [(k,) for k in range(9)], 2, None)
+    with files.atomic_write("found.jsonl") as file:
+        with files.whole_folder("folder", ["a"], "a folder") as folder:
+            file.write(b"{}")
+            (folder / "a").write_text("a")
+            print(next(outcomes), flush=True)
+            while True:
+                if HEARS:
+                    interrupts.check()
+                time.sleep(0.01)
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    module.run = run
+    sys.argv = ["bandgnn", "predict", "model", "file.py"]
+    main.command()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("hears", [True, False])
+def test_nothing_is_left_and_nothing_warned_of(number, hears, tmp_path):
+    (tmp_path / "script.py").write_text(WORK.replace("HEARS", str(hears)))
+    process = subprocess.Popen(
+        [sys.executable, "script.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+    )
+    assert process.stdout.readline() == "0\n", process.communicate(timeout=60)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, said
+    assert said.strip() == "interrupted; the same command begins anew"
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_a_signal_is_remembered_until_someone_asks(monkeypatch):
