@@ -866,7 +866,9 @@ CONVERTERS = [n for n in kb.data.__all__ if n.startswith(("from_", "to_"))]
 
 
 @pytest.mark.parametrize("name", [*CONVERTERS, "read_structures"])
-@pytest.mark.parametrize("value", [None, 3, {}], ids=str)
+@pytest.mark.parametrize(
+    "value", [None, 3, {}, [3], "(", np.zeros(3)], ids=lambda value: repr(value)
+)
 def test_converters(name, value):
     with pytest.raises((ValueError, OSError, ImportError), match="Expected.*Received"):
         getattr(kb.data, name)(value)
@@ -874,6 +876,14 @@ def test_converters(name, value):
 
 def pairs():
     return graphs(), np.zeros(4)
+
+
+def attentive():
+    return kb.models.GTBackbone({"kind": 2}, 4, num_layers=1, num_heads=1)
+
+
+def sequences(**options):
+    return kb.preprocessing.SequenceLoader(node_graph(), 2, **options)
 
 
 # What signatures do not tell: options that go on to Keras, and combinations.
@@ -928,12 +938,79 @@ OTHERS = {
         "num_heads",
         lambda: kb.models.GATBackbone({"kind": 2}, 8, num_heads=3),
     ),
+    "heads that do not divide": (
+        "hidden_dim.*num_heads",
+        lambda: kb.models.GATBackbone({"kind": 2}, 10, num_heads=3),
+    ),
+    "inputs={'kind': 4.0}": (
+        r"inputs\['kind'\].*Received: 4\.0\.",
+        lambda: kb.models.GCNBackbone({"kind": 4.0}),
+    ),
+    "fit(verbose)": ("verbose", lambda: classifier().fit(graphs(), verbose="loud")),
+    "evaluate(verbose)": (
+        "verbose",
+        lambda: classifier().evaluate(graphs(), verbose=3),
+    ),
+    "predict(verbose)": (
+        "verbose",
+        lambda: classifier().predict(graphs(), verbose="loud"),
+    ),
+    "fit(array)": ("x", lambda: classifier().fit(np.zeros((3, 4)))),
+    "evaluate(array)": ("x", lambda: classifier().evaluate(np.zeros((3, 4)))),
+    "predict(array)": ("x", lambda: classifier().predict(np.zeros((3, 4)))),
+    "predict([array])": ("x", lambda: classifier().predict([np.zeros((3, 4))])),
+    "task(graphs)": (r"Received: graphs.*predict", lambda: classifier()(graphs())),
+    "backbone(graph)": (r"Received: graphs.*loader", lambda: backbone()(graph())),
+    "SequenceLoader.predict(None)": ("task", lambda: sequences().predict(None)),
+    "SequenceLoader without graph layers": (
+        "graph_layers",
+        lambda: kb.models.NodeClassifier(attentive(), 2).fit(
+            sequences(plan=attentive().auto_plan()), verbose=0
+        ),
+    ),
+    "SequenceLoader without clusters": (
+        "cluster.*ClusterCompile",
+        lambda: sequences(order="clusters"),
+    ),
+    "SequenceLoader of mixed clusters": (
+        "ascending.*ClusterCompile",
+        lambda: kb.preprocessing.SequenceLoader(
+            node_graph().replace(node={"cluster": [1, 0, 1]}), 2, "clusters"
+        ),
+    ),
+    "compile(loss='foo')": (
+        'loss.*Write loss="sparse',
+        lambda: classifier().compile("adam", "foo"),
+    ),
+    "compile(loss=3)": ("loss.*Write", lambda: classifier().compile("adam", 3)),
+    "compile(metrics=['foo'])": (
+        r'metrics.*Write metrics=\["accuracy"\]',
+        lambda: classifier().compile("adam", metrics=["foo"]),
+    ),
+    "labels that are too large": (
+        "squares.*9.8e.30",
+        lambda: regressor().evaluate([g.replace(label=9.8e30) for g in molecules()]),
+    ),
     "a store that is a file": ("store", lambda: kb.data.open_store(__file__)),
     "target=[]": (
         "target",
         lambda: kb.data.load("qm9", path=Path(__file__).parent, target=[]),
     ),
 }
+
+
+@pytest.mark.parametrize("index", ["a", 1.0, np.array([1, 2]), None, (0, 1)], ids=repr)
+def test_an_index_is_an_integer(index, folder):
+    for graphs in (flat(), kb.data.open_store(store(folder))):
+        with pytest.raises(TypeError, match=r"Expected an index.*Received.*take\("):
+            graphs[index]
+
+
+def test_no_graphs_make_an_empty_store(tmp_path):
+    with kb.data.write_store(tmp_path / "empty.store", []) as made:
+        assert len(made) == 0 and list(made) == []
+    with pytest.raises(ValueError, match="at least one graph"):
+        kb.data.GraphLoader(kb.data.open_store(made.path))
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -1,6 +1,5 @@
 """`FlatGraphs`: many graphs as flat arrays, the form that batching reads."""
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +13,7 @@ from keras_bandgnn.data.flat_columns import (
     EDGE_COLUMNS,
     JsonInfo,
     check_columns,
+    check_index,
     check_indices,
     check_same_spec,
     level_of,
@@ -266,12 +266,7 @@ class FlatGraphs(Sequence):
         return len(self.num_nodes)
 
     def __getitem__(self, index: int) -> Graph:
-        i = operator.index(index)
-        i += len(self) if i < 0 else 0
-        if not 0 <= i < len(self):
-            raise IndexError(
-                f"Expected an index in [{-len(self)}, {len(self)}). Received: {index}."
-            )
+        i = check_index(index, len(self))
         nodes = slice(self.node_ptr[i], self.node_ptr[i + 1])
         edges = slice(self.edge_ptr[i], self.edge_ptr[i + 1])
         chosen = slice(0)

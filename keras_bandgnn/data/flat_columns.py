@@ -1,13 +1,14 @@
 """Flat columns: what each array of `FlatGraphs` has a row for, checks and sorting."""
 
 import json
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.arrays import INT32_MAX, integers, narrowed
-from keras_bandgnn.checks import int_array
+from keras_bandgnn.checks import int_array, shown
 
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
 COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates"}
@@ -73,6 +74,23 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
                 f"{like}. Received: {show(spec.get(name))}. Give every graph the same "
                 "features, candidates and labels, with equal dtypes and shapes."
             )
+
+
+def check_index(index: Any, count: int) -> int:
+    """Returns an id in `[0, count)`; a negative one counts from the end."""
+    try:
+        i = operator.index(index)
+    except TypeError as error:
+        raise TypeError(
+            f"Expected an index, an integer. Received: {shown(index)}. Several graphs "
+            "are take(indices)."
+        ) from error
+    i += count if i < 0 else 0
+    if not 0 <= i < count:
+        raise IndexError(
+            f"Expected an index in [{-count}, {count}). Received: {index}."
+        )
+    return i
 
 
 def check_indices(indices: Any, count: int) -> np.ndarray:

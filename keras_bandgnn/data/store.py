@@ -12,7 +12,12 @@ import numpy as np
 from keras_bandgnn.checks import as_path
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import check_indices, check_same_spec, pointers
+from keras_bandgnn.data.flat_columns import (
+    check_index,
+    check_indices,
+    check_same_spec,
+    pointers,
+)
 from keras_bandgnn.data.reading import read_json, refuse
 from keras_bandgnn.data.store_format import (
     DESCRIPTION,
@@ -182,12 +187,7 @@ class GraphStore(Sequence):
     def __getitem__(self, index: int | slice) -> Graph | list[Graph]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        i = operator.index(index)
-        i += len(self) if i < 0 else 0
-        if not 0 <= i < len(self):
-            raise IndexError(
-                f"Expected an index in [{-len(self)}, {len(self)}). Received: {index}."
-            )
+        i = check_index(index, len(self))
         shard = int(np.searchsorted(self._starts, i, side="right")) - 1
         return self.shards[shard][i - self._starts[shard]]
 

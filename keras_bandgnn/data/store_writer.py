@@ -63,7 +63,8 @@ def write_store(
 
     Args:
         path: Directory to make.
-        graphs: Graphs with the same features, from any iterable.
+        graphs: Graphs with the same features, from any iterable; of none, such as an
+            empty split, comes a store of length 0.
         shard_size: Graphs per shard.
         metadata: JSON-like facts about the whole store.
         overwrite: Whether to replace a store that is already there.

@@ -18,6 +18,7 @@ from keras_bandgnn.ops.backend.jax_sharding import (
     split_over_cores,
 )
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loader_plan import ordered_for
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 
@@ -165,10 +166,13 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         """Schedules number nodes anew in every step."""
         return self.sequence == 1
 
-    def auto_plan(self, task):
+    def auto_plan(self, task, graphs=None):
         """Banded message passing where devices share a sequence."""
         plan = task.backbone.auto_plan()
-        return Plan(Banded(128)) if self.sequence > 1 and plan is None else plan
+        if self.sequence == 1 or plan is not None:
+            return plan
+        layers = task.preprocessor.layers_config() if task.preprocessor else ()
+        return Plan(Banded(ordered_for(graphs, layers)))
 
     def layout(self, task) -> SequenceLayout:
         """How batches of a task are laid out."""

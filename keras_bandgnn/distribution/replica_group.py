@@ -116,8 +116,14 @@ class ReplicaGroup:
     # Whether plans may have a `ReceptiveField`.
     takes_schedules = True
 
-    def auto_plan(self, task):
-        """The plan of loaders that a task makes; None for the cheapest one."""
+    def auto_plan(self, task, graphs=None):
+        """The plan of loaders that a task makes; None for the cheapest one.
+
+        Args:
+            task: The task.
+            graphs: What the loader is made of, perhaps compiled before.
+        """
+        del graphs
         return task.backbone.auto_plan()
 
     def data(self, task, loader: GraphLoader):

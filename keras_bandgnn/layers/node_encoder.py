@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import mapping, positive_int
+from keras_bandgnn.checks import mapping, positive_int, shown
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
 _KINDS = ("ids", "characters", "features")
@@ -67,11 +67,11 @@ class NodeEncoder(keras.layers.Layer):
     def _spec(name, spec):
         if isinstance(spec, int):
             spec = {"ids": spec}
-        spec = dict(spec) if isinstance(spec, Mapping) else {spec: None}
-        if len(spec) != 1 or next(iter(spec)) not in _KINDS:
+        is_one = isinstance(spec, Mapping) and len(spec) == 1
+        if not is_one or next(iter(spec)) not in _KINDS:
             raise ValueError(
-                f"Expected inputs[{name!r}] to be a vocabulary size or a dict with one "
-                f"of the keys {_KINDS}. Received: {spec}."
+                f"Expected inputs[{name!r}] to be a vocabulary size, an integer, or a "
+                f"dict with one of the keys {_KINDS}. Received: {shown(spec)}."
             )
         ((kind, size),) = spec.items()
         return {kind: positive_int(f"inputs[{name!r}][{kind!r}]", size)}
@@ -92,7 +92,9 @@ class NodeEncoder(keras.layers.Layer):
             if name not in node:
                 raise ValueError(
                     f"Expected node features {sorted(self.inputs)}. "
-                    f"Received: {sorted(node)}; {name!r} is missing."
+                    f"Received: {sorted(node)}; {name!r} is missing. Graphs that no "
+                    "task prepares, as those of a SequenceLoader, go through "
+                    "backbone.graph_layers() first."
                 )
 
     def check(self, node: Mapping) -> None:

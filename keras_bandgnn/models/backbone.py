@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.models.graph_arguments import check_batch
+
 
 def check_precision(policy) -> None:
     """Raises a ValueError for a dtype policy that computes in more than 32 bits."""
@@ -33,6 +35,11 @@ class Backbone(keras.Model):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
         check_precision(self.dtype_policy)
+
+    def __call__(self, *args, **kwargs):
+        """The node states for a batch; see `call`."""
+        check_batch(args[0] if args else kwargs.get("x"), "")
+        return super().__call__(*args, **kwargs)
 
     def receptive_field(self, training: bool):
         """The `ReceptiveField` that is exact for this backbone, or None.

@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_bandgnn.checks import boolean, positive_int, refuse
+from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
@@ -33,6 +33,8 @@ _CLASS_WEIGHT = (
     "keras.ops.array([1.0, 5.0]), keras.ops.cast(y_true[:, 0], 'int32')) * "
     "keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)."
 )
+# True and False are 1 and 0.
+VERBOSE = ("auto", 0, 1, 2)
 _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
@@ -85,12 +87,20 @@ def given_graphs(name: str, data):
 def _check_arrays(name: str, data) -> None:
     """Refuses what is neither graphs nor data of Keras."""
     expected = "graphs that hold their labels, or data that Keras takes"
+    advice = "See keras_bandgnn.Graph."
+    # What models read is a dict of arrays.
+    no_batch = f"Arrays alone are no batch of graphs. {advice}"
     if isinstance(data, list | tuple | Mapping):
         leaves = [leaf for leaf in _leaves(data) if leaf is not None]
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
-            refuse(name, expected, data, "See keras_bandgnn.Graph.")
+            refuse(name, expected, data, advice)
+        values = [data] if isinstance(data, Mapping) else data
+        if not any(isinstance(value, Mapping) for value in values):
+            refuse(name, expected, data, no_batch)
     elif data is None or isinstance(data, numbers.Number | str | bytes | os.PathLike):
-        refuse(name, expected, data, "See keras_bandgnn.Graph.")
+        refuse(name, expected, data, advice)
+    elif hasattr(data, "shape") and hasattr(data, "dtype"):
+        refuse(name, expected, data, no_batch)
 
 
 def _leaves(data) -> Iterator:
@@ -145,6 +155,8 @@ def options_for_graphs(
         positive_int("initial_epoch", options["initial_epoch"], 0)
     if options.get("shuffle") is not None:
         boolean("shuffle", options["shuffle"])
+    if "verbose" in options:
+        one_of("verbose", options["verbose"], VERBOSE)
     check_callbacks(options.get("callbacks"))
     return options
 
@@ -154,16 +166,17 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
 
     Args:
         x: What the method was given.
-        method: Its name.
+        method: Its name; empty for the model itself, which is called.
         class_weight: Its argument of that name.
     """
     if is_graphs(x):
+        call = f"task.{method}(x)" if method else "model(x)"
         raise ValueError(
             "Expected a batch. Received: graphs. Write x, y, weight = "
             f"task.loader(graphs)[0], then task.{method}(x, y, weight)."
-            if method != "predict_on_batch"
+            if method in ("train_on_batch", "test_on_batch")
             else "Expected a batch. Received: graphs. Write task.predict(graphs), or "
-            "x, *_ = task.loader(graphs)[0], then task.predict_on_batch(x)."
+            f"x, *_ = task.loader(graphs)[0], then {call}."
         )
     if class_weight is not None:
         raise ValueError(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import one_of, positive_int
@@ -13,6 +14,9 @@ from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.target_normalizer import TargetNormalizer
 from keras_bandgnn.preprocessing.target_statistics import graph_labels
+
+# With room for errors twice as large as the labels.
+_MOST_SQUARES = float(np.finfo(np.float32).max) / 4
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -167,12 +171,19 @@ class GraphRegressor(Task):
     def check_labels(self, loader: GraphLoader) -> None:
         """Raises a ValueError if the labels are not D numbers per graph."""
         for part in loader.parts:
-            found = graph_labels(part).shape[1]
+            labels = graph_labels(part)
+            found = labels.shape[1]
             if found != self.num_targets:
                 raise ValueError(
                     f"Expected labels with {self.num_targets} numbers per graph, as "
                     f"num_targets={self.num_targets}. Received: {found}. Set "
                     "GraphRegressor(..., num_targets=...)."
+                )
+            if np.nansum(np.square(labels)) > _MOST_SQUARES:
+                raise ValueError(
+                    "Expected labels whose squares add up to a float32, as losses and "
+                    "metrics need them. Received: a label of size "
+                    f"{np.nanmax(np.abs(labels)):g}. Give them in a larger unit."
                 )
 
     def adapt(self, loader: GraphLoader) -> None:

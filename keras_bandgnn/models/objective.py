@@ -17,6 +17,8 @@ from keras import ops
 # Not public in Keras 3.15: whether variables may be assigned within a program of JAX.
 from keras.src.backend import in_stateless_scope
 
+from keras_bandgnn.checks import shown
+
 # Classes that say nothing about the labels they take.
 _GENERIC = (
     keras.losses.Loss,
@@ -60,14 +62,22 @@ def only_real(y_true, y_pred, weight):
     return filled(y_true), filled(y_pred)
 
 
-def _check_values(values, name: str, kind: str) -> None:
-    if len(values.shape) == 0:
+def _one_per_entry(values, y_pred, name: str, kind: str):
+    """The values [n] that a function returned for n entries, or a ValueError."""
+    values = ops.convert_to_tensor(values)
+    shape, rows = tuple(values.shape), y_pred.shape[0]
+    # Sizes that a program does not know are None.
+    fits = bool(shape) and shape[0] in (rows, None) or rows is None
+    if not shape or not fits or any(size != 1 for size in shape[1:]):
+        received = f"shape {shape}" if shape else "a single number"
         raise ValueError(
             f"Expected the {kind} {name!r} to return one value per entry, [n], for "
             "labels [n, 1] and outputs [n, C], so that padding can be left out. "
-            "Received: a single number. Leave out the mean: return "
+            f"Received: {received} for outputs of shape {tuple(y_pred.shape)}. Reduce "
+            "the last axis alone: return "
             "keras.ops.mean(keras.ops.square(y_true - y_pred), axis=-1), for example."
         )
+    return ops.reshape(values, (-1,))
 
 
 class EntryLoss(keras.losses.Loss):
@@ -95,9 +105,7 @@ class EntryLoss(keras.losses.Loss):
         # Neither values nor gradients of padding pass a `where`; 0 * NaN is NaN.
         y_pred = ops.where(ops.expand_dims(real, -1), y_pred, 0.0)
         values = self.loss.call(y_true, y_pred)
-        _check_values(values, self.name, "loss")
-        if len(values.shape) > 1:
-            values = ops.mean(values, axis=tuple(range(1, len(values.shape))))
+        values = _one_per_entry(values, y_pred, self.name, "loss")
         values = ops.where(real, values, 0.0)
         return ops.divide_no_nan(ops.sum(values * weight), ops.sum(weight))
 
@@ -278,7 +286,16 @@ def entry_loss(given, labels) -> EntryLoss:
     by_name = isinstance(given, str)
     if by_name and given.lower() in ("crossentropy", "ce"):
         given = labels.crossentropy
-    loss = keras.losses.get(given)
+    try:
+        loss = keras.losses.get(given)
+    except ValueError as error:
+        if isinstance(given, dict):
+            raise
+        raise ValueError(
+            "Expected `loss` to be a name that Keras knows, a function or a "
+            f"keras.losses object. Received: loss={shown(given)}. Write "
+            f"loss={labels.loss_line}, or pass a function."
+        ) from error
     if isinstance(loss, keras.losses.Loss):
         if type(loss).__call__ is not keras.losses.Loss.__call__:
             raise ValueError(
@@ -319,7 +336,15 @@ def entry_loss(given, labels) -> EntryLoss:
     return EntryLoss(loss)
 
 
-def _class_of_function(function: Callable) -> type | None:
+def _known_loss(name: str):
+    """What Keras has as the loss of a name, or None."""
+    try:
+        return keras.losses.get(name)
+    except ValueError:
+        return None
+
+
+def _class_of_function(function: Callable | None) -> type | None:
     """The class of a loss function of Keras; None for any other function."""
     if not getattr(function, "__module__", "").startswith("keras."):
         return None
@@ -402,13 +427,15 @@ def _metric(given, labels) -> keras.metrics.Metric:
         options = {}
         try:
             metric = keras.metrics.get(name)
-        except ValueError:
+        except ValueError as error:
             # Losses that Keras has no metric of, such as "huber".
-            cls = _class_of_function(keras.losses.get(name))
-            metric = None
+            cls = _class_of_function(_known_loss(name))
             if cls not in labels.losses:
-                raise
-        if metric is None:
+                raise ValueError(
+                    "Expected metrics that are names that Keras knows, functions or "
+                    f"keras.metrics objects. Received: {given!r}. Write "
+                    f"metrics={labels.metric_line}, or pass a function."
+                ) from error
             return _FunctionMetric(cls(**labels.losses[cls]).call, given)
         config = metric.get_config()
         options = {"from_logits": True} if "from_logits" in config else {}
@@ -432,7 +459,6 @@ class _FunctionMetric(keras.metrics.MeanMetricWrapper):
     def __init__(self, function: Callable, name: str):
         def values(y_true, y_pred):
             found = function(y_true, y_pred)
-            _check_values(found, name, "metric")
-            return found
+            return _one_per_entry(found, y_pred, name, "metric")
 
         super().__init__(values, name=name)

@@ -110,6 +110,7 @@ def save(
             "keras_version": keras.__version__,
             "keras_bandgnn_version": __version__,
             "parameter_count": count_parameters(model),
+            "preprocessor": (folder / files.PREPROCESSOR).is_file(),
         }
         text = make_card(Path(path).name, model, weights, dict(card))
         (folder / files.CARD).write_text(text, "utf-8")
@@ -145,6 +146,8 @@ class _Files:
         if (path / files.METADATA).is_file():
             metadata = files.read(path / files.METADATA)
         self._sums = metadata.get("sha256")
+        # Presets of earlier versions do not say.
+        self.has_preprocessor = metadata.get("preprocessor") is True
         self.numbers, self.arrays = metadata.get("parameter_count"), 0
         if type(self.numbers) is not int or self.numbers < 0:
             self.numbers = 0
@@ -259,6 +262,11 @@ def load_task(
         given = files.read(path / files.PREPROCESSOR)
         with reading(path / files.PREPROCESSOR):
             preprocessor = GraphPreprocessor.from_config(given["config"])
+    elif stored.has_preprocessor:
+        raise ValueError(
+            f"Expected the preset {path} to hold {files.PREPROCESSOR}, as "
+            f"{files.METADATA} says. Received: none. Copy the whole folder again."
+        )
     if head:
         task = task_class(made, preprocessor=preprocessor, **config)
     else:

@@ -86,6 +86,11 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         self.backbone = backbone
         self.preprocessor = preprocessor
 
+    def __call__(self, *args, **kwargs):
+        """The output for a batch; `predict` is for graphs."""
+        check_batch(args[0] if args else kwargs.get("x"), "")
+        return super().__call__(*args, **kwargs)
+
     def loader(
         self,
         graphs,
@@ -120,7 +125,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
                 num_edge_types=self.backbone.num_edge_types,
                 schedule=self.receptive_field(training),
                 width=self.backbone.hidden_dim,
-                plan=self.distribution.auto_plan(self),
+                plan=self.distribution.auto_plan(self, graphs),
                 **self.distribution.loader_options(),
             )
         self.distribution.check(graphs)
@@ -218,9 +223,10 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         batches; what is added per step, such as regularisation, is the mean over steps.
 
         Args:
-            optimizer: What Keras takes; `"auto"` is the task's own.
-            loss: What Keras takes; `"auto"` is the task's own. All reductions are the
-                mean over entries, but for `"sum"`, which training then goes by.
+            optimizer: What Keras takes; `"auto"` or None is the task's own.
+            loss: What Keras takes; `"auto"` or None is the task's own. All reductions
+                are the mean over entries, but for `"sum"`, which training then goes by
+                (the logs still have the mean).
             loss_weights: A number that the loss is multiplied by.
             metrics: Names, functions or metrics; weights only say what is padding.
             weighted_metrics: The same, with weights. `"auto"` are the task's own if
@@ -233,10 +239,12 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         Raises:
             ValueError: For losses and metrics that do not fit the labels.
         """
-        if _is_auto(optimizer):
+        # As for Keras, None is the same as an argument that is left out.
+        if optimizer is None or _is_auto(optimizer):
             optimizer = self.default_optimizer()
         optimizer = keras.optimizers.get(optimizer)
-        loss = self.default_loss() if _is_auto(loss) else one_loss(loss)
+        own = loss is None or _is_auto(loss)
+        loss = self.default_loss() if own else one_loss(loss)
         if _is_auto(weighted_metrics):
             weighted_metrics = None if metrics is not None else self.default_metrics()
         options = {
@@ -413,7 +421,12 @@ class Task(Inference, Exportable, PresetTask, Replicated):
         x = given_graphs("x", x)
         if not is_graphs(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
-        options = {"batch_size": batch_size, "steps": steps, "callbacks": callbacks}
+        options = {
+            "batch_size": batch_size,
+            "verbose": verbose,
+            "steps": steps,
+            "callbacks": callbacks,
+        }
         options_for_graphs(None, (), (), options)
         if isinstance(x, list | tuple) and not x:
             return []

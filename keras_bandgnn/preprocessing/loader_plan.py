@@ -56,17 +56,19 @@ def _supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
     return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
 
 
-def ordered_for(graphs) -> int:
+def ordered_for(graphs, layers: Sequence[dict] = ()) -> int:
     """S of the banded plan that graphs were ordered for.
 
     Args:
         graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
             layers that were applied.
+        layers: What is applied to graphs that were not compiled; see
+            `GraphPreprocessor.layers_config`.
 
     Returns:
         `block_size` of their `RCMKCompile`, or 128, as that has by default.
     """
-    layers = getattr(graphs, "metadata", {}).get("layers") or []
+    layers = getattr(graphs, "metadata", {}).get("layers") or layers
     sizes = [
         entry["config"]["block_size"]
         for entry in layers

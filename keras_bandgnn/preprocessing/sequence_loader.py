@@ -5,6 +5,7 @@ import numpy as np
 
 from keras_bandgnn.checks import (
     boolean,
+    having,
     one_of,
     optional,
     positive_int,
@@ -44,8 +45,9 @@ class SequenceLoader(keras.utils.PyDataset):
         length: S, nodes of a sequence.
         order: `"random"`: nodes in random order, as in TorchGT; `"clusters"`: in the
             order of the graph, rotated by a random number of nodes (not rotated
-            without `shuffle`), so that sequences are made of neighbouring clusters if
-            `ClusterCompile` ordered it.
+            without `shuffle`), so that sequences are made of neighbouring clusters.
+            The graph then has the node feature `"cluster"`, ascending, as
+            `ClusterCompile` leaves it.
         mask: Node feature that is true for the nodes whose labels count; all if None.
         plan: As for `GraphLoader`; `AttentionPlan()` for graph transformers.
         num_edge_types: P of the model; as many as the graph has if omitted.
@@ -54,7 +56,8 @@ class SequenceLoader(keras.utils.PyDataset):
             first.
 
     Raises:
-        ValueError: For a graph without labels of nodes, or a mask that is missing.
+        ValueError: For a graph without labels of nodes or, with
+            `order="clusters"`, without clusters, or a mask that is missing.
 
     Reference:
         Zhang et al. 2024 (TorchGT), section IV.
@@ -100,6 +103,8 @@ class SequenceLoader(keras.utils.PyDataset):
             )
         self.length = positive_int("length", length)
         self.order = one_of("order", order, ORDERS)
+        if order == "clusters":
+            _check_clusters(graph)
         self.plan, self.shuffle = plan, boolean("shuffle", shuffle)
         self.seed = seed_number("seed", seed)
         optional(positive_int, "num_edge_types", num_edge_types)
@@ -271,6 +276,8 @@ class SequenceLoader(keras.utils.PyDataset):
         Returns:
             [N, ...].
         """
+        wanted = "a task that predicts for nodes, such as a NodeClassifier"
+        having("task", task, "predict_on_batch", wanted)
         out = None
         for index in range(len(self)):
             (x, *_) = self[index]
@@ -282,3 +289,16 @@ class SequenceLoader(keras.utils.PyDataset):
                 out = np.zeros(shape, values.dtype)
             out[nodes] = values[0, : len(nodes)]
         return out
+
+
+def _check_clusters(graph: Graph) -> None:
+    """Raises a ValueError unless nodes of a cluster follow one another."""
+    cluster = graph.node.get("cluster")
+    if cluster is not None and cluster.ndim == 1 and (np.diff(cluster) >= 0).all():
+        return
+    received = "none" if cluster is None else "one that is not in ascending order"
+    raise ValueError(
+        "Expected a graph in the order of its clusters, with the node feature "
+        f"'cluster', for order='clusters'. Received: {received}. Write graph = "
+        "ClusterCompile()(graph), or order='random'."
+    )

@@ -11,7 +11,7 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
-from keras_bandgnn.preprocessing import StaticBatcher
+from keras_bandgnn.preprocessing import GraphPreprocessor, RCMKCompile, StaticBatcher
 from keras_bandgnn.primitives import Banded, Plan
 from keras_bandgnn.training.hlo import ProgramCosts
 
@@ -118,6 +118,21 @@ def test_layout_keeps_every_edge():
         at = part * own + receiver[real], arrived.ravel()[sender[real]], kind[real]
         np.add.at(found, at, 1)
     np.testing.assert_array_equal(found, want)
+
+
+@on_jax
+def test_bands_are_those_that_nodes_were_ordered_for():
+    with kb.distribution.data_parallel(devices="cpu:0").scope():
+        backbone = kb.models.GCNBackbone({"kind": 1}, 8)
+        task = kb.models.NodeClassifier(backbone, 2)
+    group = task.distribution
+    group.sequence = 2
+    graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0] * 3})
+    assert group.auto_plan(task) == Plan(Banded(128))
+    ordered = GraphPreprocessor([RCMKCompile(16)])
+    assert group.auto_plan(task, ordered.compile([graph])) == Plan(Banded(16))
+    task.preprocessor = ordered
+    assert group.auto_plan(task, [graph]) == Plan(Banded(16))
 
 
 def test_what_cannot_share_a_sequence_says_so():

@@ -241,7 +241,11 @@ def test_sequences_hold_every_node_once(order):
     graph = Graph(
         50,
         *ends,
-        node={"kind": rng.integers(0, 4, 50), "known": mask},
+        node={
+            "kind": rng.integers(0, 4, 50),
+            "known": mask,
+            "cluster": np.arange(50) // 10,
+        },
         label=rng.integers(0, 3, 50),
         label_level="node",
     )

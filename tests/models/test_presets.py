@@ -335,6 +335,22 @@ def test_without_the_hub(monkeypatch):
         preset_hub.download("hf://me/molecules")
 
 
+def test_a_preprocessor_that_is_lost_is_named(tmp_path):
+    task = kb.models.GraphClassifier(
+        kb.models.GCNBackbone({"kind": 2}, 4), 2, kb.preprocessing.GraphPreprocessor()
+    )
+    path = tmp_path / "whole"
+    task.save_to_preset(path)
+    (path / "preprocessor.json").unlink()
+    with pytest.raises(ValueError, match="Expected.*hold preprocessor.json"):
+        kb.models.GraphClassifier.from_preset(path)
+    # Presets of version 0.1.0 do not say whether there was one.
+    metadata = json.loads((path / "metadata.json").read_text())
+    del metadata["preprocessor"]
+    (path / "metadata.json").write_text(json.dumps(metadata))
+    assert kb.models.GraphClassifier.from_preset(path).preprocessor is None
+
+
 def test_damaged_weights_are_named(tmp_path):
     task = Task.from_preset("gcn", load_weights=False)
     task.save_to_preset(tmp_path / "p")

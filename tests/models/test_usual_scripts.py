@@ -269,6 +269,8 @@ def test_losses_and_metrics_of_targets(loss, targets):
             keras.metrics.AUC(100_000, name="auc"),
             keras.metrics.BinaryAccuracy(threshold=0.7, name="at_7"),
             keras.metrics.Precision(name="precision"),
+            keras.metrics.Recall(name="recall"),
+            keras.metrics.FalsePositives(name="wrong"),
             keras.metrics.BinaryCrossentropy(name="bce"),
         ],
         **STILL,
@@ -285,6 +287,8 @@ def test_losses_and_metrics_of_targets(loss, targets):
         accuracy=((p > 0.5) == (y == 1)).mean(),
         at_7=((p > 0.7) == (y == 1)).mean(),
         precision=(y[p > 0.5]).mean() if (p > 0.5).any() else 0,
+        recall=(p[y == 1] > 0.5).mean(),
+        wrong=((p > 0.5) & (y == 0)).sum(),
         bce=bce.mean(),
     )
     assert logs["auc"] == pytest.approx(pairs_won(z, y), abs=1e-3)
@@ -497,6 +501,59 @@ def test_functions_that_return_one_number(options, numbers):
     task.compile("adam", **options, **STILL)
     with pytest.raises(ValueError, match="one value per entry.*axis=-1"):
         task.fit(numbers, epochs=1, verbose=0)
+
+
+def as_they_are(y_true, y_pred):
+    return y_pred
+
+
+class AsTheyAre(keras.losses.Loss):
+    def call(self, y_true, y_pred):
+        return y_pred
+
+
+def of_the_first(y_true, y_pred):
+    return y_pred[:1, 0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": as_they_are},
+        {"loss": AsTheyAre()},
+        {"loss": of_the_first},
+        {"metrics": [as_they_are]},
+        {"metrics": [of_the_first]},
+    ],
+    ids=str,
+)
+def test_functions_that_return_other_than_one_value_per_entry(options, classes):
+    task = classifier()
+    task.compile("adam", **options, **STILL)
+    with pytest.raises(ValueError, match="one value per entry.*Received: shape"):
+        task.fit(classes, epochs=1, verbose=0)
+
+
+def test_a_column_is_one_value_per_entry(numbers):
+    """Of single numbers the absolute error [n, 1] is plain enough."""
+
+    def off(y_true, y_pred):
+        return ops.abs(y_true - y_pred)
+
+    task = regressor()
+    task.compile(sgd(), off, metrics=[off], **STILL)
+    out, label = flat_of(task, numbers)
+    error = np.abs(out - label).mean()
+    both(fit_once(task, numbers), loss=error / 2, off=error)
+
+
+@pytest.mark.parametrize("given", [{}, {"loss": None}, {"optimizer": None}], ids=str)
+def test_none_is_what_is_left_out(given, classes):
+    task = classifier()
+    task.compile(**{"optimizer": sgd(), **given}, **STILL)
+    assert task.optimizer is not None
+    found = task.evaluate(classes, verbose=0, return_dict=True)
+    assert found["loss"] == pytest.approx(crossentropy(task, classes), rel=1e-5)
 
 
 def test_metrics_leave_the_loss_its_name(numbers):

@@ -407,6 +407,7 @@ def test_sequences_hold_every_edge_between_their_nodes(order, shuffle, length):
     for one in GRAPHS:
         labelled = one.replace(
             candidates=None, slot=None, label=np.arange(one.num_nodes),
+            node={**one.node, "cluster": np.zeros(one.num_nodes)},
             label_level="node",
         )  # fmt: skip
         loader = SequenceLoader(labelled, length, order, shuffle=shuffle)
@@ -439,7 +440,7 @@ def test_a_random_order_that_stays_is_random_all_the_same():
     count = 200
     line = Graph(
         count, np.arange(199), np.arange(1, 200), label=np.zeros(count),
-        label_level="node",
+        node={"cluster": np.arange(count) // 20}, label_level="node",
     )  # fmt: skip
     fixed = SequenceLoader(line, 50, "random", shuffle=False)
     edges = sum(int(fixed[i][0]["edge"]["mask"].sum()) for i in range(len(fixed)))

@@ -75,8 +75,6 @@ def read_structures(
     >>> read_structures("water.xyz")[0].node["atomic_number"]  # doctest: +SKIP
     array([8, 1, 1], dtype=int32)
     """
-    if not isinstance(path, str | os.PathLike):
-        path = sequence("path", path, "a file, a folder or several")
     files = _files(path)
     graphs: list[Graph] = []
     with progress_bar("Reading structures", len(files), progress) as advance:
@@ -102,7 +100,8 @@ def _name(graph: Graph) -> str:
 
 def _files(path: _Path | Sequence[_Path]) -> list[Path]:
     if not isinstance(path, str | os.PathLike):
-        files = [file for each in path for file in _files(each)]
+        paths = sequence("path", path, "a file, a folder or several")
+        files = [file for each in paths for file in _files(each)]
         if not files:
             raise FileNotFoundError("Expected at least one file. Received: none.")
         return files

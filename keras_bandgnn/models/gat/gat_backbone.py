@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import fraction
+from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.graph_attention import GraphAttention
 from keras_bandgnn.models.layered_backbone import LayeredBackbone
 
@@ -74,6 +74,11 @@ class GATBackbone(LayeredBackbone):
             inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
         )
         # === Config ===
+        if self.hidden_dim % positive_int("num_heads", num_heads):
+            raise ValueError(
+                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
+                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
+            )
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         # === Layers ===
         self.convolutions = [
