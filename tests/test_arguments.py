@@ -938,10 +938,6 @@ OTHERS = {
         "num_heads",
         lambda: kb.models.GATBackbone({"kind": 2}, 8, num_heads=3),
     ),
-    "heads that do not divide": (
-        "hidden_dim.*num_heads",
-        lambda: kb.models.GATBackbone({"kind": 2}, 10, num_heads=3),
-    ),
     "inputs={'kind': 4.0}": (
         r"inputs\['kind'\].*Received: 4\.0\.",
         lambda: kb.models.GCNBackbone({"kind": 4.0}),
@@ -997,6 +993,23 @@ OTHERS = {
         lambda: kb.data.load("qm9", path=Path(__file__).parent, target=[]),
     ),
 }
+
+
+WITH_HEADS = [
+    name
+    for name in kb.models.__all__
+    if isinstance(getattr(kb.models, name), type)
+    and {"hidden_dim", "num_heads"}
+    <= {*inspect.signature(getattr(kb.models, name)).parameters}
+]
+
+
+@pytest.mark.parametrize("name", WITH_HEADS)
+def test_widths_that_heads_do_not_divide(name, folder):
+    call, valid = resolved(f"models.{name}", folder)
+    message = "Expected `hidden_dim` to be a multiple of `num_heads`"
+    with pytest.raises(ValueError, match=message):
+        call(**{**valid, "hidden_dim": 10, "num_heads": 3})
 
 
 @pytest.mark.parametrize("index", ["a", 1.0, np.array([1, 2]), None, (0, 1)], ids=repr)

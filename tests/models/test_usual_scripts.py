@@ -298,6 +298,50 @@ def test_losses_and_metrics_of_targets(loss, targets):
     assert logs["AUC"] == pytest.approx(float(plain.result()), abs=1e-5)
 
 
+def test_metrics_of_targets_are_those_of_scikit_learn():
+    right = pytest.importorskip("sklearn.metrics")
+    # Enough graphs for both answers to occur, in batches with padding.
+    flat, task = data_of("GraphClassifier, several targets", 30), several_targets()
+    task.compile(
+        sgd(),
+        metrics=[
+            keras.metrics.BinaryAccuracy(name="accuracy"),
+            keras.metrics.AUC(100_000, name="auc"),
+            keras.metrics.AUC(100_000, curve="PR", name="average_precision"),
+            keras.metrics.Precision(thresholds=[0.4], name="precision"),
+            keras.metrics.Recall(thresholds=0.4, name="recall"),
+        ],
+        weighted_metrics=task.default_metrics()[1:],
+        **STILL,
+    )
+    # Outputs about 0: new ones are all on one side of it.
+    *others, kernel, bias = task.head.get_weights()
+    out = np.stack(task.predict(flat))
+    scale = out.std(axis=0)
+    task.head.set_weights([*others, kernel / scale, (bias - out.mean(axis=0)) / scale])
+    z, y = flat_of(task, flat)
+    p = 1 / (1 + np.exp(-z))
+    assert 0.1 < (p > 0.4).mean() < 0.9
+    found = task.evaluate(flat, verbose=0, return_dict=True)
+    out = np.stack(task.predict(flat))
+    each = []
+    for column, scores in zip(flat.label.T, out.T, strict=True):
+        known = np.isfinite(column)
+        each.append(right.roc_auc_score(column[known], scores[known]))
+    expected = {
+        "accuracy": right.accuracy_score(y, p > 0.5),
+        "auc": right.roc_auc_score(y, z),
+        "average_precision": right.average_precision_score(y, z),
+        "precision": right.precision_score(y, p > 0.4),
+        "recall": right.recall_score(y, p > 0.4),
+        "roc_auc": np.mean(each),
+    }
+    for name, value in expected.items():
+        # Areas are sums over bins, in which equal graphs are ties for certain.
+        wide = name in ("auc", "average_precision", "roc_auc")
+        assert found[name] == pytest.approx(value, abs=2e-2 if wide else 1e-5), name
+
+
 @pytest.mark.parametrize(
     "options, line",
     [
