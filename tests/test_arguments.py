@@ -961,7 +961,7 @@ OTHERS = {
     "SequenceLoader without graph layers": (
         "graph_layers",
         lambda: kb.models.NodeClassifier(attentive(), 2).fit(
-            sequences(plan=attentive().auto_plan()), verbose=0
+            sequences(plan=attentive().auto_plan()), verbose=0, shuffle=False
         ),
     ),
     "SequenceLoader without clusters": (
