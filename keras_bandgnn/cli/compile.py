@@ -82,7 +82,7 @@ def make_pool(options: argparse.Namespace):
 
         return RayPool(options.ray_address, options.processes)
     if options.ray_address is not None:
-        raise ValueError(
+        raise shared.OptionError(
             "Expected --ray-address with --engine ray. Received: "
             f"--engine {options.engine}."
         )
@@ -121,8 +121,8 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
         for split, job in left.items():
             with report.progress(f"compile {split}", "files") as progress:
                 stores[split] = job.run(options.processes, pool, progress)
-    show_stores(stores)
     if not any(map(len, stores.values())):
+        left_out(stores)
         for split in left:
             shutil.rmtree(options.out / split)
         with contextlib.suppress(OSError):  # something else is there
@@ -132,12 +132,19 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
             "Expected at least one variable usage with two candidates in "
             f"{options.input}. Received: none in {count} files. Choose other files."
         )
+    show_stores(stores)
     return stores
+
+
+def left_out(stores: dict) -> None:
+    """Prints the files that were left out of stores."""
+    entries = [entry for store in stores.values() for entry in store.reports]
+    report.left_out([tuple(item) for entry in entries for item in entry["skipped"]])
 
 
 def show_stores(stores: dict) -> None:
     """Prints the size of each store and the files that were left out."""
-    rows, skipped = [], []
+    rows = []
     for split, store in stores.items():
         nodes, edges = store.num_nodes, store.num_edges
         rows.append(
@@ -150,10 +157,9 @@ def show_stores(stores: dict) -> None:
                 float(nodes.mean()) if len(store) else 0.0,
             ]
         )
-        skipped += [tuple(item) for entry in store.reports for item in entry["skipped"]]
     columns = ["split", "files", "graphs", "nodes", "edges", "nodes per graph"]
     report.table("compiled graphs", columns, rows)
-    report.left_out(skipped)
+    left_out(stores)
 
 
 def run(options: argparse.Namespace) -> None:

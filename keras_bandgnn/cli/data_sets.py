@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from keras_bandgnn.cli import option_use
-from keras_bandgnn.cli.options import path as options_path
+from keras_bandgnn.cli import options as shared
 
 # Arguments of `load` that have their place on the command line.
 _OWN_OPTIONS = {
@@ -35,7 +35,7 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 def add_files(group) -> None:
     """Adds the options that say where a data set is, and how it is read."""
     group.add_argument(
-        "--path", type=options_path, help="file or folder that has the data set's files"
+        "--path", type=shared.path, help="file or folder that has the data set's files"
     )
     group.add_argument(
         "--option",
@@ -50,7 +50,7 @@ def check_stores(options: argparse.Namespace) -> None:
     """Refuses options of a data set's reader, which stores do not need."""
     names = [name for name in ("path", "split", "option") if hasattr(options, name)]
     if found := option_use.given(options, names):
-        raise ValueError(
+        raise shared.OptionError(
             f"Expected {' and '.join(map(option_use.flag, found))} with the name of a "
             "data set. Received: a store."
         )
@@ -73,9 +73,11 @@ def read_graphs(options: argparse.Namespace):
     for item in options.option:
         name, sign, value = item.partition("=")
         if not sign:
-            raise ValueError(f"Expected --option NAME=VALUE. Received: {item!r}.")
+            raise shared.OptionError(
+                f"Expected --option NAME=VALUE. Received: {item!r}."
+            )
         if name in _OWN_OPTIONS:
-            raise ValueError(
+            raise shared.OptionError(
                 f"Expected --option with an option of the data set. Received: {item!r}."
                 f" Pass {_OWN_OPTIONS[name]}."
             )

@@ -56,7 +56,7 @@ def measure(options: argparse.Namespace) -> dict:
 
     if (options.data / "store.json").is_file():
         if options.subtokens or options.steps or options.split or options.ordering:
-            raise ValueError(
+            raise shared.OptionError(
                 "Expected --subtokens, --steps, --split and --ordering with program "
                 "graphs or source code. Received: a store, whose graphs are compiled "
                 "already."
@@ -72,7 +72,7 @@ def measure(options: argparse.Namespace) -> dict:
     kind, splits = find_programs(options.data, options.exclude, "none")
     if options.split is not None:
         if options.split not in splits:
-            raise ValueError(
+            raise shared.OptionError(
                 f"Expected --split to be one of {sorted(splits)}. "
                 f"Received: {options.split!r}."
             )

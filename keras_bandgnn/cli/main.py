@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
@@ -94,6 +94,21 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
+def _wrong(program: str, message: str) -> str:
+    """What a wrong command line is answered with."""
+    from keras_bandgnn.cli.report import escaped  # takes time, and is seldom needed
+
+    text = escaped(message).rstrip(".")
+    return f"{program}: error: {text}. See {program} --help.\n"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and where the options are explained."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, _wrong(self.prog, message))
+
+
 def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The parser.
 
@@ -103,7 +118,7 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """
     from keras_bandgnn import __version__
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="bandgnn",
         description="Graph networks as dense, static-shape work: learns from program "
         "graphs which variable belongs where.",
@@ -151,10 +166,17 @@ def _run(arguments: Sequence[str] | None) -> int:
         # The reader of our output has seen enough.
         sys.stderr.close()
         return 0
+    except options.OptionError as error:
+        if given.debug:
+            raise
+        sys.stderr.write(_wrong(f"bandgnn {given.command}", str(error)))
+        return 2
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         if given.debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        from keras_bandgnn.cli import report
+
+        report.remark(f"error: {report.in_options(str(error))}")
         # A command whose 1 means that it found something has another code.
         return getattr(given, "failed", 1)
 

@@ -7,6 +7,8 @@ fills in afterwards is what the help shows.
 import argparse
 from collections.abc import Iterable, Mapping
 
+from keras_bandgnn.cli.options import OptionError
+
 
 def defer_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
     """Takes the defaults of options away, until `fill_defaults`; help keeps them."""
@@ -52,11 +54,11 @@ def refuse(
         advice: What to do, if more is known.
 
     Raises:
-        ValueError: If one of them was given.
+        OptionError: If one of them was given.
     """
     found = given(options, used_with)
     if found:
         named = ", ".join(f"{flag(k)} (for {used_with[k]})" for k in found)
-        raise ValueError(
+        raise OptionError(
             f"Expected options that {who} reads. Received: {named}. {advice}".strip()
         )

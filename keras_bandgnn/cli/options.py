@@ -22,6 +22,10 @@ READING = ("exclude", "max_instances", "processes", "seed")
 """Options of `add_reading`."""
 
 
+class OptionError(ValueError):
+    """Options that are wrong for what they are used with, seen after parsing."""
+
+
 def positive(text: str) -> int:
     """An integer of at least 1, for argparse."""
     return _whole(text, 1, INT32_MAX)

@@ -179,13 +179,15 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         say = report.remark
     else:
         say = report.say
-        show(best.ranked(), coverage.usages)
+        if best.count:
+            show(best.ranked(), coverage.usages)
     coverage.say(options.max_instances, say)
-    say(
-        f"{coverage.usages} usages in {coverage.read} "
-        f"{'store' if store else 'files'}: {best.count} suspicious"
-    )
-    if not coverage.usages:
+    if coverage.usages:
+        say(
+            f"{coverage.usages} usages in {coverage.read} "
+            f"{'store' if store else 'files'}: {best.count} suspicious"
+        )
+    else:
         report.remark("nothing to check: no variable usage with two candidates")
     if coverage.failed or not coverage.usages:
         return 2

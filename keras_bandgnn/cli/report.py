@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from keras_bandgnn.cli import interrupts
 
@@ -30,14 +32,43 @@ def console() -> Console:
     return Console(highlight=False, width=width)
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Text of others, such as names of files, on one line and without commands.
+
+    Control characters of a terminal, line breaks and what is not Unicode become escape
+    sequences of Python.
+
+    Args:
+        text: The text.
+        keep: Characters that stay as they are.
+    """
+    return "".join(
+        character
+        if character.isprintable() or character in keep
+        else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def in_options(text: str) -> str:
+    """An error of the library in the terms of the command line.
+
+    Messages name an argument of Python with its option behind it, as in
+    "overwrite=True (--overwrite)", and end with what can be done in Python alone, as in
+    "In Python, call ...".
+    """
+    text = re.sub(r"\w+=\w+ \((--[\w-]+)\)", r"\1", text)
+    return re.sub(r"\s+In Python, .*\Z", "", text, flags=re.DOTALL)
+
+
 def say(text: str) -> None:
-    """Prints a line."""
-    console().print(text, markup=False, soft_wrap=True)
+    """Prints a line, or several."""
+    console().print(escaped(text, "\n"), markup=False, soft_wrap=True)
 
 
 def remark(text: str) -> None:
     """Prints a line about the work, not of its result: to standard error."""
-    print(text, file=sys.stderr)
+    print(escaped(text, "\n"), file=sys.stderr)
 
 
 def left_out(
@@ -51,10 +82,10 @@ def left_out(
         most: Reasons that are printed whole; the rest is counted by kind.
     """
     for name, reason in reasons[:most]:
-        say(f"left out: {name}: {reason}")
+        say(escaped(f"left out: {name}: {reason}"))
     if len(reasons) > most:
         kinds = collections.Counter(r.split(":")[0] for _, r in reasons[most:])
-        counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common(10))
+        counts = ", ".join(f"{n} {escaped(kind)}" for kind, n in kinds.most_common(10))
         say(f"left out: {len(reasons) - most} more: {counts}")
 
 
@@ -131,9 +162,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], int | float) for row in rows)
         justify = "right" if numbers else "left"
-        shown.add_column(column, justify=justify, overflow="fold")
+        shown.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
-        shown.add_row(*(f"{c:,.3f}" if isinstance(c, float) else f"{c}" for c in row))
+        cells = (f"{c:,.3f}" if isinstance(c, float) else f"{c}" for c in row)
+        # Text, as square brackets would be taken for markup.
+        shown.add_row(*(Text(escaped(cell)) for cell in cells))
     console().print(shown)
 
 

@@ -83,7 +83,7 @@ def _make_task(options: argparse.Namespace):
         config["dtype"] = options.precision
     if options.remat is not None:
         if "remat" not in config:
-            raise ValueError(
+            raise shared.OptionError(
                 f"Expected a backbone with the option remat. Received: "
                 f"{type(task.backbone).__name__}. Leave --remat out."
             )

@@ -53,15 +53,17 @@ def make_plan(text: str):
     if text == "auto":
         return "auto"
     keys, _, drop = text.partition(",")
-    if drop not in ("", "drop"):
-        raise ValueError(
-            "Expected --plan to be a primitive, or one with ',drop'. "
-            f"Received: {text!r}."
-        )
     config = {"primitives": [keys], "drop_rest": bool(drop)}
     if not keys.startswith(("segment", "grouped")) and not drop:
         config["primitives"].append("segment")
-    return Plan.from_config(config)
+    try:
+        if drop not in ("", "drop"):
+            raise ValueError("Expected a primitive, or one with ',drop'.")
+        return Plan.from_config(config)
+    except ValueError as error:
+        raise shared.OptionError(
+            f"Expected a valid --plan. Received: {text!r}: {error}"
+        ) from error
 
 
 def make_task(options: argparse.Namespace, metadata: dict):
@@ -191,7 +193,17 @@ def describe(options, task, loader, stores) -> None:
     import keras
 
     backbone = task.backbone
-    fill = loader.sizes["node"].sum() / (len(loader) * loader.batcher.budget["node"])
+    batches = loader.composition(0)
+    room = sum(batch.budget["node"] for batch in batches)
+    fill = loader.sizes["node"].sum() / room
+    budget = loader.batcher.budget["node"]
+    above = [batch.budget["node"] for batch in batches if batch.budget["node"] > budget]
+    larger = ""
+    if above:
+        larger = (
+            f", {len(above)} of {above[0]} nodes for the {loader.num_oversized} graphs "
+            "that are larger,"
+        )
     sizes = ", ".join(f"{len(store)} {split}" for split, store in stores.items())
     report.say(
         f"GGNN: H = {backbone.hidden_dim}, T = {backbone.num_steps}, "
@@ -200,7 +212,7 @@ def describe(options, task, loader, stores) -> None:
     )
     report.say(f"graphs: {sizes}")
     report.say(
-        f"batches: {len(loader)} supergraphs of {loader.batcher.budget['node']} nodes, "
+        f"batches: {len(batches) - len(above)} supergraphs of {budget} nodes{larger} "
         f"{100 * fill:.0f} % filled; plan: {loader.plan}"
     )
 
@@ -219,6 +231,7 @@ def run(options: argparse.Namespace) -> None:
         "To predict numbers of graphs add --task regression.",
     )
     option_use.fill_defaults(options)
+    make_plan(options.plan)
     stores = {split: open_split(options.data, split) for split in ("train", "valid")}
     for store in stores.values():
         check_compiled(store)

@@ -3,6 +3,7 @@
 import argparse
 
 from keras_bandgnn.cli import data_sets, report, training_callbacks
+from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.card import make_facts
 from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
 
@@ -22,10 +23,12 @@ def graph_layer(text: str):
         if kind == "knn":
             return preprocessing.KNearestGraph(int(value))
     except ValueError as error:
-        raise ValueError(
+        raise shared.OptionError(
             f"Expected a valid --graph. Received: {text}: {error}"
         ) from error
-    raise ValueError(f"Expected --graph full, radius:R or knn:K. Received: {text!r}.")
+    raise shared.OptionError(
+        f"Expected --graph full, radius:R or knn:K. Received: {text!r}."
+    )
 
 
 def read(options: argparse.Namespace) -> dict:
@@ -73,8 +76,10 @@ def make_backbone(options: argparse.Namespace, graphs):
     numbers = [part.node.get("atomic_number") for part in graphs.values()]
     if any(values is None for values in numbers):
         raise ValueError(
-            "Expected graphs with the node features 'atomic_number' and 'position'. "
-            f"Received: {sorted(graphs['train'].node)}."
+            f"Expected graphs of atoms for --model {options.model}, with the node "
+            "features 'atomic_number' and 'position'. Received: "
+            f"{sorted(graphs['train'].node)}. Pass --model gt or --model graphormer, "
+            "which read any node features."
         )
     elements = np.unique(np.concatenate(numbers)).tolist()
     steps = options.layers or 3

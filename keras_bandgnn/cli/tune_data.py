@@ -66,7 +66,7 @@ def read(options: argparse.Namespace) -> dict:
         whole = _split(options, None)
         if len(whole) == 1:
             if options.limit is not None:
-                raise ValueError(
+                raise shared.OptionError(
                     "Expected --limit with several graphs. Received: one with masks."
                 )
             return {"train": whole[0]}

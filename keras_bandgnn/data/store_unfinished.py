@@ -3,9 +3,11 @@
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from keras_bandgnn.checks import shown
 from keras_bandgnn.data.files import (
     FolderLock,
     refuse_link,
@@ -67,7 +69,7 @@ def check_target(path: Path, overwrite: bool) -> None:
     if not overwrite:
         raise FileExistsError(
             f"Expected nothing at {path}. Received: a store is there. "
-            "Pass overwrite=True or choose another path."
+            "Pass overwrite=True (--overwrite) or choose another path."
         )
 
 
@@ -129,11 +131,28 @@ def check_same_job(partial: Path, found: Mapping, fingerprint: Mapping) -> None:
     """Raises a ValueError if the header `found` there is that of another job."""
     check_header(partial / PROGRESS, found)
     if found.get("fingerprint") != fingerprint:
+        differing = [*_differing(found.get("fingerprint"), fingerprint)]
+        fields = "; ".join(differing[:5]) + "; ..." * (len(differing) > 5)
         raise ValueError(
             f"Expected the unfinished store {partial} to have the fingerprint "
-            f"of this job, {fingerprint}. Received: {found.get('fingerprint')}. Pass "
+            f"of this job. Received: another one: {fields}. Pass "
             "restart=True (--restart), or delete that directory, to begin anew."
         )
+
+
+def _differing(old: Any, new: Any, name: str = "fingerprint") -> Iterator[str]:
+    """Yields which fields differ, with their values in this job and before."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in dict.fromkeys([*new, *old]):
+            if key not in old or key not in new:
+                yield f"{name}.{key} is {'new' if key in new else 'missing'}"
+            else:
+                yield from _differing(old[key], new[key], f"{name}.{key}")
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for k, (before, now) in enumerate(zip(old, new, strict=True)):
+            yield from _differing(before, now, f"{name}[{k}]")
+    elif old != new:
+        yield f"{name} is {shown(new)}, was {shown(old)}"
 
 
 def check_job(path: Path, fingerprint: Mapping, overwrite: bool, restart: bool) -> None:

@@ -88,6 +88,12 @@ def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]
             yield name, item
 
 
+def shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each array of a file of weights that was checked."""
+    with h5py.File(path) as file:
+        return {name: item.shape for name, item in _datasets(path, file)}
+
+
 def checksum(path: Path) -> str:
     """The SHA-256 of a file."""
     with open(path, "rb") as file:

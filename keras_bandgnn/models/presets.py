@@ -7,6 +7,7 @@ library and of Keras only, and loading one executes nothing that is not in these
 """
 
 import difflib
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,13 @@ import keras
 
 from keras_bandgnn.checks import as_path, boolean, mapping, one_of, optional
 from keras_bandgnn.data.files import held_write, restore_replaced
-from keras_bandgnn.data.reading import reading
-from keras_bandgnn.data.weights_files import check_sum, check_weights, checksum
+from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.data.weights_files import (
+    check_sum,
+    check_weights,
+    checksum,
+    shapes,
+)
 from keras_bandgnn.models import preset_files as files
 from keras_bandgnn.models.preset_card import count_parameters, make_card
 from keras_bandgnn.models.preset_checks import bounded_weights, check_sizes
@@ -162,7 +168,8 @@ class _Files:
         if not path.is_file():
             raise ValueError(
                 f"Expected the preset {self.path} to hold weights. Received: no {name}."
-                " Pass load_weights=False for new weights, to be trained."
+                " Get that file, too. In Python, pass load_weights=False for new "
+                "weights, to be trained."
             )
         check_sum(path, self._sums)
         return check_weights(path)
@@ -190,7 +197,7 @@ def load_backbone(
     if not issubclass(found, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{found.__name__}. Call {found.__name__}.from_preset(...)."
+            f"{found.__name__}. In Python, call {found.__name__}.from_preset(...)."
         )
     config = entry["config"]
     unknown = sorted(set(overrides or {}) - set(config))
@@ -212,14 +219,13 @@ def load_backbone(
             backbone = found.from_config(config)
     if load_weights:
         try:
-            with reading(path / files.WEIGHTS):
-                backbone.load_weights(path / files.WEIGHTS)
+            _load_weights(backbone, path / files.WEIGHTS, path / files.CONFIG)
         except ValueError as error:
             if not overrides:
                 raise
             raise ValueError(
-                "Expected overrides that leave the shapes of the weights, or "
-                f"load_weights=False. Received: {dict(overrides)} for {path}."
+                "Expected overrides that leave the shapes of the weights. Received: "
+                f"{dict(overrides)} for {path}. In Python, pass load_weights=False."
             ) from error
     return backbone
 
@@ -242,15 +248,17 @@ def load_task(
     path = _resolve(preset)
     if not (path / files.TASK).is_file():
         raise ValueError(
-            f"Expected a preset of a task. Received: {path} holds a backbone alone. "
-            f"Call {cls.__name__}(Backbone.from_preset(...), ...)."
+            f"Expected a preset of a task. Received: {path} holds a backbone alone: "
+            f"there is no {files.TASK}. Get that file, too, or train a task. In "
+            f"Python, call {cls.__name__}(Backbone.from_preset(...), ...)."
         )
     entry = files.read(path / files.TASK)
     task_class = _class_of(entry, Task, path / files.TASK)
     if not issubclass(task_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{task_class.__name__}. Call {task_class.__name__}.from_preset(...), or "
+            f"{task_class.__name__}. Name a preset of the other kind. In Python, call "
+            f"{task_class.__name__}.from_preset(...), or "
             f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )
     config = task_class.head_overrides(entry["config"], head)
@@ -274,9 +282,33 @@ def load_task(
             task = task_class(made, preprocessor=preprocessor, **config)
     # Another head than the preset's has new weights.
     if load_weights and config == entry["config"]:
-        with reading(path / files.HEAD):
-            _head_model(task).load_weights(path / files.HEAD)
+        _load_weights(_head_model(task), path / files.HEAD, path / files.TASK)
     return task
+
+
+def _load_weights(model, weights: Path, config: Path) -> None:
+    """Loads weights into the model that a configuration describes."""
+    try:
+        with reading(weights):
+            model.load_weights(weights)
+    except ValueError as error:
+        # Keras does not say which shapes differ.
+        with tempfile.TemporaryDirectory() as folder:
+            built = Path(folder, "model.weights.h5")
+            model.save_weights(built)
+            expected, received = shapes(built), shapes(weights)
+        for name in sorted({*expected, *received}):
+            one, other = expected.get(name), received.get(name)
+            if one != other:
+                shape = "is not there" if one is None else f"has the shape {one}"
+                refuse(
+                    weights,
+                    f"to fit {config}, by which {name[1:]} {shape}",
+                    "no such array" if other is None else f"shape {other}",
+                    "Take both files from the same preset.",
+                    error,
+                )
+        raise
 
 
 class PresetTask:

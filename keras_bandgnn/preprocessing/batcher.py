@@ -167,7 +167,8 @@ class Batcher(keras.layers.Layer):
             raise ValueError(
                 "Expected every graph to fit the budget. Received: "
                 f"{large.sum()} graphs above it, first graph {first}; "
-                f"{self._largest(sizes)}. Raise the budget or use oversize='bucket'."
+                f"{self._largest(sizes)}. Raise the budget (--batch-nodes). In "
+                "Python, pass oversize='bucket'."
             )
         if self.oversize == "drop":
             return np.where(large, 2, 0).astype(np.int8), [dict(self.budget)]
@@ -197,8 +198,8 @@ class Batcher(keras.layers.Layer):
             f"{len(numbers):,} of {len(large):,} graphs ({named}) are above the "
             f"budget: {self._largest(sizes)}. They get supergraphs of their own, of "
             f"{nodes:,} nodes and {edges:,} edges: one more compilation, and steps "
-            f"with up to {ratio:.1f} times the usual memory. Raise the budget, or set "
-            "oversize='drop'."
+            f"with up to {ratio:.1f} times the usual memory. Raise the budget "
+            "(--batch-nodes), or leave these graphs out (in Python oversize='drop')."
         )
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:

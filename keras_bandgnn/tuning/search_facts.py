@@ -44,5 +44,6 @@ def check(folder: Path, hypermodel) -> None:
         differ = ", ".join(f"{k}={new.get(k)!r}, there {old.get(k)!r}" for k in names)
         raise ValueError(
             f"Expected the search in {folder} to be of the same hypermodel. Received: "
-            f"{differ}. Take another folder, or pass overwrite=True to throw it away."
+            f"{differ}. Take another folder, or pass overwrite=True "
+            "(--overwrite) to throw it away."
         )

@@ -5,11 +5,14 @@ values of each option. An option with a type of its own needs an entry in `WRONG
 """
 
 import argparse
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
-from keras_bandgnn.cli import options
+import keras_bandgnn
+from keras_bandgnn.cli import options, report
 from keras_bandgnn.cli.main import _parser, main
 from keras_bandgnn.cli.scale import _share
 
@@ -130,3 +133,66 @@ def test_no_command(line, capsys):
         main(line)
     assert stop.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["train", NOWHERE, "--out", "o", "--plan", "bad"],
+        ["train", NOWHERE, "--out", "o", "--plan", "segment,bad"],
+        ["train", NOWHERE, "--out", "o", "--graph", "full"],
+        ["train", NOWHERE, "--out", "o", "--task", "regression", "--plan", "auto"],
+        ["train", NOWHERE, "--out", "o", "--task", "regression", "--option", "a"],
+        ["compile", NOWHERE, "--out", "o", "--ray-address", "auto"],
+        ["tune", "demo", "--out", "o", "--path", "."],
+    ],
+    ids=" ".join,
+)
+def test_options_that_only_the_work_can_judge(line, capsys):
+    if line[0] == "tune":
+        pytest.importorskip("keras_tuner")
+    assert main(line) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"bandgnn {line[0]}: error: Expected")
+    assert line[-2] in said and f"See bandgnn {line[0]} --help" in said
+
+
+def advice_of_the_library():
+    """Yields (place, text) of every error text; what is put in is {}."""
+    folder = Path(keras_bandgnn.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Raise | ast.Return | ast.Expr) and node.lineno:
+                for part in ast.walk(node):
+                    if isinstance(part, ast.JoinedStr):
+                        values = part.values
+                    elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                        values = [part]
+                    else:
+                        continue
+                    text = "".join(
+                        str(v.value) if isinstance(v, ast.Constant) else "{}"
+                        for v in values
+                    )
+                    if "Received:" in text:
+                        yield f"{file.relative_to(folder)}:{node.lineno}", text
+
+
+def test_errors_name_options_and_no_python():
+    """What has an option is named by it, and advice for Python alone is left out."""
+    python = re.compile(
+        r"\b(overwrite|restart|load_weights|oversize)='?\w|from_preset\("
+    )
+    found = list(advice_of_the_library())
+    assert sum(bool(python.search(text)) for _, text in found) > 5
+    wrong = [
+        (place, shown)
+        for place, text in found
+        if python.search(shown := report.in_options(text))
+    ]
+    assert not wrong, (
+        "write 'argument=value (--option)', or put advice for Python last: "
+        f"'In Python, ...': {wrong}"
+    )
+    text = "Expected x. Received: y. Pass overwrite=True (--overwrite). In Python, z()."
+    assert report.in_options(text) == "Expected x. Received: y. Pass --overwrite."

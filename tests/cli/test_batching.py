@@ -73,14 +73,14 @@ def test_data_set_by_name(tmp_path, capsys, monkeypatch):
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "60 graphs" in out and "us per graph" in out
-    assert main([*command, "--option", "edges"]) == 1
+    assert main([*command, "--option", "edges"]) == 2
     assert "Expected --option NAME=VALUE" in capsys.readouterr().err
     assert main([*command, "--option", "edges=full"]) == 1
     assert "Received: edges='full'" in capsys.readouterr().err
 
 
 def test_errors(tmp_path, store, capsys):
-    assert main(["batching", store, "--split", "train"]) == 1
+    assert main(["batching", store, "--split", "train"]) == 2
     assert "Received: a store" in capsys.readouterr().err
     assert main(["batching", str(tmp_path)]) == 1
     assert f"bandgnn batching NAME --path {tmp_path}" in capsys.readouterr().err

@@ -1,5 +1,7 @@
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +45,18 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert "left out: broken.py: SyntaxError" in out
     sizes = {s: len(open_store(data / s)) for s in ("train", "valid", "test")}
     assert min(sizes.values()) > 0
+    # Graphs above the budget have supergraphs of their own, which are not counted as
+    # room of the others.
+    small = ["--hidden", "8", "--epochs", "1", "--batch-nodes", "40"]
+    assert main(["train", str(data), "--out", str(tmp_path / "small"), *small]) == 0
+    out = capsys.readouterr().out
+    found = re.search(
+        r"supergraphs of 40 nodes, (\d+) of \d+ nodes for the \d+ graphs that are "
+        r"larger, (\d+) % filled",
+        out,
+    )
+    assert found and int(found[1]) > 0 and int(found[2]) <= 100, out
+    shutil.rmtree(tmp_path / "small")
     assert main(["train", str(data), "--out", str(model), *TRAIN]) == 0
     out = capsys.readouterr().out
     assert "H = 8, T = 3, P = 22" in out and f"{sizes['train']} train" in out
@@ -58,10 +72,10 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "nearest previous use" in out and "95 % interval" in out
     command = ["evaluate", str(model), str(data / "test"), "--split", "test"]
-    assert main(command) == 1
+    assert main(command) == 2
     assert "Its graphs are those" in capsys.readouterr().err
     command[3:] = ["--exclude", "tests"]
-    assert main(command) == 1
+    assert main(command) == 2
     assert "--exclude (for program files)" in capsys.readouterr().err
     command = ["predict", str(model), str(data / "test"), "--option", "a=b"]
     assert main(command) == 2

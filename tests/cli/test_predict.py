@@ -133,6 +133,37 @@ def test_json_lines_are_whole_and_count_from_one(model, tree, tmp_path, capsysbi
     assert b"1 files" not in capsysbinary.readouterr().err
 
 
+def test_names_of_files_are_one_line_and_command_no_terminal(model, tmp_path, capsys):
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    names = ["line\nbreak", "escape\x1b[31m", "bell\a", "[bold]", "carriage\rreturn"]
+    for name in names:
+        (folder / f"{name}.py").write_text(FUNCTION.format(k=0))
+        (folder / f"{name} broken.py").write_text("def f(:\n")
+    code = main(["predict", str(model), str(folder), "--processes", "1", "--top", "99"])
+    out = capsys.readouterr().out
+    assert code == 2 and out.count("left out:") == len(names) + 1
+    assert not set(out) & set("\x1b\a\r")
+    found = "".join(out.split())  # long names are folded
+    for name in names:
+        shown = name.encode("unicode_escape").decode()
+        assert f"{shown} broken.py" in out and f"{shown}.py" in found
+    assert main(["compile", str(folder / "no\x1b\nwhere"), "--out", "o"]) == 1
+    assert r"no\x1b" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compile", "predict"])
+def test_nothing_to_look_at_is_one_line(command, model, tree, tmp_path, capsys):
+    empty = str(tree / "empty.py")
+    given = {
+        "compile": ["compile", empty, "--out", str(tmp_path / "out")],
+        "predict": ["predict", str(model), empty],
+    }[command]
+    assert main([*given, "--processes", "1"]) > 0
+    shown = capsys.readouterr()
+    assert not shown.out and len(shown.err.strip().splitlines()) == 1, shown
+
+
 @pytest.mark.parametrize(
     ("names", "options", "code"),
     [

@@ -349,7 +349,9 @@ def test_damaged_unit_is_written_again(tmp_path, graphs):
 def test_other_fingerprint(tmp_path, graphs):
     with StoreWriter(tmp_path / "s", fingerprint={"steps": 8}) as writer:
         writer.add(graphs[:1])
-    with pytest.raises(ValueError, match=r"(?s)'steps': 9.*'steps': 8.*restart=True"):
+    with pytest.raises(
+        ValueError, match=r"fingerprint.steps is 9, was 8.*restart=True"
+    ):
         StoreWriter(tmp_path / "s", fingerprint={"steps": 9})
     with pytest.raises(ValueError, match="delete"):
         write_store(tmp_path / "s", graphs)
@@ -408,3 +410,20 @@ def test_killed_job_resumes_to_the_same_bytes(tmp_path):
         assert job.returncode == 0
     assert all_bytes(tmp_path / "killed") == all_bytes(tmp_path / "whole")
     assert open_store(tmp_path / "killed").reports == list(range(6))
+
+
+def test_another_job_is_told_apart_by_the_fields_that_differ(tmp_path):
+    one = {"files": 2, "options": {"steps": 4, "layers": [{"a": 1}, {"b": "x" * 999}]}}
+    other = {
+        "files": 2,
+        "options": {"steps": 8, "layers": [{"a": 3}, {"b": "x" * 999}]},
+    }
+    with pytest.raises(KeyboardInterrupt):
+        with StoreWriter(tmp_path / "s", fingerprint=one):
+            raise KeyboardInterrupt
+    with pytest.raises(ValueError, match="unfinished store") as caught:
+        StoreWriter(tmp_path / "s", fingerprint=other)
+    text = str(caught.value)
+    assert "fingerprint.options.steps is 8, was 4; " in text
+    assert "fingerprint.options.layers[0].a is 3, was 1" in text
+    assert "xxx" not in text and "files" not in text

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -254,7 +255,7 @@ def test_a_backbone_alone(tmp_path):
         backbone = Backbone.from_preset(tmp_path / name)
         assert_close(backbone.weights, task.backbone.weights)
     kb.models.SchNetBackbone.from_preset("schnet_aflow", load_weights=False)
-    with pytest.raises(ValueError, match="Call SchNetBackbone.from_preset"):
+    with pytest.raises(ValueError, match="call SchNetBackbone.from_preset"):
         kb.models.GCNBackbone.from_preset(tmp_path / "task")
     with pytest.raises(ValueError, match="holds a backbone alone"):
         Task.from_preset(tmp_path / "backbone")
@@ -358,3 +359,21 @@ def test_damaged_weights_are_named(tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="damaged file"):
         Task.from_preset(tmp_path / "p")
+
+
+def test_weights_that_do_not_fit_the_configuration(tmp_path):
+    task = kb.models.GraphRegressor(
+        kb.models.GGNNBackbone({"x": {"features": 3}}, 8, 2, 1)
+    )
+    for name in ("config.json", "task.json"):
+        task.save_to_preset(tmp_path / "p")
+        file = tmp_path / "p" / name
+        entry = json.loads(file.read_text())
+        width = "hidden_dim" if name == "config.json" else "num_targets"
+        entry["config"][width] = 5
+        file.write_text(json.dumps(entry))
+        with pytest.raises(ValueError, match=f"to fit .*{name}, by which") as caught:
+            Task.from_preset(tmp_path / "p")
+        assert re.search(
+            r"has the shape \(.*5.*\)\. Received: shape", str(caught.value)
+        )
