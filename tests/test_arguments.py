@@ -964,6 +964,12 @@ OTHERS = {
             sequences(plan=attentive().auto_plan()), verbose=0, shuffle=False
         ),
     ),
+    "SequenceLoader.predict without graph layers": (
+        "graph_layers",
+        lambda: sequences(plan=attentive().auto_plan()).predict(
+            kb.models.NodeClassifier(attentive(), 2)
+        ),
+    ),
     "SequenceLoader without clusters": (
         "cluster.*ClusterCompile",
         lambda: sequences(order="clusters"),

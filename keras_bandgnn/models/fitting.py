@@ -56,6 +56,8 @@ class FollowEpoch(keras.callbacks.Callback):
 
 def on_this_backend(data, task):
     """A loader as `fit` and `evaluate` of this backend take it."""
+    if isinstance(data, SequenceLoader):
+        data.check(task)
     if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
         task.distribution.check(data)
         return task.distribution.data(task, data)

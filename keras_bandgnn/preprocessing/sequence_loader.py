@@ -267,6 +267,11 @@ class SequenceLoader(keras.utils.PyDataset):
         )
         return made.apply(tf.data.experimental.assert_cardinality(len(self)))
 
+    def check(self, task) -> None:
+        """Raises a ValueError if the graph lacks what a task's backbone reads."""
+        for part in self._loader.parts:
+            task.backbone.check(part)
+
     def predict(self, task) -> np.ndarray:
         """Outputs of a task that predicts for nodes, in the order of the graph's nodes.
 
@@ -278,6 +283,7 @@ class SequenceLoader(keras.utils.PyDataset):
         """
         wanted = "a task that predicts for nodes, such as a NodeClassifier"
         having("task", task, "predict_on_batch", wanted)
+        self.check(having("task", task, "backbone", wanted))
         out = None
         for index in range(len(self)):
             (x, *_) = self[index]
