@@ -47,7 +47,7 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert min(sizes.values()) > 0
     # Graphs above the budget have supergraphs of their own, which are not counted as
     # room of the others.
-    small = ["--hidden", "8", "--epochs", "1", "--batch-nodes", "40"]
+    small = [*TRAIN[:-1], "40", "--minutes", "0.01"]
     assert main(["train", str(data), "--out", str(tmp_path / "small"), *small]) == 0
     out = capsys.readouterr().out
     found = re.search(
