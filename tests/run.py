@@ -32,8 +32,12 @@ XLA_FLAGS = (
 )
 
 
-def run(backend: str, half: str, options: list[str]) -> int:
-    """Runs pytest, prints its lines with the backend's name; returns its exit code."""
+def run(backend: str, half: str, options: list[str]) -> tuple[int, list[str]]:
+    """Runs pytest and prints its lines with the backend's name.
+
+    Returns:
+        Its exit code, and what it said of failures.
+    """
     paths = ["tests", *(f"--ignore={path}" for path in COMPUTING)]
     paths = list(COMPUTING) if half == "computing" else paths
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -55,16 +59,21 @@ def run(backend: str, half: str, options: list[str]) -> int:
         text=True,
         errors="replace",
     )
+    failures, inside = [], False
     for line in process.stdout:
-        print(f"{backend}: {line}", end="", flush=True)
+        line = f"{backend}: {line}"
+        print(line, end="", flush=True)
+        inside |= " FAILURES =" in line or " ERRORS =" in line
+        if inside and "SKIPPED" not in line:
+            failures.append(line)
     code = process.wait()
     seconds = time.monotonic() - start
     print(f"=== {backend}, {half}: exit {code} in {seconds:.0f} s", flush=True)
-    return code
+    return code, failures
 
 
 def main() -> int:
-    """Returns the first exit code of a failure, 0 without."""
+    """Prints the failures once more, last; returns the first exit code of one."""
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
         place = arguments.index("--")
@@ -77,7 +86,8 @@ def main() -> int:
             for index, backend in enumerate(backends)
             for half in ("other", "computing")
         ]
-    codes = [run.result() for run in runs]
+    codes, failures = zip(*(run.result() for run in runs), strict=True)
+    print(*(line for lines in failures for line in lines), sep="", end="")
     # One half may have no test that the options choose.
     if NO_TESTS in codes and len(set(codes)) > 1:
         codes = [code for code in codes if code != NO_TESTS]
