@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
 
 
 def offset_ids(ids, size):
@@ -47,7 +47,7 @@ def batched_gather(x, ids):
     """
     # Gradients of a row that is read often are added up in float32, too.
     rows = _flatten(ops.cast(x, _wide(x.dtype)))
-    rows = kernels.gather(rows, offset_ids(ids, ops.shape(x)[1]))
+    rows = backend.gather(rows, offset_ids(ids, ops.shape(x)[1]))
     return ops.cast(rows, x.dtype)
 
 
@@ -63,7 +63,7 @@ def scatter_add(indices, values, shape):
         Array of that shape, in the type of the values.
     """
     wide = ops.cast(values, _wide(values.dtype))
-    return ops.cast(kernels.flat_scatter_add(indices, wide, shape), values.dtype)
+    return ops.cast(backend.scatter_add(indices, wide, shape), values.dtype)
 
 
 def batched_segment_sum(data, ids, num_segments, is_sorted=False):
@@ -81,7 +81,7 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
         [G, num_segments, ...].
     """
     groups = ops.shape(data)[0]
-    sums = kernels.segment_sum(
+    sums = backend.segment_sum(
         _flatten(ops.cast(data, _wide(data.dtype))),
         ops.reshape(offset_ids(ids, num_segments + 1), (-1,)),
         groups * (num_segments + 1),
@@ -108,10 +108,10 @@ def batched_segment_max(data, ids, num_segments):
     flat = ops.stop_gradient(_flatten(data))
     all_ids = ops.reshape(offset_ids(ids, num_segments + 1), (-1,))
     groups = ops.shape(data)[0]
-    largest = kernels.segment_max(flat, all_ids, groups * (num_segments + 1))
+    largest = backend.segment_max(flat, all_ids, groups * (num_segments + 1))
     # Sums of half precision would overflow where many rows hold the maximum.
     wide = _wide(data.dtype)
-    chosen = ops.cast(flat == kernels.gather(largest, all_ids), wide)
+    chosen = ops.cast(flat == backend.gather(largest, all_ids), wide)
     chosen = ops.reshape(chosen, ops.shape(data))
     rows = ops.cast(data, wide) * chosen
     total = batched_segment_sum(rows, ids, num_segments, is_sorted=True)

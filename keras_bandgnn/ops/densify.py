@@ -6,17 +6,13 @@ change of layout. Blocks cut into columns of 128 lie in memory as the scatter wr
 them.
 """
 
-import importlib
-
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import scatter_add
 from keras_bandgnn.ops.sequence import sequence_axis
 
-_backend = importlib.import_module(
-    f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
-)
 _LANES = 128
 
 
@@ -60,7 +56,7 @@ def banded_tiles(
     row = (receiver % size) * num_types + kind
     indices = (group, block, column // width, row, column % width)
     shape = (groups, -(-num_nodes // size), 3 * size // width, size * num_types, width)
-    return kernels.scatter_add(
+    return scatter_add(
         tuple(ops.reshape(index, (-1,)) for index in indices),
         ops.reshape(values, (-1,)),
         shape,
@@ -114,5 +110,5 @@ def neighbours_matmul(tiles, neighbours, num_types: int):
     count, width = tiles.shape[2], tiles.shape[-1]
     x = ops.concatenate(neighbours, axis=2)
     x = ops.reshape(x, (groups, blocks, count, width, channels))
-    total = _backend.tile_matmul(tiles, x)
+    total = backend.tile_matmul(tiles, x)
     return ops.reshape(total, (groups, blocks * size, num_types * channels))

@@ -3,7 +3,8 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import offset_ids
 from keras_bandgnn.ops.loops import add_rows, fold, with_gradient, zeros_after
 
 # The logarithm of the sum of a receiver without edges.
@@ -38,7 +39,7 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     groups, count, width = ops.shape(q)
     length = ops.shape(k)[1]
     q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
-    sender = ops.reshape(kernels.offset_ids(sender, length), (-1,))
+    sender = ops.reshape(offset_ids(sender, length), (-1,))
     real = receiver < count
     if keep is not None:
         real = ops.logical_and(real, keep)
@@ -50,7 +51,7 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         bias = ops.reshape(bias, (-1, num_heads))
     # Edges into N have no weight: they may be read as edges into the last node.
     inside = ops.minimum(receiver, count - 1)
-    receiver = ops.reshape(kernels.offset_ids(inside, count), (-1,))
+    receiver = ops.reshape(offset_ids(inside, count), (-1,))
     flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
     if weight is not None:
         weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
@@ -58,9 +59,9 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     ids = (sender, receiver)
     forward, backward = _attention(num_heads, width, len(bias.shape) == 1)
     found = None
-    if kernels.fused_edge_attention is not None:
+    if backend.flat_edge_attention is not None:
         facts = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
-        found = kernels.fused_edge_attention(*facts)
+        found = backend.flat_edge_attention(*facts)
     if found is None:
         given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
         found = with_gradient(forward, backward, *given)
@@ -107,7 +108,7 @@ def _attention(num_heads: int, width: int, alone: bool):
         count = ops.shape(q)[0]
 
         def score(carry, e):
-            both = kernels.gather(q, e["receiver"]) * kernels.gather(k, e["sender"])
+            both = backend.gather(q, e["receiver"]) * backend.gather(k, e["sender"])
             found = ops.matmul(both, per_head) * scale
             if alone:
                 return carry, ops.where(ops.expand_dims(e["bias"], -1), found, EMPTY)
@@ -116,18 +117,18 @@ def _attention(num_heads: int, width: int, alone: bool):
         ids = {"sender": sender, "receiver": receiver}
         _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
         # Whatever is taken off, the result is the same: it needs no gradient.
-        top = kernels.segment_max(ops.stop_gradient(scores), receiver, count)
+        top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
         # Receivers without edges have no largest score.
         top = ops.where(top > 0.5 * EMPTY, top, 0.0)
-        share = ops.exp(scores - kernels.gather(top, receiver))
+        share = ops.exp(scores - backend.gather(top, receiver))
         share = ops.where(scores > 0.5 * EMPTY, share, 0.0)
-        total = kernels.segment_sum(share, receiver, count, is_sorted=True)
+        total = backend.segment_sum(share, receiver, count, is_sorted=True)
         some = total > 0
-        share = share / kernels.gather(ops.where(some, total, 1.0), receiver)
+        share = share / backend.gather(ops.where(some, total, 1.0), receiver)
         logs = ops.where(some, top + ops.log(ops.where(some, total, 1.0)), EMPTY)
 
         def add(out, e):
-            rows = kernels.gather(v, e["sender"])
+            rows = backend.gather(v, e["sender"])
             rows = rows * ops.matmul(e["share"], ops.transpose(per_head))
             return add_rows(out, e["receiver"], rows), None
 
@@ -144,19 +145,19 @@ def _attention(num_heads: int, width: int, alone: bool):
 
         def step(carry, e):
             d_q, d_k, d_v = carry
-            slope = kernels.gather(d_out, e["receiver"])
-            sent = kernels.gather(v, e["sender"])
+            slope = backend.gather(d_out, e["receiver"])
+            sent = backend.gather(v, e["sender"])
             d_share = ops.matmul(slope * sent, per_head)
             used = e["share"]
             if weight is not None:
                 d_share, used = d_share * e["weight"], used * e["weight"]
-            d_score = e["share"] * (d_share + kernels.gather(rest, e["receiver"]))
+            d_score = e["share"] * (d_share + backend.gather(rest, e["receiver"]))
             part = slope * ops.matmul(used, spread)
             d_v = add_rows(d_v, e["sender"], part)
             wide = ops.matmul(d_score * scale, spread)
-            part = wide * kernels.gather(k, e["sender"])
+            part = wide * backend.gather(k, e["sender"])
             d_q = add_rows(d_q, e["receiver"], part)
-            part = wide * kernels.gather(q, e["receiver"])
+            part = wide * backend.gather(q, e["receiver"])
             d_k = add_rows(d_k, e["sender"], part)
             return (d_q, d_k, d_v), None if alone else d_score
 

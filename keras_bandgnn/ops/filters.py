@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import offset_ids
 
 
 def filtered_sum(sent, edges, factor, weights, edge, activate):
@@ -24,15 +25,15 @@ def filtered_sum(sent, edges, factor, weights, edge, activate):
         float [G, N, F]; None where the backend, the device, or gradients of the edges
         ask for operations one by one.
     """
-    if kernels.fused_filtered_sum is None:
+    if backend.filtered_sum is None:
         return None
     groups, count, width = ops.shape(sent)
     ends = (
-        ops.reshape(kernels.offset_ids(ops.convert_to_tensor(edge[name]), size), (-1,))
+        ops.reshape(offset_ids(ops.convert_to_tensor(edge[name]), size), (-1,))
         # Padded edges have the receiver N.
         for name, size in (("sender", count), ("receiver", count + 1))
     )
-    out = kernels.fused_filtered_sum(
+    out = backend.filtered_sum(
         ops.reshape(sent, (-1, width)),
         ops.reshape(edges, (-1, ops.shape(edges)[-1])),
         None if factor is None else ops.reshape(factor, (-1,)),

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.batched import scatter_add
 from keras_bandgnn.ops.edge_attention import EMPTY
 from keras_bandgnn.ops.loops import map_pieces, numbered_dropout
 
@@ -87,7 +87,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
             ops.reshape(ops.broadcast_to(ids, shape), (-1,))
             for ids in (sequence, head, row, column)
         )
-        out = kernels.scatter_add(
+        out = scatter_add(
             tuple(place),
             ops.reshape(pair_bias, (-1,)),
             (count, num_heads, size + 1, length),

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.portable import is_portable
 from keras_bandgnn.ops.sparse import gather_rows, is_half
 
@@ -19,7 +19,7 @@ def grouped_matmul(rows, kinds, kernel):
         [G, L, U].
     """
     _, length, width = ops.shape(rows)
-    out = kernels.flat_grouped_matmul(
+    out = backend.flat_grouped_matmul(
         ops.reshape(rows, (-1, length // ops.shape(kinds)[1], width)),
         ops.reshape(kinds, (-1,)),
         kernel,
@@ -44,11 +44,11 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
     if not alone or is_half(x) or is_portable():
         return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
     back = None
-    if kernels.USES_TRANSPOSE:
+    if backend.USES_TRANSPOSE:
         names = ("row", "column", "pointer")
         back = tuple(ops.reshape(arrays[f"back_{name}"], (-1,)) for name in names)
         back += (None,)
-    out = kernels.flat_gathered_grouped_matmul(
+    out = backend.flat_gathered_grouped_matmul(
         ops.reshape(x, (size, width)),
         ops.reshape(arrays["index"], (-1,)),
         back,

@@ -1,15 +1,10 @@
 """Loops over pieces of long arrays, and gradients that are written by hand."""
 
-import importlib
-
 import keras
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.portable import is_portable
 
-_backend = importlib.import_module(
-    f"keras_bandgnn.ops.backend.{keras.backend.backend()}_loops"
-)
 
 
 def with_gradient(forward, backward, *tensors):
@@ -27,7 +22,7 @@ def with_gradient(forward, backward, *tensors):
     """
     if is_portable():
         return forward(*tensors)[0]
-    return _backend.with_gradient(forward, backward, tensors)
+    return backend.with_gradient(forward, backward, tensors)
 
 
 def fold(step, carry, rows, size: int):
@@ -46,7 +41,7 @@ def fold(step, carry, rows, size: int):
     """
     if is_portable():
         return step(carry, rows)
-    return _backend.fold(step, carry, rows, size)
+    return backend.fold(step, carry, rows, size)
 
 
 def zeros_after(like):
@@ -56,7 +51,7 @@ def zeros_after(like):
     """
     if is_portable():
         return keras.ops.zeros_like(like)
-    return _backend.zeros_after(like)
+    return backend.zeros_after(like)
 
 
 def map_pieces(function, pieces, shared):
@@ -78,7 +73,7 @@ def map_pieces(function, pieces, shared):
             function(*[p[i] for p in pieces], *shared) for i in range(len(pieces[0]))
         ]
         return tuple(keras.ops.stack(parts) for parts in zip(*outs, strict=True))
-    return _backend.map_pieces(function, pieces, shared)
+    return backend.map_pieces(function, pieces, shared)
 
 
 def numbered_dropout(x, rate: float, seed, number):
@@ -90,7 +85,7 @@ def numbered_dropout(x, rate: float, seed, number):
         seed: `keras.random.SeedGenerator().next()`, drawn outside of the loop.
         number: Of the piece, int32.
     """
-    return _backend.numbered_dropout(x, rate, seed, number)
+    return backend.numbered_dropout(x, rate, seed, number)
 
 
 def add_rows(out, ids, rows):
@@ -102,5 +97,5 @@ def add_rows(out, ids, rows):
         rows: [E, ...].
     """
     if is_portable():
-        return out + kernels.segment_sum(rows, ids, keras.ops.shape(out)[0])
-    return _backend.add_rows(out, ids, rows)
+        return out + backend.segment_sum(rows, ids, keras.ops.shape(out)[0])
+    return backend.add_rows(out, ids, rows)

@@ -5,13 +5,10 @@ checkpointed step keeps its input alone and runs a second time when its gradient
 due: memory for one step instead of all, for one more forward computation.
 """
 
-import importlib
-
 import keras
 
-_backend = importlib.import_module(
-    f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
-)
+from keras_bandgnn.ops.backend import current as backend
+
 
 
 def _state(layers) -> list:
@@ -36,7 +33,7 @@ def checkpoint(step, states, layers=()):
     >>> float(checkpoint(lambda x: 2 * x, ops.ones(())))
     2.0
     """
-    return _backend.checkpointed(step, states, _state(layers))
+    return backend.checkpointed(step, states, _state(layers))
 
 
 def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
@@ -63,7 +60,7 @@ def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
     8.0
     """
     if remat:
-        return _backend.repeat_checkpointed(step, states, num_steps, _state(layers))
+        return backend.repeat_checkpointed(step, states, num_steps, _state(layers))
     for _ in range(num_steps):
         states = step(states)
     return states

@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum, offset_ids
 from keras_bandgnn.ops.sequence import largest_over_devices, over_devices
 
 
@@ -39,12 +40,12 @@ def segment_softmax(
     if own is not None:
         # Against a score that is always there, segments without rows need no care.
         own = ops.cast(own, "float32")
-        scores = scores - kernels.batched_gather(own, inside)
+        scores = scores - batched_gather(own, inside)
     seen = ops.stop_gradient(ops.where(mask, scores, -1e30))
     groups, _, width = ops.shape(seen)
-    top = kernels.segment_max(
+    top = backend.segment_max(
         ops.reshape(seen, (-1, width)),
-        ops.reshape(kernels.offset_ids(ids, num_segments + 1), (-1,)),
+        ops.reshape(offset_ids(ids, num_segments + 1), (-1,)),
         groups * (num_segments + 1),
     )
     top = ops.reshape(top, (-1, num_segments + 1, width))[:, :num_segments]
@@ -52,14 +53,14 @@ def segment_softmax(
         top = largest_over_devices(top)
     if own is not None:
         top = ops.maximum(top, 0.0)
-    scores = ops.where(mask, scores - kernels.batched_gather(top, inside), 0.0)
+    scores = ops.where(mask, scores - batched_gather(top, inside), 0.0)
     shares = ops.where(mask, ops.exp(scores), 0.0)
-    total = kernels.batched_segment_sum(shares, ids, num_segments, is_sorted)
+    total = batched_segment_sum(shares, ids, num_segments, is_sorted)
     if split:
         total = over_devices(total)
     if own is not None:
         own = ops.exp(-top)
         total = total + own
     total = ops.where(total > 0, total, 1.0)
-    shares = shares / kernels.batched_gather(total, inside)
+    shares = shares / batched_gather(total, inside)
     return shares if own is None else (shares, own / total)

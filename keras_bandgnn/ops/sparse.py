@@ -10,7 +10,7 @@ a sorted sum like the product itself.
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import (
     batched_gather,
     batched_segment_sum,
@@ -26,7 +26,7 @@ def is_half(x) -> bool:
 
 def uses_transpose() -> bool:
     """Whether products take the transpose for their gradient."""
-    return kernels.USES_TRANSPOSE and not is_portable()
+    return backend.USES_TRANSPOSE and not is_portable()
 
 
 def _flat(ids, size):
@@ -144,10 +144,10 @@ def sparse_matmul(matrix, x):
     # One row more takes the padding of each supergraph.
     sizes = (num_rows, size) if alone else (num_rows + 1, size + 1)
     back = None
-    if kernels.USES_TRANSPOSE:
+    if backend.USES_TRANSPOSE:
         back = _side(matrix, "back_", size + 1, sizes[0], alone)
     forward = _side(matrix, "", num_rows + 1, sizes[1], alone)
-    out = kernels.flat_sparse_matmul(forward, back, flat)
+    out = backend.flat_sparse_matmul(forward, back, flat)
     out = ops.reshape(out, (-1, sizes[0], width))
     return out if alone else out[:, :num_rows]
 
@@ -172,8 +172,8 @@ def gather_rows(arrays, x):
     if not alone:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
     back = None
-    if kernels.USES_TRANSPOSE:
+    if backend.USES_TRANSPOSE:
         back = _side(arrays, "back_", size + 1, length, alone)
     index = _flat(arrays["index"], size if alone else size + 1)
-    out = kernels.flat_gather_rows(index, back, ops.reshape(x, (-1, width)))
+    out = backend.flat_gather_rows(index, back, ops.reshape(x, (-1, width)))
     return ops.reshape(out, (-1, length, width))

@@ -2,7 +2,8 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import batched_gather, offset_ids
 from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
 
 
@@ -33,7 +34,7 @@ def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
     depth = width // num_heads
     room = ((0, 0), (0, blocks * size - count), (0, 0))
     flat_row, flat_column = (
-        ops.reshape(kernels.offset_ids(tiles[name], blocks), (-1,))
+        ops.reshape(offset_ids(tiles[name], blocks), (-1,))
         for name in ("row", "column")
     )
     q, k, v = (
@@ -46,35 +47,35 @@ def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
             ops.cast(values, "float32"), ((0, 0), (0, 1), (0, 0)), constant_values=fill
         )
         flat = ops.reshape(values, (-1, num_heads))
-        ids = kernels.offset_ids(edge, ops.shape(values)[1])
+        ids = offset_ids(edge, ops.shape(values)[1])
         return ops.reshape(
-            kernels.gather(flat, ops.reshape(ids, (-1,))),
+            backend.gather(flat, ops.reshape(ids, (-1,))),
             (groups * number, size, size, num_heads),
         )
 
     logits = ops.einsum(
-        "tqhd,tkhd->tqkh", kernels.gather(q, flat_row), kernels.gather(k, flat_column)
+        "tqhd,tkhd->tqkh", backend.gather(q, flat_row), backend.gather(k, flat_column)
     )
     logits = logits * depth**-0.5 + of_pairs(bias, EMPTY)
     real = logits > 0.5 * EMPTY
     # Each row's largest logit over all of its tiles.
     top = ops.max(ops.stop_gradient(logits), axis=2)
-    top = kernels.segment_max(
+    top = backend.segment_max(
         ops.reshape(top, (groups * number, -1)), flat_row, groups * blocks
     )
     top = ops.reshape(top, (-1, size, num_heads))
     # Blocks without tiles have no largest logit.
     top = ops.where(ops.logical_and(top > 0.5 * EMPTY, top < -0.5 * EMPTY), top, 0.0)
-    shift = ops.expand_dims(kernels.gather(top, flat_row), 2)
+    shift = ops.expand_dims(backend.gather(top, flat_row), 2)
     share = ops.where(real, ops.exp(ops.where(real, logits - shift, 0.0)), 0.0)
-    total = kernels.segment_sum(ops.sum(share, axis=2), flat_row, groups * blocks)
+    total = backend.segment_sum(ops.sum(share, axis=2), flat_row, groups * blocks)
     some = total > 0
     safe = ops.where(some, total, 1.0)
     logs = ops.where(some, top + ops.log(safe), EMPTY)
     if weight is not None:
         share = share * of_pairs(weight, 0.0)
-    out = ops.einsum("tqkh,tkhd->tqhd", share, kernels.gather(v, flat_column))
-    out = kernels.segment_sum(out, flat_row, groups * blocks)
+    out = ops.einsum("tqkh,tkhd->tqhd", share, backend.gather(v, flat_column))
+    out = backend.segment_sum(out, flat_row, groups * blocks)
     out = out / ops.expand_dims(safe, -1)
     return (
         ops.reshape(out, (groups, blocks * size, width))[:, :count],
@@ -105,7 +106,7 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
     def of_rest(values, fill):
         width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
         values = ops.pad(values, width, constant_values=fill)
-        return kernels.batched_gather(values, rest)
+        return batched_gather(values, rest)
 
     alone = edge_attention(
         q,
