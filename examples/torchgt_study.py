@@ -387,8 +387,7 @@ def draw(table: dict, path: Path) -> None:
 def speed(options, results: dict, save) -> None:
     """Milliseconds of a training step of one attention layer, by length."""
     from keras_bandgnn import ops as kernels
-    from keras_bandgnn.ops.edge_attention import edge_attention
-    from keras_bandgnn.ops.full_attention import full_attention
+    from keras_bandgnn.ops.attention import edge_attention, full_attention
 
     rng = np.random.default_rng(0)
     heads, width, degree = 8, 64, 8

@@ -7,7 +7,7 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.activations import shifted_softplus
 from keras_bandgnn.layers.flat_dense import FlatDense
-from keras_bandgnn.ops.filters import filtered_sum
+from keras_bandgnn.ops.sparse import filtered_sum
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -7,10 +7,16 @@ from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.attention_rows import AttentionRows
 from keras_bandgnn.layers.flat_dense import FlatDense
-from keras_bandgnn.ops.edge_attention import EMPTY, attend_to_one, edge_attention
-from keras_bandgnn.ops.full_attention import full_attention, fused_attention
+from keras_bandgnn.ops.attention import (
+    EMPTY,
+    attend_to_one,
+    edge_attention,
+    full_attention,
+    fused_attention,
+    join,
+    tiles_and_rest,
+)
 from keras_bandgnn.ops.sequence import sequence_axis
-from keras_bandgnn.ops.tile_attention import join, tiles_and_rest
 
 PATTERNS = ("sparse", "full")
 

@@ -1,16 +1,49 @@
-"""Tensor functions that Keras lacks or has slower, one file per backend."""
+"""Tensor functions that Keras lacks or has slower, the same on every backend."""
 
+from keras_bandgnn.ops.backend import current as _backend
 from keras_bandgnn.ops.batched import batched_gather as batched_gather
 from keras_bandgnn.ops.batched import batched_segment_max as batched_segment_max
 from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.batched import scatter_add as scatter_add
-from keras_bandgnn.ops.chosen import *  # noqa: F403
-from keras_bandgnn.ops.grouped import (
-    gathered_grouped_matmul as gathered_grouped_matmul,
-)
-from keras_bandgnn.ops.grouped import grouped_matmul as grouped_matmul
 from keras_bandgnn.ops.sparse import complete_gather as complete_gather
 from keras_bandgnn.ops.sparse import complete_matrix as complete_matrix
 from keras_bandgnn.ops.sparse import gather_rows as gather_rows
+from keras_bandgnn.ops.sparse import (
+    gathered_grouped_matmul as gathered_grouped_matmul,
+)
+from keras_bandgnn.ops.sparse import grouped_matmul as grouped_matmul
 from keras_bandgnn.ops.sparse import sparse_matmul as sparse_matmul
+
+USES_TRANSPOSE = _backend.USES_TRANSPOSE
+gather = _backend.gather
+gated_update = _backend.gated_update
+has_accelerator = _backend.has_accelerator
+seed_global = _backend.seed_global
+segment_max = _backend.segment_max
+segment_sum = _backend.segment_sum
+value_and_gradient = _backend.value_and_gradient
+waiting_step = _backend.waiting_step
+
+__all__ = [
+    "USES_TRANSPOSE",
+    "batched_gather",
+    "batched_segment_max",
+    "batched_segment_sum",
+    "complete_gather",
+    "complete_matrix",
+    "gated_update",
+    "gather",
+    "gather_rows",
+    "gathered_grouped_matmul",
+    "grouped_matmul",
+    "has_accelerator",
+    "offset_ids",
+    "scatter_add",
+    "seed_global",
+    "segment_max",
+    "segment_sum",
+    "sparse_matmul",
+    "value_and_gradient",
+    "waiting_step",
+]

@@ -6,7 +6,6 @@ change of layout. Blocks cut into columns of 128 lie in memory as the scatter wr
 them.
 """
 
-import keras
 from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend

@@ -3,8 +3,7 @@
 import keras
 
 from keras_bandgnn.ops.backend import current as backend
-from keras_bandgnn.ops.portable import is_portable
-
+from keras_bandgnn.ops.context import is_portable
 
 
 def with_gradient(forward, backward, *tensors):

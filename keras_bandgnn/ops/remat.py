@@ -5,10 +5,7 @@ checkpointed step keeps its input alone and runs a second time when its gradient
 due: memory for one step instead of all, for one more forward computation.
 """
 
-import keras
-
 from keras_bandgnn.ops.backend import current as backend
-
 
 
 def _state(layers) -> list:

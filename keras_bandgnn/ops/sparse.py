@@ -16,7 +16,104 @@ from keras_bandgnn.ops.batched import (
     batched_segment_sum,
     offset_ids,
 )
-from keras_bandgnn.ops.portable import is_portable
+from keras_bandgnn.ops.context import is_portable
+
+# Messages that are multiplied with a filter made of their edge, in one pass.
+
+
+def filtered_sum(sent, edges, factor, weights, edge, activate):
+    """Sums of messages through filters of two layers, where that is one operation.
+
+        out[i] = sum over edges e (j -> i) of sent[j] * f_e (s(e W_1 + b_1) W_2 + b_2)
+
+    with s the shifted softplus, which follows the second layer too if `activate`.
+
+    Args:
+        sent: float [G, N, F].
+        edges: float [G, E, K].
+        factor: f, float [G, E], or None for 1.
+        weights: W_1 [K, F], b_1 [F] or None, W_2 [F, F], b_2 [F] or None.
+        edge: `sender` and `receiver`, int32 [G, E].
+        activate: Whether the second layer has the activation.
+
+    Returns:
+        float [G, N, F]; None where the backend, the device, or gradients of the edges
+        ask for operations one by one.
+    """
+    if backend.filtered_sum is None:
+        return None
+    groups, count, width = ops.shape(sent)
+    ends = (
+        ops.reshape(offset_ids(ops.convert_to_tensor(edge[name]), size), (-1,))
+        # Padded edges have the receiver N.
+        for name, size in (("sender", count), ("receiver", count + 1))
+    )
+    out = backend.filtered_sum(
+        ops.reshape(sent, (-1, width)),
+        ops.reshape(edges, (-1, ops.shape(edges)[-1])),
+        None if factor is None else ops.reshape(factor, (-1,)),
+        weights,
+        tuple(ends),
+        groups * (count + 1),
+        activate,
+    )
+    if out is None:
+        return None
+    return ops.reshape(out, (groups, count + 1, -1))[:, :count]
+
+
+# Products of rows with the kernel of their group.
+
+
+def grouped_matmul(rows, kinds, kernel):
+    """Multiplies each group of rows with the kernel of its type.
+
+    Args:
+        rows: [G, L, H], groups of equal size one after the other.
+        kinds: int32 [G, groups], type of each group.
+        kernel: [P, H, U].
+
+    Returns:
+        [G, L, U].
+    """
+    _, length, width = ops.shape(rows)
+    out = backend.flat_grouped_matmul(
+        ops.reshape(rows, (-1, length // ops.shape(kinds)[1], width)),
+        ops.reshape(kinds, (-1,)),
+        kernel,
+    )
+    return ops.reshape(out, (-1, length, ops.shape(kernel)[2]))
+
+
+def gathered_grouped_matmul(x, arrays, kinds, kernel):
+    """`grouped_matmul` of rows that are read from `x`.
+
+    Args:
+        x: [G, M, H].
+        arrays: What `complete_gather` returned.
+        kinds: int32 [G, groups].
+        kernel: [P, H, U].
+
+    Returns:
+        [G, L, U].
+    """
+    groups, size, width = ops.shape(x)
+    alone = isinstance(groups, int) and groups == 1
+    if not alone or is_half(x) or is_portable():
+        return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
+    back = None
+    if backend.USES_TRANSPOSE:
+        names = ("row", "column", "pointer")
+        back = tuple(ops.reshape(arrays[f"back_{name}"], (-1,)) for name in names)
+        back += (None,)
+    out = backend.flat_gathered_grouped_matmul(
+        ops.reshape(x, (size, width)),
+        ops.reshape(arrays["index"], (-1,)),
+        back,
+        ops.reshape(kinds, (-1,)),
+        kernel,
+    )
+    return ops.reshape(out, (1, *ops.shape(out)))
 
 
 def is_half(x) -> bool:

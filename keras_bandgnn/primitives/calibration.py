@@ -2,18 +2,16 @@
 
 import dataclasses
 import datetime
-import importlib
 import time
 from collections.abc import Callable, Iterator
 
-import keras
 import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import function, one_of, optional, positive_number
-from keras_bandgnn.ops.edge_attention import edge_attention
-from keras_bandgnn.ops.tile_attention import tile_attention
+from keras_bandgnn.ops.attention import edge_attention, tile_attention
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.primitives.cost import (
     BLOCK_SIZES,
     GROUP_SIZES,
@@ -111,8 +109,6 @@ def calibrate(
 
 def _measure(trials: list[_Trial], seconds: float, progress: Callable) -> None:
     """Runs all trials in turn: what else the machine does then slows all alike."""
-    backend = keras.backend.backend()
-    backend = importlib.import_module(f"keras_bandgnn.ops.backend.{backend}")
     runs, total = [], 2 * len(trials)
     for trial in trials:
         run = backend.waiting_step(trial.function, trial.leaves, trial.constants)

@@ -1,29 +1,28 @@
 """Which machine and backend this is."""
 
-import importlib
 import os
 import platform
 from pathlib import Path
 
 import keras
 
+from keras_bandgnn.ops.backend import current as backend
+
 
 def device() -> tuple[str, str]:
     """Kind of device in use, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
-    backend = keras.backend.backend()
-    return importlib.import_module(f"keras_bandgnn.ops.backend.{backend}").device()
+    return backend.device()
 
 
 def machine() -> dict:
     """What times depend on, beside the work: device, cores, versions."""
     kind, name = device()
-    backend = keras.backend.backend()
     return {
         "device": _cpu_model() if kind == "cpu" else name,
         "kind": kind,
         "cores": os.cpu_count(),
-        "backend": backend,
-        "backend_version": importlib.import_module(backend).__version__,
+        "backend": keras.backend.backend(),
+        "backend_version": backend.version(),
         "keras_version": keras.version(),
     }
 

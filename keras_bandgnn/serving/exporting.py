@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_bandgnn.checks import as_path, boolean, one_of
 from keras_bandgnn.data.files import check_target, whole_folder
-from keras_bandgnn.ops.portable import portable
+from keras_bandgnn.ops.context import portable
 from keras_bandgnn.serving import onnx_operations
 from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.exported_model import ExportedModel

@@ -49,7 +49,7 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)
     if backend == "jax":
-        from keras_bandgnn.ops.backend.jax_cache import keep_programs
+        from keras_bandgnn.ops.backend.jax import keep_programs
 
         keep_programs(str(folder), least_seconds)
     else:

@@ -1,13 +1,13 @@
 """`RecompileGuard`: counts compilations and stops training past a budget."""
 
 import functools
-import importlib
 import warnings
 from collections.abc import Callable
 
 import keras
 
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.training.compilations import Compilation
 
 STEPS = {"train": "training", "test": "evaluation", "predict": "prediction"}
@@ -183,9 +183,6 @@ class RecompileGuard(keras.callbacks.Callback):
             for each in reports:
                 each(batch)
 
-        backend = importlib.import_module(
-            f"keras_bandgnn.ops.backend.{keras.backend.backend()}"
-        )
         watched = backend.watch_step(model, name, report)
 
         def once(*args):

@@ -165,7 +165,7 @@ def _step(task: NodeSelector, batch: tuple, devices: list):
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    from keras_bandgnn.ops.backend.jax_sharding import split_over_cores
+    from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 
     # Metrics and optimizer have no variables before they have seen a batch.
     tree = keras.tree

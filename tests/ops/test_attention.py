@@ -6,11 +6,14 @@ import pytest
 from keras import ops
 
 from keras_bandgnn import ops as kernels
-from keras_bandgnn.ops import edge_attention as edges_module
-from keras_bandgnn.ops import full_attention as full_module
-from keras_bandgnn.ops.edge_attention import EMPTY, edge_attention
-from keras_bandgnn.ops.full_attention import full_attention
-from keras_bandgnn.ops.tile_attention import join, tile_attention
+from keras_bandgnn.ops import attention
+from keras_bandgnn.ops.attention import (
+    EMPTY,
+    edge_attention,
+    full_attention,
+    join,
+    tile_attention,
+)
 
 G, N, E, K, D = 2, 9, 40, 3, 4
 SHAPES = {"q": (G, N, K * D), "k": (G, N, K * D), "v": (G, N, K * D), "bias": (G, E, K)}
@@ -101,8 +104,8 @@ def tensors(*arrays):
 @pytest.mark.parametrize("dropout", [False, True])
 def test_attention_along_edges_is_masked_attention(monkeypatch, piece, dropout):
     if piece is not None:
-        monkeypatch.setattr(kernels, "fused_edge_attention", None)
-        monkeypatch.setattr(edges_module, "_EDGES", piece)
+        monkeypatch.setattr(attention.backend, "flat_edge_attention", None)
+        monkeypatch.setattr(attention, "_EDGES", piece)
     sender, receiver, weight = graph()
     weight = weight if dropout else None
 
@@ -129,7 +132,7 @@ def test_receivers_without_edges_are_zero_and_large_logits_are_safe():
 
 @pytest.mark.parametrize("pairs", [1 << 20, 2 * N * 2])
 def test_full_attention_in_pieces_is_plain_attention(monkeypatch, pairs):
-    monkeypatch.setattr(full_module, "_PAIRS", pairs)
+    monkeypatch.setattr(attention, "_PAIRS", pairs)
     sender, receiver, _ = graph()
     mask = np.repeat([[1, 1, 1, 1, 2, 2, 2, 2, 0]], G, axis=0).astype("int32")
     group = np.repeat(np.arange(G), E).astype("int32")

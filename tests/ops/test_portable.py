@@ -4,7 +4,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.models import GATBackbone, GGNNBackbone, GraphormerBackbone
-from keras_bandgnn.ops.portable import is_portable, portable, portable_sums
+from keras_bandgnn.ops.context import is_portable, portable, portable_sums
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 from keras_bandgnn.primitives import (
     Banded,
@@ -76,7 +76,7 @@ def test_it_ends_with_the_block():
 
 @pytest.mark.skipif(BACKEND != "jax", reason="of JAX alone")
 def test_sums_without_scatter_have_an_end():
-    from keras_bandgnn.ops.backend.jax_one_hot import one_hot_scatter, one_hot_sum
+    from keras_bandgnn.ops.backend.jax import one_hot_scatter, one_hot_sum
 
     ids = np.zeros(1 << 14, "int32")
     with pytest.raises(ValueError, match="Export smaller supergraphs"):

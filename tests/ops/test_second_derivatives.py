@@ -12,11 +12,11 @@ from registered import backbone_and_loader, registered
 import keras_bandgnn as kb
 from keras_bandgnn import ops as kernels
 from keras_bandgnn import primitives
-from keras_bandgnn.ops.edge_attention import edge_attention
-from keras_bandgnn.ops.filters import filtered_sum
-from keras_bandgnn.ops.full_attention import full_attention
+from keras_bandgnn.ops.attention import edge_attention, full_attention
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.loops import with_gradient
 from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.ops.sparse import filtered_sum
 from keras_bandgnn.primitives import Edges, Grouped, Plan, Segment
 
 BACKEND = keras.backend.backend()
@@ -74,7 +74,7 @@ def filtered(x):
 
 def attend_to_all(x, pieces=1):
     # Two pieces of queries, each computed again for the gradient.
-    from keras_bandgnn.ops import full_attention as module
+    from keras_bandgnn.ops import attention as module
 
     before, module._PAIRS = module._PAIRS, 5 * 5 if pieces == 1 else 15
     try:
@@ -113,7 +113,7 @@ FUNCTIONS = {
     ),
     "edge_attention": attend,
     "edge_attention_with_biases": lambda x: attend(x, 1),
-    "filtered_sum": filtered if kernels.fused_filtered_sum else None,
+    "filtered_sum": filtered if backend.filtered_sum else None,
     "full_attention": attend_to_all,
     "pieces": lambda x: attend_to_all(x, 2),
     "checkpoint": lambda x: checkpoint(lambda x: ops.exp(ops.sin(x)), x),
@@ -204,13 +204,13 @@ def test_every_gradient_written_by_hand_is_looked_at():
         "jax": ("jax.custom_vjp",),
         "tensorflow": ("tf.custom_gradient", "tf.recompute_grad"),
     }
-    for backend, samples in BY_HAND.items():
+    for name, samples in BY_HAND.items():
         found = set()
-        for path in folder.glob(f"{backend}*.py"):
+        for path in folder.glob(f"{name}*.py"):
             for node in ast.parse(path.read_text()).body:
-                if any(mark in ast.unparse(node) for mark in marks[backend]):
+                if any(mark in ast.unparse(node) for mark in marks[name]):
                     found.add(getattr(node, "name", str(node)))
-        assert found == set(samples), f"add what is missing to BY_HAND[{backend!r}]"
+        assert found == set(samples), f"add what is missing to BY_HAND[{name!r}]"
         assert set(samples.values()) <= set(FUNCTIONS)
 
 

@@ -216,7 +216,7 @@ SPLIT = """
 import jax, keras, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
-from keras_bandgnn.ops.backend.jax_sharding import split_over_cores
+from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.primitives import Plan
 from keras_bandgnn.training.hlo import ProgramCosts
 from keras_bandgnn.training.tpu_check_batch import Sizes, made_up_batch

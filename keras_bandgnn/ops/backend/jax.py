@@ -1,22 +1,188 @@
 """JAX implementations."""
 
 import functools
+import math
 import threading
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 
-from keras_bandgnn.ops.backend.jax_one_hot import (
-    one_hot_max,
-    one_hot_scatter,
-    one_hot_sum,
-)
-from keras_bandgnn.ops.backend.jax_remat import checkpointed as checkpointed
-from keras_bandgnn.ops.backend.jax_remat import (
-    repeat_checkpointed as repeat_checkpointed,
-)
-from keras_bandgnn.ops.portable import portable_sums
+from keras_bandgnn.ops.context import portable_sums
 
+# Segment sums on JAX without a scatter, for runtimes that have none.
+
+
+# Entries of a matrix of ones and zeros: 256 MB.
+_MOST = 1 << 26
+
+
+def _chosen(ids, num_segments):
+    """Which rows belong to which segment, bool [segments, rows]."""
+    if ids.shape[0] * num_segments > _MOST:
+        raise ValueError(
+            f"Expected at most {_MOST} pairs of segments and rows for a program "
+            f"without scatters. Received: {num_segments} segments of {ids.shape[0]} "
+            "rows. Export smaller supergraphs, or with KERAS_BACKEND=tensorflow."
+        )
+    return ids[None] == jnp.arange(num_segments, dtype=ids.dtype)[:, None]
+
+
+def one_hot_sum(data, ids, num_segments):
+    """See `segment_sum`; sums of whole numbers are exact up to 2^24."""
+    rows = data.reshape(data.shape[0], -1).astype("float32")
+    total = jnp.matmul(
+        _chosen(ids, num_segments).astype("float32"), rows, precision="highest"
+    )
+    return total.reshape(num_segments, *data.shape[1:]).astype(data.dtype)
+
+
+def one_hot_max(data, ids, num_segments):
+    """See `segment_max`."""
+    chosen = _chosen(ids, num_segments)
+    rows = data.reshape(data.shape[0], -1)
+    lowest = jnp.finfo(data.dtype).min
+    largest = [
+        jnp.where(chosen, rows[None, :, column], lowest).max(axis=1)
+        for column in range(rows.shape[1])
+    ]
+    return jnp.stack(largest, axis=1).reshape(num_segments, *data.shape[1:])
+
+
+def one_hot_scatter(indices, values, shape):
+    """See `scatter_add`: ones and zeros of the first and of the last axis."""
+    # rows [A, E] * values @ columns [E, B] needs no array of A * B rows.
+    split = len(shape) // 2
+    parts = []
+    for ids, extents in (
+        (indices[:split], shape[:split]),
+        (indices[split:], shape[split:]),
+    ):
+        place = jnp.zeros_like(indices[0])
+        for index, extent in zip(ids, extents, strict=True):
+            place = place * extent + index
+        parts.append(_chosen(place, math.prod(extents)).astype("float32"))
+    rows, columns = parts
+    total = jnp.matmul(rows * values.astype("float32"), columns.T, precision="highest")
+    return total.reshape(shape).astype(values.dtype)
+
+
+# JAX implementations of `ops.remat`.
+
+
+def _threaded(step, variables):
+    """`step` with the values of Keras variables as further inputs and outputs."""
+
+    def pure(states, values):
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        return step(states), [jnp.asarray(v.value) for v in variables]
+
+    return pure
+
+
+def _run_threaded(run, states, variables):
+    before = [jnp.asarray(v.value) for v in variables]
+    try:
+        states, after = run(states, before)
+    except BaseException:
+        after = before
+        raise
+    finally:
+        # What a step assigns while it is traced is of no use outside.
+        for variable, value in zip(variables, after, strict=True):
+            variable.assign(value)
+    return states
+
+
+def checkpointed(step, states, variables):
+    """`step(states)`, computed again for the gradient; see `ops.remat`."""
+
+    def run(states, values):
+        # What the step uses besides its arguments becomes arguments too.
+        given = _threaded(step, variables), states, values
+        body, used = jax.closure_convert(*given)
+        return _again(body)(states, values, *used)
+
+    return _run_threaded(run, states, variables)
+
+
+def _again(body):
+    """`body` with a gradient that keeps the arguments alone."""
+    run = jax.custom_vjp(body)
+
+    def forward(*given):
+        return body(*given), given
+
+    def pull(given, slopes):
+        moving = [jnp.issubdtype(g.dtype, jnp.inexact) for g in jax.tree.leaves(given)]
+        leaves, tree = jax.tree.flatten(given)
+
+        def gradient(leaves, slope):
+            def of_moving(*some):
+                some = iter(some)
+                pairs = zip(leaves, moving, strict=True)
+                every = [next(some) if m else leaf for leaf, m in pairs]
+                return body(*jax.tree.unflatten(tree, every))[0]
+
+            some = [leaf for leaf, m in zip(leaves, moving, strict=True) if m]
+            return jax.vjp(of_moving, *some)[1](slope)
+
+        # XLA on CPUs would merge the second computation with the first and keep all.
+        # It does not merge branches; that this one is always taken it cannot know.
+        slope = slopes[0]
+        first = slope.reshape(-1)[0]
+        found = jax.lax.cond(
+            (first == first) | (first != 0),
+            gradient,
+            lambda leaves, slope: tuple(
+                jnp.zeros_like(leaf)
+                for leaf, m in zip(leaves, moving, strict=True)
+                if m
+            ),
+            leaves,
+            slope,
+        )
+        found = iter(found)
+        return jax.tree.unflatten(tree, [next(found) if m else None for m in moving])
+
+    run.defvjp(forward, pull)
+    return run
+
+
+def repeat_checkpointed(step, states, num_steps, variables):
+    """`num_steps` times `checkpointed`, as one loop in the program."""
+    body = jax.checkpoint(_threaded(step, variables))
+
+    def run(states, values):
+        def once(carry, _):
+            return body(*carry), None
+
+        return jax.lax.scan(once, (states, values), length=num_steps)[0]
+
+    return _run_threaded(run, states, variables)
+
+
+# Compiled programs of JAX that outlive the process.
+
+
+def keep_programs(folder: str, least_seconds: float) -> None:
+    """Keeps what is compiled from now on in a folder, and looks there first.
+
+    Args:
+        folder: The folder.
+        least_seconds: Programs that compile faster are not kept.
+    """
+    jax.config.update("jax_compilation_cache_dir", folder)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
+    # By size nothing is left out.
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # What was compiled before has settled that there is no folder.
+    compilation_cache.reset_cache()
+
+
+# Of torch alone, where eager operations wait for memory.
+flat_edge_attention = filtered_sum = None
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = True
 
@@ -235,6 +401,11 @@ def value_and_gradient(function, x):
     return values, pull(jnp.ones_like(values))[0]
 
 
+def version() -> str:
+    """Version of the backend."""
+    return jax.__version__
+
+
 def device() -> tuple[str, str]:
     """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
     first = jax.devices()[0]
@@ -261,3 +432,74 @@ def waiting_step(function, leaves, constants):
     given = (leaves, constants, jnp.ones(shape.shape, shape.dtype))
     compiled = jax.jit(step).lower(*given).compile()
     return lambda: jax.block_until_ready(compiled(*given))
+
+
+# JAX implementations of `ops.loops`.
+
+
+def with_gradient(forward, backward, tensors):
+    """`forward(*tensors)`, with `backward` as its gradient; see `ops.loops`."""
+
+    @jax.custom_vjp
+    def run(*tensors):
+        return forward(*tensors)[0]
+
+    def pull(kept, slopes):
+        return tuple(backward(kept, *slopes))
+
+    run.defvjp(forward, pull)
+    return run(*tensors)
+
+
+def fold(step, carry, rows, size):
+    """Folds `step` over pieces of rows; see `ops.loops`."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    pieces = count // size
+    if not pieces:
+        return step(carry, rows)
+
+    def once(carry, number):
+        # Arrays are read where they are: padding them to whole pieces would copy
+        # every one. Rows that took their place would be copied for each piece.
+        piece = {
+            name: jax.lax.dynamic_slice_in_dim(array, number * size, size)
+            for name, array in rows.items()
+        }
+        return step(carry, piece)
+
+    carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
+    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+    if count % size:
+        rest = {name: array[pieces * size :] for name, array in rows.items()}
+        carry, last = step(carry, rest)
+        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+    return carry, out
+
+
+def zeros_after(like):
+    """Zeros that the compiler cannot make before `like`; see `ops.loops`."""
+    bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
+    sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
+    return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
+
+
+def map_pieces(function, pieces, shared):
+    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    return jax.lax.map(
+        jax.checkpoint(lambda piece: function(*piece, *shared)), tuple(pieces)
+    )
+
+
+def numbered_dropout(x, rate, seed, number):
+    """Dropout whose mask follows from a seed and a number."""
+    seed = jnp.asarray(seed).astype("uint32").reshape(-1)
+    key = jax.random.fold_in(
+        jax.random.fold_in(jax.random.key(seed[0]), seed[1]), number
+    )
+    kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(kept, x / (1.0 - rate), 0.0)
+
+
+def add_rows(out, ids, rows):
+    """`out` with rows added at ids; see `ops.loops`."""
+    return out.at[ids].add(rows)

@@ -1,12 +1,220 @@
 """TensorFlow implementations."""
 
+import weakref
+
 import keras
 import tensorflow as tf
 
-from keras_bandgnn.ops.backend.tensorflow_loops import recomputed
-from keras_bandgnn.ops.backend.tensorflow_watch import watch_step as watch_step
-from keras_bandgnn.ops.portable import portable_sums
+from keras_bandgnn.ops.context import portable_sums
 
+# Watching when steps of TensorFlow compile.
+
+
+# What XLA has compiled each step for. It stays compiled from one fit to the next.
+_compiled = weakref.WeakKeyDictionary()
+
+
+def watch_step(model, name, report):
+    """The model's step `name`; it calls `report(batch)` when it compiles for a batch.
+
+    Without XLA a trace is a compilation. With XLA every new set of shapes is one.
+
+    Args:
+        model: A compiled Keras model that does not run eagerly.
+        name: "train_function", "test_function" or "predict_function".
+        report: Called with the specification of each batch that makes the step compile.
+    """
+    step = getattr(model, name)
+    if not model.jit_compile:
+        return _watch_traces(step, report)
+    if name == "predict_function":
+        return _watch_loaded(step, report)
+    return _watch_shapes(step, model.steps_per_execution, report)
+
+
+def _watch_traces(step, report):
+    # Keras' step is one `tf.function`, or Python around it.
+    inner = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
+    counts = [
+        getattr(f, "experimental_get_tracing_count", None) for f in (step, *inner)
+    ]
+    counts = [count for count in counts if count]
+
+    def watched(data):
+        before = sum(count() for count in counts)
+        outputs = step(data)
+        if sum(count() for count in counts) > before:
+            spec = data[0] if isinstance(data, list) else data.element_spec
+            report(_described(spec, [leaf.shape for leaf in _leaves(spec)]))
+        return outputs
+
+    return watched
+
+
+def _watch_loaded(step, report):
+    """Watches a step that takes a list of batches, of which the shapes are known."""
+    compiled = _compiled.setdefault(step, set())
+
+    def watched(batches):
+        for batch in batches:
+            key = tuple((leaf.shape, leaf.dtype) for leaf in _leaves(batch))
+            if key not in compiled:
+                compiled.add(key)
+                report(_described(batch, [shape for shape, _ in key]))
+        return step(batches)
+
+    return watched
+
+
+def _watch_shapes(step, steps_per_execution, report):
+    """Watches a step that loads its batches within its graph."""
+    compiled = _compiled.setdefault(step, set())
+
+    # The same graph as Keras', beside which it says which shapes it was given.
+    @tf.function(autograph=False)
+    def load_and_step(iterator):
+        batch = iterator.get_next()
+        sizes = [f(leaf) for leaf in _leaves(batch) for f in (_rank, tf.shape)]
+        return step(iter([batch])), tf.concat(sizes, 0)
+
+    def watched(iterator):
+        for index in range(steps_per_execution):
+            try:
+                outputs, sizes = load_and_step(iterator)
+            except tf.errors.OutOfRangeError:
+                if not index:
+                    raise
+                break
+            spec, sizes = iterator.element_spec, sizes.numpy().tolist()
+            key = (tuple(_leaves(spec)), tuple(sizes))
+            if key not in compiled:
+                compiled.add(key)
+                shapes = []
+                while sizes:
+                    rank = sizes[0]
+                    shapes.append(sizes[1 : rank + 1])
+                    sizes = sizes[rank + 1 :]
+                report(_described(spec, shapes))
+        return outputs
+
+    return watched
+
+
+def _rank(tensor):
+    return tf.reshape(tf.rank(tensor), [1])
+
+
+def _leaves(batch):
+    """The tensors, or specifications, of a batch: one per replica where distributed."""
+    return tf.nest.flatten(batch, expand_composites=True)
+
+
+def _described(batch, shapes):
+    """A specification per leaf with the given shapes; absent leaves are None."""
+    shapes = list(shapes)
+
+    def leaf(value):
+        parts = _leaves(value)
+        mine = [shapes.pop(0) for _ in parts]
+        if parts[0].dtype == tf.variant:
+            return None
+        return tf.TensorSpec(mine[0], parts[0].dtype)
+
+    return tf.nest.map_structure(leaf, batch)
+
+
+# TensorFlow implementations of `ops.loops`.
+
+
+# Pieces of a loop that is written out.
+_MOST = 8
+
+
+def with_gradient(forward, backward, tensors):
+    """`forward(*tensors)`, with `backward` as its gradient; see `ops.loops`."""
+
+    @tf.custom_gradient
+    def run(*tensors):
+        out, kept = forward(*tensors)
+        return tuple(out), lambda *slopes: list(backward(kept, *slopes))
+
+    return run(*tensors)
+
+
+def fold(step, carry, rows, size):
+    """Folds `step` over pieces of rows; see `ops.loops`."""
+    count = next(iter(rows.values())).shape[0]
+    if count is None or count <= size:
+        return step(carry, rows)
+    size = max(size, -(-count // _MOST))
+    found = []
+    for a in range(0, count, size):
+        carry, out = step(carry, {k: v[a : a + size] for k, v in rows.items()})
+        found.append(out)
+    return carry, None if found[0] is None else tf.concat(found, axis=0)
+
+
+def zeros_after(like):
+    """Zeros; see `ops.loops`."""
+    return tf.zeros_like(like)
+
+
+@tf.custom_gradient
+def _last_gradient(x):
+    """`x`; what its gradient is used for has no gradient, and says so."""
+
+    @tf.custom_gradient
+    def slope(dy):
+        def none(*_):
+            raise NotImplementedError(
+                "Expected no second derivative of what is computed again for its "
+                "gradient on TensorFlow: remat=True, and full attention of large "
+                "supergraphs. Received: one. Use KERAS_BACKEND=jax or torch, which "
+                "have it."
+            )
+
+        return tf.identity(dy), none
+
+    return tf.identity(x), slope
+
+
+def recomputed(function):
+    """`function` of tensors, computed again for its gradient."""
+    again = tf.recompute_grad(function)
+
+    def run(*given):
+        moving = (
+            _last_gradient(x) if tf.as_dtype(x.dtype).is_floating else x for x in given
+        )
+        return again(*moving)
+
+    return run
+
+
+def map_pieces(function, pieces, shared):
+    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    safe = recomputed(function)
+    count = pieces[0].shape[0]
+    outs = [safe(*[p[i] for p in pieces], *shared) for i in range(count)]
+    return tuple(tf.stack(parts) for parts in zip(*outs, strict=True))
+
+
+def numbered_dropout(x, rate, seed, number):
+    """Dropout whose mask follows from a seed and a number."""
+    seed = tf.cast(tf.reshape(seed, (-1,))[:2], "int32")
+    # Calls count their seeds up by one: numbers of pieces are added to random ones.
+    seed = tf.random.stateless_uniform([2], seed, None, None, "int32")
+    seed = seed + tf.stack([0, tf.cast(number, "int32")])
+    return tf.nn.experimental.stateless_dropout(x, rate, seed)
+
+
+def add_rows(out, ids, rows):
+    """`out` with rows added at ids; see `ops.loops`."""
+    return tf.tensor_scatter_nd_add(out, tf.expand_dims(ids, -1), rows)
+
+
+# Of torch alone, where eager operations wait for memory.
+flat_edge_attention = filtered_sum = None
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = False
 
@@ -179,6 +387,11 @@ def value_and_gradient(function, x):
         tape.watch(x)
         values = function(x)
     return values, tape.gradient(values, x)
+
+
+def version() -> str:
+    """Version of the backend."""
+    return tf.__version__
 
 
 def device() -> tuple[str, str]:

@@ -1,0 +1,447 @@
+"""Softmax attention of nodes: along edges, inside dense tiles, and over all nodes."""
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
+from keras_bandgnn.ops.loops import (
+    add_rows,
+    fold,
+    map_pieces,
+    numbered_dropout,
+    with_gradient,
+    zeros_after,
+)
+
+# The logarithm of the sum of a receiver without edges.
+EMPTY = -1e30
+# Edges of which rows of all heads are held at a time.
+_EDGES = 8192
+
+
+def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep=None):
+    """Softmax attention over the edges into each receiver, per supergraph.
+
+        s_e = q[i] . k[j] / sqrt(d) + bias_e   for each head, e: j -> i
+        out[i] = sum over e of softmax over e (s_e) weight_e v[j]
+
+    The gradient computes the rows of edges again: kept are numbers per edge and head.
+
+    Args:
+        q: float [G, N, K d], heads side by side.
+        k: float [G, M, K d].
+        v: float [G, M, K d].
+        bias: float [G, E, K]; `EMPTY` leaves an edge out. None for 0.
+        weight: float [G, E, K], factors of dropout, or None for 1.
+        sender: int32 [G, E] in [0, M).
+        receiver: int32 [G, E] in [0, N], sorted; edges into N are left out.
+        num_heads: K.
+        keep: bool [G, E], false for edges to leave out, or None.
+
+    Returns:
+        float32 [G, N, K d], 0 where there is no edge; and the logarithms of the sums
+        of exp(s_e), float32 [G, N, K], `EMPTY` where there is none.
+    """
+    groups, count, width = ops.shape(q)
+    length = ops.shape(k)[1]
+    q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
+    sender = ops.reshape(offset_ids(sender, length), (-1,))
+    real = receiver < count
+    if keep is not None:
+        real = ops.logical_and(real, keep)
+    if bias is None:
+        # A number less per edge and head, and none for its gradient.
+        bias = ops.reshape(real, (-1,))
+    else:
+        bias = ops.where(ops.expand_dims(real, -1), ops.cast(bias, "float32"), EMPTY)
+        bias = ops.reshape(bias, (-1, num_heads))
+    # Edges into N have no weight: they may be read as edges into the last node.
+    inside = ops.minimum(receiver, count - 1)
+    receiver = ops.reshape(offset_ids(inside, count), (-1,))
+    flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
+    if weight is not None:
+        weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
+        weight = ops.stop_gradient(weight)
+    ids = (sender, receiver)
+    forward, backward = _attention(num_heads, width, len(bias.shape) == 1)
+    found = None
+    if backend.flat_edge_attention is not None:
+        facts = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
+        found = backend.flat_edge_attention(*facts)
+    if found is None:
+        given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
+        found = with_gradient(forward, backward, *given)
+    out, total = found
+    return (
+        ops.reshape(out, (groups, count, width)),
+        ops.reshape(total, (groups, count, num_heads)),
+    )
+
+
+def attend_to_one(q, k, v, bias, weight, num_heads: int):
+    """Attention of each row to one key and value of its own.
+
+    Args:
+        q: float [..., K d], heads side by side.
+        k: float [..., K d].
+        v: float [..., K d].
+        bias: float [K] or None.
+        weight: float [..., K], factors of dropout, or None for 1.
+        num_heads: K.
+
+    Returns:
+        float32 [..., K d], and the logarithms [..., K], as `edge_attention`.
+    """
+    q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
+    depth = ops.shape(q)[-1] // num_heads
+    shape = (*ops.shape(q)[:-1], num_heads, depth)
+    logs = ops.sum(ops.reshape(q * k, shape), axis=-1) * depth**-0.5
+    if bias is not None:
+        logs = logs + ops.cast(bias, "float32")
+    if weight is not None:
+        rows = ops.reshape(v, shape) * ops.expand_dims(weight, -1)
+        v = ops.reshape(rows, ops.shape(v))
+    return v, logs
+
+
+def _attention(num_heads: int, width: int, alone: bool):
+    """The attention of flat rows and its gradient; `alone`: without biases."""
+    scale = (width // num_heads) ** -0.5
+    heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
+
+    def forward(q, k, v, bias, sender, receiver, weight=None):
+        per_head = ops.convert_to_tensor(heads)
+        count = ops.shape(q)[0]
+
+        def score(carry, e):
+            both = backend.gather(q, e["receiver"]) * backend.gather(k, e["sender"])
+            found = ops.matmul(both, per_head) * scale
+            if alone:
+                return carry, ops.where(ops.expand_dims(e["bias"], -1), found, EMPTY)
+            return carry, found + e["bias"]
+
+        ids = {"sender": sender, "receiver": receiver}
+        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
+        # Whatever is taken off, the result is the same: it needs no gradient.
+        top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
+        # Receivers without edges have no largest score.
+        top = ops.where(top > 0.5 * EMPTY, top, 0.0)
+        share = ops.exp(scores - backend.gather(top, receiver))
+        share = ops.where(scores > 0.5 * EMPTY, share, 0.0)
+        total = backend.segment_sum(share, receiver, count, is_sorted=True)
+        some = total > 0
+        share = share / backend.gather(ops.where(some, total, 1.0), receiver)
+        logs = ops.where(some, top + ops.log(ops.where(some, total, 1.0)), EMPTY)
+
+        def add(out, e):
+            rows = backend.gather(v, e["sender"])
+            rows = rows * ops.matmul(e["share"], ops.transpose(per_head))
+            return add_rows(out, e["receiver"], rows), None
+
+        used = share if weight is None else share * weight
+        out, _ = fold(add, zeros_after(q), {**ids, "share": used}, _EDGES)
+        kept = (q, k, v, sender, receiver, share, out, weight)
+        return (out, logs), kept
+
+    def backward(kept, d_out, d_logs):
+        q, k, v, sender, receiver, share, out, weight = kept
+        per_head = ops.convert_to_tensor(heads)
+        spread = ops.transpose(per_head)
+        rest = d_logs - ops.matmul(d_out * out, per_head)
+
+        def step(carry, e):
+            d_q, d_k, d_v = carry
+            slope = backend.gather(d_out, e["receiver"])
+            sent = backend.gather(v, e["sender"])
+            d_share = ops.matmul(slope * sent, per_head)
+            used = e["share"]
+            if weight is not None:
+                d_share, used = d_share * e["weight"], used * e["weight"]
+            d_score = e["share"] * (d_share + backend.gather(rest, e["receiver"]))
+            part = slope * ops.matmul(used, spread)
+            d_v = add_rows(d_v, e["sender"], part)
+            wide = ops.matmul(d_score * scale, spread)
+            part = wide * backend.gather(k, e["sender"])
+            d_q = add_rows(d_q, e["receiver"], part)
+            part = wide * backend.gather(q, e["receiver"])
+            d_k = add_rows(d_k, e["sender"], part)
+            return (d_q, d_k, d_v), None if alone else d_score
+
+        zeros = zeros_after(q), zeros_after(k), zeros_after(v)
+        rows = {"sender": sender, "receiver": receiver, "share": share}
+        if weight is not None:
+            rows["weight"] = weight
+        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES)
+        none = [None] * (2 if weight is None else 3)
+        return d_q, d_k, d_v, d_score, *none
+
+    return forward, backward
+
+
+# Attention inside listed dense tiles of pairs of nodes, and sums of several parts.
+
+
+def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
+    """Softmax attention over the edges that lie in tiles, per supergraph.
+
+    A tile holds the pairs of b receivers and b senders; pairs that are no edges have no
+    weight. Tiles are dense products; logits of all their entries are held.
+
+    Args:
+        q: float [G, N, K d], heads side by side.
+        k: float [G, N, K d].
+        v: float [G, N, K d].
+        bias: float [G, E, K], of the edges; `EMPTY` leaves an edge out.
+        weight: float [G, E, K], factors of dropout, or None for 1.
+        tiles: `row` and `column`, int32 [G, T], receiver and sender block; `edge`
+            int32 [G, T, b, b], the edge of each pair, E where there is none. Padded
+            tiles have no edges.
+        num_heads: K.
+
+    Returns:
+        float32 [G, N, K d] and [G, N, K], as `edge_attention`.
+    """
+    groups, count, width = ops.shape(q)
+    edge = ops.convert_to_tensor(tiles["edge"])
+    number, size = ops.shape(edge)[1:3]
+    blocks = -(-count // size)
+    depth = width // num_heads
+    room = ((0, 0), (0, blocks * size - count), (0, 0))
+    flat_row, flat_column = (
+        ops.reshape(offset_ids(tiles[name], blocks), (-1,))
+        for name in ("row", "column")
+    )
+    q, k, v = (
+        ops.reshape(ops.pad(ops.cast(t, "float32"), room), (-1, size, num_heads, depth))
+        for t in (q, k, v)
+    )
+
+    def of_pairs(values, fill):
+        values = ops.pad(
+            ops.cast(values, "float32"), ((0, 0), (0, 1), (0, 0)), constant_values=fill
+        )
+        flat = ops.reshape(values, (-1, num_heads))
+        ids = offset_ids(edge, ops.shape(values)[1])
+        return ops.reshape(
+            backend.gather(flat, ops.reshape(ids, (-1,))),
+            (groups * number, size, size, num_heads),
+        )
+
+    logits = ops.einsum(
+        "tqhd,tkhd->tqkh", backend.gather(q, flat_row), backend.gather(k, flat_column)
+    )
+    logits = logits * depth**-0.5 + of_pairs(bias, EMPTY)
+    real = logits > 0.5 * EMPTY
+    # Each row's largest logit over all of its tiles.
+    top = ops.max(ops.stop_gradient(logits), axis=2)
+    top = backend.segment_max(
+        ops.reshape(top, (groups * number, -1)), flat_row, groups * blocks
+    )
+    top = ops.reshape(top, (-1, size, num_heads))
+    # Blocks without tiles have no largest logit.
+    top = ops.where(ops.logical_and(top > 0.5 * EMPTY, top < -0.5 * EMPTY), top, 0.0)
+    shift = ops.expand_dims(backend.gather(top, flat_row), 2)
+    share = ops.where(real, ops.exp(ops.where(real, logits - shift, 0.0)), 0.0)
+    total = backend.segment_sum(ops.sum(share, axis=2), flat_row, groups * blocks)
+    some = total > 0
+    safe = ops.where(some, total, 1.0)
+    logs = ops.where(some, top + ops.log(safe), EMPTY)
+    if weight is not None:
+        share = share * of_pairs(weight, 0.0)
+    out = ops.einsum("tqkh,tkhd->tqhd", share, backend.gather(v, flat_column))
+    out = backend.segment_sum(out, flat_row, groups * blocks)
+    out = out / ops.expand_dims(safe, -1)
+    return (
+        ops.reshape(out, (groups, blocks * size, width))[:, :count],
+        ops.reshape(logs, (groups, blocks * size, num_heads))[:, :count],
+    )
+
+
+def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tiles):
+    """Attention inside tiles, and along the edges that no tile holds.
+
+    Args:
+        q: See `tile_attention`, as `k`, `v`, `bias`, `weight` and `num_heads`.
+        k: float [G, N, K d].
+        v: float [G, N, K d].
+        bias: float [G, E, K].
+        weight: float [G, E, K] or None.
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+        num_heads: K.
+        tiles: As for `tile_attention`, and `rest`, int32 [G, R], other edges.
+
+    Returns:
+        Two pairs for `join`.
+    """
+    # One edge more stands where the list of the rest is padded.
+    rest = ops.convert_to_tensor(tiles["rest"])
+
+    def of_rest(values, fill):
+        width = [(0, 0), (0, 1)] + [(0, 0)] * (len(values.shape) - 2)
+        values = ops.pad(values, width, constant_values=fill)
+        return batched_gather(values, rest)
+
+    alone = edge_attention(
+        q,
+        k,
+        v,
+        of_rest(bias, EMPTY),
+        None if weight is None else of_rest(weight, 0.0),
+        of_rest(sender, 0),
+        of_rest(receiver, ops.shape(q)[1]),
+        num_heads,
+    )
+    return [tile_attention(q, k, v, bias, weight, tiles, num_heads), alone]
+
+
+def join(parts, num_heads: int):
+    """One softmax over several parts, from the results of each.
+
+    Args:
+        parts: Pairs (float [..., K d], logarithms of the sums [..., K]).
+        num_heads: K.
+
+    Returns:
+        float [..., K d], 0 where all parts are empty.
+    """
+    if len(parts) == 1:
+        return parts[0][0]
+    logs = ops.stack([log for _, log in parts], axis=0)
+    top = ops.stop_gradient(ops.max(logs, axis=0))
+    shares = ops.exp(logs - top)
+    # Where all parts are empty they are all 0.
+    shares = shares / ops.sum(shares, axis=0)
+    total = 0.0
+    for number, (out, _) in enumerate(parts):
+        shape = ops.shape(out)
+        rows = ops.reshape(out, (*shape[:-1], num_heads, shape[-1] // num_heads))
+        rows = rows * ops.expand_dims(shares[number], -1)
+        total = total + ops.reshape(rows, shape)
+    return total
+
+
+# Attention of all nodes of a graph over all of them.
+
+
+# Pairs of nodes per head of which logits are held at a time.
+_PAIRS = 1 << 20
+
+
+def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed=None):
+    """Softmax attention between all rows of a sequence, for each of R sequences.
+
+        s_ij = q[i] . k[j] / sqrt(d) + bias_ij   for each head
+
+    Rows of queries are worked off in pieces of about a million pairs, which gradients
+    compute again: memory grows with the length of the sequences, not with its square.
+
+    Args:
+        q: float [R, L, K d], heads side by side.
+        k: float [R, L, K d].
+        v: float [R, L, K d].
+        mask: int32 [R, L]: rows see those with their number; 0 is padding.
+        pair_bias: float [P, K], biases of the pairs that have one, or None.
+        pairs: int32 [P] each: sequence, row i, and row j, of these pairs; i = L if
+            there is none. Biases of equal pairs add up.
+        num_heads: K.
+        dropout: Share of the weights that are dropped.
+        seed: `SeedGenerator().next()`, needed with dropout.
+
+    Returns:
+        float32 [R, L, K d], and the logarithms of the sums of exp(s_ij), float32
+        [R, L, K], `EMPTY` for padding.
+    """
+    count, length, width = ops.shape(q)
+    depth = width // num_heads
+    q, k, v = (
+        ops.transpose(
+            ops.reshape(ops.cast(t, "float32"), (count, length, num_heads, depth)),
+            (0, 2, 1, 3),
+        )
+        for t in (q, k, v)
+    )
+    k = ops.transpose(k, (0, 1, 3, 2))
+    mask = ops.convert_to_tensor(mask)
+    # TensorFlow may not know R while it traces.
+    rows = length * (count if isinstance(count, int) else 1)
+    size = max(1, min(length, _PAIRS // max(1, rows)))
+    number = -(-length // size)
+    room = number * size - length
+    queries = ops.pad(q * depth**-0.5, ((0, 0), (0, 0), (0, room), (0, 0)))
+    # Pieces come first.
+    queries = ops.reshape(queries, (count, num_heads, number, size, depth))
+    queries = ops.transpose(queries, (2, 0, 1, 3, 4))
+    own = ops.reshape(ops.pad(mask, ((0, 0), (0, room))), (count, number, size))
+    own = ops.transpose(own, (1, 0, 2))
+    firsts = ops.arange(number, dtype="int32")
+
+    def attend(queries, own, piece, k, v, pair_bias=None):
+        own = ops.expand_dims(own, -1)
+        seen = ops.logical_and(ops.equal(own, ops.expand_dims(mask, 1)), own > 0)
+        logits = ops.matmul(queries, k)
+        if pair_bias is not None:
+            logits = logits + biases(piece * size, pair_bias)
+        logits = logits + ops.expand_dims(ops.where(seen, 0.0, EMPTY), 1)
+        top = ops.stop_gradient(ops.max(logits, axis=3, keepdims=True))
+        share = ops.exp(logits - top)
+        total = ops.sum(share, axis=3, keepdims=True)
+        if dropout:
+            share = numbered_dropout(share, dropout, seed, piece)
+        out = ops.matmul(share, v) / total
+        # Padding sees nothing.
+        real = ops.expand_dims(own, 1) > 0
+        logs = ops.where(real, top + ops.log(total), EMPTY)
+        return ops.where(real, out, 0.0), ops.squeeze(logs, 3)
+
+    def biases(first, pair_bias):
+        sequence, row, column = (ops.expand_dims(ids, -1) for ids in pairs)
+        inside = ops.logical_and(row >= first, row < first + size)
+        head = ops.expand_dims(ops.arange(num_heads, dtype="int32"), 0)
+        # One row more takes the pairs of other pieces.
+        row = ops.where(inside, row - first, size)
+        shape = ops.shape(pair_bias)
+        place = (
+            ops.reshape(ops.broadcast_to(ids, shape), (-1,))
+            for ids in (sequence, head, row, column)
+        )
+        out = scatter_add(
+            tuple(place),
+            ops.reshape(pair_bias, (-1,)),
+            (count, num_heads, size + 1, length),
+        )
+        return out[:, :, :size]
+
+    shared = (k, v) if pair_bias is None else (k, v, pair_bias)
+    if number == 1:
+        found = attend(queries[0], own[0], firsts[0], *shared)
+        out, logs = (ops.expand_dims(t, 0) for t in found)
+    else:
+        out, logs = map_pieces(attend, (queries, own, firsts), shared)
+    out = ops.transpose(out, (1, 0, 3, 2, 4))
+    out = ops.reshape(out, (count, number * size, width))[:, :length]
+    logs = ops.reshape(ops.transpose(logs, (1, 0, 3, 2)), (count, -1, num_heads))
+    return out, logs[:, :length]
+
+
+def fused_attention(q, k, v, mask, num_heads: int):
+    """Softmax attention between all rows of a sequence, by Keras' fused operation.
+
+    Args:
+        q: float [R, L, K d], heads side by side.
+        k: float [R, L, K d].
+        v: float [R, L, K d].
+        mask: int32 [R, L]: rows see those with the same number.
+        num_heads: K.
+
+    Returns:
+        [R, L, K d].
+    """
+    count, length, width = ops.shape(q)
+    shape = (count, length, num_heads, width // num_heads)
+    seen = ops.equal(ops.expand_dims(mask, 2), ops.expand_dims(mask, 1))
+    out = ops.dot_product_attention(
+        *(ops.reshape(t, shape) for t in (q, k, v)), mask=ops.expand_dims(seen, 1)
+    )
+    return ops.reshape(out, (count, length, width))
