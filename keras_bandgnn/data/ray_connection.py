@@ -13,6 +13,8 @@ import warnings
 from collections.abc import Iterator
 from types import ModuleType
 
+from keras_bandgnn.optional import optional_import
+
 # A Ray that is started here holds no large objects.
 _STORE_BYTES = 128 * 2**20
 _PROBE = """
@@ -31,14 +33,8 @@ def import_ray() -> ModuleType:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers leave accelerators alone; without this Ray warns that it will change.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ImportError(
-            "Expected the package ray to be installed. Received: it is not. Install it "
-            "with pip install 'keras-bandgnn[ray]', or use the engine 'process'."
-        ) from error
-    return ray
+    instead = "use the engine 'process'"
+    return optional_import("ray", "keras-bandgnn[ray]", instead=instead)
 
 
 def connect(address: str | None, workers: int | None, time_limit: float) -> None:

@@ -7,17 +7,13 @@ from pathlib import Path
 
 from keras_bandgnn.checks import as_path, boolean, string
 from keras_bandgnn.models.preset_files import CARD, CONFIG, NAMES, read
+from keras_bandgnn.optional import optional_import
 
 
 def _import_hub():
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise ImportError(
-            "Expected the package huggingface_hub to be installed. Received: it is "
-            "not. Install it with pip install 'keras-bandgnn[hub]', or use a folder."
-        ) from error
-    return huggingface_hub
+    return optional_import(
+        "huggingface_hub", "keras-bandgnn[hub]", "presets of the Hub", "use a folder"
+    )
 
 
 def _split(uri: str) -> tuple[str, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_bandgnn.checks import array, as_path, mapping, refuse
+from keras_bandgnn.optional import optional_import
 from keras_bandgnn.plotting.batching import save_figure
 
 
@@ -28,14 +29,10 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
         if name not in sizes:
             refuse("sizes", f"a dict with {name!r}", sorted(sizes))
         array(f"sizes[{name!r}]", sizes[name])
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Expected matplotlib to be installed for figures. Received: it is not. "
-            "Install it with pip install 'keras-bandgnn[plot]'."
-        ) from error
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    Figure = optional_import(
+        "matplotlib.figure", "keras-bandgnn[plot]", "figures"
+    ).Figure
+    figure = matplotlib.Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     top = max(int(sizes["nodes"].max()), 2)
     bins = np.geomspace(1, top, 40)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data.files import atomic_write
+from keras_bandgnn.optional import optional_import
 
 _MARKERS = {"dynamic": "o", "constant": "s", "64": "^", "power_of_two": "v"}
 _ROWS = {
@@ -17,14 +18,10 @@ _ROWS = {
 
 
 def _new_figure(width: float, height: float):
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "Expected matplotlib to be installed for figures. Received: it is not. "
-            "Install it with pip install 'keras-bandgnn[plot]'."
-        ) from error
-    return Figure(figsize=(width, height), layout="constrained")
+    Figure = optional_import(
+        "matplotlib.figure", "keras-bandgnn[plot]", "figures"
+    ).Figure
+    return matplotlib.Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure, path: str | os.PathLike) -> None:

@@ -1,26 +1,11 @@
 """A loader's batches as data sets of TensorFlow, torch and Grain."""
 
-import importlib
 import os
 from typing import Any
 
 import numpy as np
 
-
-def import_extra(name: str, extra: str):
-    """Imports a package that data sets of another library need.
-
-    Args:
-        name: The module.
-        extra: What to install if it is missing.
-    """
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ImportError(
-            f"Expected the package {name.split('.')[0]!r} for this data set. "
-            f'Received: it is not installed. Run: pip install "{extra}"'
-        ) from error
+from keras_bandgnn.optional import optional_import
 
 
 class Batches:
@@ -56,7 +41,7 @@ class Batches:
 
 def to_grain(loader, epochs: int):
     """See `GraphLoader.to_grain`."""
-    grain = import_extra("grain.python", "grain")
+    grain = optional_import("grain.python", "grain", "this data set")
     return grain.MapDataset.source(Batches(loader, epochs))
 
 
@@ -64,7 +49,7 @@ class TensorBatches(Batches):
     """The same as tensors of torch; a map-style data set."""
 
     def __getitem__(self, index: int) -> tuple:
-        torch = import_extra("torch", "keras-bandgnn[torch]")
+        torch = optional_import("torch", "keras-bandgnn[torch]", "this data set")
 
         def tensors(tree: Any):
             if isinstance(tree, dict):
@@ -76,7 +61,7 @@ class TensorBatches(Batches):
 
 def to_torch(loader, epochs: int):
     """See `GraphLoader.to_torch`."""
-    import_extra("torch", "keras-bandgnn[torch]")
+    optional_import("torch", "keras-bandgnn[torch]", "this data set")
     return TensorBatches(loader, epochs)
 
 
@@ -118,7 +103,7 @@ def to_tf_data(loader, new_orders: bool = False):
         loader: The `GraphLoader`.
         new_orders: Whether each pass after the first goes to the next epoch.
     """
-    tf = import_extra("tensorflow", "keras-bandgnn[tensorflow]")
+    tf = optional_import("tensorflow", "keras-bandgnn[tensorflow]", "this data set")
 
     def spec(tree: Any):
         if isinstance(tree, dict):

@@ -7,9 +7,9 @@ import numpy as np
 from scipy.linalg import null_space
 from scipy.spatial import cKDTree
 
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.flat_columns import pointers
+from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.atoms import Atoms
 
 TIE = 1e-5
@@ -164,14 +164,14 @@ def _images(
     k: int | None,
 ) -> tuple:
     """Receiver, sender and shift in one periodic graph."""
-    search = needed("matscipy.neighbours", _EXTRA).neighbour_list
+    search = optional_import("matscipy.neighbours", _EXTRA).neighbour_list
     count = len(position)
     box = _box(position, cell, periodic)
     change = np.eye(3, dtype=np.int64)
     if abs(np.linalg.det(box)) < _SKEWED * np.linalg.norm(box, axis=1).prod():
         # Many thin cells lie within the radius; other vectors of the same lattice
         # are shorter.
-        reduce = needed("ase.geometry", _EXTRA).minkowski_reduce
+        reduce = optional_import("ase.geometry", _EXTRA).minkowski_reduce
         _, change = reduce(box, periodic)
         box = change @ box
     fixed = radius is not None

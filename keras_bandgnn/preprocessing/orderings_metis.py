@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.orderings_links import (
     cuthill_mckee,
     links,
@@ -31,7 +32,7 @@ def metis(graph: Graph, block_size: int) -> np.ndarray:
     Reference:
         Karypis and Kumar 1998.
     """
-    import_pymetis("ordering='metis'", ', or use ordering="bisection"')
+    import_pymetis("ordering='metis'", 'use ordering="bisection"')
     adjacency = links(graph)
     order = cuthill_mckee(adjacency)
     count = -(-graph.num_nodes // block_size)
@@ -43,15 +44,8 @@ def metis(graph: Graph, block_size: int) -> np.ndarray:
 
 
 def import_pymetis(purpose: str, instead: str = ""):
-    """Returns the module `pymetis`, or raises an error that names the extra."""
-    try:
-        import pymetis
-    except ImportError as error:
-        raise ImportError(
-            f"Expected pymetis for {purpose}. Received: it is not installed. "
-            f'Run pip install "keras-bandgnn[metis]"{instead}.'
-        ) from error
-    return pymetis
+    """Return the module `pymetis`, or raise an error that names the extra."""
+    return optional_import("pymetis", "keras-bandgnn[metis]", purpose, instead)
 
 
 def parts(adjacency, count: int, seed: int = 0) -> np.ndarray:

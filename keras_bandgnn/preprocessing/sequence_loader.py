@@ -14,10 +14,10 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loader_exports import import_extra
 from keras_bandgnn.preprocessing.packing import ceil64
 from keras_bandgnn.primitives.plan import Plan
 
@@ -240,7 +240,7 @@ class SequenceLoader(keras.utils.PyDataset):
         Numbers of edges and tiles may differ from batch to batch, as its signature
         says. `fit` and `evaluate` of tasks use it on TensorFlow.
         """
-        tf = import_extra("tensorflow", "keras-bandgnn[tensorflow]")
+        tf = optional_import("tensorflow", "keras-bandgnn[tensorflow]", "this data set")
 
         def spec(array, path):
             shape = list(array.shape)

@@ -1,6 +1,5 @@
 """The programs that run exported models, each imported when it is used."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.optional import optional_import
 from keras_bandgnn.serving.artefact_checks import (
     check_onnx,
     check_pt2,
@@ -25,20 +25,8 @@ ARTEFACTS = {
 
 
 def required(module: str, extra: str):
-    """Imports a package of an extra.
-
-    Args:
-        module: The module.
-        extra: The extra of this library that brings it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(
-            f"Expected the package {module.split('.')[0]!r} for exported models. "
-            f"Received: it is not installed. Run: pip install "
-            f'"keras-bandgnn[{extra}]"'
-        ) from error
+    """Import a package of an extra, for exported models."""
+    return optional_import(module, f"keras-bandgnn[{extra}]", "exported models")
 
 
 def open_artefact(

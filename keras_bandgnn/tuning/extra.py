@@ -1,11 +1,7 @@
 """keras-tuner, or an error that names the extra."""
 
-try:
-    import keras_tuner
-except ImportError as error:
-    raise ImportError(
-        "Expected keras-tuner to be installed for searches. Received: it is not. "
-        "Install it with pip install 'keras-bandgnn[tuner]'."
-    ) from error
+from keras_bandgnn.optional import optional_import
+
+keras_tuner = optional_import("keras_tuner", "keras-bandgnn[tuner]", "searches")
 
 __all__ = ["keras_tuner"]

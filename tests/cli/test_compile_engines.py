@@ -50,7 +50,7 @@ def test_an_unfinished_split_of_another_job_stops_all(source, capsys):
 def test_ray_that_is_missing(source, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert compile_("--engine", "ray") == 1
-    assert "pip install 'keras-bandgnn[ray]'" in capsys.readouterr().err
+    assert 'pip install "keras-bandgnn[ray]"' in capsys.readouterr().err
     assert [p.name for p in source.iterdir()] == ["src"]
 
 

@@ -4,6 +4,7 @@ import scipy.sparse as sp
 from converter_graphs import assert_same, edgeless, graphs, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keras_bandgnn.data.converters.optional import needed
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
@@ -13,7 +14,6 @@ from keras_bandgnn.data.converters.jraph_tuples import (
     from_jraph,
     to_jraph,
 )
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.converters.scipy_sparse import from_scipy, to_scipy
 
 quick = settings(max_examples=40, deadline=None)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import having, instance
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 _EXTRA = "keras-bandgnn[chem]"
 # Our names of what ASE's calculators find; `ForceRegressor` reads "force".
@@ -82,7 +82,7 @@ def from_ase(
             raise ValueError(
                 f"Expected `cutoff` to be positive. Received: cutoff={cutoff!r}."
             )
-        neighbours = needed("ase.neighborlist", _EXTRA).neighbor_list
+        neighbours = optional_import("ase.neighborlist", _EXTRA).neighbor_list
         receivers, senders, edge["shift"] = neighbours("ijS", atoms, cutoff)
     return Graph(
         len(atoms),
@@ -142,8 +142,8 @@ def to_ase(graph: Graph) -> Any:
             "Expected node features 'atomic_number' and 'position'. Received: "
             f"{sorted(graph.node)}. Rename the features with graph.replace(node=...)."
         )
-    package = needed("ase", _EXTRA)
-    calculators = needed("ase.calculators.singlepoint", _EXTRA)
+    package = optional_import("ase", _EXTRA)
+    calculators = optional_import("ase.calculators.singlepoint", _EXTRA)
     atoms = package.Atoms(
         numbers=graph.node["atomic_number"],
         positions=graph.node["position"],

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import having, instance
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 _GRAPH_LEVEL = ("label", "candidates", "slot", "info")
 
@@ -175,7 +175,7 @@ def to_networkx(graph: Graph) -> Any:
     1
     """
     instance("graph", graph, Graph, "a Graph")
-    out = needed("networkx", "networkx").MultiDiGraph()
+    out = optional_import("networkx", "networkx").MultiDiGraph()
     names = list(range(graph.num_nodes))
     info = dict(graph.info)
     if "nodes" in info:

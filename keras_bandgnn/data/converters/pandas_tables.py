@@ -12,7 +12,6 @@ from keras_bandgnn.arrays import (
     checked_ids,
 )
 from keras_bandgnn.checks import having
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.converters.pandas_columns import columns_of, features_of
 from keras_bandgnn.data.converters.pandas_names import (
     by_graph,
@@ -27,6 +26,7 @@ from keras_bandgnn.data.converters.pandas_names import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 
 class Tables(NamedTuple):
@@ -92,7 +92,7 @@ def from_pandas(
     ['a', 'b', 'c']
     """
     having("edges", edges, "columns", "a DataFrame")
-    pd = needed("pandas", "pandas")
+    pd = optional_import("pandas", "pandas")
     names = graph_names(pd, edges, nodes, graphs, graph)
     edges, edge_graph = by_graph("edges", edges, graph, names)
     ends = ends_of(pd, edges, source, target)
@@ -183,7 +183,7 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
     >>> edges.values.tolist()  # doctest: +SKIP
     [[0, 1, 0]]
     """
-    pd = needed("pandas", "pandas")
+    pd = optional_import("pandas", "pandas")
     single = isinstance(graphs, Graph)
     flat = graphs if isinstance(graphs, FlatGraphs) else None
     if flat is None:

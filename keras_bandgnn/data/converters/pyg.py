@@ -7,8 +7,8 @@ import numpy as np
 
 from keras_bandgnn.checks import having, instance, one_of
 from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 _TAKEN = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
 
@@ -104,8 +104,8 @@ def to_pyg(graph: Graph) -> Any:
     Data(x=[2, 1], edge_index=[2, 1], num_nodes=2, edge_type=[1])
     """
     instance("graph", graph, Graph, "a Graph")
-    torch = needed("torch", "keras-bandgnn[torch]")
-    package = needed("torch_geometric.data", "torch_geometric")
+    torch = optional_import("torch", "keras-bandgnn[torch]")
+    package = optional_import("torch_geometric.data", "torch_geometric")
 
     def tensor(array: np.ndarray) -> Any:
         whole = array.dtype.kind == "i"

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 _HYBRIDISATIONS = {"SP": 1, "SP2": 2, "SP3": 3, "SP3D": 4, "SP3D2": 5}
 _BONDS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "AROMATIC": 4}
@@ -41,7 +41,7 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
     >>> from_smiles("C#N").edge["bond"].tolist()  # doctest: +SKIP
     [[3, 0, 0], [3, 0, 0]]
     """
-    chem = needed("rdkit.Chem", "keras-bandgnn[chem]")
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
     molecule = _molecule(chem, smiles)
     atoms = [
         (
@@ -82,7 +82,7 @@ def _molecule(chem: Any, smiles: str) -> Any:
             f"Received: {smiles!r} ({type(smiles).__name__})."
         )
     # RDKit prints what is wrong; the error says it instead.
-    with needed("rdkit.rdBase", "keras-bandgnn[chem]").BlockLogs():
+    with optional_import("rdkit.rdBase", "keras-bandgnn[chem]").BlockLogs():
         molecule = chem.MolFromSmiles(smiles)
         if molecule is None:
             rough = chem.MolFromSmiles(smiles, sanitize=False)

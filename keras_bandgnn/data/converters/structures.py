@@ -12,12 +12,12 @@ import numpy as np
 
 from keras_bandgnn.checks import sequence
 from keras_bandgnn.data.converters.ase_atoms import from_ase
-from keras_bandgnn.data.converters.optional import needed
 from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.data.reading import open_unpacked, reading, refuse
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.optional import optional_import
 
 ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
 """Endings of the files of a folder that are read, in lower case."""
@@ -214,7 +214,7 @@ def _count(word: bytes) -> int:
 
 
 def _frames(file: Path, format: str | None) -> list[Any]:
-    read = needed("ase.io", "keras-bandgnn[chem]").read
+    read = optional_import("ase.io", "keras-bandgnn[chem]").read
     _check_sizes(file, format)
     try:
         # ASE takes some relative names for addresses, and cuts others at an @.
