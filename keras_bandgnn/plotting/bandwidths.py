@@ -29,10 +29,8 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
         if name not in sizes:
             refuse("sizes", f"a dict with {name!r}", sorted(sizes))
         array(f"sizes[{name!r}]", sizes[name])
-    Figure = optional_import(
-        "matplotlib.figure", "keras-bandgnn[plot]", "figures"
-    ).Figure
-    figure = matplotlib.Figure(figsize=(12, 3.6), layout="constrained")
+    figures = optional_import("matplotlib.figure", "keras-bandgnn[plot]", "figures")
+    figure = figures.Figure(figsize=(12, 3.6), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     top = max(int(sizes["nodes"].max()), 2)
     bins = np.geomspace(1, top, 40)

@@ -18,10 +18,8 @@ _ROWS = {
 
 
 def _new_figure(width: float, height: float):
-    Figure = optional_import(
-        "matplotlib.figure", "keras-bandgnn[plot]", "figures"
-    ).Figure
-    return matplotlib.Figure(figsize=(width, height), layout="constrained")
+    figures = optional_import("matplotlib.figure", "keras-bandgnn[plot]", "figures")
+    return figures.Figure(figsize=(width, height), layout="constrained")
 
 
 def save_figure(figure, path: str | os.PathLike) -> None:

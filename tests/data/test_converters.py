@@ -4,7 +4,6 @@ import scipy.sparse as sp
 from converter_graphs import assert_same, edgeless, graphs, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from keras_bandgnn.data.converters.optional import needed
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
@@ -15,13 +14,14 @@ from keras_bandgnn.data.converters.jraph_tuples import (
     to_jraph,
 )
 from keras_bandgnn.data.converters.scipy_sparse import from_scipy, to_scipy
+from keras_bandgnn.optional import optional_import
 
 quick = settings(max_examples=40, deadline=None)
 
 
 def test_absent_packages_are_named():
     with pytest.raises(ImportError, match=r"package absent .*pip install \"some\[x\]"):
-        needed("absent.part", "some[x]")
+        optional_import("absent.part", "some[x]")
 
 
 # SciPy
