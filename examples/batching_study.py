@@ -37,9 +37,8 @@ from scipy import stats
 
 import keras_bandgnn as kb
 from keras_bandgnn.data.files import atomic_write, json_text
-from keras_bandgnn.preprocessing.algorithms import ALGORITHMS
-from keras_bandgnn.preprocessing.batching_forecast import BatchingForecast
-from keras_bandgnn.preprocessing.choose_batcher import fastest
+from keras_bandgnn.preprocessing.forecast.batching_forecast import BatchingForecast
+from keras_bandgnn.preprocessing.forecast.choose_batcher import ALGORITHMS, fastest
 
 ENERGY = {1: -0.6, 6: -37.8, 7: -54.6, 8: -75.0, 9: -99.7}
 # Single, double, triple and aromatic bonds are 1 to 4.

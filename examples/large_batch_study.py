@@ -31,7 +31,7 @@ from keras_bandgnn import preprocessing
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.primitives import Banded, Plan, Segment
 from keras_bandgnn.training import TimeToAccuracy
-from keras_bandgnn.training.time_limit import TimeLimit
+from keras_bandgnn.training.time_to_accuracy import TimeLimit
 
 MODES = ("exact", "reachable", "lossy", "filtered")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from keras_bandgnn.default_backend import replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
-
-__version__ = "0.1.0"
+from keras_bandgnn.version import __version__ as __version__
 
 _SUBMODULES = (
     "batch",
@@ -21,9 +20,11 @@ _SUBMODULES = (
     "layers",
     "models",
     "ops",
+    "planning",
     "plotting",
     "preprocessing",
     "primitives",
+    "programs",
     "serving",
     "training",
     "tuning",

@@ -21,13 +21,13 @@ from keras_bandgnn.preprocessing import (
     StaticBatcher,
     StructuralEncoding,
     attention_conditions,
-    rcmk_compile,
     reform,
-    sequence_loader,
 )
-from keras_bandgnn.preprocessing.clusters import ClusterOrder
-from keras_bandgnn.preprocessing.orderings import ORDERINGS, node_order
-from keras_bandgnn.preprocessing.shape_counts import count_shapes
+from keras_bandgnn.preprocessing.forecast.batching_forecast import count_shapes
+from keras_bandgnn.preprocessing.loading import sequence_loader
+from keras_bandgnn.preprocessing.ordering import rcmk_compile
+from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterOrder
+from keras_bandgnn.preprocessing.ordering.orderings import ORDERINGS, node_order
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,
@@ -304,7 +304,7 @@ def test_statistics_of_an_order_are_bounded(monkeypatch):
 
 
 def test_models_over_a_task_are_bounded(monkeypatch):
-    from keras_bandgnn.models import whole_graphs
+    from keras_bandgnn.models import inspection as whole_graphs
 
     class Task:
         preprocessor = None

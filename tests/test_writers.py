@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.primitives.cost import Hardware
+from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.training import ElasticTuner, SaveProgress
 
 GRAPHS = [

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     import keras
 
     from keras_bandgnn import models
-    from keras_bandgnn.preprocessing.choose_batcher import choose_batcher
+    from keras_bandgnn.preprocessing.forecast.choose_batcher import choose_batcher
 
     graphs = data_sets.read_graphs(options)
     if options.model:

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    from keras_bandgnn.primitives.calibration import calibrate
-    from keras_bandgnn.primitives.cost import Hardware
+    from keras_bandgnn.planning.calibrate import calibrate
+    from keras_bandgnn.planning.cost import Hardware
 
     path = Hardware.path(options.dtype)
     if options.show:
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
 
 def show(hardware) -> None:
     """Prints the constants."""
-    from keras_bandgnn.primitives.cost import (
+    from keras_bandgnn.planning.cost import (
         BLOCK_SIZES,
         GROUP_SIZES,
         PRODUCT_SIZES,

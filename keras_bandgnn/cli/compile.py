@@ -78,7 +78,7 @@ def reading(options: argparse.Namespace) -> dict:
 def make_pool(options: argparse.Namespace):
     """The Ray that the command line asks for, not yet started, or None."""
     if options.engine == "ray":
-        from keras_bandgnn.data.ray_pool import RayPool
+        from keras_bandgnn.programs.ray_pool import RayPool
 
         return RayPool(options.ray_address, options.processes)
     if options.ray_address is not None:
@@ -96,8 +96,8 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
         options: The command line.
         pool: A `RayPool`, entered only if there is work to do; else processes work.
     """
-    from keras_bandgnn.data.program_files import find_programs
-    from keras_bandgnn.preprocessing.compile_job import CompileJob
+    from keras_bandgnn.preprocessing.program_store import CompileJob
+    from keras_bandgnn.programs.program_files import find_programs
 
     kind, splits = find_programs(options.input, options.exclude, options.split)
     language = "python" if kind == "python" else "csharp"

@@ -3,7 +3,6 @@
 import argparse
 from pathlib import Path
 
-from keras_bandgnn.cli import option_use
 from keras_bandgnn.cli import options as shared
 
 # Arguments of `load` that have their place on the command line.
@@ -49,9 +48,9 @@ def add_files(group) -> None:
 def check_stores(options: argparse.Namespace) -> None:
     """Refuses options of a data set's reader, which stores do not need."""
     names = [name for name in ("path", "split", "option") if hasattr(options, name)]
-    if found := option_use.given(options, names):
+    if found := shared.given(options, names):
         raise shared.OptionError(
-            f"Expected {' and '.join(map(option_use.flag, found))} with the name of a "
+            f"Expected {' and '.join(map(shared.flag, found))} with the name of a "
             "data set. Received: a store."
         )
 

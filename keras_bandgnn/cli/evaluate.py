@@ -7,7 +7,7 @@ graph a store, or the name of a data set with --path and --split.
 import argparse
 from pathlib import Path
 
-from keras_bandgnn.cli import data_sets, option_use, report, train_regression
+from keras_bandgnn.cli import data_sets, report, train_regression
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.training_callbacks import progress_lines
 
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="folder or name of a preset")
     data_sets.add_data(parser, "a store, source code, or name of a data set")
     shared.add_reading(parser)
-    option_use.defer_defaults(parser, shared.READING)
+    shared.defer_defaults(parser, shared.READING)
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
@@ -39,15 +39,15 @@ def check_kind(task, options: argparse.Namespace) -> None:
             "Expected a model that picks nodes or predicts numbers of graphs. "
             f"Received: a {type(task).__name__}. Call its {options.command}(graphs)."
         )
-    option_use.refuse(options, unused, who, advice)
-    option_use.fill_defaults(options)
+    shared.refuse(options, unused, who, advice)
+    shared.fill_defaults(options)
 
 
 def load_graphs(task, data: Path, options: argparse.Namespace):
     """The graphs that a path holds, compiled for a task."""
     from keras_bandgnn.data import FlatGraphs, open_store
-    from keras_bandgnn.data.program_files import find_programs
-    from keras_bandgnn.preprocessing.compile_programs import compiled_files
+    from keras_bandgnn.preprocessing.program_store import compiled_files
+    from keras_bandgnn.programs.program_files import find_programs
 
     if (data / "store.json").is_file():
         return open_store(data)

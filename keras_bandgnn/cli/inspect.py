@@ -46,13 +46,13 @@ def measure(options: argparse.Namespace) -> dict:
     import numpy as np
 
     from keras_bandgnn.data import open_store
-    from keras_bandgnn.data.program_files import find_programs
     from keras_bandgnn.preprocessing import (
         ProgramEncoder,
         RCMKCompile,
         ReachabilityFilter,
     )
-    from keras_bandgnn.preprocessing.compile_programs import bandwidths, compiled_files
+    from keras_bandgnn.preprocessing.program_store import bandwidths, compiled_files
+    from keras_bandgnn.programs.program_files import find_programs
 
     if (options.data / "store.json").is_file():
         if options.subtokens or options.steps or options.split or options.ordering:

@@ -58,10 +58,6 @@ _COMMANDS = {
         "forecast which batching algorithm trains fastest",
         resumes=None,
     ),
-    "bench": _Command(
-        "measure reading, compiling and packing",
-        resumes=None,
-    ),
     "calibrate": _Command(
         "measure this machine, so that automatic plans are cheap ones",
         resumes=None,
@@ -116,7 +112,7 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
         arguments: A command line: the commands that it does not name get no options,
             since importing them all takes longer than showing help. All if omitted.
     """
-    from keras_bandgnn import __version__
+    from keras_bandgnn.version import __version__
 
     parser = _Parser(
         prog="bandgnn",

@@ -2,7 +2,7 @@
 
 import argparse
 
-from keras_bandgnn.cli import data_sets, option_use
+from keras_bandgnn.cli import data_sets
 from keras_bandgnn.cli import options as shared
 
 ATOMISTIC = ("schnet", "mpeu", "painn")
@@ -93,4 +93,4 @@ def check_options(options: argparse.Namespace) -> None:
     advice = ""
     if options.cutoff is not None and model == "mpeu":
         advice = "Limit the edges with --graph radius:R."
-    option_use.refuse(options, unused, f"--task regression --model {model}", advice)
+    shared.refuse(options, unused, f"--task regression --model {model}", advice)

@@ -1,5 +1,6 @@
 """What the commands print."""
 
+import argparse
 import collections
 import contextlib
 import re
@@ -21,6 +22,22 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_bandgnn.cli import interrupts
+
+# The card of a model that a command has trained.
+
+
+def make_facts(options: argparse.Namespace, facts: dict) -> dict:
+    """A model's card for `save_to_preset`."""
+    import keras
+
+    if options.title:
+        facts["title"] = options.title
+    return {
+        **facts,
+        "seed": f"{options.seed}, backend {keras.backend.backend()}",
+        "command": f"    {options.line}",
+    }
+
 
 # Work that is done within so many seconds shows no progress.
 _PATIENCE = 2.0

@@ -57,7 +57,7 @@ def show(checked: list, plan, sizes) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command."""
-    from keras_bandgnn.training.tpu_check import check_training_step, topology_devices
+    from keras_bandgnn.tpu.aot_compile import check_training_step, topology_devices
 
     topologies = options.topology or ["v5e:2x2"]
     for name in topologies:

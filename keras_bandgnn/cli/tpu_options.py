@@ -96,7 +96,7 @@ def _make_task(options: argparse.Namespace):
 
 def _make_sizes(options: argparse.Namespace, preprocessor):
     """The capacities that the options and the preset's batcher name."""
-    from keras_bandgnn.training.tpu_check_batch import EDGES_PER_NODE, Sizes
+    from keras_bandgnn.tpu.aot_compile import EDGES_PER_NODE, Sizes
 
     budget, batch_size = {}, 32
     if preprocessor is not None:

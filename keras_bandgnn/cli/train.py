@@ -10,15 +10,14 @@ interrupted run goes on after its last whole epoch when it is started again.
 import argparse
 from pathlib import Path
 
+from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import (
-    option_use,
     regression_options,
     report,
     train_regression,
     training_callbacks,
 )
-from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli.card import make_facts
+from keras_bandgnn.cli.report import make_facts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
     shared.add_training(parser)
     regression_options.add_arguments(parser)
-    option_use.defer_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
+    shared.defer_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
 
 
 def make_plan(text: str):
@@ -221,16 +220,16 @@ def run(options: argparse.Namespace) -> None:
     """Runs the command."""
     if options.task == "regression":
         regression_options.check_options(options)
-        option_use.fill_defaults(options)
+        shared.fill_defaults(options)
         train_regression.run(options)
         return
-    option_use.refuse(
+    shared.refuse(
         options,
         dict.fromkeys(regression_options.OPTIONS, "--task regression"),
         "--task selection",
         "To predict numbers of graphs add --task regression.",
     )
-    option_use.fill_defaults(options)
+    shared.fill_defaults(options)
     make_plan(options.plan)
     stores = {split: open_split(options.data, split) for split in ("train", "valid")}
     for store in stores.values():

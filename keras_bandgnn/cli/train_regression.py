@@ -4,8 +4,8 @@ import argparse
 
 from keras_bandgnn.cli import data_sets, report, training_callbacks
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli.card import make_facts
 from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
+from keras_bandgnn.cli.report import make_facts
 
 SPLITS = ("train", "valid", "test")
 
@@ -168,7 +168,7 @@ def run(options: argparse.Namespace) -> None:
     """Trains, evaluates on the test graphs and saves."""
     import keras
 
-    from keras_bandgnn.models.preset_card import count_parameters
+    from keras_bandgnn.models.preset_files import count_parameters
 
     training_callbacks.check_out(options)
     graphs = read(options)

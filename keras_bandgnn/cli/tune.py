@@ -9,21 +9,154 @@ interrupted or killed; failed trials are listed with their reason.
 import argparse
 import json
 import sys
+import sysconfig
 from pathlib import Path
 
 from keras_bandgnn.cli import (
+    data_sets,
     interrupts,
-    option_use,
     report,
     train_regression,
     training_callbacks,
-    tune_data,
-    tune_report,
 )
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.backend import without_tensorflow
+from keras_bandgnn.cli.demo import EXCLUDED
 from keras_bandgnn.cli.regression_options import ATOMISTIC
-from keras_bandgnn.cli.settings import differences, settings_of
+from keras_bandgnn.cli.training_callbacks import differences, settings_of
+
+# Graphs for `bandgnn tune`: stores, data sets, the demo.
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that name graphs."""
+    group = parser.add_argument_group("data")
+    data_sets.add_files(group)
+    group.add_argument(
+        "--limit",
+        type=shared.positive,
+        metavar="N",
+        help="use the first N graphs to train on, and N / 4 to validate",
+    )
+    group.add_argument("--source", type=shared.path, help="source code for demo")
+    group.add_argument(
+        "--processes", type=shared.positive, help="to compile with; one per core"
+    )
+
+
+def _demo(options: argparse.Namespace) -> dict:
+    """Stores of the demo, compiled once."""
+    from keras_bandgnn.cli import compile as compile_command
+    from keras_bandgnn.data import open_store
+
+    folder = Path(options.out) / "data"
+    # A search goes on with its graphs, whatever has become of their source.
+    begun = (folder.parent / "settings.json").is_file() and not options.overwrite
+    made = all((folder / s / "store.json").is_file() for s in ("train", "valid"))
+    if not (begun and made):
+        parser = argparse.ArgumentParser()
+        compile_command.add_arguments(parser)
+        source = str(options.source or sysconfig.get_path("stdlib"))
+        given = parser.parse_args(
+            [source, "--out", str(folder), "--steps", "6", "--exclude", *EXCLUDED]
+        )
+        given.processes, given.restart = options.processes, options.overwrite
+        try:
+            compile_command.compile_splits(given)
+        except FileExistsError:
+            if not options.overwrite:
+                raise
+            given.overwrite = True
+            compile_command.compile_splits(given)
+    return {split: open_store(folder / split) for split in ("train", "valid")}
+
+
+def read(options: argparse.Namespace) -> dict:
+    """Graphs to train on and to validate on; one graph with masks is both."""
+    from keras_bandgnn.data import open_store
+
+    folder = Path(options.data)
+    if options.data == "demo":
+        splits = _demo(options)
+    elif all((folder / s / "store.json").is_file() for s in ("train", "valid")):
+        data_sets.check_stores(options)
+        splits = {s: open_store(folder / s) for s in ("train", "valid")}
+    else:
+        whole = _split(options, None)
+        if len(whole) == 1:
+            if options.limit is not None:
+                raise shared.OptionError(
+                    "Expected --limit with several graphs. Received: one with masks."
+                )
+            return {"train": whole[0]}
+        splits = {s: _split(options, s) for s in ("train", "valid")}
+    counts = {"train": options.limit, "valid": options.limit and -(-options.limit // 4)}
+    return {s: _first(graphs, counts[s]) for s, graphs in splits.items()}
+
+
+def _split(options: argparse.Namespace, split: str | None):
+    return data_sets.read_graphs(
+        argparse.Namespace(**{**vars(options), "split": split})
+    )
+
+
+def _first(graphs, count: int | None):
+    import numpy as np
+
+    from keras_bandgnn.data import FlatGraphs, parts_of
+
+    if count is None or count >= len(graphs):
+        return graphs
+    flat = FlatGraphs.concatenate(parts_of(graphs)).take(np.arange(count))
+    flat.metadata = getattr(graphs, "metadata", {})
+    return flat
+
+
+# What `bandgnn tune` prints of its trials.
+
+
+def shown(value) -> str:
+    """A value in few letters."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _values(values: dict) -> str:
+    return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
+
+
+def say_trial(trial) -> None:
+    """Prints a trial that is done in a line."""
+    from keras_bandgnn.tuning.oracles import trial_row
+
+    row = trial_row(trial)
+    found = ", ".join(f"{name} {shown(v)}" for name, v in row["metrics"].items())
+    report.say(
+        f"trial {row['trial']} {row['status']}: {row['reason'] or found}; "
+        f"{_values(row['values'])}"
+    )
+
+
+def show(tuner) -> list[dict]:
+    """Prints the table of the trials that are done; returns its rows, best first."""
+    from keras_bandgnn import tuning
+
+    rows = tuning.trial_table(tuner)
+    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
+    report.table(
+        f"{len(rows)} trials",
+        ["trial", "status", *metrics, "values, or why it failed"],
+        [
+            [
+                row["trial"],
+                row["status"],
+                *(shown(row["metrics"].get(name, "-")) for name in metrics),
+                row["reason"] or _values(row["values"]),
+            ]
+            for row in rows
+        ],
+    )
+    return rows
+
 
 MODELS = ("ggnn", "schnet", "mpeu", "painn", "graphormer", "gt")
 # Options that may change between a search and its continuation.
@@ -106,8 +239,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["full"],
         help="edges of molecules: full, radius:5, knn:24, or several",
     )
-    tune_data.add_data(parser)
-    option_use.defer_defaults(parser, ("space", "graph"))
+    add_data(parser)
+    shared.defer_defaults(parser, ("space", "graph"))
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -117,12 +250,12 @@ def check_options(options: argparse.Namespace) -> None:
         unused["space"] = "--model ggnn"
     if options.model not in ATOMISTIC:
         unused["graph"] = "--model schnet, mpeu or painn"
-    option_use.refuse(options, unused, f"--model {options.model}")
+    shared.refuse(options, unused, f"--model {options.model}")
     if options.data == "demo":
         unused = dict.fromkeys(("path", "option"), "the name of a data set")
     else:
         unused = dict.fromkeys(("source", "processes"), "demo")
-    option_use.refuse(options, unused, options.data)
+    shared.refuse(options, unused, options.data)
 
 
 def make_hypermodel(options: argparse.Namespace, splits: dict):
@@ -196,7 +329,7 @@ def work(folder: str) -> None:
         options = argparse.Namespace(
             **json.loads((Path(folder) / "worker.json").read_text())
         )
-        splits = tune_data.read(options)
+        splits = read(options)
         _search(_tuner(options, make_hypermodel(options, splits)), splits)
 
 
@@ -231,9 +364,9 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.data.files import FolderLock
 
     check_options(options)
-    option_use.fill_defaults(options)
+    shared.fill_defaults(options)
     _check_folder(options)
-    splits = tune_data.read(options)
+    splits = read(options)
     hypermodel = make_hypermodel(options, splits)
     with FolderLock(options.out.resolve()):
         tune(options, hypermodel, splits)
@@ -258,21 +391,21 @@ def tune(options: argparse.Namespace, hypermodel, splits: dict) -> None:
     begun, done = len(tuner.oracle.trials), len(tuner.oracle.end_order)
     if begun:
         report.say(f"resumed: {done} done, {begun - done} run again")
-    tuner.oracle.ended = tune_report.say_trial
+    tuner.oracle.ended = say_trial
     if options.workers > 1:
         _run_workers(options, tuner)
     else:
         _search(tuner, splits)
-    rows = tune_report.show(tuner)
+    rows = show(tuner)
     if not rows or rows[0]["status"] != "completed":
         raise RuntimeError(
             "Expected at least one trial to be completed. Received: "
             f"{len(rows)} failed ones, the first: {rows[0]['reason'] if rows else '-'}"
         )
     best = rows[0]
-    report.say(f"best: trial {best['trial']}, score {tune_report.shown(best['score'])}")
+    report.say(f"best: trial {best['trial']}, score {shown(best['score'])}")
     for name, value in best["values"].items():
-        report.say(f"  {name} = {tune_report.shown(value)}")
+        report.say(f"  {name} = {shown(value)}")
     if options.export:
         _export(options, tuner, hypermodel, splits)
 

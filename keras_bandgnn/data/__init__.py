@@ -1,50 +1,49 @@
 """Where graphs come from and where they rest."""
 
-import importlib
-from typing import Any
+from keras_bandgnn.lazy import lazy_names
 
-_HOME = {
-    "RELATIONS": "program_graph",
-    "SLOT_LABEL": "program_graph",
-    "FlatGraphs": "flat",
-    "GraphLoader": ".preprocessing.graph_loader",
-    "GraphStore": "store",
-    "Limits": "reading",
-    "ProgramGraph": "program_graph",
-    "StoreWriter": "store_writer",
-    "encode_characters": "labels",
-    "encode_program": "encode",
-    "from_ase": "converters.ase_atoms",
-    "from_jraph": "converters.jraph_tuples",
-    "from_networkx": "converters.networkx_graphs",
-    "from_pandas": "converters.pandas_tables",
-    "from_pyg": "converters.pyg",
-    "from_scipy": "converters.scipy_sparse",
-    "from_smiles": "converters.smiles",
-    "gather_rows": "flat",
-    "graphs_of": "sources",
-    "hash_id": "labels",
-    "list_datasets": "datasets.registry",
-    "load": "datasets.loading",
-    "load_varmisuse": "varmisuse",
-    "open_store": "store",
-    "parts_of": "sources",
-    "program_graphs": "python_source",
-    "python_files": "python_source",
-    "read_structures": "converters.structures",
-    "read_tree": "python_source",
-    "read_varmisuse": "varmisuse",
-    "split_of": "python_source",
-    "split_subtokens": "labels",
-    "to_ase": "converters.ase_atoms",
-    "to_jraph": "converters.jraph_tuples",
-    "to_networkx": "converters.networkx_graphs",
-    "to_pandas": "converters.pandas_tables",
-    "to_pyg": "converters.pyg",
-    "to_scipy": "converters.scipy_sparse",
-    "varmisuse_split_files": "varmisuse",
-    "write_store": "store_writer",
-    "write_varmisuse": "varmisuse",
+_HOMES = {
+    "RELATIONS": "programs.program_graph",
+    "SLOT_LABEL": "programs.program_graph",
+    "FlatGraphs": "data.flat",
+    "GraphLoader": "preprocessing.loading.graph_loader",
+    "GraphStore": "data.store",
+    "Limits": "data.reading",
+    "ProgramGraph": "programs.program_graph",
+    "StoreWriter": "data.store_writer",
+    "encode_characters": "programs.node_text",
+    "encode_program": "programs.encode",
+    "from_ase": "data.converters.ase_atoms",
+    "from_jraph": "data.converters.jraph_tuples",
+    "from_networkx": "data.converters.networkx_graphs",
+    "from_pandas": "data.converters.pandas_tables",
+    "from_pyg": "data.converters.pyg",
+    "from_scipy": "data.converters.scipy_sparse",
+    "from_smiles": "data.converters.smiles",
+    "gather_rows": "data.flat",
+    "graphs_of": "data.sources",
+    "hash_id": "programs.node_text",
+    "list_datasets": "data.datasets.load",
+    "load": "data.datasets.load",
+    "load_varmisuse": "programs.varmisuse",
+    "open_store": "data.store",
+    "parts_of": "data.sources",
+    "program_graphs": "programs.python_source",
+    "python_files": "programs.python_source",
+    "read_structures": "data.converters.structures",
+    "read_tree": "programs.python_source",
+    "read_varmisuse": "programs.varmisuse",
+    "split_of": "programs.python_source",
+    "split_subtokens": "programs.node_text",
+    "to_ase": "data.converters.ase_atoms",
+    "to_jraph": "data.converters.jraph_tuples",
+    "to_networkx": "data.converters.networkx_graphs",
+    "to_pandas": "data.converters.pandas_tables",
+    "to_pyg": "data.converters.pyg",
+    "to_scipy": "data.converters.scipy_sparse",
+    "varmisuse_split_files": "programs.varmisuse",
+    "write_store": "data.store_writer",
+    "write_varmisuse": "programs.varmisuse",
 }
 
 __all__ = [
@@ -91,15 +90,4 @@ __all__ = [
     "write_varmisuse",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_HOME[name]}", __name__)
-    value = getattr(module, name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

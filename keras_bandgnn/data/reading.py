@@ -112,7 +112,7 @@ _DEFAULT = Limits()
 _STACK: ContextVar[tuple[Limits, ...]] = ContextVar("limits", default=())
 
 
-def refuse(
+def refuse_file(
     path: Path | str,
     expected: str,
     received: Any,
@@ -160,7 +160,7 @@ def reading(
     except (ImportError, Warning):
         raise
     except MemoryError as error:
-        refuse(
+        refuse_file(
             paths[0],
             "to fit into memory",
             str(error) or "more than there is",
@@ -185,7 +185,7 @@ def reading(
             raise
         if type(error) is ValueError and text.startswith("Expected"):
             raise ValueError(f"{paths[0]}: {text}") from error
-        refuse(paths[0], what, f"{type(error).__name__}: {text}", cause=error)
+        refuse_file(paths[0], what, f"{type(error).__name__}: {text}", cause=error)
 
 
 def size_of(path: Path) -> int:
@@ -196,7 +196,9 @@ def size_of(path: Path) -> int:
             "leads nowhere. Check the path."
         )
     if not path.is_file():
-        refuse(path, "to be a file", "a folder, a pipe or a device", "Pass a file.")
+        refuse_file(
+            path, "to be a file", "a folder, a pipe or a device", "Pass a file."
+        )
     return path.stat().st_size
 
 
@@ -234,9 +236,13 @@ class _Unpacked(io.RawIOBase):
             data = self._stream.read1(len(buffer))  # before the damage
         except DAMAGED as error:
             what = f"to be a whole {self._path.suffix} file"
-            refuse(self._path, what, f"{type(error).__name__}: {error}", cause=error)
+            refuse_file(
+                self._path, what, f"{type(error).__name__}: {error}", cause=error
+            )
         if not data and not self._done and not self._size:
-            refuse(self._path, f"to be a whole {self._path.suffix} file", "no bytes")
+            refuse_file(
+                self._path, f"to be a whole {self._path.suffix} file", "no bytes"
+            )
         self._done += len(data)
         self._limits.check(str(self._path), self._done, self._size, "unpacked")
         buffer[: len(data)] = data
@@ -261,7 +267,7 @@ def read_text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        refuse(path, "to be UTF-8 text", f"line {line}: {error}", cause=error)
+        refuse_file(path, "to be UTF-8 text", f"line {line}: {error}", cause=error)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -278,7 +284,7 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(text)
     except ValueError as error:
-        refuse(path, "to be JSON", str(error), cause=error)
+        refuse_file(path, "to be JSON", str(error), cause=error)
 
 
 class Arrays:
@@ -298,9 +304,9 @@ class Arrays:
         self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
         self._size, limits = size_of(path), Limits.current()
         if len(self._infos) < len(infos):
-            refuse(path, "to have members of distinct names", "a name twice")
+            refuse_file(path, "to have members of distinct names", "a name twice")
         if len(infos) > limits.members:
-            refuse(
+            refuse_file(
                 path,
                 f"to have at most {limits.members:,} members",
                 f"{len(infos):,}",
@@ -317,7 +323,7 @@ class Arrays:
 
     def refuse(self, name: str, expected: str, received: Any, cause: Any = None):
         """Raises the ValueError of a member that is not what it should be."""
-        refuse(
+        refuse_file(
             self.path, f"to have a member {name!r} {expected}", received, cause=cause
         )
 
@@ -429,8 +435,8 @@ def open_npz(path: Path) -> Iterator[Arrays]:
         if isinstance(error, OSError) and error.filename is not None:
             raise
         received = f"{type(error).__name__}: {error}"
-        refuse(path, "to be an npz file (a zip of arrays)", received, cause=error)
+        refuse_file(path, "to be an npz file (a zip of arrays)", received, cause=error)
     if packed is None:
-        refuse(path, "to be an npz file (a zip of arrays)", "an empty file")
+        refuse_file(path, "to be an npz file (a zip of arrays)", "an empty file")
     with packed:
         yield Arrays(path, packed)

@@ -13,7 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.data.reading import reading, refuse_file
 
 
 def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
@@ -46,13 +46,15 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
                 total += item.dtype.itemsize * math.prod(item.shape)
                 if item.dtype.kind not in "fiub" or total > size:
                     received = f"{item.dtype} of shape {item.shape}"
-                    refuse(path, f"to have numbers in {name} and their bytes", received)
+                    refuse_file(
+                        path, f"to have numbers in {name} and their bytes", received
+                    )
                 numbers += math.prod(item.shape)
                 arrays += 1
                 if finite and item.dtype.kind == "f":
                     values = item[()]
                     if not np.isfinite(values).all():
-                        refuse(
+                        refuse_file(
                             path,
                             f"to have finite weights in {name}",
                             "NaN or infinite values",
@@ -70,21 +72,23 @@ def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]
         for key in group:
             name = f"{prefix}/{key}"
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
-                refuse(path, f"to have an array or a group {name}", "a link")
+                refuse_file(path, f"to have an array or a group {name}", "a link")
             item = group[key]
             place = h5py.h5o.get_info(item.id).addr
             if place in seen:
-                refuse(path, f"to have {name} once", "two names for one object")
+                refuse_file(path, f"to have {name} once", "two names for one object")
             seen.add(place)
             if isinstance(item, h5py.Group):
                 left.append((name, item))
                 continue
             if not isinstance(item, h5py.Dataset) or item.shape is None:
-                refuse(path, f"to have an array {name}", repr(item))
+                refuse_file(path, f"to have an array {name}", repr(item))
             if item.is_virtual or item.external:
-                refuse(path, f"to have the values of {name}", "a name of another file")
+                refuse_file(
+                    path, f"to have the values of {name}", "a name of another file"
+                )
             if item.compression or item.scaleoffset or item.fletcher32 or item.shuffle:
-                refuse(path, f"to have plain values in {name}", "a filter")
+                refuse_file(path, f"to have plain values in {name}", "a filter")
             yield name, item
 
 
@@ -110,7 +114,7 @@ def check_sum(path: Path, sums: Any) -> None:
     if isinstance(sums, Mapping) and path.name in sums:
         found = checksum(path)
         if found != sums[path.name]:
-            refuse(
+            refuse_file(
                 path,
                 f"to have sha256 {str(sums[path.name])[:64]}",
                 f"a damaged file, of {found}",

@@ -10,11 +10,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
-from keras_bandgnn.distribution.sequence_layout import LaidOut, SequenceLayout
-from keras_bandgnn.distribution.sequence_parallel import check_layers
+from keras_bandgnn.distribution.sequence_layout import (
+    LaidOut,
+    SequenceLayout,
+    check_layers,
+)
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loader_plan import ordered_for
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader_plan import ordered_for
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 

@@ -4,22 +4,6 @@ import keras
 
 from keras_bandgnn.checks import optional, positive_int, strings
 
-# Layers of Keras that work on each row by itself.
-_OF_ROWS = (
-    keras.layers.Activation,
-    keras.layers.Dense,
-    keras.layers.Dropout,
-    keras.layers.ELU,
-    keras.layers.Embedding,
-    keras.layers.Identity,
-    keras.layers.InputLayer,
-    keras.layers.LayerNormalization,
-    keras.layers.LeakyReLU,
-    keras.layers.RMSNormalization,
-    keras.layers.ReLU,
-    keras.Sequential,
-)
-
 
 def sequence_parallel(
     sequence: int,
@@ -82,35 +66,3 @@ def sequence_parallel(
     from keras_bandgnn.distribution.jax_data_parallel import make_sequence
 
     return make_sequence(sequence, batch, devices, supergraphs)
-
-
-def check_layers(task) -> None:
-    """Raises a ValueError that names the layers that may not share a sequence.
-
-    Args:
-        task: The task.
-    """
-    layers = [layer for layer in task._flatten_layers() if not _may_split(layer)]
-    if not layers:
-        return
-    # A backbone that says no is reason enough: its layers are not news.
-    models = [layer for layer in layers if isinstance(layer, keras.Model)]
-    names = [f"{type(layer).__name__} ({layer.name!r})" for layer in models or layers]
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    raise ValueError(
-        "Expected layers that may run with the nodes of a graph on several devices, "
-        "which their classes say with `splits_sequences = True`, for sequence "
-        f"parallelism. Received: {shown} in {type(task).__name__} over "
-        f"{type(task.backbone).__name__}. Use data_parallel()."
-    )
-
-
-def _may_split(layer) -> bool:
-    """Whether a layer, apart from those within it, may share a sequence."""
-    if getattr(layer, "activity_regularizer", None) is not None:
-        # Each device would add a loss of its own.
-        return False
-    kind = type(layer)
-    if kind in _OF_ROWS:
-        return getattr(layer, "axis", -1) in (-1, [-1])
-    return "splits_sequences" in vars(kind) and bool(layer.splits_sequences)

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loader_exports import signature
+from keras_bandgnn.preprocessing.loading.exports import signature
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
 def make(devices, supergraphs, timeout):

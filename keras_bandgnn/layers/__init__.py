@@ -1,6 +1,5 @@
 """Keras layers over the batch contract."""
 
-from keras_bandgnn.layers.activations import shifted_softplus as shifted_softplus
 from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
 from keras_bandgnn.layers.banded_message_passing import (
     BandedMessagePassing as BandedMessagePassing,
@@ -8,6 +7,7 @@ from keras_bandgnn.layers.banded_message_passing import (
 from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
+from keras_bandgnn.layers.dense import shifted_softplus as shifted_softplus
 from keras_bandgnn.layers.dual_interleaved_attention import (
     DualInterleavedAttention as DualInterleavedAttention,
 )

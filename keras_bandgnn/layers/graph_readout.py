@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
-from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.ops.sequence import over_devices
 

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
+from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
-from keras_bandgnn.layers.flat_dense import FlatDense
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
 

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import fraction, positive_int
-from keras_bandgnn.layers.dense_kernel import dense_kernel
+from keras_bandgnn.layers.dense import dense_kernel
 
 
 class _Orthogonal(keras.initializers.Orthogonal):

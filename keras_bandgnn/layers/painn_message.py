@@ -5,10 +5,8 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.layers.dense_kernel import dense_kernel
-from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense, dense_kernel, flat_matmul
 from keras_bandgnn.layers.schnet_interaction import check_width
-from keras_bandgnn.ops.flat import flat_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

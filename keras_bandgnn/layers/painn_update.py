@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, positive_number
-from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.schnet_interaction import check_width
 
 

@@ -5,8 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.activations import shifted_softplus
-from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

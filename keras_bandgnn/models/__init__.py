@@ -1,6 +1,5 @@
 """Backbones, tasks and presets."""
 
-from keras_bandgnn.models.attention_weights import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
@@ -12,6 +11,7 @@ from keras_bandgnn.models.graph_transformer import (
     GraphormerBackbone as GraphormerBackbone,
 )
 from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
+from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.models import presets
 from keras_bandgnn.models.graph_arguments import check_batch
 
 
@@ -109,8 +110,6 @@ class Backbone(keras.Model):
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Writes the backbone alone to a folder; see `Task.save_to_preset`."""
-        from keras_bandgnn.models import presets
-
         presets.save(path, self, None, weights, card)
 
     @classmethod
@@ -130,6 +129,6 @@ class Backbone(keras.Model):
         >>> backbone.hidden_dim
         64
         """
-        from keras_bandgnn.models import presets
-
-        return presets.load_backbone(cls, preset, load_weights, dtype, overrides)
+        return presets.load_backbone(
+            cls, Backbone, preset, load_weights, dtype, overrides
+        )

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 
 from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
-from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.programs.program_graph import ProgramGraph
 
 _CONVERTERS = {
     "ase": "from_ase",

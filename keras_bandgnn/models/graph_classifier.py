@@ -4,15 +4,16 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.models.classes import (
+from keras_bandgnn.layers.readout_head import head_arguments, make_head
+from keras_bandgnn.models.labels import (
+    ClassLabels,
+    TargetLabels,
     check_classes,
     check_level,
     check_some,
 )
-from keras_bandgnn.models.labels import ClassLabels, TargetLabels
-from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 

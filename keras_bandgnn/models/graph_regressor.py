@@ -8,12 +8,11 @@ from keras import ops
 
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
+from keras_bandgnn.layers.readout_head import head_arguments, make_head
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer, graph_labels
 from keras_bandgnn.models.labels import NumberLabels
-from keras_bandgnn.models.readouts import head_arguments, make_head
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.target_normalizer import TargetNormalizer
-from keras_bandgnn.preprocessing.target_statistics import graph_labels
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 # With room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4

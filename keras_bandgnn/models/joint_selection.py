@@ -4,17 +4,21 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
+from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
-from keras_bandgnn.preprocessing.assemble import Supergraph
-from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.batching.packing import ceil64, round_up_power_of_two
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.preprocessing.loader_plan import assembler_of, cheapest_plan, typed
-from keras_bandgnn.preprocessing.packing import ceil64, round_up_power_of_two
-from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.loading.loader_plan import (
+    assembler_of,
+    cheapest_plan,
+    typed,
+)
+from keras_bandgnn.preprocessing.loading.shape_buckets import needs_of, rung
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
-from keras_bandgnn.preprocessing.shape_buckets import needs_of, rung
 
 # Supergraphs that best fit fills at a time.
 _WINDOW = 8

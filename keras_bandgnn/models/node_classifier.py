@@ -7,18 +7,18 @@ from keras_bandgnn.checks import positive_int, refuse, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.classes import (
+from keras_bandgnn.models.graph_arguments import given_graphs, is_graphs
+from keras_bandgnn.models.labels import (
+    ClassLabels,
     check_classes,
     check_level,
     check_some,
 )
-from keras_bandgnn.models.graph_arguments import given_graphs, is_graphs
-from keras_bandgnn.models.labels import ClassLabels
-from keras_bandgnn.models.node_order import node_places, placed
 from keras_bandgnn.models.task import Task
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

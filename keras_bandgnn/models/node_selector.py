@@ -8,8 +8,8 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.training.optimizers import make_optimizer
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.training.learning_rates import make_optimizer
 from keras_bandgnn.training.selection_crossentropy import (
     MASKED_LOGIT,
     SelectionCrossentropy,

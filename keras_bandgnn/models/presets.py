@@ -16,7 +16,7 @@ import keras
 
 from keras_bandgnn.checks import as_path, boolean, mapping, one_of, optional
 from keras_bandgnn.data.files import held_write, restore_replaced
-from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import (
     check_sum,
     check_weights,
@@ -24,9 +24,15 @@ from keras_bandgnn.data.weights_files import (
     shapes,
 )
 from keras_bandgnn.models import preset_files as files
-from keras_bandgnn.models.preset_card import count_parameters, make_card
-from keras_bandgnn.models.preset_checks import bounded_weights, check_sizes
+from keras_bandgnn.models.preset_files import (
+    bounded_weights,
+    check_sizes,
+    count_parameters,
+    make_card,
+)
 from keras_bandgnn.models.preset_hub import download
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.version import __version__
 
 
 def _entry(instance, config: dict) -> dict:
@@ -94,8 +100,6 @@ def save(
         weights: See `Task.save_to_preset`.
         card: See `Task.save_to_preset`.
     """
-    from keras_bandgnn import __version__
-
     one_of("weights", weights, ("float32", "float16", "none"))
     card = optional(mapping, "card", card) or {}
     if any(weight.dtype == "int8" for weight in backbone.weights):
@@ -185,15 +189,27 @@ class _Files:
 
 
 def load_backbone(
-    cls, preset, load_weights: bool = True, dtype=None, overrides: Mapping | None = None
+    cls,
+    base: type,
+    preset,
+    load_weights: bool = True,
+    dtype=None,
+    overrides: Mapping | None = None,
 ):
-    """Builds the backbone of a preset; see `Backbone.from_preset`."""
-    from keras_bandgnn.models.backbone import Backbone
+    """Builds the backbone of a preset; see `Backbone.from_preset`.
 
+    Args:
+        cls: The class that it must be of.
+        base: `Backbone`.
+        preset: See `Backbone.from_preset`.
+        load_weights: See there.
+        dtype: See there.
+        overrides: See there.
+    """
     boolean("load_weights", load_weights)
     path = _resolve(preset)
     entry = files.read(path / files.CONFIG)
-    found = _class_of(entry, Backbone, path / files.CONFIG)
+    found = _class_of(entry, base, path / files.CONFIG)
     if not issubclass(found, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
@@ -232,17 +248,26 @@ def load_backbone(
 
 def load_task(
     cls,
+    base: type,
+    backbone_base: type,
     preset,
     load_weights: bool = True,
     dtype=None,
     backbone: Mapping | None = None,
     **head,
 ):
-    """Builds the task of a preset; see `Task.from_preset`."""
-    from keras_bandgnn.models.backbone import Backbone
-    from keras_bandgnn.models.task import Task
-    from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+    """Builds the task of a preset; see `Task.from_preset`.
 
+    Args:
+        cls: The class that it must be of.
+        base: `Task`.
+        backbone_base: `Backbone`.
+        preset: See `Task.from_preset`.
+        load_weights: See there.
+        dtype: See there.
+        backbone: See there.
+        **head: See there.
+    """
     boolean("load_weights", load_weights)
     backbone = optional(mapping, "backbone", backbone)
     path = _resolve(preset)
@@ -253,7 +278,7 @@ def load_task(
             f"Python, call {cls.__name__}(Backbone.from_preset(...), ...)."
         )
     entry = files.read(path / files.TASK)
-    task_class = _class_of(entry, Task, path / files.TASK)
+    task_class = _class_of(entry, base, path / files.TASK)
     if not issubclass(task_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
@@ -264,7 +289,9 @@ def load_task(
     config = task_class.head_overrides(entry["config"], head)
     stored = _Files(path, load_weights, head=config == entry["config"])
     check_sizes(path / files.TASK, entry["config"], stored.numbers)
-    made = load_backbone(Backbone, path, load_weights, dtype, backbone)
+    made = load_backbone(
+        backbone_base, backbone_base, path, load_weights, dtype, backbone
+    )
     preprocessor = None
     if (path / files.PREPROCESSOR).is_file():
         given = files.read(path / files.PREPROCESSOR)
@@ -301,7 +328,7 @@ def _load_weights(model, weights: Path, config: Path) -> None:
             one, other = expected.get(name), received.get(name)
             if one != other:
                 shape = "is not there" if one is None else f"has the shape {one}"
-                refuse(
+                refuse_file(
                     weights,
                     f"to fit {config}, by which {name[1:]} {shape}",
                     "no such array" if other is None else f"shape {other}",
@@ -309,58 +336,3 @@ def _load_weights(model, weights: Path, config: Path) -> None:
                     error,
                 )
         raise
-
-
-class PresetTask:
-    """A task that can be written to a preset and read from one."""
-
-    def save_to_preset(
-        self, path, weights: str = "float32", card: Mapping | None = None
-    ) -> None:
-        """Writes the task, its preprocessor and its weights to a folder.
-
-        Args:
-            path: The folder; a preset that is there is replaced.
-            weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
-                float32), or `"none"` for an architecture to be trained.
-            card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
-                "score", "seed", "command", "limits", "repository_licence".
-        """
-        save(path, self.backbone, self, weights, card)
-
-    @classmethod
-    def from_preset(
-        cls,
-        preset,
-        load_weights: bool = True,
-        dtype=None,
-        backbone: Mapping | None = None,
-        **head,
-    ) -> "PresetTask":
-        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
-
-        Args:
-            preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
-                `"hf://OWNER/NAME"`.
-            load_weights: Whether to load the weights; otherwise they are new.
-            dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
-            backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
-            **head: Arguments of the task to replace, such as `num_classes=3`. The
-                head is then new, and only the backbone has the preset's weights.
-
-        Raises:
-            ValueError: For a preset that is not there, holds another task or no
-                weights, or for arguments that do not fit.
-        """
-        return load_task(cls, preset, load_weights, dtype, backbone, **head)
-
-    @classmethod
-    def head_overrides(cls, config: dict, overrides: dict) -> dict:
-        """Arguments of a preset's task with some of them replaced."""
-        unknown = sorted(set(overrides) - set(config))
-        if unknown:
-            raise ValueError(
-                f"Expected arguments of {cls.__name__}: {sorted(config)}. "
-                f"Received: {unknown}."
-            )
-        return {**config, **overrides}

@@ -1,39 +1,17 @@
 """`Task`: a backbone with a head, which takes graphs and gives results per graph."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Mapping
 
 import keras
-from keras import ops
 
-from keras_bandgnn.checks import boolean, optional
-from keras_bandgnn.distribution.callbacks import callbacks_of
-from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.backbone import Backbone, check_precision
-from keras_bandgnn.models.exportable import Exportable
-from keras_bandgnn.models.fitting import FollowEpoch, fit_loader, on_this_backend
-from keras_bandgnn.models.graph_arguments import (
-    check_batch,
-    given_graphs,
-    is_graphs,
-    options_for_graphs,
-)
-from keras_bandgnn.models.inference import Inference
-from keras_bandgnn.models.labels import Labels
-from keras_bandgnn.models.objective import (
-    LossTracker,
-    entry_loss,
-    entry_metrics,
-    one_loss,
-    only_real,
-)
-from keras_bandgnn.models.presets import PresetTask
-from keras_bandgnn.models.replicated import Replicated
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.preprocessing.sequence_loader import SequenceLoader
+from keras_bandgnn.models import inspection, presets
+from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.models.graph_model import GraphModel
+from keras_bandgnn.serving.exporting import export_task
 
 
-class Task(Inference, Exportable, PresetTask, Replicated):
+class Task(GraphModel):
     """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
 
     Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
@@ -41,7 +19,7 @@ class Task(Inference, Exportable, PresetTask, Replicated):
     goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
 
     Subclasses set `output_level`, what a row of the output belongs to, and `labels`,
-    what `compile` then lets losses and metrics be.
+    what `compile` then lets losses and metrics be; see `GraphModel`.
 
     Args:
         backbone: The model from a batch to node states.
@@ -49,490 +27,204 @@ class Task(Inference, Exportable, PresetTask, Replicated):
             `predict`; without one graphs are batched as they are.
     """
 
-    # Keras would count the tracker twice.
-    host_side = (
-        *Replicated.host_side,
-        "preprocessor",
-        "_loss_tracker",
-        "_compile_arguments",
-    )
-    output_level = "graph"
-    # None: losses and metrics are Keras' own.
-    labels: Labels | None = None
-    # Parts of the loss that are means over entries of their own.
-    loss_parts = 1
-    # Whether only candidates and the slot are read.
-    reads_few = False
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        preprocessor: GraphPreprocessor | None = None,
-        **kwargs,
-    ):
-        # Mixed precision must not round geometry; layers cast for themselves.
-        super().__init__(autocast=False, **kwargs)
-        check_precision(self.dtype_policy)
-        if not isinstance(backbone, Backbone):
-            raise ValueError(
-                "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
-                f"Received: {type(backbone).__name__}."
-            )
-        if not isinstance(preprocessor, GraphPreprocessor | None):
-            raise ValueError(
-                "Expected `preprocessor` to be a GraphPreprocessor or None. "
-                f"Received: {type(preprocessor).__name__}."
-            )
-        self.backbone = backbone
-        self.preprocessor = preprocessor
-
-    def __call__(self, *args, **kwargs):
-        """The output for a batch; `predict` is for graphs."""
-        check_batch(args[0] if args else kwargs.get("x"), "")
-        return super().__call__(*args, **kwargs)
-
-    def loader(
-        self,
-        graphs,
-        shuffle: bool = False,
-        seed: int = 0,
-        adapt: bool = False,
-        training: bool = True,
-    ) -> GraphLoader:
-        """Returns a loader of the task's batches, after checking the graphs.
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Writes the task, its preprocessor and its weights to a folder.
 
         Args:
-            graphs: Graphs in any form that `fit` takes.
-            shuffle: Whether each epoch has a new order.
-            seed: Seed of the orders.
-            adapt: Whether a batcher without a budget keeps the one estimated here.
-            training: Whether the batches must suit training, where dropout rules out
-                to compute equal states once (see `ReceptiveField`).
+            path: The folder; a preset that is there is replaced.
+            weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
+                float32), or `"none"` for an architecture to be trained.
+            card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
+                "score", "seed", "command", "limits", "repository_licence".
         """
-        boolean("adapt", adapt)
-        boolean("training", training)
-        self.distribution.check_task(self)
-        if self.preprocessor is None and not isinstance(graphs, GraphLoader):
-            self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
-        if isinstance(graphs, Graph):
-            graphs = [graphs]
-        if not isinstance(graphs, GraphLoader):
-            graphs = self.preprocessor.loader(
-                graphs,
-                adapt,
-                shuffle=shuffle,
-                seed=seed,
-                num_edge_types=self.backbone.num_edge_types,
-                schedule=self.receptive_field(training),
-                width=self.backbone.hidden_dim,
-                plan=self.distribution.auto_plan(self, graphs),
-                **self.distribution.loader_options(),
-            )
-        self.distribution.check(graphs)
-        self._check_schedule(graphs.plan.schedule, training)
-        types = self.backbone.num_edge_types
-        if types and graphs.num_edge_types > types:
-            raise ValueError(
-                f"Expected edge types below {types}, as the backbone's "
-                f"num_edge_types. Received: {graphs.num_edge_types} types."
-            )
-        for part in graphs.parts:
-            self.backbone.check(part)
-        self.check(graphs)
-        return graphs
-
-    def receptive_field(self, training: bool):
-        """The schedule that is exact for this task, or None; see `ReceptiveField`."""
-        if not self.reads_few or not self.distribution.takes_schedules:
-            return None
-        return self.backbone.receptive_field(training)
-
-    def _check_schedule(self, given, training: bool) -> None:
-        if given is None:
-            return
-        exact = self.receptive_field(training)
-        if exact is None:
-            raise ValueError(
-                f"Expected a plan without a schedule: {type(self).__name__} over "
-                f"{type(self.backbone).__name__} reads all nodes. Received: {given}."
-            )
-        if given.steps != exact.steps:
-            raise ValueError(
-                f"Expected a schedule of {exact.steps} steps, as the backbone has. "
-                f"Received: {given}."
-            )
-        if given.merge and not exact.merge:
-            raise ValueError(
-                "Expected ReceptiveField(..., merge=False) for training with dropout, "
-                f"which makes equal nodes differ. Received: {given}."
-            )
-
-    def check(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the graphs do not fit the task."""
-
-    def check_labels(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the labels do not fit the task."""
-
-    def adapt(self, loader: GraphLoader) -> None:
-        """Computes constants that depend on the training graphs, before training.
-
-        They are saved with the task; `check` and predictions change nothing.
-        """
-        if self.backbone.adapt(loader.parts):
-            # Programs that were compiled before compute something else.
-            for name in ("train_function", "test_function", "predict_function"):
-                setattr(self, name, None)
-            for name in ("_helpers", "_forces"):
-                self.__dict__.pop(name, None)
-
-    def default_optimizer(self):
-        """The optimiser of `compile("auto")`."""
-        return "rmsprop"
-
-    def default_loss(self):
-        """The loss of `compile(loss="auto")`."""
-
-    def default_metrics(self) -> list | None:
-        """The metrics of `compile(weighted_metrics="auto")`."""
-
-    def compile(
-        self,
-        optimizer="auto",
-        loss="auto",
-        loss_weights=None,
-        metrics=None,
-        weighted_metrics="auto",
-        run_eagerly: bool = False,
-        steps_per_execution: int = 1,
-        jit_compile="auto",
-        auto_scale_loss: bool = True,
-    ):
-        """Configures training, as `keras.Model.compile` does; padding counts nowhere.
-
-        Losses and metrics may be names, functions, objects of Keras or of your own.
-        They see entries, those of all graphs (or nodes) of a batch one below the other:
-        labels [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of
-        one over numbers or yes-or-no targets; see the class of the task for what the
-        outputs are. Functions, and `call` of losses, return one value per entry.
-
-        Names mean what suits the outputs: "sparse_categorical_crossentropy" is that of
-        logits. Metrics of Keras that take probabilities are given probabilities. What
-        does not suit is refused.
-
-        The loss in the logs is the mean over all entries of the epoch, whatever the
-        batches; what is added per step, such as regularisation, is the mean over steps.
-
-        Args:
-            optimizer: What Keras takes; `"auto"` or None is the task's own.
-            loss: What Keras takes; `"auto"` or None is the task's own. All reductions
-                are the mean over entries, but for `"sum"`, which training then goes by
-                (the logs still have the mean).
-            loss_weights: A number that the loss is multiplied by.
-            metrics: Names, functions or metrics; weights only say what is padding.
-            weighted_metrics: The same, with weights. `"auto"` are the task's own if
-                `metrics` is None.
-            run_eagerly: As for Keras.
-            steps_per_execution: As for Keras.
-            jit_compile: As for Keras.
-            auto_scale_loss: As for Keras.
-
-        Raises:
-            ValueError: For losses and metrics that do not fit the labels.
-        """
-        # As for Keras, None is the same as an argument that is left out.
-        if optimizer is None or _is_auto(optimizer):
-            optimizer = self.default_optimizer()
-        optimizer = keras.optimizers.get(optimizer)
-        own = loss is None or _is_auto(loss)
-        loss = self.default_loss() if own else one_loss(loss)
-        if _is_auto(weighted_metrics):
-            weighted_metrics = None if metrics is not None else self.default_metrics()
-        options = {
-            "run_eagerly": run_eagerly,
-            "steps_per_execution": steps_per_execution,
-            "jit_compile": jit_compile,
-            "auto_scale_loss": auto_scale_loss,
-        }
-        # Not what Keras makes of it: files are read on other backends, too.
-        self._compile_arguments = {
-            "optimizer": optimizer,
-            "loss": loss,
-            "loss_weights": loss_weights,
-            "metrics": metrics,
-            "weighted_metrics": weighted_metrics,
-            **options,
-        }
-        if self.labels is not None:
-            if loss is not None:
-                loss = entry_loss(loss, self.labels)
-            loss_weights = _one_weight(loss_weights)
-            # Keras gives weights to these alone. In this order the names are those
-            # that it would give.
-            weighted_metrics = [
-                *entry_metrics(metrics, self.labels, weighted=False),
-                *entry_metrics(weighted_metrics, self.labels, weighted=True),
-            ] or None
-            metrics = None
-        # Keras leaves what it is not given as it was before.
-        self.loss = self._compile_loss = self._compile_metrics = None
-        super().compile(
-            optimizer, loss, loss_weights, metrics, weighted_metrics, **options
-        )
-        if self.labels is not None:
-            module = type(self).compute_loss.__module__
-            own = module.partition(".")[0] == __name__.partition(".")[0]
-            # Keras 3.15 makes its tracker in `compile`; steps of all backends call its
-            # `update_state`.
-            group = self.distribution
-            factor = group.size if group.sums_losses else 1
-            self._loss_tracker = LossTracker(self.loss_parts, not own, factor)
-
-    def loss_scale(self, y, y_pred):
-        """Labels and outputs as the loss sees them."""
-        return y, y_pred
-
-    def entries(self, x, y, y_pred, sample_weight=None):
-        """Labels [n, 1], outputs [n, C] and weights [n]; see `Labels.entries`."""
-        if x is None:
-            raise ValueError(
-                "Expected the batch, which says what is padding. Received: x=None. "
-                "Call compute_loss(x, y, y_pred, sample_weight), and compute_metrics "
-                "likewise."
-            )
-        level = "node" if self.output_level == "node" else "graph"
-        mask = ops.convert_to_tensor(x[level]["mask"])
-        weight = ops.cast(mask, y_pred.dtype)
-        if sample_weight is not None:
-            given = ops.cast(sample_weight, y_pred.dtype)
-            weight = ops.where(mask, ops.reshape(given, ops.shape(mask)), 0.0)
-        return self.labels.entries(y, y_pred, weight)
-
-    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
-        """The parts of the loss: (mean over entries, sum of their weights) of each."""
-        del training
-        y, y_pred = self.loss_scale(y, y_pred)
-        y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
-        return [(self._compile_loss(y, y_pred, weight), ops.sum(weight))]
-
-    def compute_loss(
-        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
-    ):
-        """The loss over real entries; of several devices the average is that of all.
-
-        What it returns is for the gradient. What Keras prints is recorded here, too,
-        as only here the entries are known.
-        """
-        if self.labels is None or self.loss is None:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
-        terms = self.loss_terms(x, y, y_pred, sample_weight, training)
-        share = self.distribution.share
-        shared = [share(mean, weight) for mean, weight in terms]
-        if self.loss.is_sum:
-            mean, weight = terms[0]
-            shared[0] = self.distribution.total(mean * weight)
-        more = list(self.losses)
-        loss = sum(self._aggregate_additional_loss(each) for each in [*shared, *more])
-        added = sum(ops.sum(each) for each in more) if more else None
-        self._loss_tracker.record(terms, added, loss)
-        return loss
-
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The metrics over real entries."""
-        if self.labels is not None and self._compile_metrics is not None:
-            y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
-            y, y_pred = only_real(y, y_pred, sample_weight)
-        return super().compute_metrics(x, y, y_pred, sample_weight)
-
-    def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
-        """Trains on graphs, as `keras.Model.fit` does on arrays.
-
-        Args:
-            x: Graphs with labels, or what Keras takes.
-            y: What Keras takes; None for graphs, which hold their labels.
-            *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
-                `verbose` and `callbacks`.
-            validation_data: Graphs with labels, or what Keras takes.
-            seed: Seed of the order of the graphs and, on torch, of dropout, which
-                draws from torch's global generator there.
-            **kwargs: Passed on, such as `epochs` and `callbacks`. `shuffle=False`
-                keeps the order of graphs; that of a loader is its own.
-
-        Returns:
-            Keras' `History`.
-        """
-        x = given_graphs("x", x)
-        validation_data = optional(given_graphs, "validation_data", validation_data)
-        if is_graphs(x):
-            names = ("batch_size", "epochs", "verbose", "callbacks")
-            kwargs = options_for_graphs(y, args, names, kwargs)
-            shuffle = bool(kwargs.get("shuffle", True))
-            # The loader orders the batches itself, reproducibly.
-            kwargs["shuffle"] = False
-            x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True)
-            x = self._labelled(x, "x")
-            self.adapt(x)
-            if not self.optimizer.built:
-                # TensorFlow traces a step that makes variables twice.
-                self.optimizer.build(self.trainable_variables)
-            given = kwargs.pop("callbacks", None) or []
-            given = given if isinstance(given, list | tuple) else [given]
-            given = callbacks_of(self.distribution, given)
-            kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
-            self._begin(x, kwargs)
-        if is_graphs(validation_data):
-            validation_data = self._labelled(
-                self.loader(validation_data, training=False), "validation_data"
-            )
-        kwargs["validation_data"] = on_this_backend(validation_data, self)
-        if isinstance(x, GraphLoader):
-            return fit_loader(self, super().fit, x, **kwargs)
-        return super().fit(on_this_backend(x, self), y, *args, **kwargs)
-
-    def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
-        x = given_graphs("x", x)
-        if is_graphs(x):
-            kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
-            args = ()
-            x = self._labelled(self.loader(x, training=False), "x")
-            if not kwargs.get("_use_cached_eval_dataset"):
-                self._begin(x, kwargs, training=False)
-        return super().evaluate(on_this_backend(x, self), y, *args, **kwargs)
-
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
-        """Predicts for graphs, or for what Keras takes.
-
-        Args:
-            x: Graphs, or what Keras takes.
-            batch_size: What Keras takes; None for graphs.
-            verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
-            steps: What Keras takes; None for graphs.
-            callbacks: Callbacks, of which `on_predict_...` are called.
-
-        Returns:
-            For graphs a list with one array per graph, in the order of the graphs;
-            None for graphs that the batcher drops.
-        """
-        if isinstance(x, SequenceLoader):
-            raise ValueError(
-                "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
-                "graphs. Write loader.predict(task), which puts them back."
-            )
-        x = given_graphs("x", x)
-        if not is_graphs(x):
-            return super().predict(x, batch_size, verbose, steps, callbacks)
-        options = {
-            "batch_size": batch_size,
-            "verbose": verbose,
-            "steps": steps,
-            "callbacks": callbacks,
-        }
-        options_for_graphs(None, (), (), options)
-        if isinstance(x, list | tuple) and not x:
-            return []
-        loader = self.loader(x, training=False)
-        out: list = [None] * int(loader.starts[-1])
-        ordered = self.in_given_order(x, loader)
-        for graph, rows in self.outputs(loader, x, verbose, callbacks):
-            out[graph] = ordered(graph, rows)
-        return self.distribution.gather(out)
-
-    def train_on_batch(
-        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
-    ):
-        """Trains on a batch of a loader; see `keras.Model.train_on_batch`."""
-        check_batch(x, "train_on_batch", class_weight)
-        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
-
-    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
-        """Evaluates a batch of a loader; see `keras.Model.test_on_batch`."""
-        check_batch(x, "test_on_batch")
-        return super().test_on_batch(x, y, sample_weight, return_dict)
-
-    def predict_on_batch(self, x):
-        """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
-        check_batch(x, "predict_on_batch")
-        return super().predict_on_batch(x)
-
-    def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
-        """From (position, rows) of a graph to its rows in the order of `predict`."""
-        del graphs, loader
-        return lambda graph, rows: rows
-
-    def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
-        """All processes begin alike, and one of them prints."""
-        self.distribution.check_same(loader)
-        self.distribution.same_weights(self, optimizer=training)
-        if not self.distribution.is_main:
-            options["verbose"] = 0
-
-    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
-        if any(part.label is None for part in loader.parts):
-            raise ValueError(
-                f"Expected the graphs in `{name}` to have labels. Received: graphs "
-                "with label=None. Set Graph(..., label=...)."
-            )
-        self.check_labels(loader)
-        return loader
-
-    def compile_from_config(self, config: dict) -> None:
-        """Compiles a model that was read from a file as it was when saved."""
-        config = dict(config)
-        trained = config.pop("optimizer_built", True)
-        # Files of version 0.1.0 do not name it, and have what "auto" was there.
-        if config.pop("backend", None) != keras.backend.backend():
-            config["jit_compile"] = "auto"
-        self.compile(**keras.saving.deserialize_keras_object(config))
-        if trained:
-            self.optimizer.build(self.trainable_variables)
-
-    def get_compile_config(self) -> dict | None:
-        """Returns the arguments of `compile`, and whether training has begun."""
-        if not self.compiled:
-            return None
-        return {
-            **keras.saving.serialize_keras_object(self._compile_arguments),
-            "optimizer_built": self.optimizer.built,
-            "backend": keras.backend.backend(),
-        }
-
-    def get_config(self) -> dict:
-        """Returns the configuration: backbone, preprocessor and head."""
-        config = {
-            "name": self.name,
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
-            "preprocessor": None,
-        }
-        if self.preprocessor is not None:
-            config["preprocessor"] = keras.saving.serialize_keras_object(
-                self.preprocessor
-            )
-        return {**config, **self.head_config()}
-
-    def head_config(self) -> dict:
-        """Arguments of the constructor beyond backbone and preprocessor."""
-        return {}
+        presets.save(path, self.backbone, self, weights, card)
 
     @classmethod
-    def from_config(cls, config: dict) -> "Task":
-        """Builds the task from `get_config()`."""
-        config = dict(config)
-        for name in ("backbone", "preprocessor"):
-            if isinstance(config.get(name), dict):
-                config[name] = keras.saving.deserialize_keras_object(config[name])
-        return cls(**config)
+    def from_preset(
+        cls,
+        preset,
+        load_weights: bool = True,
+        dtype=None,
+        backbone: Mapping | None = None,
+        **head,
+    ) -> "Task":
+        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
 
+        Args:
+            preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
+                `"hf://OWNER/NAME"`.
+            load_weights: Whether to load the weights; otherwise they are new.
+            dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
+            backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
+            **head: Arguments of the task to replace, such as `num_classes=3`. The
+                head is then new, and only the backbone has the preset's weights.
 
-def _is_auto(argument) -> bool:
-    return isinstance(argument, str) and argument == "auto"
-
-
-def _one_weight(given) -> float | None:
-    """The number in what Keras takes as `loss_weights` of one output."""
-    found = keras.tree.flatten(given)
-    if len(found) > 1 or found and isinstance(found[0], str):
-        raise ValueError(
-            "Expected one number as loss_weights, as a task has one output. Received: "
-            f"loss_weights={given!r}."
+        Raises:
+            ValueError: For a preset that is not there, holds another task or no
+                weights, or for arguments that do not fit.
+        """
+        return presets.load_task(
+            cls, Task, Backbone, preset, load_weights, dtype, backbone, **head
         )
-    return found[0] if found else None
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Arguments of a preset's task with some of them replaced."""
+        unknown = sorted(set(overrides) - set(config))
+        if unknown:
+            raise ValueError(
+                f"Expected arguments of {cls.__name__}: {sorted(config)}. "
+                f"Received: {unknown}."
+            )
+        return {**config, **overrides}
+
+    def embed(
+        self, graphs, level: str = "node", reduce: str = "mean", layer: int = -1
+    ) -> list:
+        """Returns the states of nodes, or one vector per graph.
+
+        They are those of the backbone, before the head and without dropout. All nodes
+        are computed, also by a task that reads few of them.
+
+        Args:
+            graphs: Graphs, in any form that `fit` takes.
+            level: `"node"` or `"graph"`.
+            reduce: For graphs the `"mean"`, `"sum"` or `"max"` over the nodes, or
+                `"token"`, the state of the token of a graph transformer with
+                `global_token=True`.
+            layer: Which states: 0 the embedded features, l those after layer (or step)
+                l; negative numbers count from the end, and -1 is the output.
+
+        Returns:
+            For each graph, in their order, float [N, H] in the order of its nodes, or
+            float [H]. Rows of nodes that the preprocessor leaves out are NaN; None for
+            graphs that the batcher drops.
+
+        Raises:
+            ValueError: For arguments that do not fit.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graphs = [kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}) for n in (2, 3)]
+        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
+        >>> [rows.shape for rows in task.embed(graphs)]
+        [(2, 8), (3, 8)]
+        >>> task.embed(graphs, level="graph", layer=1)[0].shape
+        (8,)
+        """
+        return inspection.embed(self, graphs, level, reduce, layer)
+
+    def attention_weights(self, graphs) -> list:
+        """Returns the attention weights of every layer of the backbone.
+
+        Args:
+            graphs: Graphs, in any form that `fit` takes.
+
+        Returns:
+            For each graph, in their order, a list with one `AttentionWeights` per
+            layer: senders and receivers int32 [E], nodes as the graph numbers them,
+            and weights float32 [E, K], without dropout. E counts what the layer sees:
+            edges and a node itself, or all pairs of nodes under full attention. The
+            token of a graph transformer has the number N.
+
+        Raises:
+            ValueError: For a backbone without attention, or several devices.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [2, 2], node={"kind": [0, 1, 1]})
+        >>> backbone = kb.models.GATBackbone({"kind": 2}, 8, num_heads=2)
+        >>> task = kb.models.GraphClassifier(backbone, 2)
+        >>> first, second = task.attention_weights([graph])[0]
+        >>> first.senders.tolist(), first.receivers.tolist(), first.weights.shape
+        ([0, 1, 0, 1, 2], [0, 1, 2, 2, 2], (5, 2))
+        """
+        return inspection.attention_weights(self, graphs)
+
+    def export(
+        self,
+        path,
+        format: str = "tf_saved_model",
+        graphs=None,
+        budget=None,
+        plan=None,
+        verify: bool = True,
+        **options,
+    ):
+        """Writes the task, with its preprocessing, for another runtime.
+
+        The folder has the model for supergraphs of one shape, and `packing.json`, with
+        which `serving.GraphPacker` turns graphs into its inputs. Run both with
+        `serving.ExportedModel(path).predict(graphs)`.
+
+        Args:
+            path: A new folder, or one that this method wrote.
+            format: `"tf_saved_model"`, `"onnx"`, `"litert"` or `"torch"` (a `.pt2`
+                file); which backend writes which, see the page on exporting.
+            graphs: Graphs that are as large as those to come, in any form that
+                `predict` takes. They give the names, shapes and types of the inputs.
+            budget: Capacities by name, such as `{"node": 512}`, in the place of those
+                of the preprocessor's batcher.
+            plan: A `Plan` in the place of that of `predict`.
+            verify: Whether to run the exported model in its runtime and compare its
+                outputs with the task's, to 1e-4.
+            **options: Passed to `keras.Model.export`.
+
+        Returns:
+            The path.
+
+        Raises:
+            ImportError: If the converter, or the runtime for `verify`, is missing.
+            ValueError: For a format that the backend does not write, or outputs that
+                differ.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graphs = [kb.Graph(3, [0, 1], [1, 2], node={"kind": [1, 2, 3]})] * 4
+        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 4}, 8), 2)
+        >>> task.export("exported", "docx", graphs)
+        Traceback (most recent call last):
+        ...
+        ValueError: Expected `format` to be one of ...
+        """
+        return export_task(self, path, format, graphs, budget, plan, verify, **options)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether weights of a layer were rounded by `quantize`."""
+        return any(
+            getattr(layer, "quantization_mode", None)
+            for layer in self._flatten_layers()
+        )
+
+    def save(self, filepath, *args, **kwargs):
+        """Writes the task to a `.keras` file, see `keras.Model.save`.
+
+        Raises:
+            ValueError: For a quantised task, which no file could be read back to.
+        """
+        if self.is_quantized:
+            raise ValueError(
+                "Expected weights that were not quantised. Received: int8 weights, "
+                "which the configuration cannot name. Save before quantize('int8'), "
+                "which takes no data and can be called after loading."
+            )
+        return super().save(filepath, *args, **kwargs)
+
+    def quantize(self, mode=None, **kwargs):
+        """Rounds weights, see `keras.Model.quantize`; last, before `export`.
+
+        Args:
+            mode: `"int8"`.
+            **kwargs: Passed on.
+        """
+        for layer in self._flatten_layers():
+            # Keras refuses layers that were never called, also those without weights.
+            if not layer.built and type(layer).build is keras.layers.Layer.build:
+                layer.built = True
+        with warnings.catch_warnings():
+            # It also names every layer that has nothing to round.
+            warnings.filterwarnings("ignore", ".*`quantize` method implemented")
+            super().quantize(mode, **kwargs)

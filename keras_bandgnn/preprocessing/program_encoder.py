@@ -3,10 +3,10 @@
 import keras
 
 from keras_bandgnn.checks import boolean, one_of, positive_int
-from keras_bandgnn.data.encode import encode_program
-from keras_bandgnn.data.program_graph import ProgramGraph
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.programs.encode import encode_program
+from keras_bandgnn.programs.program_graph import ProgramGraph
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -1,13 +1,10 @@
 """The ways to carry out a sum over edges, and the plan that chooses among them."""
 
-from keras_bandgnn.primitives.auto import PlanChoice as PlanChoice
-from keras_bandgnn.primitives.auto import choose_plan as choose_plan
+from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.primitives.banded import Banded as Banded
 from keras_bandgnn.primitives.base import Edges as Edges
 from keras_bandgnn.primitives.base import Primitive as Primitive
 from keras_bandgnn.primitives.block_sparse import BlockSparse as BlockSparse
-from keras_bandgnn.primitives.calibration import calibrate as calibrate
-from keras_bandgnn.primitives.cost import Hardware as Hardware
 from keras_bandgnn.primitives.dense import Dense as Dense
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
@@ -41,3 +38,13 @@ __all__ = [
     "propagate",
     "scheduled_steps",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Hardware": "planning.cost",
+        "PlanChoice": "planning.choose_plan",
+        "calibrate": "planning.calibrate",
+        "choose_plan": "planning.choose_plan",
+    },
+)

@@ -6,7 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
-from keras_bandgnn.primitives.layout import transposed
+from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.segment import (
     BACK,
     back_arrays,

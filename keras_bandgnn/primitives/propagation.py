@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from keras import ops
 
-from keras_bandgnn.primitives.keys import primitive_of
+from keras_bandgnn.primitives.plan import primitive_of
 
 
 def prepare(

@@ -6,7 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
-from keras_bandgnn.primitives.layout import pointer_of, transposed
+from keras_bandgnn.primitives.csr import pointer_of, transposed
 
 
 class Segment(Primitive):

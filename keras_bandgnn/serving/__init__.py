@@ -1,7 +1,7 @@
 """Exported models: packing graphs for them, and running them."""
 
-from keras_bandgnn.serving.exported_model import ExportedModel as ExportedModel
 from keras_bandgnn.serving.graph_packer import GraphPacker as GraphPacker
 from keras_bandgnn.serving.graph_packer import PackedGraphs as PackedGraphs
+from keras_bandgnn.serving.runtimes import ExportedModel as ExportedModel
 
 __all__ = ["ExportedModel", "GraphPacker", "PackedGraphs"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_bandgnn.data.reading import reading, refuse
+from keras_bandgnn.data.reading import reading, refuse_file
 
 _NO_PROGRAM = "Export the model again: a file from others may not bring programs."
 
@@ -29,7 +29,7 @@ def files_of(path: Path) -> list[Path]:
         found = sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
     for file in found:
         if file.is_symlink() or not file.is_file():
-            refuse(file, "to be a file", "a link or something else")
+            refuse_file(file, "to be a file", "a link or something else")
     return found
 
 
@@ -54,10 +54,10 @@ def check_sums(path: Path, sums: Any) -> None:
     if sums is None:
         return
     if not isinstance(sums, Mapping) or found.keys() != sums.keys():
-        refuse(path, f"to have the files {sorted(sums)}"[:300], sorted(found))
+        refuse_file(path, f"to have the files {sorted(sums)}"[:300], sorted(found))
     for name, digest in found.items():
         if digest != sums[name]:
-            refuse(
+            refuse_file(
                 path.parent / name,
                 f"to have sha256 {str(sums[name])[:64]}",
                 f"a damaged file, of {digest}",
@@ -116,7 +116,7 @@ def check_pt2(path: str | Path, torch: Any) -> None:
                 refuse_program(f"the packed member {name}")
             if name.endswith(".json"):
                 if info.file_size > _LARGEST_JSON:
-                    refuse(path, "to have a model of at most 1 GB", name)
+                    refuse_file(path, "to have a model of at most 1 GB", name)
                 tree = json.loads(file.read(info), object_pairs_hook=_once)
                 _check_pt2_entries(name, tree, refuse_program)
             if name.endswith(".pt"):
@@ -235,7 +235,7 @@ def check_saved_model(path: Path) -> None:
     for file in files_of(path):
         name = file.relative_to(path).as_posix()
         if not _SAVED_NAMES.fullmatch(name):
-            refuse(path, "to have the files of a SavedModel", name, _NO_PROGRAM)
+            refuse_file(path, "to have the files of a SavedModel", name, _NO_PROGRAM)
     file = path / "saved_model.pb"
     saved = saved_model_pb2.SavedModel()
     with reading(file):
@@ -246,15 +246,17 @@ def check_saved_model(path: Path) -> None:
 
 def _check_graph(file: Path, graph: Any) -> None:
     def refuse_operation(name: str, what: str) -> None:
-        refuse(
+        refuse_file(
             file, "to have operations that compute", f"{what} in {name}", _NO_PROGRAM
         )
 
     if graph.asset_file_def:
-        refuse(file, "to need no other files", "assets", _NO_PROGRAM)
+        refuse_file(file, "to need no other files", "assets", _NO_PROGRAM)
     for node in graph.object_graph_def.nodes:
         if node.WhichOneof("kind") in ("asset", "resource"):
-            refuse(file, "to need no other files", node.WhichOneof("kind"), _NO_PROGRAM)
+            refuse_file(
+                file, "to need no other files", node.WhichOneof("kind"), _NO_PROGRAM
+            )
     called = set(graph.object_graph_def.concrete_functions)
     saving = {}
     for function in graph.graph_def.library.function:
@@ -313,7 +315,7 @@ def check_onnx(path: Path) -> None:
             kind, message = left.pop()
             for field, value in _fields(message):
                 if kind == "tensor" and field in _EXTERNAL and value != 0:
-                    refuse(
+                    refuse_file(
                         path,
                         "to hold its values itself",
                         "the name of another file",

@@ -1,6 +1,7 @@
 """What `task.export` does."""
 
 import contextlib
+import functools
 import logging
 import tempfile
 import warnings
@@ -12,12 +13,39 @@ import numpy as np
 from keras_bandgnn.checks import as_path, boolean, one_of
 from keras_bandgnn.data.files import check_target, whole_folder
 from keras_bandgnn.ops.context import portable
-from keras_bandgnn.serving import onnx_operations
 from keras_bandgnn.serving.artefact_checks import checksums
-from keras_bandgnn.serving.exported_model import ExportedModel
 from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
-from keras_bandgnn.serving.runtimes import ARTEFACTS, required
+from keras_bandgnn.serving.runtimes import ARTEFACTS, ExportedModel, required
 from keras_bandgnn.serving.signature import Signature
+
+# Operations that tf2onnx does not know.
+
+
+@functools.cache
+def register() -> None:
+    """Adds the complement of the error function, of which TensorFlow makes GELU."""
+    import numpy as np
+    from tf2onnx.handler import tf_op
+
+    @tf_op("Erfc")
+    class Erfc:
+        @classmethod
+        def version_9(cls, ctx, node, **kwargs):
+            dtype = ctx.get_dtype(node.output[0])
+            shape = ctx.get_shape(node.output[0])
+            name, source, outputs = node.name, node.input[0], list(node.output)
+            ctx.remove_node(name)
+            erf = ctx.make_node("Erf", [source], shapes=[shape], dtypes=[dtype])
+            one = ctx.make_const(f"{name}_one", np.array(1.0, np.float32))
+            ctx.make_node(
+                "Sub",
+                [one.output[0], erf.output[0]],
+                outputs=outputs,
+                name=name,
+                shapes=[shape],
+                dtypes=[dtype],
+            )
+
 
 # What each backend writes: how sums are written there, and what has to be installed.
 _WRITERS = {
@@ -134,7 +162,7 @@ def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
     if format == "onnx":
         options = {"opset_version": _OPSET, **options}
         if backend == "tensorflow":
-            onnx_operations.register()
+            register()
     if (backend, format) == ("tensorflow", "litert"):
         from tensorflow import lite
 

@@ -17,13 +17,43 @@ from keras_bandgnn.checks import (
     positive_int,
 )
 from keras_bandgnn.data.files import restore_replaced
-from keras_bandgnn.data.reading import read_json, reading, refuse
+from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.serving.export_batcher import ExportBatcher
 from keras_bandgnn.serving.signature import Signature
+
+# `ExportBatcher`: supergraphs of one shape, and errors for larger graphs.
+
+
+class ExportBatcher(DynamicBatcher):
+    """A `DynamicBatcher` of an exported model, whose shapes cannot change."""
+
+    def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:
+        """See `Batcher.split`.
+
+        Raises:
+            ValueError: If a graph is above the budget.
+        """
+        fits = self.fits(sizes)
+        if not fits.all():
+            first = int(np.flatnonzero(~fits)[0])
+            # A node and a graph slot are padding.
+            room = {name: n - (name == "node") for name, n in self.budget.items()}
+            above = {
+                name: f"{int(values[first])} (at most {room[name]})"
+                for name, values in sizes.items()
+                if values[first] > room[name]
+            }
+            raise ValueError(
+                "Expected graphs within the budget that the model was exported for. "
+                f"Received: {int((~fits).sum())} above it; graph {first} needs {above}."
+                " Export again with larger graphs or a larger budget."
+            )
+        return np.zeros(len(fits), np.int8), [dict(self.budget)]
+
 
 FILE = "packing.json"
 VERSION = 1
@@ -79,7 +109,7 @@ class PackedGraphs:
                 out[graph] = rows
         if level != "node":
             return out
-        from keras_bandgnn.models.node_order import node_places, placed
+        from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
 
         places = node_places(self._given, self._loader)
         return [placed(rows, *place) for rows, place in zip(out, places, strict=True)]
@@ -248,13 +278,13 @@ def _check_facts(file: Path, config: Mapping, signature: Signature) -> None:
             for element in known["among"]:
                 positive_int(f"ids of {name}", element, 0)
         else:
-            refuse(file, f"to have the ids of {name!r}", known)
+            refuse_file(file, f"to have the ids of {name!r}", known)
     # Arrays of the budget are made before they are compared with the signature.
     sizes = [math.prod(given.shape) for given in signature.inputs]
     most = max(sizes, default=0) + _FREE_BUDGET
     for name, size in config["preprocessor"]["budget"].items():
         if positive_int(f"budget of {name}", size, 0) > most:
-            refuse(file, f"to have a budget of at most {most} for {name!r}", size)
+            refuse_file(file, f"to have a budget of at most {most} for {name!r}", size)
 
 
 def _plain(preprocessor: GraphPreprocessor) -> dict:
@@ -278,7 +308,7 @@ def read_facts(path) -> dict:
         )
     config = read_json(file)
     if not isinstance(config, dict):
-        refuse(file, "to hold a JSON object", type(config).__name__)
+        refuse_file(file, "to hold a JSON object", type(config).__name__)
     if config.get("version") != VERSION:
         raise ValueError(
             f"Expected {file} of version {VERSION}. "

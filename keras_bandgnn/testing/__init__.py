@@ -3,9 +3,9 @@
 from keras_bandgnn.testing.graphs import random_graph as random_graph
 from keras_bandgnn.testing.harness import gradients_of as gradients_of
 from keras_bandgnn.testing.harness import run_layer_test as run_layer_test
-from keras_bandgnn.testing.oracle import ggnn as ggnn
-from keras_bandgnn.testing.oracle import selector_logits as selector_logits
-from keras_bandgnn.testing.oracle import typed_messages as typed_messages
+from tests.oracles.dense import ggnn as ggnn
+from tests.oracles.dense import selector_logits as selector_logits
+from tests.oracles.dense import typed_messages as typed_messages
 
 __all__ = [
     "ggnn",

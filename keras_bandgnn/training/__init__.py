@@ -4,9 +4,10 @@ from keras_bandgnn.training.compilation_cache import (
     enable_compilation_cache as enable_compilation_cache,
 )
 from keras_bandgnn.training.elastic_tuner import ElasticTuner as ElasticTuner
-from keras_bandgnn.training.linear_decay import LinearDecay as LinearDecay
+from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
+from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
+from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
 from keras_bandgnn.training.lora import enable_lora as enable_lora
-from keras_bandgnn.training.optimizers import make_optimizer as make_optimizer
 from keras_bandgnn.training.recompile_guard import (
     RecompilationError as RecompilationError,
 )
@@ -17,7 +18,6 @@ from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
 )
 from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy as TimeToAccuracy
-from keras_bandgnn.training.warmup_decay import WarmupDecay as WarmupDecay
 
 __all__ = [
     "ElasticTuner",

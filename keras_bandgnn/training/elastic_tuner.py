@@ -17,7 +17,7 @@ from keras_bandgnn.checks import (
     string,
 )
 from keras_bandgnn.data.files import atomic_write, json_text
-from keras_bandgnn.preprocessing.reformation import LADDER
+from keras_bandgnn.preprocessing.attention.reformation import LADDER
 
 
 class ElasticTuner(keras.callbacks.Callback):

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.data.program_graph import GUESSES
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.programs.program_graph import GUESSES
 
 GUESS_NAMES = {
     "random": "random candidate",

@@ -4,15 +4,16 @@ keras-tuner is imported when one of the names is first used.
 """
 
 import importlib
-from typing import Any
 
-_HOME = {
-    "GGNNHyperModel": "ggnn",
-    "GraphHyperModel": "hypermodel",
-    "GraphRegressorHyperModel": "graph_regressor",
-    "GraphTransformerHyperModel": "graph_transformer",
-    "make_tuner": "search",
-    "trial_table": "trials",
+from keras_bandgnn.lazy import lazy_names
+
+_HOMES = {
+    "GGNNHyperModel": "tuning.ggnn",
+    "GraphHyperModel": "tuning.hypermodel",
+    "GraphRegressorHyperModel": "tuning.graph_regressor",
+    "GraphTransformerHyperModel": "tuning.graph_transformer",
+    "make_tuner": "tuning.search",
+    "trial_table": "tuning.oracles",
 }
 
 __all__ = [
@@ -24,14 +25,11 @@ __all__ = [
     "trial_table",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Says what is missing before anything large is imported.
-    importlib.import_module(f"{__name__}.extra")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+_lazy, __dir__ = lazy_names(__name__, _HOMES)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+def __getattr__(name: str):
+    if name in _HOMES:
+        # Says what is missing before anything large is imported.
+        importlib.import_module(f"{__name__}.extra")
+    return _lazy(name)

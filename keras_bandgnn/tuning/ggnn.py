@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from keras_bandgnn import models
 from keras_bandgnn.checks import one_of, positive_ints
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.preprocessing.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel, without_order

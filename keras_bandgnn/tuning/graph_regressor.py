@@ -7,7 +7,7 @@ import keras
 from keras_bandgnn import layers, models
 from keras_bandgnn.checks import instance, one_of, positive_ints, sequence
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
 

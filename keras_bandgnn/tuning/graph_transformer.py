@@ -10,10 +10,10 @@ from keras_bandgnn.checks import one_of, positive_ints, strings
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     ATTENTION,
 )
-from keras_bandgnn.preprocessing.attention_plan import AttentionPlan
-from keras_bandgnn.preprocessing.cluster_compile import ClusterCompile
-from keras_bandgnn.preprocessing.graph_preprocessor import GraphPreprocessor
-from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterCompile
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.tuning import spaces
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
 

@@ -6,9 +6,65 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.data.files import write_json
-from keras_bandgnn.data.reading import read_json, reading, refuse
+from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.tuning.extra import keras_tuner
+
+# What came of the trials of a search.
+
+
+def reason_of(trial) -> str:
+    """Why a trial failed, in one line; empty if it did not."""
+    lines = (trial.message or "").strip().splitlines()
+    if not lines:
+        return ""
+    name, _, said = lines[-1].partition(": ")
+    return said if name.endswith("FailedTrialError") and said else lines[-1]
+
+
+def trial_row(trial) -> dict:
+    """A trial as plain facts.
+
+    Returns:
+        `trial`, `status`, `score`, `metrics` by name, `values` by name, `reason`.
+    """
+    found = trial.metrics.metrics
+    # The service of several workers gives them in any order.
+    names = sorted(found, key=lambda name: (not name.startswith("val_"), name))
+    metrics = {name: float(found[name].get_best_value()) for name in names}
+    return {
+        "trial": trial.trial_id,
+        "status": trial.status.lower(),
+        "score": trial.score,
+        "metrics": metrics,
+        "values": dict(trial.hyperparameters.values),
+        "reason": reason_of(trial),
+    }
+
+
+def trial_table(tuner) -> list[dict]:
+    """The trials of a search that are done, best first, failed ones last.
+
+    Args:
+        tuner: A tuner of `make_tuner`, or any of keras-tuner.
+
+    Returns:
+        A dictionary per trial: `trial`, `status` ("completed" or "failed"), `score`,
+        `metrics`, `values`, and the `reason` of a failure in one line.
+    """
+    if not hasattr(tuner, "oracle"):
+        refuse("tuner", "a tuner of keras-tuner", tuner)
+    rows = [trial_row(t) for t in tuner.oracle.trials.values() if t.status in DONE]
+    falls = tuner.oracle.objective.direction == "min"
+    return sorted(rows, key=lambda row: _rank(row, falls))
+
+
+def _rank(row: dict, falls: bool) -> tuple:
+    if row["score"] is None or row["status"] != "completed":
+        return (1, row["trial"])
+    return (0, row["score"] if falls else -row["score"])
+
 
 DONE = ("COMPLETED", "FAILED")
 FAILURE = "failure.txt"
@@ -34,28 +90,32 @@ def _check_state(folder: Path) -> None:
     """
     state = read_json(folder / "oracle.json")
     if not isinstance(state, dict):
-        refuse(folder / "oracle.json", "to hold a JSON object", type(state).__name__)
+        refuse_file(
+            folder / "oracle.json", "to hold a JSON object", type(state).__name__
+        )
     for key in ("start_order", "end_order"):
         names = state.get(key, [])
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-            refuse(folder / "oracle.json", f"to have names of trials in {key!r}", names)
+            refuse_file(
+                folder / "oracle.json", f"to have names of trials in {key!r}", names
+            )
     for path in folder.glob("trial_*/trial.json"):
         trial = read_json(path)
         if not isinstance(trial, dict):
-            refuse(path, "to hold a JSON object", type(trial).__name__)
+            refuse_file(path, "to hold a JSON object", type(trial).__name__)
         # It names the folder that weights are read from.
         name = trial.get("trial_id")
         if not isinstance(name, str) or path.parent.name != f"trial_{name}":
-            refuse(path, "to have the trial_id of its folder", name)
+            refuse_file(path, "to have the trial_id of its folder", name)
         if trial.get("status") not in _STATES:
-            refuse(path, f"to have a status among {_STATES}", trial.get("status"))
+            refuse_file(path, f"to have a status among {_STATES}", trial.get("status"))
         score = trial.get("score")
         if score is not None and not (
             isinstance(score, int | float) and math.isfinite(score)
         ):
-            refuse(path, "to have a finite score", score)
+            refuse_file(path, "to have a finite score", score)
         if not isinstance(trial.get("message"), str | None):
-            refuse(path, "to have a message", trial.get("message"))
+            refuse_file(path, "to have a message", trial.get("message"))
 
 
 class SafeOracle(keras_tuner.Oracle):

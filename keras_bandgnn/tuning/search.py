@@ -2,10 +2,12 @@
 
 import contextlib
 import gc
+import json
 import os
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_bandgnn.checks import (
     as_path,
@@ -15,8 +17,8 @@ from keras_bandgnn.checks import (
     positive_int,
     seed_number,
 )
-from keras_bandgnn.data.files import FULL, FolderLock, atomic_write
-from keras_bandgnn.tuning import search_facts
+from keras_bandgnn.data.files import FULL, FolderLock, atomic_write, write_json
+from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.tuning.extra import keras_tuner
 from keras_bandgnn.tuning.failures import Deaths, DiskError
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
@@ -28,6 +30,50 @@ from keras_bandgnn.tuning.oracles import (
     SafeOracle,
     plain_values,
 )
+
+# What a search is of: the fixed facts of its hypermodel, kept in its folder.
+
+
+NAME = "hypermodel.json"
+
+
+def _facts(hypermodel) -> dict:
+    # As the file gives them back, with lists for tuples, ranges and arrays.
+    text = json.dumps(
+        hypermodel.fixed(), default=lambda value: np.asarray(value).tolist()
+    )
+    return json.loads(text)
+
+
+def keep(folder: Path, hypermodel) -> None:
+    """Writes the facts of a new search; called by the chief alone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / NAME, _facts(hypermodel))
+
+
+def check(folder: Path, hypermodel) -> None:
+    """Refuses the search of another hypermodel, whose trials mean something else.
+
+    Raises:
+        ValueError: If the folder holds such a search.
+    """
+    file = folder / NAME
+    # Without a state nothing is taken over. Folders from before
+    # there was this file have none.
+    if not (folder / "oracle.json").is_file() or not file.is_file():
+        return
+    old, new = read_json(file), _facts(hypermodel)
+    if not isinstance(old, dict):
+        refuse_file(file, "to hold a JSON object", type(old).__name__)
+    names = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    if names:
+        differ = ", ".join(f"{k}={new.get(k)!r}, there {old.get(k)!r}" for k in names)
+        raise ValueError(
+            f"Expected the search in {folder} to be of the same hypermodel. Received: "
+            f"{differ}. Take another folder, or pass overwrite=True "
+            "(--overwrite) to throw it away."
+        )
+
 
 TUNERS = ("random", "hyperband", "bayesian")
 # More than any search has: failures never end it.
@@ -57,7 +103,7 @@ class _Resumable:
         self.oracle.update_space(space)
         # The search is new, and no worker begins one.
         if not self._is_worker():
-            search_facts.keep(Path(self.project_dir), self.hypermodel)
+            keep(Path(self.project_dir), self.hypermodel)
 
     def _try_build(self, hp):
         policy = keras.config.dtype_policy()
@@ -175,7 +221,7 @@ def make_tuner(
         "max_consecutive_failed_trials": _NEVER,
     }
     if not overwrite:
-        search_facts.check(path, hypermodel)
+        check(path, hypermodel)
     kind = _Tuner
     if tuner == "hyperband":
         if hypermodel.goal.timed:

@@ -6,14 +6,14 @@ from typing import Any
 
 import keras
 
-from keras_bandgnn.preprocessing.batcher import Batcher
-from keras_bandgnn.preprocessing.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.orderings import ORDERINGS
-from keras_bandgnn.preprocessing.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.ordering.orderings import ORDERINGS
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.training.linear_decay import LinearDecay
+from keras_bandgnn.training.learning_rates import LinearDecay
 
 # Appendix E, the runs on a GPU. The text prints 10^-1 for the first weight decay, in
 # a list that goes on with 10^-6: surely 10^-7.

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bandgnn.cli import allocator
+from examples.benchmarks import allocator
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import write_store
 from keras_bandgnn.testing import random_graph

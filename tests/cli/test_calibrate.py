@@ -1,7 +1,7 @@
 import pytest
 
 from keras_bandgnn.cli.main import main
-from keras_bandgnn.primitives.cost import Hardware
+from keras_bandgnn.planning.cost import Hardware
 
 
 @pytest.fixture(autouse=True)

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
+from keras_bandgnn.data.python_source import program_graphs
 
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import open_store, read_varmisuse, write_varmisuse
-from keras_bandgnn.data.program_files import find_programs
-from keras_bandgnn.data.python_source import program_graphs
+from keras_bandgnn.programs.program_files import find_programs
 
 # Each function reads its variables in a fixed manner that a small model can learn.
 FUNCTION = """

@@ -74,7 +74,7 @@ def test_an_unforeseen_error_names_the_file(source, capsys, monkeypatch):
     def fail(program, **options):
         raise KeyError("token")
 
-    monkeypatch.setattr("keras_bandgnn.data.program_files.encode_program", fail)
+    monkeypatch.setattr("keras_bandgnn.programs.program_files.encode_program", fail)
     assert compile_() == 1
     error = capsys.readouterr().err
     assert ".py. Received: KeyError: 'token'" in error and "--exclude" in error

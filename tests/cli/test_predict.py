@@ -194,7 +194,7 @@ def test_a_compile_that_finds_nothing_fails(tmp_path, capsys):
 
 
 def test_a_long_file_in_parts_gives_what_it_gives_whole(tmp_path, monkeypatch):
-    from keras_bandgnn.data import usage_pieces
+    from keras_bandgnn.programs import usage_pieces
 
     file = tmp_path / "long.py"
     file.write_text("".join(FUNCTION.format(k=k) for k in range(30)))
@@ -215,8 +215,8 @@ def test_a_long_file_in_parts_gives_what_it_gives_whole(tmp_path, monkeypatch):
 def test_a_function_too_long_for_a_job_is_read_in_several(
     model, tmp_path, monkeypatch, capsys
 ):
-    from keras_bandgnn.cli import predict_usages
-    from keras_bandgnn.data import usage_pieces
+    from keras_bandgnn.cli import predict as predict_usages
+    from keras_bandgnn.programs import usage_pieces
 
     file = tmp_path / "long.py"
     file.write_text(f"def f(a, b):\n    return [{'a, b, ' * 40}]\n")

@@ -8,9 +8,9 @@ import pytest
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.scale import make_topologies
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
-from keras_bandgnn.primitives.cost import Hardware
-from keras_bandgnn.training import tpu_check
-from keras_bandgnn.training.hlo import Collective, ProgramCosts
+from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.tpu import aot_compile as tpu_check
+from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
 
 SIZES = ["--nodes", "256", "--graphs", "4", "--candidates", "4"]
 PAPER = ["--nodes", "70272", "--graphs", "42", "--plan", "banded:128"]

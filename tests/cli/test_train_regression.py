@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.cli import predict_numbers
+from keras_bandgnn.cli import predict
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
 
@@ -112,12 +112,12 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
     flat = kb.data.FlatGraphs.from_graphs(graphs)
     labels = np.array([[1, 2], [np.nan, 4], [5, np.nan]], "float32")
     known = kb.data.FlatGraphs.from_columns({**flat.columns(), "label/graph": labels})
-    lines = predict_numbers.predict_numbers(task, known)
+    lines = predict.predict_numbers(task, known)
     assert [line["label"] for line in lines] == [[1, 2], [None, 4], [5, None]]
     np.testing.assert_allclose(
         [line["prediction"] for line in lines], task.predict(graphs), 1e-5
     )
-    predict_numbers.show_numbers(lines, 2, 3)
+    predict.show_numbers(lines, 2, 3)
     said = capsys.readouterr().out
     assert "prediction 1" in said and "label 1" in said and " - " in said
     kb.data.write_store(tmp_path / "store", graphs)

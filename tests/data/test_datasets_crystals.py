@@ -6,7 +6,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 
 # The layout of an answer: lists, as of the search interface; silver chloride, and a
 # hexagonal cell.

@@ -10,12 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from keras_bandgnn.data.datasets import progress, registry
+from keras_bandgnn import progress
+from keras_bandgnn.data.datasets import load as registry
 from keras_bandgnn.data.datasets.archives import unpack
-from keras_bandgnn.data.datasets.checksums import checksum, matches, sidecar
-from keras_bandgnn.data.datasets.download import Remote, fetch
-from keras_bandgnn.data.datasets.loading import load
-from keras_bandgnn.data.datasets.sources import Dataset, Form, cache_folder, locate
+from keras_bandgnn.data.datasets.download import (
+    Remote,
+    checksum,
+    fetch,
+    matches,
+    sidecar,
+)
+from keras_bandgnn.data.datasets.files import Dataset, Form, cache_folder, locate
+from keras_bandgnn.data.datasets.load import load
 
 CONTENT = bytes(range(256)) * 400
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 
 COUNTS = {
     "esol": (1128, 13.3, 13.7),

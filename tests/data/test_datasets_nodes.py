@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 
 # The files were written by Python 2: strings of bytes, and names of its modules.

@@ -8,7 +8,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.datasets.qm9 import _SCALES
 

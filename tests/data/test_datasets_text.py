@@ -7,7 +7,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.data.datasets.tables import read_matrix
 
 # Three graphs: a pair, a path of three with types 1-2-1, one node. Nodes of the

@@ -186,7 +186,7 @@ def test_bad_programs(changes, message):
 
 def test_real_graphs(shared_data):
     from keras_bandgnn.data import read_varmisuse
-    from keras_bandgnn.data.labels import CSHARP_KEYWORDS
+    from keras_bandgnn.programs.node_text import CSHARP_KEYWORDS
 
     folder = shared_data / "varmisuse" / "original_subset" / "graphs-test"
     for index, program in enumerate(read_varmisuse(folder)):

@@ -22,7 +22,7 @@ import pytest
 
 from keras_bandgnn.data import Limits, load, read_varmisuse
 from keras_bandgnn.data.datasets.archives import unpack
-from keras_bandgnn.data.datasets.checksums import verify
+from keras_bandgnn.data.datasets.download import verify
 from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.reading import (

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn.data import encode_characters, hash_id, split_subtokens
-from keras_bandgnn.data.labels import CSHARP_KEYWORDS, PYTHON_KEYWORDS
+from keras_bandgnn.programs.node_text import CSHARP_KEYWORDS, PYTHON_KEYWORDS
 
 
 @pytest.mark.parametrize(

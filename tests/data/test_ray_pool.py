@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from keras_bandgnn.data.program_files import find_programs
-from keras_bandgnn.data.ray_connection import connect
-from keras_bandgnn.data.ray_pool import RayPool
 from keras_bandgnn.data.store_writer import StoreWriter
 from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
@@ -19,7 +16,9 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     ReachabilityFilter,
 )
-from keras_bandgnn.preprocessing.compile_programs import compile_programs
+from keras_bandgnn.preprocessing.program_store import compile_programs
+from keras_bandgnn.programs.program_files import find_programs
+from keras_bandgnn.programs.ray_pool import RayPool, connect
 
 pytest.importorskip("ray")
 # Ray leaves files and sockets to the end of the process.
@@ -233,7 +232,7 @@ def test_an_error_of_a_job_is_raised_as_it_is(pool):
 
 
 def test_jobs_that_kill_their_workers(pool, monkeypatch):
-    monkeypatch.setattr("keras_bandgnn.data.ray_pool._RETRIES", 0)
+    monkeypatch.setattr("keras_bandgnn.programs.ray_pool._RETRIES", 0)
     jobs = [(7,)]
     rescued = pool.ordered_map(os._exit, jobs, rescue=slow_first)
     assert list(rescued) == [7]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from converter_graphs import assert_same, make
 
-from keras_bandgnn import Graph
+from keras_bandgnn import Graph, progress
 from keras_bandgnn.data import FlatGraphs, open_store, sources, write_store
-from keras_bandgnn.data.datasets import progress
 from keras_bandgnn.data.sources import graphs_of, parts_of
 
 

@@ -15,7 +15,7 @@ from keras_bandgnn.data import (
     varmisuse_split_files,
     write_varmisuse,
 )
-from keras_bandgnn.data import varmisuse_stream as stream
+from keras_bandgnn.programs import varmisuse as stream
 
 SAMPLE = {
     "filename": "src\\A.cs",

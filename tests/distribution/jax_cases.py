@@ -15,7 +15,7 @@ import numpy as np
 import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import AttentionPlan, DynamicBatcher, StaticBatcher
 from keras_bandgnn.primitives import Banded, Plan, Segment
-from keras_bandgnn.training.hlo import ProgramCosts
+from keras_bandgnn.tpu.hlo import ProgramCosts
 
 WIDTH, HEADS, SIZE = 32, 8, 16
 

@@ -22,8 +22,8 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
-from keras_bandgnn.layers import flat_dense
-from keras_bandgnn.models.embedding import States
+from keras_bandgnn.layers import dense as flat_dense
+from keras_bandgnn.models.inspection import States
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,

@@ -13,7 +13,7 @@ import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
 from keras_bandgnn.preprocessing import GraphPreprocessor, RCMKCompile, StaticBatcher
 from keras_bandgnn.primitives import Banded, Plan
-from keras_bandgnn.training.hlo import ProgramCosts
+from keras_bandgnn.tpu.hlo import ProgramCosts
 
 CASES = Path(__file__).with_name("jax_cases.py")
 on_jax = pytest.mark.skipif(

@@ -11,10 +11,10 @@ import pytest
 from registered import plain_graphs, registered
 
 import keras_bandgnn as kb
-from keras_bandgnn.distribution.sequence_parallel import check_layers
-from keras_bandgnn.models.embedding import States
+from keras_bandgnn.distribution.sequence_layout import check_layers
+from keras_bandgnn.models.inspection import States
 from keras_bandgnn.preprocessing import GraphPreprocessor
-from keras_bandgnn.preprocessing.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 
 CASES = Path(__file__).with_name("sequence_cases.py")

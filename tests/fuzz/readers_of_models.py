@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data import open_store
-from keras_bandgnn.data.store_format import DESCRIPTION
-from keras_bandgnn.data.store_unfinished import PROGRESS
-from keras_bandgnn.data.store_writer import StoreWriter, write_store
+from keras_bandgnn.data.store import DESCRIPTION
+from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import preset_files
 from keras_bandgnn.serving.artefact_checks import checksums
@@ -464,14 +463,14 @@ def _check_search(found) -> str | None:
 
 def calibration() -> Files:
     """The constants of a machine."""
-    from keras_bandgnn.primitives.cost import Hardware
+    from keras_bandgnn.planning.cost import Hardware
 
     found = Hardware.default("torch", "cpu").to_dict()
     return {"hardware.json": json.dumps(found).encode()}
 
 
 def _read_calibration(folder: Path):
-    from keras_bandgnn.primitives.cost import Hardware
+    from keras_bandgnn.planning.cost import Hardware
 
     class Here(Hardware):
         @staticmethod

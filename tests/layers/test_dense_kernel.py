@@ -2,8 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn.layers.dense_kernel import dense_kernel
-from keras_bandgnn.layers.flat_dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 
 
 def test_kernel_after_rounding_to_eight_bits():

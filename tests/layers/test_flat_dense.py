@@ -2,8 +2,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn.layers.flat_dense import FlatDense
-from keras_bandgnn.ops.flat import flat_matmul
+from keras_bandgnn.layers.dense import FlatDense, flat_matmul
 from keras_bandgnn.testing import run_layer_test
 
 

@@ -7,7 +7,7 @@ from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphAttention
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.testing import run_layer_test
-from keras_bandgnn.testing.convolutions import graph_attention
+from tests.oracles.convolutions import graph_attention
 
 
 def numpy(tensor):

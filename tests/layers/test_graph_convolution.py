@@ -16,7 +16,7 @@ from keras_bandgnn.primitives import (
     Supernode,
 )
 from keras_bandgnn.testing import run_layer_test
-from keras_bandgnn.testing.convolutions import graph_convolution
+from tests.oracles.convolutions import graph_convolution
 
 PLANS = {
     "segment": Plan(),

@@ -7,7 +7,7 @@ from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphReadout
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.testing import run_layer_test
-from keras_bandgnn.testing.oracle import graph_readout
+from tests.oracles.dense import graph_readout
 
 SIZES = (3, 1, 7, 4)
 

@@ -7,7 +7,7 @@ from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphReadout, GRUReadout, ReadoutHead
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.testing import run_layer_test
-from keras_bandgnn.testing.convolutions import gru_readout, softmax
+from tests.oracles.convolutions import gru_readout, softmax
 
 SIZES = (3, 1, 7, 4)
 

@@ -5,7 +5,7 @@ import math
 import keras
 import numpy as np
 
-from keras_bandgnn.preprocessing.path_cover import canonical_path
+from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 
 
 def numpy(tensor):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph, models
+from keras_bandgnn.assembly.canonical_order import canonical_rank
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.data.datasets.loading import load
+from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.models import GraphClassifier, GraphormerBackbone, GraphRegressor
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import ATTENTION
 from keras_bandgnn.preprocessing import (
@@ -20,7 +21,6 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.colours import canonical_rank
 
 # Arguments with which each pattern is tried; a new one needs an entry.
 PATTERNS = {

@@ -16,8 +16,8 @@ from keras_bandgnn.models import (
 )
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, RCMKCompile
 from keras_bandgnn.primitives import Banded, Grouped, Plan
-from keras_bandgnn.testing import convolutions as oracle
 from keras_bandgnn.testing import gradients_of
+from tests.oracles import convolutions as oracle
 
 PLANS = {
     "segment": Plan(),

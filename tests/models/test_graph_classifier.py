@@ -9,7 +9,7 @@ from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.layers import GraphReadout, GRUReadout
 from keras_bandgnn.models import GCNBackbone, GraphClassifier, Task
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
-from keras_bandgnn.testing.convolutions import cross_entropy
+from tests.oracles.convolutions import cross_entropy
 
 READOUTS = {
     "mean": lambda: "mean",

@@ -16,7 +16,7 @@ from keras_bandgnn.preprocessing import (
     TargetNormalizer,
 )
 from keras_bandgnn.primitives import Banded, Grouped, Plan
-from keras_bandgnn.testing.oracle import regressor_outputs
+from tests.oracles.dense import regressor_outputs
 
 PLANS = {
     "segment": Plan(),

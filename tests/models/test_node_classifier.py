@@ -17,7 +17,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
 )
 from keras_bandgnn.primitives import Banded, Plan
-from keras_bandgnn.testing.convolutions import cross_entropy
+from tests.oracles.convolutions import cross_entropy
 
 
 def block_model(seed=0, count=90, classes=3, near=0.2, far=0.01):

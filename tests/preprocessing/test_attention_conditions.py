@@ -4,15 +4,11 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.preprocessing import (
-    AttentionEdges,
-    attention_conditions,
-    hamiltonian,
-    reach,
-)
-from keras_bandgnn.preprocessing.adjacency import adjacency
-from keras_bandgnn.preprocessing.leaf_blocks import path_ends
-from keras_bandgnn.preprocessing.path_cover import canonical_path
+from keras_bandgnn.preprocessing import AttentionEdges, attention_conditions
+from keras_bandgnn.preprocessing.attention import conditions, hamiltonian
+from keras_bandgnn.preprocessing.attention.adjacency import adjacency
+from keras_bandgnn.preprocessing.attention.hamiltonian import path_ends
+from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 
 nx = pytest.importorskip("networkx")
 
@@ -273,16 +269,16 @@ def test_reach_of_larger_graphs(monkeypatch):
     rng = np.random.default_rng(0)
     graph = Graph(300, *rng.integers(0, 300, (2, 3600)))
     matrix = adjacency(300, graph.senders, graph.receivers)
-    answers = [reach.reach(matrix, steps, False).answer for steps in range(1, 12)]
+    answers = [conditions.reach(matrix, steps, False).answer for steps in range(1, 12)]
     wanted = [all_reached(graph, steps, False) for steps in range(1, 12)]
     assert answers == ["yes" if yes else "no" for yes in wanted]
     assert {*answers} == {"yes", "no"}
-    monkeypatch.setattr(reach, "_BYTES", 1000)
-    again = [reach.reach(matrix, steps, False).answer for steps in range(1, 12)]
+    monkeypatch.setattr(conditions, "_BYTES", 1000)
+    again = [conditions.reach(matrix, steps, False).answer for steps in range(1, 12)]
     assert again == answers
-    monkeypatch.setattr(reach, "_EXACT_NODES", 10)
-    monkeypatch.setattr(reach, "_MAX_NODES", 10)
-    quick = [reach.reach(matrix, steps, False).answer for steps in range(1, 30)]
+    monkeypatch.setattr(conditions, "_EXACT_NODES", 10)
+    monkeypatch.setattr(conditions, "_MAX_NODES", 10)
+    quick = [conditions.reach(matrix, steps, False).answer for steps in range(1, 30)]
     assert quick[0] == "no" and quick[-1] == "yes" and "unknown" in quick
     for answer, right in zip(quick, answers, strict=False):
         assert answer in (right, "unknown")

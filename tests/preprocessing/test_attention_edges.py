@@ -8,9 +8,9 @@ from keras_bandgnn.preprocessing import (
     AttentionEdges,
     DynamicBatcher,
     GraphPreprocessor,
-    adjacency,
 )
-from keras_bandgnn.preprocessing.path_cover import canonical_path, path_order
+from keras_bandgnn.preprocessing.attention import adjacency
+from keras_bandgnn.preprocessing.attention.path_cover import canonical_path, path_order
 from keras_bandgnn.primitives import Plan, Segment
 
 

@@ -10,12 +10,12 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.epochs import Epochs
-from keras_bandgnn.preprocessing.packing import (
+from keras_bandgnn.preprocessing.batching.packing import (
     pack_best_fit,
     round_up_64,
     round_up_power_of_two,
 )
+from keras_bandgnn.preprocessing.loading.epochs import Epochs
 
 
 def path_graph(nodes, edges):

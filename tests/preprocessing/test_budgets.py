@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
+from keras_bandgnn.assembly import assembler as levels
 from keras_bandgnn.data import GraphLoader
-from keras_bandgnn.preprocessing import (
-    DynamicBatcher,
-    RCMKCompile,
-    StaticBatcher,
-    levels,
-    loader_plan,
+from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
+from keras_bandgnn.preprocessing.batching.packing import (
+    pack_best_fit,
+    pack_sequential,
+    spread,
 )
-from keras_bandgnn.preprocessing.packing import pack_best_fit, pack_sequential, spread
+from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,
@@ -28,8 +28,8 @@ from keras_bandgnn.primitives import (
     Segment,
     Supernode,
     choose_plan,
-    keys,
 )
+from keras_bandgnn.primitives.plan import _PRIMITIVES
 
 TYPES = 2
 PLANS = {
@@ -73,7 +73,7 @@ def star(count, seed):
     )
 
 
-@pytest.mark.parametrize("name", sorted(keys._PRIMITIVES))
+@pytest.mark.parametrize("name", sorted(_PRIMITIVES))
 @pytest.mark.parametrize("batcher", [*BATCHERS, StaticBatcher(2, "64")], ids=str)
 def test_no_resource_has_much_more_room_than_it_needs(name, batcher):
     assert name in PLANS, f"add plans with {name!r} to PLANS of this file"
@@ -208,8 +208,9 @@ def test_counting_keeps_no_long_table(monkeypatch):
 
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated):
-    from keras_bandgnn.preprocessing import GraphPreprocessor, loader_plan
-    from keras_bandgnn.primitives import auto
+    from keras_bandgnn.planning import choose_plan as auto
+    from keras_bandgnn.preprocessing import GraphPreprocessor
+    from keras_bandgnn.preprocessing.loading import loader_plan
 
     taken = []
 
@@ -240,8 +241,8 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
 
 def test_compiled_stores_tell_their_block_size(tmp_path, monkeypatch):
     from keras_bandgnn.data import open_store, write_store
+    from keras_bandgnn.planning import choose_plan as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
-    from keras_bandgnn.primitives import auto
 
     monkeypatch.setattr(auto.kernels, "has_accelerator", lambda: True)
     monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: None)

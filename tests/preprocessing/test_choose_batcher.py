@@ -15,16 +15,19 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.algorithms import ALGORITHMS, AlgorithmForecast
-from keras_bandgnn.preprocessing.batching_forecast import BatchingForecast
-from keras_bandgnn.preprocessing.choose_batcher import (
+from keras_bandgnn.preprocessing.forecast.batching_forecast import (
+    BatchingForecast,
+    TimeModel,
+    count_shapes,
+)
+from keras_bandgnn.preprocessing.forecast.choose_batcher import (
+    ALGORITHMS,
+    AlgorithmForecast,
     BatcherChoice,
     choose_batcher,
     fastest,
 )
-from keras_bandgnn.preprocessing.shape_counts import count_shapes
-from keras_bandgnn.preprocessing.step_timer import StepTimer
-from keras_bandgnn.preprocessing.time_model import TimeModel
+from keras_bandgnn.preprocessing.forecast.step_timer import StepTimer
 from keras_bandgnn.training import RecompileGuard
 
 SIZES = np.random.default_rng(0).integers(3, 60, 90)

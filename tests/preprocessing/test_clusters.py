@@ -11,10 +11,10 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     best_tiles,
     cluster_order,
-    clusters,
     num_clusters_for,
     reform,
 )
+from keras_bandgnn.preprocessing.ordering import cluster_compile as clusters
 
 needs_metis = pytest.mark.skipif(
     importlib.util.find_spec("pymetis") is None, reason="needs pymetis"

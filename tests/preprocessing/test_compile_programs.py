@@ -1,14 +1,14 @@
 import pytest
 
 from keras_bandgnn.data import FlatGraphs, open_store
-from keras_bandgnn.data.program_files import find_programs
 from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     ProgramEncoder,
     RCMKCompile,
     ReachabilityFilter,
 )
-from keras_bandgnn.preprocessing.compile_programs import bandwidths, compile_programs
+from keras_bandgnn.preprocessing.program_store import bandwidths, compile_programs
+from keras_bandgnn.programs.program_files import find_programs
 
 LAYERS = [ProgramEncoder(), ReachabilityFilter(3), RCMKCompile(16)]
 

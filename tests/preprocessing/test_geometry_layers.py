@@ -13,8 +13,8 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     KNearestGraph,
     RadiusGraph,
-    neighbours,
 )
+from keras_bandgnn.preprocessing.geometry import neighbours
 from keras_bandgnn.primitives import Plan, Segment
 
 LAYERS = [RadiusGraph(3.0), RadiusGraph(3.0, 4), KNearestGraph(4)]
@@ -120,7 +120,9 @@ def test_a_set_gives_the_same_as_its_graphs(layer, monkeypatch):
     alone = [layer(graph) for graph in graphs]
     flat = FlatGraphs.from_graphs(graphs)
     monkeypatch.setattr(neighbours.chunks, "__defaults__", (2000,))
-    monkeypatch.setattr("keras_bandgnn.preprocessing.geometry_layer._NODES", 100)
+    monkeypatch.setattr(
+        "keras_bandgnn.preprocessing.geometry.geometry_layers._NODES", 100
+    )
     together = layer(flat)
     assert isinstance(together, FlatGraphs)
     lazily = layer(graph for graph in graphs)
@@ -138,7 +140,9 @@ def test_a_set_gives_the_same_as_its_graphs(layer, monkeypatch):
 
 
 def test_generators_are_read_as_they_are_needed(monkeypatch):
-    monkeypatch.setattr("keras_bandgnn.preprocessing.geometry_layer._NODES", 10)
+    monkeypatch.setattr(
+        "keras_bandgnn.preprocessing.geometry.geometry_layers._NODES", 10
+    )
     read = []
 
     def source():
@@ -282,7 +286,9 @@ def test_bad_graphs(layer):
 
 
 def test_errors_count_through_a_source(monkeypatch):
-    monkeypatch.setattr("keras_bandgnn.preprocessing.geometry_layer._NODES", 10)
+    monkeypatch.setattr(
+        "keras_bandgnn.preprocessing.geometry.geometry_layers._NODES", 10
+    )
     flat = {"cell": np.zeros((3, 3)), "pbc": [1, 1, 1]}
     fine = {"cell": np.zeros((3, 3)), "pbc": [0, 0, 0]}
     graphs = [cloud(0, 5, context=fine)] * 5 + [cloud(0, 5, context=flat)]

@@ -5,7 +5,7 @@ from keras_bandgnn import Graph
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs, GraphLoader, open_store, write_store
 from keras_bandgnn.preprocessing import DynamicBatcher
-from keras_bandgnn.preprocessing.packing import ceil64, pack_sequential, spread
+from keras_bandgnn.preprocessing.batching.packing import ceil64, pack_sequential, spread
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph
 

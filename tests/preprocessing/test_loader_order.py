@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
+from keras_bandgnn.assembly import resources as measure
 from keras_bandgnn.data import GraphLoader, open_store, write_store
-from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher, measure
+from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
 from keras_bandgnn.primitives import Grouped, Plan
 
 BATCHERS = {

@@ -20,10 +20,10 @@ from keras_bandgnn.preprocessing import (
     SequenceLoader,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.preprocessing.orderings import ORDERINGS
-from keras_bandgnn.preprocessing.sequence_loader import ORDERS
+from keras_bandgnn.preprocessing.loading.sequence_loader import ORDERS
+from keras_bandgnn.preprocessing.ordering.orderings import ORDERINGS
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,
@@ -33,8 +33,8 @@ from keras_bandgnn.primitives import (
     ReceptiveField,
     Segment,
     Supernode,
-    keys,
 )
+from keras_bandgnn.primitives.plan import _PRIMITIVES
 from keras_bandgnn.testing import selector_logits, typed_messages
 
 TYPES = 3
@@ -120,14 +120,14 @@ def test_everything_registered_has_a_sample():
     advice = "add a sample of it to this file, in {}"
     registered = {
         "BATCHERS": (subclasses(Batcher, preprocessing.__all__), BATCHERS),
-        "PRIMITIVES": (keys._PRIMITIVES, PRIMITIVES),
+        "PRIMITIVES": (_PRIMITIVES, PRIMITIVES),
         "LAYERS": (subclasses(GraphLayer, preprocessing.__all__), LAYERS),
     }
     for where, (names, samples) in registered.items():
         missing = set(names) - set(samples)
         assert not missing, f"{missing}: {advice.format(where)}"
     listed = {p for p in primitives.__all__ if inspect.isclass(getattr(primitives, p))}
-    known = {c.__name__ for c in keys._PRIMITIVES.values()}
+    known = {c.__name__ for c in _PRIMITIVES.values()}
     extra = {
         name
         for name in listed
@@ -460,7 +460,7 @@ def test_a_random_order_that_stays_is_random_all_the_same():
 
 @pytest.mark.parametrize("plan", [Plan(Segment()), Plan(rest=Grouped(8))], ids=str)
 def test_a_part_may_come_several_times(plan, monkeypatch):
-    from keras_bandgnn.preprocessing import graph_loader
+    from keras_bandgnn.preprocessing.loading import graph_loader
 
     monkeypatch.setattr(graph_loader, "joined", lambda parts: parts)
     part, other = FlatGraphs.from_graphs(GRAPHS), FlatGraphs.from_graphs(GRAPHS[:3])

@@ -12,18 +12,19 @@ from keras_bandgnn import Graph
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.options import add_ordering
 from keras_bandgnn.data import open_store, program_graphs, write_varmisuse
-from keras_bandgnn.preprocessing import RCMKCompile, orderings
-from keras_bandgnn.preprocessing.orderings import (
+from keras_bandgnn.preprocessing import RCMKCompile
+from keras_bandgnn.preprocessing.ordering import orderings
+from keras_bandgnn.preprocessing.ordering.bisection import Level, split
+from keras_bandgnn.preprocessing.ordering.metis import metis
+from keras_bandgnn.preprocessing.ordering.orderings import (
     ORDERINGS,
     bisection,
     breadth_first,
     node_order,
     reverse_cuthill_mckee,
+    swap_into_band,
 )
-from keras_bandgnn.preprocessing.orderings_links import links, lost, rows_of
-from keras_bandgnn.preprocessing.orderings_metis import metis
-from keras_bandgnn.preprocessing.orderings_split import Level, split
-from keras_bandgnn.preprocessing.orderings_swaps import swap_into_band
+from keras_bandgnn.preprocessing.ordering.rcm import links, lost, rows_of
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 needs_metis = pytest.mark.skipif(not HAS_METIS, reason="needs pymetis")

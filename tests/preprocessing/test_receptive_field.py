@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
+from keras_bandgnn.assembly.schedule_tables import StepColumns
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs, GraphLoader
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor, NodeSelector
@@ -13,7 +14,6 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.step_columns import StepColumns
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 from keras_bandgnn.testing import gradients_of, random_graph, selector_logits
 
@@ -134,7 +134,7 @@ def test_lists_hold_what_is_needed_and_equal_nodes_once(seed, merge, num_ids):
 def test_columns_of_many_pieces_equal_those_of_one(monkeypatch):
     graphs = FlatGraphs.from_graphs(graphs_of(3, 7))
     whole = StepColumns.of(graphs, ReceptiveField(STEPS))
-    monkeypatch.setattr("keras_bandgnn.preprocessing.step_columns._CHUNK", 30)
+    monkeypatch.setattr("keras_bandgnn.assembly.schedule_tables._CHUNK", 30)
     pieces = StepColumns.of(graphs, ReceptiveField(STEPS))
     for name in ("ptr", "node", "last", "candidates", "slot"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(pieces, name))
@@ -146,7 +146,7 @@ def test_columns_of_many_pieces_equal_those_of_one(monkeypatch):
 def test_steps_found_per_batch_equal_those_kept(monkeypatch):
     graphs, task = graphs_of(4), selector()
     kept = batch_of(graphs, SCHEDULES["grouped"])
-    monkeypatch.setattr("keras_bandgnn.preprocessing.assemble_steps._MOST_KEPT", 0)
+    monkeypatch.setattr("keras_bandgnn.assembly.schedule_assembler._MOST_KEPT", 0)
     found = batch_of(graphs, SCHEDULES["grouped"])
     keras.tree.map_structure(np.testing.assert_array_equal, kept, found)
     assert task.predict_on_batch(kept[0]).shape[0] == 1

@@ -6,13 +6,9 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn import models
-from keras_bandgnn.preprocessing import (
-    DynamicBatcher,
-    GraphPreprocessor,
-    StaticBatcher,
-    loader_plan,
-)
-from keras_bandgnn.preprocessing.shape_buckets import prediction_batches, rung
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, StaticBatcher
+from keras_bandgnn.preprocessing.loading import loader_plan
+from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches, rung
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
 
 

@@ -6,8 +6,7 @@ from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphPreprocessor,
     StructuralEncoding,
-    encoding_laplacian,
-    encoding_random_walk,
+    structural_encoding,
 )
 from keras_bandgnn.primitives import Plan, Segment
 
@@ -84,7 +83,7 @@ def test_degrees(seed):
 )
 @pytest.mark.parametrize("dense", [400, 0])
 def test_laplacian(graph, dense, monkeypatch):
-    monkeypatch.setattr(encoding_laplacian, "_DENSE_NODES", dense)
+    monkeypatch.setattr(structural_encoding, "_DENSE_NODES", dense)
     for count in (1, 4):
         encode = StructuralEncoding(laplacian=count)
         vectors = encode(graph).node["laplacian"]
@@ -147,7 +146,7 @@ def test_too_few_nodes():
 
 @pytest.mark.parametrize("entries", [1 << 21, 1, 200])
 def test_random_walk(entries, monkeypatch):
-    monkeypatch.setattr(encoding_random_walk, "_ENTRIES", entries)
+    monkeypatch.setattr(structural_encoding, "_ENTRIES", entries)
     for graph in (graph_of(40, 50), ring_and(5, 3)):
         matrix = matrix_of(graph)
         walk = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)

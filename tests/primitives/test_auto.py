@@ -6,11 +6,11 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.planning import choose_plan as auto_module
+from keras_bandgnn.planning.choose_plan import auto_plan, choose_plan
+from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.planning.estimate import sampled
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
-from keras_bandgnn.primitives import auto as auto_module
-from keras_bandgnn.primitives.auto import auto_plan, choose_plan
-from keras_bandgnn.primitives.cost import Hardware
-from keras_bandgnn.primitives.estimate import sampled
 
 CPU = Hardware.default("torch", "cpu")
 

@@ -4,12 +4,12 @@ import warnings
 import numpy as np
 import pytest
 
+from keras_bandgnn.planning import cost as cost_module
+from keras_bandgnn.planning.calibrate import calibrate
+from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.primitives import Banded, Grouped, Plan, Segment
-from keras_bandgnn.primitives import cost as cost_module
 from keras_bandgnn.primitives.base import Load
 from keras_bandgnn.primitives.block_sparse import BlockSparse
-from keras_bandgnn.primitives.calibration import calibrate
-from keras_bandgnn.primitives.cost import Hardware
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.supernode import Supernode
 

@@ -15,7 +15,7 @@ from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.grouped import Grouped
-from keras_bandgnn.primitives.keys import _PRIMITIVES
+from keras_bandgnn.primitives.plan import _PRIMITIVES
 from keras_bandgnn.primitives.segment import Segment, row_sums
 from keras_bandgnn.primitives.supernode import Supernode
 

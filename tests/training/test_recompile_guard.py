@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bandgnn.training.compilations import Compilation
-from keras_bandgnn.training.recompile_guard import RecompilationError, RecompileGuard
+from keras_bandgnn.training.recompile_guard import (
+    Compilation,
+    RecompilationError,
+    RecompileGuard,
+)
 
 BACKEND = keras.backend.backend()
 compiled_steps = pytest.mark.skipif(

@@ -2,14 +2,13 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.models import GATBackbone, GGNNBackbone, NodeSelector
+from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.primitives import Plan
-from keras_bandgnn.primitives.cost import Hardware
-from keras_bandgnn.training import balog2019
-from keras_bandgnn.training.hlo import Collective, ProgramCosts
-from keras_bandgnn.training.scaling import ScaleForecast, sending_seconds, step_seconds
-from keras_bandgnn.training.tpu_check import StepReport
-from keras_bandgnn.training.tpu_check_batch import Sizes
-from keras_bandgnn.training.tpu_generation import TPUGeneration
+from keras_bandgnn.tpu import scaling as balog2019
+from keras_bandgnn.tpu.aot_compile import Sizes, StepReport
+from keras_bandgnn.tpu.generations import TPUGeneration
+from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
+from keras_bandgnn.tpu.scaling import ScaleForecast, sending_seconds, step_seconds
 
 SLICES = {
     ("v2", 8): "v2:2x2",

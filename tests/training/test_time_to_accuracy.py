@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.training import TimeToAccuracy
-from keras_bandgnn.training.time_limit import TimeLimit
-from keras_bandgnn.training.time_to_accuracy import direction_of
+from keras_bandgnn.training.time_to_accuracy import TimeLimit, direction_of
 
 
 class Clock:

@@ -11,8 +11,8 @@ import pytest
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.primitives import Plan
-from keras_bandgnn.training.hlo import Collective, ProgramCosts
-from keras_bandgnn.training.tpu_check_batch import Sizes, made_up_batch
+from keras_bandgnn.tpu.aot_compile import Sizes, made_up_batch
+from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
 
 # What is meant for TPUs, as options of the command.
 PLANS = {
@@ -218,8 +218,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.primitives import Plan
-from keras_bandgnn.training.hlo import ProgramCosts
-from keras_bandgnn.training.tpu_check_batch import Sizes, made_up_batch
+from keras_bandgnn.tpu.hlo import ProgramCosts
+from keras_bandgnn.tpu.aot_compile import Sizes, made_up_batch
 
 keras.utils.set_random_seed(0)
 task = NodeSelector(GGNNBackbone({"type": 8}, 8, 1, 3, dropout=DROPOUT))

@@ -10,7 +10,7 @@ keras_tuner = pytest.importorskip("keras_tuner")
 from keras_bandgnn.tuning import spaces  # noqa: E402
 from keras_bandgnn.tuning.facts import Facts  # noqa: E402
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials  # noqa: E402
-from keras_bandgnn.tuning.goal import Goal  # noqa: E402
+from keras_bandgnn.tuning.hypermodel import Goal  # noqa: E402
 
 FailedTrialError = keras_tuner.errors.FailedTrialError
 

@@ -1,6 +1,7 @@
 """Graphs from and to tables of edges, nodes and graphs in pandas."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,21 +13,213 @@ from keras_bandgnn.arrays import (
     checked_ids,
 )
 from keras_bandgnn.checks import having
-from keras_bandgnn.data.converters.pandas_columns import columns_of, features_of
-from keras_bandgnn.data.converters.pandas_names import (
-    by_graph,
-    ends_of,
-    graph_names,
-    is_json,
-    names_as_info,
-    occurring,
-    rows_of,
-    shown,
-)
+from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
+
+# Columns of a data frame as features and back; `x[0]`, `x[1]` make a vector `x`.
+
+
+_ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\]")
+
+
+def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarray]:
+    """Returns the columns of a table as arrays by name.
+
+    Args:
+        what: Name of the table in errors.
+        table: A data frame.
+        without: Columns to leave out.
+
+    Raises:
+        ValueError: If a column is not numeric, misses a value, or an entry of a
+            vector is missing.
+    """
+    features, entries = {}, {}
+    for column in table.columns:
+        if column in without:
+            continue
+        array = _numbers(what, column, table[column])
+        match = _ENTRY.fullmatch(str(column))
+        if match is None:
+            features[str(column)] = array
+        else:
+            index = tuple(int(i) for i in match[2].split(","))
+            entries.setdefault(match[1], {})[index] = array
+    for name, arrays in entries.items():
+        shape = tuple(np.array(list(arrays)).max(axis=0) + 1)
+        lacking = [index for index in np.ndindex(shape) if index not in arrays]
+        if lacking:
+            raise ValueError(
+                f"Expected the columns of {name!r} in the table {what} to make an "
+                f"array of shape {shape}. Received: no column "
+                f"{entry(name, lacking[0])!r}."
+            )
+        stacked = np.stack([arrays[index] for index in np.ndindex(shape)], axis=1)
+        features[name] = stacked.reshape(len(table), *shape)
+    return features
+
+
+def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
+    if values.isna().any():
+        row = int(np.flatnonzero(values.isna())[0])
+        raise ValueError(
+            f"Expected a value in every row of the column {column!r} of {what}. "
+            f"Received: none in row {row}. Fill them in with .fillna, or drop the "
+            "column."
+        )
+    # Nullable columns are numbers of NumPy once no value is missing.
+    dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
+    if dtype.kind not in "biuf":
+        raise ValueError(
+            f"Expected the column {column!r} of {what} to be numeric. Received: dtype "
+            f"{values.dtype}, such as {values.iloc[0]!r:.60}. Map it to ids, for "
+            'example with .astype("category").cat.codes, or drop the column.'
+        )
+    return values.to_numpy(dtype)
+
+
+def columns_of(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns one column per number of a row of each feature.
+
+    Example:
+    >>> list(columns_of({"id": np.zeros(4), "x": np.zeros((4, 2))}))
+    ['id', 'x[0]', 'x[1]']
+    """
+    columns = {}
+    for name, array in features.items():
+        if array.ndim == 1:
+            columns[name] = array
+            continue
+        for index in np.ndindex(array.shape[1:]):
+            columns[entry(name, index)] = array[:, *index]
+    return columns
+
+
+def entry(name: str, index: tuple[int, ...]) -> str:
+    """The name of the column of one entry of a feature."""
+    return f"{name}[{','.join(map(str, index))}]"
+
+
+# Names of nodes and graphs in tables of pandas, and the rows that they stand for.
+
+
+def shown(names: Any, mask: np.ndarray) -> str:
+    """The first name that a mask selects, for an error."""
+    return repr(names[mask][:1].tolist()[0])
+
+
+def column(what: str, table: Any, column: str) -> Any:
+    """A column of the table `what`, or an error with those that there are."""
+    if column not in table:
+        raise ValueError(
+            f"Expected a column {column!r} in the table {what}. Received: "
+            f"{list(table.columns)}. Rename a column, or pass the name that it has."
+        )
+    return table[column]
+
+
+def ends_of(pd: Any, edges: Any, source: str, target: str) -> Any:
+    """The names of all senders, then of all receivers."""
+    columns = [column("edges", edges, name) for name in (source, target)]
+    ends = pd.concat(columns, ignore_index=True)
+    if ends.isna().any():
+        row = int(np.flatnonzero(ends.isna())[0]) % len(edges)
+        raise ValueError(
+            "Expected every edge to name its two nodes. Received: a missing value in "
+            f"row {row}. Drop such rows with .dropna."
+        )
+    return ends
+
+
+def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any:
+    """The names of the graphs in their order, an index; [0] for a single graph."""
+    if graph is None:
+        if graphs is not None and len(graphs) != 1:
+            raise ValueError(
+                "Expected one row in the table graphs without graph=. Received: "
+                f"{len(graphs)}. Name the column that tells the graphs apart."
+            )
+        return pd.Index([0])
+    if graphs is not None:
+        names = pd.Index(graphs[graph]) if graph in graphs else graphs.index
+        if not names.is_unique:
+            raise ValueError(
+                "Expected every graph once in the table graphs. Received: "
+                f"{shown(names, names.duplicated())} twice. Drop duplicates."
+            )
+        return names
+    what, table = ("edges", edges) if nodes is None else ("nodes", nodes)
+    return pd.Index(column(what, table, graph).unique())
+
+
+def by_graph(what: str, table: Any, graph: Any, names: Any) -> tuple[Any, np.ndarray]:
+    """The table with its rows sorted by graph, and the number of each row's graph."""
+    if graph is None:
+        return table, np.zeros(len(table), np.int64)
+    numbers = names.get_indexer(column(what, table, graph))
+    if (numbers < 0).any():
+        raise ValueError(
+            f"Expected the graphs of the table {what} among those of the table that "
+            f"lists them. Received: {shown(table[graph], numbers < 0)}. Add it there."
+        )
+    order = np.argsort(numbers, kind="stable")
+    return table.iloc[order], numbers[order]
+
+
+def occurring(pd: Any, ends: Any, end_graph: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The nodes that edges name: names, sorted in each graph, and graphs."""
+    codes, found = pd.factorize(ends, sort=True)
+    keys = np.unique(end_graph * max(len(found), 1) + codes)
+    graph, code = np.divmod(keys, max(len(found), 1))
+    return pd.Series(found.take(code)), graph
+
+
+def rows_of(
+    pd: Any, ids: Any, id_graph: np.ndarray, ends: Any, end_graph: np.ndarray
+) -> np.ndarray:
+    """The row among the nodes of each end of an edge."""
+    codes, found = pd.factorize(pd.concat([ids, ends], ignore_index=True))
+    # One integer per pair of graph and name.
+    keys = np.concatenate([id_graph, end_graph]) * max(len(found), 1) + codes
+    index = pd.Index(keys[: len(ids)])
+    if not index.is_unique:
+        raise ValueError(
+            "Expected every node of a graph once in the table nodes. Received: "
+            f"{shown(ids, index.duplicated())} twice. Drop duplicates, or tell graphs "
+            "apart with graph=."
+        )
+    row = index.get_indexer(keys[len(ids) :])
+    if (row < 0).any():
+        raise ValueError(
+            "Expected edges between nodes of the table nodes. Received: "
+            f"{shown(ends, row < 0)}, which that graph lacks. Add it, or drop the edge."
+        )
+    return row
+
+
+def names_as_info(ids: Any, local: np.ndarray, num_nodes: np.ndarray) -> list[dict]:
+    """The names of each graph's nodes, where they are not their numbers."""
+    names = ids.tolist()
+    if not is_json(names):
+        return [{}] * len(num_nodes)
+    ptr = pointers(num_nodes)
+    other = pointers(ids.to_numpy() != local)[ptr]
+    return [
+        {"nodes": names[a:b]} if differ else {}
+        for a, b, differ in zip(ptr[:-1], ptr[1:], np.diff(other), strict=True)
+    ]
+
+
+def is_json(names: list) -> bool:
+    """Whether JSON can hold some names, which may be any objects."""
+    try:
+        json_text("names", names)
+    except ValueError:
+        return False
+    return True
 
 
 class Tables(NamedTuple):

@@ -12,12 +12,12 @@ import numpy as np
 
 from keras_bandgnn.checks import sequence
 from keras_bandgnn.data.converters.ase_atoms import from_ase
-from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
-from keras_bandgnn.data.reading import open_unpacked, reading, refuse
+from keras_bandgnn.data.reading import open_unpacked, reading, refuse_file
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.progress import progress_bar
 
 ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
 """Endings of the files of a folder that are read, in lower case."""
@@ -178,7 +178,7 @@ def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
     for number, line in enumerate(stream, start=1):
         if len(line) > _LINE_BYTES or b"\0" in line:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
-            refuse(
+            refuse_file(
                 file, f"to be text in lines of at most {_LINE_BYTES:,} bytes", received
             )
         yield line
@@ -195,14 +195,18 @@ def _check_xyz(file: Path, lines: Iterator[bytes]) -> None:
         for columns in _PROPERTIES.findall(comment):
             asked = sum(map(_count, columns.split(b":")[2::3]))
             if asked > len(first):
-                refuse(file, f"to have {asked:,} columns as it says", f"{first[:80]!r}")
+                refuse_file(
+                    file, f"to have {asked:,} columns as it says", f"{first[:80]!r}"
+                )
         there = bool(first) + sum(1 for _ in itertools.islice(lines, atoms - 1))
         _check_count(file, atoms, there)
 
 
 def _check_count(file: Path, atoms: int, there: int) -> None:
     if atoms > there:
-        refuse(file, f"to have the {atoms:,} atoms that it counts", f"{there:,} lines")
+        refuse_file(
+            file, f"to have the {atoms:,} atoms that it counts", f"{there:,} lines"
+        )
 
 
 def _count(word: bytes) -> int:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from keras_bandgnn.data.datasets.checksums import checksum
-from keras_bandgnn.data.reading import Limits, reading, refuse, size_of
+from keras_bandgnn.data.datasets.download import checksum
+from keras_bandgnn.data.reading import Limits, reading, refuse_file, size_of
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -81,7 +81,7 @@ def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
     entries = _zip_entries if archive.name.endswith(".zip") else _tar_entries
     for count, (name, declared, opened) in enumerate(entries(archive), start=1):
         if count > limits.members:
-            refuse(
+            refuse_file(
                 archive,
                 f"to hold at most {limits.members:,} members",
                 "more",

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data.datasets.parts import SPLITS
-from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import Limits, read_bytes, read_text, refuse
+from keras_bandgnn.data.reading import Limits, read_bytes, read_text, refuse_file
+from keras_bandgnn.progress import progress_bar
 
 _FILES = {"train": "train.txt", "valid": "val.txt", "test": "test.txt"}
 _COMMENT = re.compile(rb"^#.*\n?", re.MULTILINE)
@@ -53,7 +53,7 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
         ends = ends.reshape(0, 2)
     if ends.dtype.kind != "i" or ends.shape != (num_edges.sum(), 2) or (ends < 0).any():
         received = f"{ends.shape[1]} columns of type {ends.dtype}, or negative ids"
-        refuse(
+        refuse_file(
             folder, "to have lines of two ids, the sender and the receiver", received
         )
     return FlatGraphs(
@@ -72,7 +72,7 @@ def _listed(path: Path) -> list[str]:
     names = read_text(path).split()
     for name in names:
         if name.count("/") != 2 or {"", ".", ".."} & set(name.split("/")):
-            refuse(path, "to list names <type>/<family>/<name>", name)
+            refuse_file(path, "to list names <type>/<family>/<name>", name)
     return names
 
 

@@ -15,11 +15,11 @@ from keras_bandgnn.data.datasets.parts import (
     pick_targets,
     read_split,
 )
-from keras_bandgnn.data.datasets.progress import progress_bar
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import Arrays, open_npz, refuse
+from keras_bandgnn.data.reading import Arrays, open_npz, refuse_file
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.progress import progress_bar
 
 _SMILES_COLUMNS = ("smiles", "mol")
 # What is predicted, as the official tables call it; other tables have nothing but
@@ -155,12 +155,12 @@ def read_csv(
     numbers = _numbers(path, table, column)
     official = {k: v for k, v in numbers.items() if k in _OFFICIAL_TARGETS}
     if not numbers:
-        refuse(path, "to have a column of targets, of numbers", table.column_names)
+        refuse_file(path, "to have a column of targets, of numbers", table.column_names)
     label = pick_targets(numbers, target or _default(official or numbers))
     graphs, rows, problems = [], [], []
     smiles = [text or "" for text in table[column].to_pylist()]
     if not all(isinstance(text, str) for text in smiles):
-        refuse(path, f"to have SMILES in the column {column!r}", smiles[:3])
+        refuse_file(path, f"to have SMILES in the column {column!r}", smiles[:3])
     with progress_bar(f"Reading {path.name}", len(smiles), progress) as advance:
         for row, text in enumerate(smiles):
             try:
@@ -179,7 +179,9 @@ def read_csv(
             stacklevel=2,
         )
     if not graphs:
-        refuse(path, "to have SMILES that RDKit reads", f"none in {len(smiles)} rows")
+        refuse_file(
+            path, "to have SMILES that RDKit reads", f"none in {len(smiles)} rows"
+        )
     flat = FlatGraphs.from_graphs(graphs)
     label = label[rows].astype(np.float64)
     extra = {"label/graph": narrowed("label", label, missing=True)}
@@ -221,7 +223,7 @@ def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
             bad = [row for row, text in enumerate(texts) if not _is_number(text)]
             if name in _OFFICIAL_TARGETS or 0 < 2 * len(bad) < len(texts):
                 expected = f"to have numbers in the column {name!r}"
-                refuse(path, expected, f"{texts[bad[0]]!r} in row {bad[0] + 1}")
+                refuse_file(path, expected, f"{texts[bad[0]]!r} in row {bad[0] + 1}")
     return numbers
 
 

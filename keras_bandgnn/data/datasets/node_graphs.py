@@ -11,7 +11,7 @@ from keras_bandgnn.data.datasets.parts import dense_rows, undirected
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import Arrays, open_npz, refuse, size_of
+from keras_bandgnn.data.reading import Arrays, open_npz, refuse_file, size_of
 
 _MASKS = {
     "train_mask": "train_mask",
@@ -138,18 +138,20 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
         classes, label = part[name.replace("x", "y")], files[name.replace("x", "y")]
         matrix = part[name]
         if not sp.issparse(matrix):
-            refuse(files[name], "to hold a sparse matrix", type(matrix).__name__)
+            refuse_file(files[name], "to hold a sparse matrix", type(matrix).__name__)
         fields = (matrix.data, matrix.indices, np.diff(matrix.indptr), matrix.shape[1])
         rows[name] = dense_rows(files[name], name, *fields)
         if not isinstance(classes, np.ndarray) or classes.ndim != 2:
-            refuse(label, "to hold an array of a row per node", type(classes).__name__)
+            refuse_file(
+                label, "to hold an array of a row per node", type(classes).__name__
+            )
         if len(classes) != len(rows[name]) or not classes.shape[1]:
             received = f"shape {classes.shape}"
-            refuse(
+            refuse_file(
                 label, f"to have a class for each of {len(rows[name])} rows", received
             )
         if not np.isin(classes, (0, 1)).all() or (classes.sum(axis=1) > 1).any():
-            refuse(label, "to have rows of 0 with at most one 1", "others")
+            refuse_file(label, "to have rows of 0 with at most one 1", "others")
     test = read_matrix(files["test"])
     known, count = len(rows["allx"]), int(test.max()) + 1
     listed = known + len(rows["tx"])
@@ -162,13 +164,15 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
     ):
         expected = f"to have {len(rows['tx'])} distinct ids of nodes from {known} on"
         received = f"{len(test)}, from {test.min()} to {test.max()}"
-        refuse(files["test"], f"{expected}, below {2 * listed}", received)
+        refuse_file(files["test"], f"{expected}, below {2 * listed}", received)
     for name in ("x", "tx"):
         if rows[name].shape[1] != rows["allx"].shape[1]:
             expected = f"to have {rows['allx'].shape[1]} features, as allx"
-            refuse(files[name], expected, f"{rows[name].shape[1]}")
+            refuse_file(files[name], expected, f"{rows[name].shape[1]}")
     if len(rows["x"]) > known or part["ally"].shape[1] != part["ty"].shape[1]:
-        refuse(files["ty"], "to have the classes of ally, and x rows of allx", "others")
+        refuse_file(
+            files["ty"], "to have the classes of ally, and x rows of allx", "others"
+        )
     place = np.concatenate([np.arange(known), test[:, 0]])
     feature = np.zeros((count, rows["allx"].shape[1]), np.float32)
     feature[place] = np.concatenate([rows["allx"], rows["tx"]])
@@ -190,13 +194,17 @@ def _neighbours(path: Path, lists: Any) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(lists, dict) or not all(
         type(node) is int and isinstance(ends, list) for node, ends in lists.items()
     ):
-        refuse(path, "to hold a dictionary of lists of nodes", type(lists).__name__)
+        refuse_file(
+            path, "to hold a dictionary of lists of nodes", type(lists).__name__
+        )
     counts = [len(ends) for ends in lists.values()]
     if sum(counts) > size_of(path):  # one list many times
-        refuse(path, "to hold a byte or more for each edge", f"{sum(counts):,} edges")
+        refuse_file(
+            path, "to hold a byte or more for each edge", f"{sum(counts):,} edges"
+        )
     flat = [end for ends in lists.values() for end in ends]
     if not all(type(end) is int for end in flat):
-        refuse(path, "to hold lists of nodes", "lists of something else")
+        refuse_file(path, "to hold lists of nodes", "lists of something else")
     return np.repeat(list(lists), counts).astype(np.int64), np.array(flat, np.int64)
 
 
@@ -212,7 +220,9 @@ def _one_graph(
         bad = np.flatnonzero((ends < 0) | (ends >= len(label)))
         if bad.size:
             received = f"{ends[bad[0]]} in edge {bad[0]}"
-            refuse(path, f"to have edges between nodes in [0, {len(label)})", received)
+            refuse_file(
+                path, f"to have edges between nodes in [0, {len(label)})", received
+            )
     senders, receivers = undirected(senders, receivers, len(label))
     return FlatGraphs(
         num_nodes=[len(label)],

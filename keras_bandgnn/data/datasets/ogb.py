@@ -9,7 +9,7 @@ from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.data.datasets.parts import SPLITS, both_ways
 from keras_bandgnn.data.datasets.tables import read_integers, read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import refuse
+from keras_bandgnn.data.reading import refuse_file
 
 _NODE_SPLITS = ("train_mask", "valid_mask", "test_mask")
 
@@ -59,10 +59,10 @@ def read(
             or len(counts) != len(num_nodes)
         ):
             received = f"{len(counts)} counts from {counts.min()} to {counts.max()}"
-            refuse(path(name), f"to have {len(num_nodes)} counts from 0", received)
+            refuse_file(path(name), f"to have {len(num_nodes)} counts from 0", received)
     if len(ends) != num_edges.sum():
         received = f"{len(ends)}"
-        refuse(
+        refuse_file(
             path("edge"), f"to have {num_edges.sum()} lines, as many as edges", received
         )
     node = _features(raw, "node", table("node-feat"), int(num_nodes.sum()))
@@ -76,7 +76,7 @@ def read(
         label, level, rows = table("graph-label"), "graph", len(num_nodes)
     if label is not None and len(label) != rows:
         name = path(f"{level}-label")
-        refuse(name, f"to have {rows} lines, one a {level}", f"{len(label)}")
+        refuse_file(name, f"to have {rows} lines, one a {level}", f"{len(label)}")
     splits = _splits(raw.parent / "split", scheme, rows)
     context = {}
     if splits is not None and level == "node":
@@ -136,6 +136,6 @@ def _splits(folder: Path, scheme: str | None, count: int) -> list[np.ndarray] | 
         ids = read_integers(path).reshape(-1)
         if not 0 <= ids.min() <= ids.max() < count or len(np.unique(ids)) < len(ids):
             received = f"{len(ids)} from {ids.min()} to {ids.max()}"
-            refuse(path, f"to have distinct ids in [0, {count})", received)
+            refuse_file(path, f"to have distinct ids in [0, {count})", received)
         splits.append(ids)
     return splits

@@ -9,7 +9,22 @@ import numpy as np
 from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
-from keras_bandgnn.data.reading import Arrays, Limits, refuse
+from keras_bandgnn.data.reading import Arrays, Limits, refuse_file
+
+# Symbols of the chemical elements.
+
+
+_SYMBOLS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn "
+    "Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La "
+    "Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po "
+    "At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg "
+    "Cn Nh Fl Mc Lv Ts Og"
+).split()
+
+ATOMIC_NUMBERS = {symbol: number for number, symbol in enumerate(_SYMBOLS, start=1)}
+"""Atomic number of each element by its symbol."""
+
 
 _LAST_ELEMENT = 118
 SPLITS = ("train", "valid", "test")
@@ -210,11 +225,13 @@ def dense_rows(
 
     if not len(data) == len(indices) == counts.sum():
         received = f"{len(data)} values, {len(indices)} columns, {counts.sum()} rows"
-        refuse(path, f"to have a column and a row for each value of {name}", received)
+        refuse_file(
+            path, f"to have a column and a row for each value of {name}", received
+        )
     used = int(indices.max()) + 1 if len(indices) else 0
     if width < used or (len(indices) and indices.min() < 0):
         received = f"columns from {indices.min()} to {used - 1}"
-        refuse(path, f"to have columns of {name} in [0, {width})", received)
+        refuse_file(path, f"to have columns of {name} in [0, {width})", received)
     what, limits = f"{name} of {path}", Limits.current()
     limits.check(what, 4 * len(counts) * (width - used), data.nbytes + indices.nbytes)
     limits.check(what, 4 * len(counts) * width, 4 * len(counts) * width)

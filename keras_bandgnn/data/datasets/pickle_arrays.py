@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.data.reading import read_bytes, refuse
+from keras_bandgnn.data.reading import read_bytes, refuse_file
 
 _GLOBALS = {
     "numpy ndarray",
@@ -76,7 +76,7 @@ def read_pickle(path: Path) -> Any:
         raise
     except Exception as error:  # pickletools has errors of many kinds
         what = "to be a whole pickle of arrays or lists"
-        refuse(path, what, f"{type(error).__name__}: {error}", cause=error)
+        refuse_file(path, what, f"{type(error).__name__}: {error}", cause=error)
 
 
 class _Refused(Exception):

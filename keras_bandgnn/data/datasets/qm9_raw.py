@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.data.datasets.archives import members
-from keras_bandgnn.data.datasets.elements import ATOMIC_NUMBERS
-from keras_bandgnn.data.datasets.parts import pick_targets
-from keras_bandgnn.data.datasets.progress import progress_bar
-from keras_bandgnn.data.datasets.qm9 import molecules
-from keras_bandgnn.data.datasets.qm9_targets import with_atomisation
+from keras_bandgnn.data.datasets.parts import ATOMIC_NUMBERS, pick_targets
+from keras_bandgnn.data.datasets.qm9 import molecules, with_atomisation
 from keras_bandgnn.data.datasets.tables import read_matrix, read_table
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import gather_rows, pointers
-from keras_bandgnn.data.reading import read_bytes, read_text, reading, refuse
+from keras_bandgnn.data.reading import read_bytes, read_text, reading, refuse_file
+from keras_bandgnn.progress import progress_bar
 
 _PUBLISHED = 133_885
 _LIST_HEAD = 9
@@ -65,7 +63,7 @@ def read_xyz(
             advance(1)
     what = str(files["tar"])
     if not counts:
-        refuse(what, "to hold files that end in .xyz", "none")
+        refuse_file(what, "to hold files that end in .xyz", "none")
     # Numbers such as 2.1*^-6 are Mathematica's way to write 2.1e-6.
     body = b"".join(atoms).replace(b"*^", b"e")
     symbols, numbers = _columns(body, what)
@@ -75,9 +73,9 @@ def read_xyz(
     ):
         received = f"{len(table)} of {table.shape[1]}, and {len(symbols)} atoms"
         expected = f"to have {len(counts)} lines of {1 + len(_PROPERTIES)} properties"
-        refuse(what, f"{expected}, and {sum(counts)} atoms", received)
+        refuse_file(what, f"{expected}, and {sum(counts)} atoms", received)
     if not np.isfinite(table).all() or (table[:, 0] % 1).any():
-        refuse(what, "to have a number for each property", "a gap or a fraction")
+        refuse_file(what, "to have a number for each property", "a gap or a fraction")
     order = np.argsort(table[:, 0], kind="stable")
     num_nodes, ids = np.array(counts), table[:, 0].astype(np.int64)
     rows = gather_rows(pointers(num_nodes), order)
@@ -183,7 +181,7 @@ def read_sdf(
     lacking = {"mol_id", *_PROPERTIES} - set(table.column_names)
     if lacking:
         received = f"none of {', '.join(sorted(lacking))}"
-        refuse(files["csv"], "to have a column for each property", received)
+        refuse_file(files["csv"], "to have a column for each property", received)
     if not titles or table["mol_id"].to_pylist() != titles:
         raise ValueError(
             f"Expected {files['csv']} to list the molecules of {files['sdf'].name} in "
@@ -208,7 +206,9 @@ def read_sdf(
     totals = {name: table[name].to_numpy() for name in _PROPERTIES}
     for name, values in totals.items():
         if values.dtype.kind not in "if" or not np.isfinite(values).all():
-            refuse(files["csv"], f"to have numbers in the column {name!r}", "others")
+            refuse_file(
+                files["csv"], f"to have numbers in the column {name!r}", "others"
+            )
     graphs = _labelled(num_nodes, edge, edges, node, totals, ids, target)
     return _characterised(graphs, ids, files["sdf"], keep_uncharacterized)
 

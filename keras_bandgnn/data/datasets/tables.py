@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from keras_bandgnn.data.reading import open_unpacked, refuse
+from keras_bandgnn.data.reading import open_unpacked, refuse_file
 
 
 def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
@@ -31,9 +31,9 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
         try:
             table = csv.read_csv(file, parse_options=options)
         except ValueError as error:  # Arrow's errors are ValueErrors
-            refuse(path, "to be a table in CSV form", str(error), cause=error)
+            refuse_file(path, "to be a table in CSV form", str(error), cause=error)
     if len(set(table.column_names)) < table.num_columns:
-        refuse(path, "to have columns of distinct names", table.column_names)
+        refuse_file(path, "to have columns of distinct names", table.column_names)
     return table
 
 
@@ -74,7 +74,7 @@ def read_integers(path: Path, columns: int | None = None) -> np.ndarray:
     values = read_matrix(path)
     if values.dtype.kind != "i" or columns not in (None, values.shape[1]):
         received = f"{values.shape[1]} columns of type {values.dtype}"
-        refuse(path, f"to have {columns or 'some'} columns of integers", received)
+        refuse_file(path, f"to have {columns or 'some'} columns of integers", received)
     return values
 
 
@@ -89,7 +89,7 @@ def _matrix(file: BinaryIO, what: str | Path, delimiter: str) -> np.ndarray:
             parse_options=csv.ParseOptions(delimiter=delimiter),
         )
     except ValueError as error:
-        refuse(what, "to be a table of numbers", str(error), cause=error)
+        refuse_file(what, "to be a table of numbers", str(error), cause=error)
     columns = []
     for column in table.columns:
         if pa.types.is_null(column.type):
@@ -97,6 +97,6 @@ def _matrix(file: BinaryIO, what: str | Path, delimiter: str) -> np.ndarray:
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             bad = next((value for value in column.to_pylist() if value), None)
             received = f"a column of {column.type}, such as {bad!r}"
-            refuse(what, "to hold numbers alone", received)
+            refuse_file(what, "to hold numbers alone", received)
         columns.append(column.to_numpy())
     return np.stack(columns, axis=1)

@@ -8,7 +8,7 @@ import numpy as np
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.datasets.tables import read_integers, read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import refuse
+from keras_bandgnn.data.reading import refuse_file
 
 
 def read(
@@ -53,7 +53,9 @@ def read(
     ids, graph, num_nodes = np.unique(graph, return_inverse=True, return_counts=True)
     if ids[0] not in (0, 1) or ids[-1] - ids[0] + 1 != len(ids):
         received = f"{len(ids)} graphs, numbered from {ids[0]} to {ids[-1]}"
-        refuse(files["indicator"], "to number graphs from 1 without gaps", received)
+        refuse_file(
+            files["indicator"], "to number graphs from 1 without gaps", received
+        )
     order = np.argsort(graph, kind="stable")
     start = np.concatenate([[0], np.cumsum(num_nodes)])
     local = np.empty(len(graph), np.int64)

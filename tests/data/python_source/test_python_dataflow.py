@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from keras_bandgnn.data.python_source.unit import SourceUnit
+from keras_bandgnn.programs.python_source.unit import SourceUnit
 
 # Each case numbers the occurrences of `x` in the text, over all scopes: the expected
 # last writes and last uses of each; occurrences that have none are left out.

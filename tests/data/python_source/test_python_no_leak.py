@@ -5,10 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.python_source.base import BaseGraphs
-from keras_bandgnn.data.python_source.instances import InstanceMaker
-from keras_bandgnn.data.python_source.tokens import decode
-from keras_bandgnn.data.python_source.unit import SourceUnit
+from keras_bandgnn.programs.python_source.base import BaseGraphs
+from keras_bandgnn.programs.python_source.instances import InstanceMaker
+from keras_bandgnn.programs.python_source.tokens import decode
+from keras_bandgnn.programs.python_source.unit import SourceUnit
 
 LIBRARY = os.path.dirname(os.__file__)
 FILES = [

@@ -1,5 +1,5 @@
-from keras_bandgnn.data.python_source.base import BaseGraphs
-from keras_bandgnn.data.python_source.unit import SourceUnit
+from keras_bandgnn.programs.python_source.base import BaseGraphs
+from keras_bandgnn.programs.python_source.unit import SourceUnit
 
 
 def graph_of(source):

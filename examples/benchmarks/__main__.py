@@ -1,0 +1,79 @@
+"""Measures what the library does, one subject at a time, in alternated runs.
+
+python -m examples.benchmarks SUBJECT ...        from a checkout
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from examples.benchmarks import (
+    attention,
+    batching,
+    geometry,
+    host,
+    propagate,
+    train,
+)
+from keras_bandgnn.cli import options
+from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
+
+_SUBJECTS = {
+    "host": (host, "reading, compiling and packing program graphs"),
+    "propagate": (propagate, "message passing under every plan"),
+    "train": (train, "graphs per second of training, plan by plan"),
+    "batching": (batching, "padding, assembly and feeding of batches"),
+    "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
+    "attention": (attention, "attention along edges, against peers"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all subjects."""
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.benchmarks", description=__doc__.partition("\n")[0]
+    )
+    subjects = parser.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+    for name, (module, summary) in _SUBJECTS.items():
+        subject = subjects.add_parser(
+            name,
+            help=summary,
+            description=module.__doc__,
+            formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        )
+        options.add_common(subject)
+        module.add_arguments(subject)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a benchmark.
+
+    Args:
+        arguments: The command line without the program's name; `sys.argv` if omitted.
+
+    Returns:
+        Exit code: 0, or 1 for an error in the data or the set-up.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    given = parser().parse_args(arguments)
+    given.line = shlex.join(["python", "-m", "examples.benchmarks", *arguments])
+    try:
+        choose_backend(given.backend)
+        with without_tensorflow():
+            return int(_SUBJECTS[given.subject][0].run(given) or 0)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        if given.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    # Workers import the package by its name.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")])
+    )
+    sys.exit(main())

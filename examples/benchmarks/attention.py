@@ -1,0 +1,218 @@
+"""`bandgnn bench attention`: time and memory of attention along edges, beside peers.
+
+One process takes the same random graphs through our layer, torch_geometric's
+`TransformerConv` of equal widths and, up to --longest nodes, fused attention between
+all nodes, step by step alternately. A step is the forward pass and the gradients of
+states and weights. The peer runs in torch whatever the backend. Memory is what the
+process holds beyond what it held before (Linux; default allocator, which gives freed
+memory back).
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from examples.benchmarks import allocator
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument(
+        "--lengths", type=shared.positive, nargs="+", default=[8192, 32768, 131072]
+    )
+    parser.add_argument("--degrees", type=shared.positive, nargs="+", default=[8, 64])
+    parser.add_argument("--heads", type=shared.positive, default=8)
+    parser.add_argument("--key-dim", type=shared.positive, default=8)
+    parser.add_argument(
+        "--most-edges", type=shared.positive, default=2**21, help="skip larger graphs"
+    )
+    parser.add_argument(
+        "--longest",
+        type=shared.natural,
+        default=8192,
+        help="nodes of full attention",
+    )
+    parser.add_argument("--rounds", type=shared.positive, default=7)
+    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    parser.add_argument(
+        "--allocator",
+        choices=("both", "tuned", "default"),
+        default="both",
+        help="tuned: keep freed memory, in large pages (Linux with glibc)",
+    )
+
+
+def _graph(length: int, degree: int):
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    sender = rng.integers(0, length, length * degree)
+    receiver = np.sort(rng.integers(0, length, length * degree))
+    return sender.astype(np.int32), receiver.astype(np.int32)
+
+
+def our_step(length: int, ends, pattern: str, options):
+    """A step of `DualInterleavedAttention`."""
+    import keras
+    import numpy as np
+
+    from keras_bandgnn import layers
+    from keras_bandgnn import ops as kernels
+
+    keras.utils.set_random_seed(0)
+    width = options.heads * options.key_dim
+    layer = layers.DualInterleavedAttention(
+        options.heads,
+        options.key_dim,
+        pattern,
+        self_loops=False,
+        # On JAX the fused form holds all pairs of nodes.
+        fused=pattern == "full" and keras.backend.backend() != "jax",
+    )
+    layer.build((1, length, width))
+    weights = [v.value for v in layer.trainable_variables]
+    seeds = [v.value for v in layer.non_trainable_variables]
+    batch = {
+        "edge": {"sender": ends[0][None], "receiver": ends[1][None]},
+        "node": {
+            "graph_id": np.zeros((1, length), np.int32),
+            "mask": np.ones((1, length), bool),
+        },
+        "graph": {"n_node": np.array([[length]], np.int32)},
+        "plan": {},
+    }
+    states = np.random.default_rng(0).normal(size=(1, length, width))
+    states = keras.ops.convert_to_tensor(states.astype(np.float32))
+    batch = keras.tree.map_structure(keras.ops.convert_to_tensor, batch)
+
+    def function(states, *given):
+        *weights, batch = given
+        return layer.stateless_call(weights, seeds, states, batch)[0]
+
+    return kernels.waiting_step(function, [states, *weights], [batch])
+
+
+def peer_step(length: int, ends, options):
+    """A step of torch_geometric's layer and a map of its outputs, as ours has.
+
+    Raises:
+        ImportError: If torch_geometric is not installed.
+    """
+    import numpy as np
+    import torch
+    from torch_geometric.nn import TransformerConv
+
+    torch.manual_seed(0)
+    width = options.heads * options.key_dim
+    layer = TransformerConv(width, options.key_dim, options.heads, root_weight=False)
+    last = torch.nn.Linear(width, width)
+    edges = torch.from_numpy(np.stack(ends).astype(np.int64))
+    states = torch.randn(length, width, requires_grad=True)
+    used = [p for p in layer.parameters() if p.requires_grad]
+    weights = [states, *used, *last.parameters()]
+
+    def step():
+        torch.autograd.grad(
+            last(layer(states, edges)).sum(), weights, allow_unused=True
+        )
+
+    return step
+
+
+def _peak() -> float:
+    """GiB that the process has held at most since `_forget`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = {line.split(":")[0]: line.split() for line in lines}
+    return int(held["VmHWM"][1]) / 2**20
+
+
+def _forget() -> float:
+    """Forgets the peak; GiB that the process holds now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak()
+
+
+def _both(options: argparse.Namespace) -> None:
+    """Runs the command once with each allocator."""
+    figures = {}
+    for choice in ("tuned", "default"):
+        given = [a for a in sys.argv[1:] if not a.startswith("--json")]
+        if options.json:
+            given = [a for a in given if a != str(options.json)]
+            part = options.json.with_suffix(f".{choice}.json")
+            given += ["--json", str(part)]
+        command = [sys.executable, "-m", "keras_bandgnn", *given]
+        subprocess.run([*command, "--allocator", choice], check=True)
+        if options.json:
+            figures[choice] = json.loads(part.read_text())
+            part.unlink()
+    _write(options, figures)
+
+
+def _write(options, figures) -> None:
+    if options.json:
+        from keras_bandgnn.data.files import atomic_write
+
+        with atomic_write(options.json) as stream:
+            stream.write(json.dumps(figures, indent=1).encode())
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    if options.allocator == "both" and sys.platform.startswith("linux"):
+        _both(options)
+        return
+    settings = allocator.apply(options.allocator)
+    import keras
+    import numpy as np
+
+    rows, figures = [], {}
+    with_memory = options.allocator == "default" and sys.platform.startswith("linux")
+    sizes = [(n, d) for d in options.degrees for n in options.lengths]
+    for length, degree in sizes:
+        if length * degree > options.most_edges:
+            continue
+        ends = _graph(length, degree)
+        makers = {"ours": lambda e=ends, n=length: our_step(n, e, "sparse", options)}
+        makers["peer"] = lambda e=ends, n=length: peer_step(n, e, options)
+        if length <= options.longest:
+            makers["full"] = lambda e=ends, n=length: our_step(n, e, "full", options)
+        steps, held = {}, {}
+        for name, make in makers.items():
+            before = _forget() if with_memory else 0.0
+            try:
+                steps[name] = make()
+            except ImportError as error:
+                report.say(f"torch_geometric is left out: {error}")
+                continue
+            steps[name](), steps[name]()
+            held[name] = _peak() - before if with_memory else float("nan")
+        times = {name: [] for name in steps}
+        for number in range(options.rounds):
+            for name, step in steps.items():
+                if name == "full" and number > 2:
+                    continue
+                start = time.perf_counter()
+                step()
+                times[name].append(1e3 * (time.perf_counter() - start))
+        ms = {name: float(np.median(t)) for name, t in times.items()}
+        figures[f"{length} {degree}"] = {"ms": ms, "GiB": held, "all": times}
+        missing = float("nan")
+        peer, full = ms.get("peer", missing), ms.get("full", missing)
+        ratios = peer / ms["ours"], full / ms["ours"]
+        rows.append([length, degree, ms["ours"], peer, full, *ratios, held["ours"]])
+        report.say(f"{length} nodes, degree {degree}: {ms['ours']:.1f} ms")
+    report.say(settings)
+    report.say(
+        f"{keras.backend.backend()}, {options.heads} heads x {options.key_dim}; "
+        f"medians of {options.rounds} alternated rounds"
+    )
+    columns = ["nodes", "degree", "ours, ms", "TransformerConv, ms", "full, ms"]
+    columns += ["times faster", "than full", "GiB"]
+    report.table("attention, forward and gradients", columns, rows)
+    _write(options, figures)

@@ -1,0 +1,109 @@
+"""`bandgnn bench host`: reading, compiling and packing, in graphs per second.
+
+Compiling is set beside SciPy's reverse_cuthill_mckee on the same graphs, the making
+of its symmetric CSR matrix included. One process, runs in turn; medians.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's options."""
+    parser.add_argument("data", type=shared.path, help="program graphs or source code")
+    parser.add_argument(
+        "--graphs", type=shared.positive, default=800, help="at most so many graphs"
+    )
+    parser.add_argument("--runs", type=shared.positive, default=5)
+    parser.add_argument("--batch-nodes", type=shared.positive, default=8192)
+    shared.add_reading(parser)
+
+
+def timed(function: Callable) -> float:
+    """Seconds that a call takes."""
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def scipy_orders(graphs) -> None:
+    """What SciPy alone does: the symmetric CSR matrix and its order."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    for graph in graphs:
+        row = np.concatenate([graph.senders, graph.receivers])
+        column = np.concatenate([graph.receivers, graph.senders])
+        ones = np.ones(row.size, np.int8)
+        size = (graph.num_nodes, graph.num_nodes)
+        matrix = csr_matrix((ones, (row, column)), shape=size)
+        reverse_cuthill_mckee(matrix, symmetric_mode=True)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Runs the command."""
+    import numpy as np
+
+    from keras_bandgnn import preprocessing
+    from keras_bandgnn.programs.program_files import find_programs, read_programs
+
+    kind, splits = find_programs(options.data, options.exclude, "none")
+    files = [file for found in splits.values() for file in found]
+    reading = {"max_instances": options.max_instances, "seed": options.seed}
+
+    def programs():
+        for path, name in files:
+            yield from read_programs(kind, path, name, reading)[0] or ()
+
+    start = time.perf_counter()
+    found = list(itertools.islice(programs(), options.graphs))
+    read = time.perf_counter() - start
+    language = "python" if kind == "python" else "csharp"
+    plain = preprocessing.ProgramEncoder("none", language, subtoken_nodes=False)
+    full = preprocessing.ProgramEncoder("subtoken", language)
+    rows = [["read (1 run)", len(found) / read, "", ""]]
+    for title, encoder in (("", plain), (", with subtokens", full)):
+        graphs = list(encoder(found))
+        compiler = preprocessing.RCMKCompile(128)
+        compiled = list(compiler(graphs))
+        loader = preprocessing.GraphLoader(
+            compiled,
+            preprocessing.DynamicBatcher(budget={"node": options.batch_nodes}),
+            prefetch=0,
+        )
+        subjects = {
+            f"encode{title}": lambda e=encoder: list(e(found)),
+            f"SciPy's order{title}": lambda g=graphs: scipy_orders(g),
+            f"compile{title}": lambda c=compiler, g=graphs: list(c(g)),
+            f"pack and assemble{title}": lambda x=loader: [
+                x.build(i, 0) for i in range(len(x))
+            ],
+        }
+        times = {name: [] for name in subjects}
+        for _ in range(options.runs):
+            for name, function in subjects.items():
+                times[name].append(timed(function))
+        base = np.median(times[f"SciPy's order{title}"])
+        for name, seconds in times.items():
+            middle = np.median(seconds)
+            ratio = base / middle if name.startswith("compile") else None
+            rows.append(
+                [
+                    name,
+                    len(graphs) / middle,
+                    f"{1e3 * middle / len(graphs):.2f}",
+                    "" if ratio is None else f"{ratio:.2f} of SciPy's order",
+                ]
+            )
+    nodes = np.mean([len(program.labels) for program in found])
+    report.table(
+        f"{len(found)} graphs of {nodes:.0f} nodes on average, one process",
+        ["", "graphs/s", "ms per graph", ""],
+        rows,
+    )

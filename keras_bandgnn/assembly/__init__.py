@@ -1,0 +1,1 @@
+"""Arrays of plans and of receptive-field schedules, laid out for supergraphs."""

@@ -1,0 +1,248 @@
+"""`BlockAssembler`: batches of plans whose schedule is a list of blocks per step."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_bandgnn.assembly.assembler import (
+    Assembler,
+    Supergraph,
+    stack,
+    supergraph_edges,
+)
+from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.schedule_tables import chunks
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.base import Edges
+from keras_bandgnn.primitives.plan import Plan
+
+# Entries of the table of offsets that are counted at a time.
+_MOST_ENTRIES = 1 << 22
+
+
+class BlockAssembler:
+    """Batches as without a schedule, and what each step has to update.
+
+    A node counts in step t of T if a read node is at most T - 1 - t edges away. A block
+    counts as long as one of its nodes does. The blocks are sorted by the step in which
+    they stop to count, so that step t updates the first ones.
+
+    Resources are those of the batch and of `Banded`; for step t "block:S@t", the rows
+    of the blocks that it updates, and those of the rest with the suffix "@t", for the
+    edges to nodes that count.
+
+    Args:
+        parts: The graphs; ids count through all parts.
+        plan: `Banded` and a rest, with a `ReceptiveField` of order "blocks".
+        num_types: P.
+        slots: Whether every graph of the data has a slot.
+    """
+
+    def __init__(
+        self, parts: Sequence[FlatGraphs], plan: Plan, num_types: int, slots: bool
+    ):
+        self.parts = list(parts)
+        self.plan = plan
+        self.num_types = num_types
+        self.slots = slots
+        self.banded, *rest = plan.primitives
+        self.rest = rest[0] if rest else None
+        self._whole = Assembler(
+            self.parts, Plan(self.banded, rest="drop"), num_types, slots
+        )
+        self._distance = np.concatenate(
+            [
+                plan.schedule.distances(_cut(part, low, high))
+                for part in self.parts
+                for low, high in chunks(part)
+            ]
+        )
+        lengths = np.concatenate([part.num_nodes for part in self.parts])
+        self._node_ptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+
+    def __reduce__(self):
+        return BlockAssembler, (self.parts, self.plan, self.num_types, self.slots)
+
+    def _resource(self, step: int) -> str:
+        return f"block:{self.banded.block_size}@{step}"
+
+    def sizes(self) -> dict[str, np.ndarray]:
+        """What each graph needs, resource -> int64 [n]."""
+        table = measure(self.parts, self._whole.plan, self.num_types)
+        steps = self.plan.schedule.steps
+        size = self.banded.block_size
+        for step in range(steps):
+            active = self._distance < steps - step
+            blocks = most_blocks(active, self._node_ptr, size)
+            table[self._resource(step)] = blocks * size
+        if self.rest is not None:
+            pieces, done = [], 0
+            for part in self.parts:
+                for low, high in chunks(part):
+                    piece = _cut(part, low, high)
+                    count = int(piece.node_ptr[-1])
+                    distance = self._distance[done : done + count]
+                    pieces.append(self._rest_sizes(piece, distance))
+                    done += count
+            for name in pieces[0]:
+                table[name] = np.concatenate([piece[name] for piece in pieces])
+        return table
+
+    def _rest_sizes(self, part: FlatGraphs, distance: np.ndarray) -> dict:
+        edges = supergraph_edges(part, int(part.node_ptr[-1]), self.num_types)
+        graph = np.arange(len(part)).repeat(part.num_edges)
+        left = ~self.banded.always_covers(edges)
+        edges, graph = edges.keep(left), graph[left]
+        table, steps = {}, self.plan.schedule.steps
+        for step in range(steps):
+            needed = distance[edges.receiver] < steps - step
+            edges, graph = edges.keep(needed), graph[needed]
+            own = self.rest.sizes(edges, graph, len(part))
+            table |= {f"{name}@{step}": values for name, values in own.items()}
+        return table
+
+    def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
+        """Builds batches; see `Assembler.build`."""
+        batches = self._whole.build(supergraphs, width)
+        for number, (arrays, _) in enumerate(batches):
+            x = arrays[0]
+            chosen = supergraphs[number * width : (number + 1) * width]
+            found = [self._distances(x, g, s.budget) for g, s in enumerate(chosen)]
+            steps = [
+                self._steps(x["edge"], g, s.budget, found[g])
+                for g, s in enumerate(chosen)
+            ]
+            x["plan"] |= stack(steps)
+            if self.parts[0].label is not None and self.parts[0].label_level == "node":
+                # Other nodes have no state.
+                weight = arrays[2]
+                read = np.stack(found)[:, : weight.shape[1]] == 0
+                weight *= read.reshape(*read.shape, *(1,) * (weight.ndim - 2))
+        return batches
+
+    def _distances(self, x: dict, g: int, budget: dict) -> np.ndarray:
+        """Edges from each node of a supergraph to a read node, int16 [K * S]."""
+        ids = x["graph"]["id"][g][x["graph"]["mask"][g]]
+        first = self._node_ptr[ids]
+        counts = self._node_ptr[ids + 1] - first
+        row = np.arange(counts.sum())
+        row += (first - (counts.cumsum() - counts)).repeat(counts)
+        size = self.banded.block_size
+        length = -(-budget["node"] // size) * size
+        out = np.full(length, self.plan.schedule.steps + 1, np.int16)
+        out[: len(row)] = self._distance[row]
+        return out
+
+    def _steps(self, edge: dict, g: int, budget: dict, distance: np.ndarray) -> dict:
+        """`blocks` and the steps of a supergraph."""
+        size, steps = self.banded.block_size, self.plan.schedule.steps
+        nearest = distance.reshape(-1, size).min(axis=1)
+        order = np.argsort(nearest, kind="stable").astype(np.int32)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        arrays = {"blocks": {"order": order, "place": place}}
+        edges = None
+        if self.rest is not None:
+            edges, reach = self._rest_edges(edge, g, distance, place)
+        for step in range(steps):
+            what, left = self._resource(step), steps - step
+            count = max(1, min(budget[what] // size, len(order)))
+            needed = int(np.count_nonzero(nearest < left))
+            if needed > count:
+                raise ValueError(
+                    f"Expected at most {count} blocks of {size} rows for '{what}'. "
+                    f"Received: {needed}. Raise the budget of '{what}'."
+                )
+            own = {"block": order[:count]}
+            if edges is not None:
+                kept = reach < left
+                edges, reach = edges.keep(kept), reach[kept]
+                now = dataclasses.replace(edges, num_nodes=count * size)
+                tail = f"@{step}"
+                room = {
+                    name.removesuffix(tail): capacity
+                    for name, capacity in budget.items()
+                    if name.endswith(tail)
+                }
+                own[self.rest.key()] = self.rest.pack(now, room)
+            arrays[f"step:{step}"] = own
+        return arrays
+
+    def _rest_edges(self, edge: dict, g: int, distance, place) -> tuple:
+        """Edges of the rest in the order of the blocks, and their receivers' distance.
+
+        Edges to nodes that do not count are left out although their block may be
+        updated: nothing reads such a node any more.
+        """
+        size = self.banded.block_size
+        count = int(np.count_nonzero(edge["mask"][g]))
+        edges = Edges(
+            *(edge[name][g][:count] for name in ("sender", "receiver", "type")),
+            num_nodes=len(distance),
+            num_types=self.num_types,
+            num_senders=len(distance),
+            transpose=True,
+        )
+        edges = edges.keep(~self.banded.cover(edges))
+        reach = distance[edges.receiver]
+        moved = [
+            place[ids // size] * size + ids % size
+            for ids in (edges.sender, edges.receiver)
+        ]
+        edges = dataclasses.replace(edges, sender=moved[0], receiver=moved[1])
+        order = np.lexsort((edges.type, edges.receiver))
+        return edges.keep(order), reach[order]
+
+
+def most_blocks(active: np.ndarray, node_ptr: np.ndarray, size: int) -> np.ndarray:
+    """Blocks that the active nodes of a graph touch at most, wherever it lies.
+
+    Between two successive active nodes a and b there is a border of blocks if one of
+    the nodes a + 1 .. b is the first of a block. With gaps of S and more there always
+    is one; the others are counted for each of the S ways to place the graph.
+
+    Args:
+        active: bool [N].
+        node_ptr: int [n + 1], where the nodes of each graph begin.
+        size: S.
+
+    Returns:
+        int64 [n].
+
+    Example:
+    >>> most_blocks(np.array([True] * 6), np.array([0, 1, 6]), 4).tolist()
+    [1, 2]
+    """
+    count = len(node_ptr) - 1
+    most = np.zeros(count, np.int64)
+    span = max(1, _MOST_ENTRIES // size)
+    for low in range(0, count, span):
+        high = min(low + span, count)
+        begin, end = node_ptr[low], node_ptr[high]
+        nodes = np.flatnonzero(active[begin:end])
+        sizes = np.diff(node_ptr[low : high + 1])
+        graph = np.arange(high - low).repeat(sizes)[nodes]
+        same = graph[1:] == graph[:-1]
+        gap, graph_of_gap = np.diff(nodes)[same], graph[1:][same]
+        first = (nodes[:-1][same] + 1) % size
+        far = gap >= size
+        borders = np.bincount(graph_of_gap[far], minlength=high - low)
+        gap, first, graph_of_gap = gap[~far], first[~far], graph_of_gap[~far]
+        # A cyclic interval of places begins at `first` and ends before `first + gap`.
+        last = first + gap
+        wraps = last > size
+        table = np.zeros((high - low, size + 1), np.int64)
+        np.add.at(table, (graph_of_gap, first), 1)
+        np.add.at(table, (graph_of_gap, np.where(wraps, last - size, last)), -1)
+        np.add.at(table, (graph_of_gap[wraps], 0), 1)
+        near = table.cumsum(axis=1)[:, :size].max(axis=1)
+        touched = np.bincount(graph, minlength=high - low) > 0
+        most[low:high] = touched + borders + near
+    return most
+
+
+def _cut(part: FlatGraphs, low: int, high: int) -> FlatGraphs:
+    if high - low == len(part):
+        return part
+    return part.take(np.arange(low, high))

@@ -1,0 +1,67 @@
+"""What each graph needs of a supergraph."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_bandgnn.assembly.assembler import supergraph_edges
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.plan import Plan
+
+# Edges that are measured at a time.
+_CHUNK = 4_000_000
+_MOST_JOINED = 1 << 30
+
+
+def joined(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
+    """One part instead of many, if that is small enough to lie in memory.
+
+    Batches of one part are assembled with far fewer calls than those of many.
+    """
+    size = sum(array.nbytes for part in parts for array in part.columns().values())
+    if len(parts) < 2 or size > _MOST_JOINED:
+        return parts
+    return [FlatGraphs.concatenate(parts)]
+
+
+def measure(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int
+) -> dict[str, np.ndarray]:
+    """Measures graphs in the resources of batches and of a plan.
+
+    Args:
+        parts: The graphs.
+        plan: Who carries which edge.
+        num_types: P.
+
+    Returns:
+        Resource ("node", "edge", "candidate", those of the plan) -> int64 [n].
+    """
+    tables = []
+    for whole in parts:
+        cuts = np.arange(0, int(whole.edge_ptr[-1]) + 1, _CHUNK)
+        cuts = np.append(np.searchsorted(whole.edge_ptr, cuts), len(whole))
+        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+            if low < high:
+                tables.append(_measure(whole, low, high, plan, num_types))
+    return {
+        name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
+        for name in tables[0]
+    }
+
+
+def _measure(
+    whole: FlatGraphs, low: int, high: int, plan: Plan, num_types: int
+) -> dict:
+    part = whole
+    if high - low < len(whole):
+        part = whole.take(np.arange(low, high))
+    table = {"node": part.num_nodes, "edge": part.num_edges}
+    if part.candidates is not None:
+        table["candidate"] = np.diff(part.candidate_ptr)
+    own = getattr(plan, "measure", None)
+    if own is not None:
+        return {**table, **own(part)}
+    edges = supergraph_edges(part, int(part.node_ptr[-1]), num_types)
+    graph = np.repeat(np.arange(len(part)), part.num_edges)
+    return {**table, **plan.sizes(edges, graph, len(part))}

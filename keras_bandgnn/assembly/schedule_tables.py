@@ -1,0 +1,216 @@
+"""`StepColumns`: what each step of a receptive field computes, for many graphs."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_bandgnn.assembly.canonical_order import mixed
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
+
+# Edges whose steps are found at a time: their colours stay in the cache.
+_CHUNK = 300_000
+
+
+@dataclasses.dataclass
+class Step:
+    """One propagation step: from the rows of the list before to those of its own.
+
+    Ids count within each graph's part of a list.
+
+    Args:
+        ptr: int64 [n + 1], where the rows of each graph begin.
+        state: int32, row of the old state in the list before.
+        edge_ptr: int64 [n + 1].
+        sender: int32, row in the list before.
+        receiver: int32, row, sorted.
+        type: int32.
+    """
+
+    ptr: np.ndarray
+    state: np.ndarray
+    edge_ptr: np.ndarray
+    sender: np.ndarray
+    receiver: np.ndarray
+    type: np.ndarray
+
+
+@dataclasses.dataclass
+class StepColumns:
+    """The lists of all steps.
+
+    Args:
+        ptr: int64 [n + 1], rows of the first list per graph.
+        node: int64, node whose features a row of the first list has.
+        steps: T steps.
+        last: int64, node of each row of the last list.
+        candidates: int32, row of each candidate in the last list, or None.
+        slot: int32 [n], row of the slot, -1 if there is none; or None.
+    """
+
+    ptr: np.ndarray
+    node: np.ndarray
+    steps: list[Step]
+    last: np.ndarray
+    candidates: np.ndarray | None
+    slot: np.ndarray | None
+
+    @classmethod
+    def of(cls, graphs: FlatGraphs, field: ReceptiveField) -> "StepColumns":
+        """Finds the steps of all graphs.
+
+        Args:
+            graphs: The graphs.
+            field: The schedule.
+        """
+        pieces = []
+        for low, high in chunks(graphs):
+            piece = graphs
+            if high - low < len(graphs):
+                piece = graphs.take(np.arange(low, high))
+            pieces.append(_columns(piece, field))
+        return pieces[0] if len(pieces) == 1 else _joined(pieces, graphs)
+
+
+def chunks(graphs: FlatGraphs) -> list[tuple[int, int]]:
+    """Ranges of graphs with about `_CHUNK` edges."""
+    cuts = np.arange(0, int(graphs.edge_ptr[-1]) + 1, _CHUNK)
+    cuts = np.unique(np.append(np.searchsorted(graphs.edge_ptr, cuts), len(graphs)))
+    return [(int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+
+
+def _columns(graphs: FlatGraphs, field: ReceptiveField) -> StepColumns:
+    distance = field.distances(graphs)
+    first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+    sender, receiver = graphs.senders + first, graphs.receivers + first
+    kind = graphs.edge_type
+    # Edges by receiver: those of a list of nodes are then pieces.
+    if (receiver[1:] < receiver[:-1]).any():
+        order = np.argsort(receiver, kind="stable")
+        sender, receiver, kind = sender[order], receiver[order], kind[order]
+    total = len(distance)
+    begins = np.searchsorted(receiver, np.arange(total + 1))
+    graph_of_node = np.arange(len(graphs)).repeat(graphs.num_nodes)
+    colour = _first_colours(graphs, graph_of_node) if field.merge else None
+    steps = []
+    active = np.flatnonzero(distance <= field.steps)
+    nodes, place = _list(active, colour, total)
+    ptr, rows = _pointer(nodes, graphs.node_ptr), nodes
+    starts = ptr[:-1][graph_of_node]
+    for step in range(field.steps):
+        left = field.steps - 1 - step
+        if colour is not None:
+            colour = _refined(colour, sender, receiver, kind, begins, distance <= left)
+        active = np.flatnonzero(distance <= left)
+        # What is read keeps a row of its own.
+        nodes, own_place = _list(active, colour if left else None, total)
+        own_ptr = _pointer(nodes, graphs.node_ptr)
+        counts = begins[nodes + 1] - begins[nodes]
+        edge = np.arange(counts.sum()) + np.repeat(
+            begins[nodes] - (np.cumsum(counts) - counts), counts
+        )
+        own_starts = own_ptr[:-1][graph_of_node]
+        row = np.arange(len(nodes)) - own_starts[nodes]
+        ends = np.concatenate([[0], np.cumsum(counts)])
+        steps.append(
+            Step(
+                own_ptr,
+                (place[nodes] - starts[nodes]).astype(np.int32),
+                ends[own_ptr],
+                (place[sender[edge]] - starts[sender[edge]]).astype(np.int32),
+                row.repeat(counts).astype(np.int32),
+                kind[edge].astype(np.int32),
+            )
+        )
+        place, starts = own_place, own_starts
+    candidates = slot = None
+    if graphs.candidates is not None and field.read is None:
+        chosen = graphs.candidates + graphs.node_ptr[:-1].repeat(
+            np.diff(graphs.candidate_ptr)
+        )
+        candidates = (place[chosen] - starts[chosen]).astype(np.int32)
+        chosen = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
+        slot = np.where(graphs.slot < 0, -1, place[chosen] - starts[chosen])
+        slot = slot.astype(np.int32)
+    return StepColumns(ptr, rows, steps, nodes, candidates, slot)
+
+
+def _list(active: np.ndarray, colour, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """One node per colour among the active ones, and the row of each active node."""
+    place = np.full(total, -1, np.int64)
+    if colour is None:
+        place[active] = np.arange(len(active))
+        return active, place
+    _, first, which = np.unique(colour[active], return_index=True, return_inverse=True)
+    # In the order of the nodes, so graphs stay together.
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    place[active] = rank[which]
+    return active[first[order]], place
+
+
+def _pointer(nodes: np.ndarray, node_ptr: np.ndarray) -> np.ndarray:
+    return np.searchsorted(nodes, node_ptr)
+
+
+def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
+    """A hash of the graph and of all features of each node, uint64 [N]."""
+    colour = mixed(graph_of_node.astype(np.uint64))
+    for name in sorted(graphs.node):
+        values = graphs.node[name]
+        values = np.ascontiguousarray(values.reshape(len(colour), -1))
+        if values.dtype.itemsize == 8:
+            columns = values.view(np.uint64)
+        else:
+            columns = values.view(f"u{values.dtype.itemsize}").astype(np.uint64)
+        for column in columns.T:
+            colour = mixed(colour ^ column)
+    return colour
+
+
+def _refined(colour, sender, receiver, kind, begins, active) -> np.ndarray:
+    """Colours after one more step, of the active nodes."""
+    needed = active[receiver]
+    sent = colour[sender[needed]] * np.uint64(31) + kind[needed].astype(np.uint64)
+    sent = mixed(sent)
+    # The sum does not depend on the order of the edges. Differences of running sums
+    # are right although these overflow.
+    running = np.zeros(len(sent) + 1, np.uint64)
+    np.cumsum(sent, out=running[1:])
+    ends = np.concatenate([[0], np.cumsum(needed)])[begins]
+    total = running[ends[1:]] - running[ends[:-1]]
+    return np.where(active, mixed(mixed(colour) + total), colour)
+
+
+def _joined(pieces: list[StepColumns], graphs: FlatGraphs) -> StepColumns:
+    def pointers(parts):
+        shifts = np.cumsum([0, *(int(p[-1]) for p in parts)])
+        out = [p[:-1] + s for p, s in zip(parts, shifts, strict=False)]
+        return np.concatenate([*out, shifts[-1:]])
+
+    def column(parts):
+        return None if parts[0] is None else np.concatenate(parts)
+
+    lows = [graphs.node_ptr[low] for low, _ in chunks(graphs)]
+    steps = []
+    for number in range(len(pieces[0].steps)):
+        own = [piece.steps[number] for piece in pieces]
+        steps.append(
+            Step(
+                pointers([s.ptr for s in own]),
+                column([s.state for s in own]),
+                pointers([s.edge_ptr for s in own]),
+                column([s.sender for s in own]),
+                column([s.receiver for s in own]),
+                column([s.type for s in own]),
+            )
+        )
+    return StepColumns(
+        pointers([p.ptr for p in pieces]),
+        column([p.node + low for p, low in zip(pieces, lows, strict=True)]),
+        steps,
+        column([p.last + low for p, low in zip(pieces, lows, strict=True)]),
+        column([p.candidates for p in pieces]),
+        column([p.slot for p in pieces]),
+    )

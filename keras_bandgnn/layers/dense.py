@@ -1,0 +1,107 @@
+"""`FlatDense`: a dense layer over rows under several axes."""
+
+import math
+
+import keras
+from keras import ops
+
+# Activations that Keras lacks.
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+def shifted_softplus(x):
+    """Softplus that is 0 at 0: log(0.5 exp(x) + 0.5).
+
+    Args:
+        x: float, any shape.
+
+    Returns:
+        float, the shape of `x`.
+
+    Reference:
+        Schuett et al. 2017 (SchNet).
+
+    Example:
+    >>> float(shifted_softplus(keras.ops.zeros(())))
+    0.0
+    """
+    return ops.softplus(x) - math.log(2.0)
+
+
+# Kernels of dense layers whose products other layers carry out themselves.
+
+
+def dense_kernel(layer):
+    """The kernel of a `Dense` as floating-point numbers, also after `quantize`.
+
+    Args:
+        layer: The layer; float32, or int8 with a scale per column.
+
+    Returns:
+        [K, U].
+    """
+    kernel = ops.convert_to_tensor(layer.kernel)
+    if layer.quantization_mode is None:
+        return kernel
+    if layer.quantization_mode != "int8":
+        raise ValueError(
+            f"Expected {layer.path!r} in float32 or int8. "
+            f"Received: {layer.quantization_mode!r}. Use quantize('int8')."
+        )
+    scale = ops.convert_to_tensor(layer.kernel_scale)
+    return ops.cast(kernel, scale.dtype) / scale
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class FlatDense(keras.layers.Dense):
+    """`keras.layers.Dense`, carried out as one product of matrices.
+
+    See `ops.flat.flat_matmul`: on CPUs the gradient is faster.
+
+    Args:
+        units: U.
+        activation: As for `Dense`.
+        **kwargs: As for `Dense`.
+
+    Input shape:
+        float [..., K].
+
+    Output shape:
+        float [..., U].
+    """
+
+    splits_sequences = True
+
+    def call(self, inputs, training=None):
+        """Returns the rows times the kernel, with bias and activation."""
+        shape = ops.shape(inputs)
+        rows = super().call(ops.reshape(inputs, (-1, shape[-1])), training)
+        return ops.reshape(rows, (*shape[:-1], self.units))
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """See `keras.layers.Dense.quantize`, which refuses subclasses by default."""
+        super().quantize(mode, type_check=False, config=config)
+
+
+# Products of rows that lie under several axes.
+
+
+def flat_matmul(x, kernel):
+    """`x @ kernel` as one product of matrices.
+
+    With an axis in front, XLA on CPUs takes a transposed copy of the gradient of the
+    product for that of the kernel. If the number of rows is a multiple of 1024, the
+    columns of the copy share few places in the caches: 2.3 times the time.
+
+    Args:
+        x: [..., K].
+        kernel: [K, U].
+
+    Returns:
+        [..., U].
+    """
+    shape = ops.shape(x)
+    if len(shape) == 2:
+        return ops.matmul(x, kernel)
+    rows = ops.matmul(ops.reshape(x, (-1, shape[-1])), kernel)
+    return ops.reshape(rows, (*shape[:-1], ops.shape(kernel)[-1]))

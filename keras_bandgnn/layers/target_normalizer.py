@@ -1,0 +1,372 @@
+"""`TargetNormalizer`: labels of graphs on a scale that a network learns well."""
+
+from collections.abc import Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.ops.sequence import over_devices
+
+# Facts of labelled graphs that a normaliser is made of.
+
+
+NUM_ELEMENTS = 119
+"""Ids of elements are below it: atomic numbers 1 to 118."""
+
+
+def graph_labels(part: FlatGraphs) -> np.ndarray:
+    """Labels of graphs as float64 [n, D], NaN where missing.
+
+    Raises:
+        ValueError: If the graphs have no labels, or labels of something else.
+    """
+    received = None
+    if part.label is None:
+        received = "graphs with label=None"
+    elif part.label_level == "node":
+        received = "labels of nodes (label_level='node')"
+    elif part.candidates is not None:
+        received = "graphs with candidates, whose label is the position of one of them"
+    elif part.label.ndim > 2:
+        received = f"labels of shape {part.label.shape[1:]}"
+    elif np.isinf(part.label).any():
+        received = "infinite labels"
+    if received:
+        raise ValueError(
+            "Expected one number or one vector [D] per graph as the label. "
+            f"Received: {received}. Set Graph(..., label=1.5) or label=[1.5, 2.0]."
+        )
+    labels = np.asarray(part.label, np.float64)
+    return labels.reshape(len(part), -1)
+
+
+def flat_parts(graphs) -> list[FlatGraphs]:
+    """The flat arrays of a list of `Graph`, a `FlatGraphs`, a store or a loader."""
+    for name in ("parts", "shards"):
+        if hasattr(graphs, name):
+            return list(getattr(graphs, name))
+    if isinstance(graphs, FlatGraphs):
+        return [graphs]
+    return [FlatGraphs.from_graphs(graphs)]
+
+
+def least_squares(counts: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Value of each element [V, D] that explains labels [n, D] by counts [n, V].
+
+    Each target on its own, from the graphs where it is not NaN.
+    """
+    columns = []
+    for column in labels.T:
+        known = ~np.isnan(column)
+        columns.append(np.linalg.lstsq(counts[known], column[known], rcond=None)[0])
+    return np.stack(columns, axis=1)
+
+
+def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
+    """Number of nodes of each element in each graph, float32 [n, 119].
+
+    Args:
+        part: n graphs.
+        elements: int, the element of each node of all graphs.
+    """
+    graph = np.repeat(np.arange(len(part)), part.num_nodes)
+    keys = graph * NUM_ELEMENTS + elements
+    counts = np.bincount(keys, minlength=len(part) * NUM_ELEMENTS)
+    return counts.reshape(-1, NUM_ELEMENTS).astype(np.float32)
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class TargetNormalizer(keras.layers.Layer):
+    """Maps labels y of graphs to normalised ones, and predictions back.
+
+        mode="graph":  normalised = (y - r - mean) / std
+        mode="atom":   normalised = (y - r - mean * N) / std
+
+    N is the number of nodes. `mean` and `std` are those of y - r over the training
+    graphs or, with `"atom"`, of (y - r) / N, which suits a sum over nodes. r is 0 or,
+    with `element_key`, the sum of one reference value per node by its element: the
+    linear composition model of the labels.
+
+    `adapt` computes the constants from training graphs, each target on its own and
+    from the labels that are not NaN. A `std` below float32 resolution becomes 1.
+
+    Args:
+        mode: `"graph"` or `"atom"`.
+        element_key: Name of the node feature with the element, ids below 119.
+        references: Element -> value or [D] values. By default `adapt` fits them by
+            least squares, in mode "graph" together with `mean`; references that are
+            given are kept.
+        mean: [D], the constants of an adapted normaliser, with `std`.
+        std: [D], above 0.
+
+    Input shape:
+        values: float [G, B, D], normalised.
+        x: The batch (see `keras_bandgnn.batch`).
+
+    Output shape:
+        float32 [G, B, D], in the units of the labels.
+
+    Raises:
+        ValueError: For arguments that do not fit together.
+
+    Reference:
+        The code of Speckhard et al. 2025: labels are standardised with the training
+        mean and deviation, for a sum over nodes per atom: (y - mu * N) / sigma.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [kb.Graph(n, [], [], label=2.0 * n) for n in (1, 2, 3)]
+    >>> normalizer = TargetNormalizer()
+    >>> normalizer.adapt(graphs)
+    >>> normalizer.get_config()["mean"]
+    [4.0]
+    """
+
+    splits_sequences = True
+
+    def __init__(
+        self,
+        mode: str = "graph",
+        element_key: str | None = None,
+        references: Mapping | None = None,
+        mean=None,
+        std=None,
+        **kwargs,
+    ):
+        kwargs.setdefault("dtype", "float32")
+        super().__init__(trainable=False, **kwargs)
+        self.mode = one_of("mode", mode, ("graph", "atom"))
+        self.element_key = optional(string, "element_key", element_key)
+        optional(instance, "references", references, Mapping, "a dict")
+        mean = optional(array, "mean", mean)
+        std = optional(array, "std", std)
+        if references is not None and element_key is None:
+            raise ValueError(
+                "Expected `references` with `element_key`, the node feature that holds "
+                "the element. Received: element_key=None."
+            )
+        if (mean is None) != (std is None):
+            raise ValueError(
+                "Expected `mean` and `std` together. "
+                f"Received: mean={mean!r}, std={std!r}."
+            )
+        if mean is not None and element_key is not None and references is None:
+            raise ValueError(
+                "Expected `references` with `element_key` and `mean`. Received: "
+                "references=None. Leave `mean` out and call adapt()."
+            )
+        self._given = self._checked(references)
+        if mean is not None:
+            mean, std = np.atleast_1d(mean), np.atleast_1d(std)
+            if mean.shape != std.shape or not (std > 0).all():
+                raise ValueError(
+                    "Expected `mean` and `std` with one entry per target, std above 0. "
+                    f"Received: mean={mean.tolist()}, std={std.tolist()}."
+                )
+            self.build((None, None, len(mean)))
+            self._assign(mean, std)
+
+    @staticmethod
+    def _checked(references: Mapping | None) -> dict[int, np.ndarray] | None:
+        if references is None:
+            return None
+        out = {}
+        for key, value in references.items():
+            # Files of JSON have strings for keys.
+            element = int(key) if isinstance(key, str) and key.isdigit() else key
+            element = positive_int("references (elements)", element, 0)
+            value = array(f"references[{element}]", value)
+            out[element] = np.atleast_1d(value).astype(float)
+        for element, value in out.items():
+            if not 0 <= element < NUM_ELEMENTS or not np.isfinite(value).all():
+                raise ValueError(
+                    f"Expected finite `references` of elements in [0, {NUM_ELEMENTS})."
+                    f" Received: {value.tolist()} for element {element}."
+                )
+        return out
+
+    def build(self, values_shape, x_shape=None):
+        """Makes the constants for D targets: mean 0, deviation 1 until adapted."""
+        targets = values_shape[-1]
+        self.mean = self.add_weight((targets,), "zeros", trainable=False, name="mean")
+        self.std = self.add_weight((targets,), "ones", trainable=False, name="std")
+        self.adapted = self.add_weight(
+            (), "zeros", dtype="int32", trainable=False, name="adapted"
+        )
+        if self.element_key is not None:
+            self.reference = self.add_weight(
+                (NUM_ELEMENTS, targets), "zeros", trainable=False, name="reference"
+            )
+            self.known = self.add_weight(
+                (NUM_ELEMENTS,), "zeros", dtype="int32", trainable=False, name="known"
+            )
+            if self._given is not None:
+                self._assign_references(self._given)
+        self.built = True
+
+    def _assign_references(self, references: Mapping) -> None:
+        table = np.zeros(self.reference.shape, np.float32)
+        known = np.zeros(NUM_ELEMENTS, np.int32)
+        for element, value in references.items():
+            if value.size not in (1, table.shape[1]):
+                raise ValueError(
+                    f"Expected {table.shape[1]} values per element in `references`. "
+                    f"Received: {value.tolist()} for element {element}."
+                )
+            table[element], known[element] = value, 1
+        self.reference.assign(table)
+        self.known.assign(known)
+
+    def _assign(self, mean, std) -> None:
+        self.mean.assign(mean)
+        self.std.assign(std)
+        self.adapted.assign(1)
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the constants come from data, a file or the caller."""
+        return self.built and bool(ops.convert_to_numpy(self.adapted))
+
+    def adapt(self, graphs) -> None:
+        """Computes the constants from labelled training graphs.
+
+        Args:
+            graphs: A list of `Graph`, a `FlatGraphs`, an opened store or a
+                `GraphLoader`.
+
+        Raises:
+            ValueError: For missing or unsuitable labels, a target without any label,
+                or elements outside the given references.
+        """
+        parts = flat_parts(graphs)
+        labels = np.concatenate([graph_labels(part) for part in parts])
+        if not self.built:
+            self.build((None, None, labels.shape[1]))
+        self.check_targets(labels.shape[1])
+        if not len(labels) or np.isnan(labels).all(axis=0).any():
+            raise ValueError(
+                "Expected at least one label that is not NaN for each target. "
+                f"Received: {(~np.isnan(labels)).sum(axis=0).tolist()} labels."
+            )
+        sizes = np.ones((len(labels), 1))
+        if self.mode == "atom":
+            sizes = np.concatenate([part.num_nodes for part in parts])[:, None]
+        limit = 1e-7 * np.nanmax(np.abs(labels / sizes), axis=0)
+        if self.element_key is not None:
+            labels = labels - self._fitted(parts, labels)
+        std = np.nanstd(labels / sizes, axis=0)
+        # Labels equal but for rounding must not be blown up to order 1.
+        std = np.where(std > limit, std, 1.0)
+        self._assign(np.nanmean(labels / sizes, axis=0), std)
+
+    def check_targets(self, count: int) -> None:
+        """Raises a ValueError if the constants are for another number of targets."""
+        if count != self.mean.shape[0]:
+            raise ValueError(
+                f"Expected {self.mean.shape[0]} targets per graph, as the constants "
+                f"of the normaliser. Received: {count}."
+            )
+
+    def _fitted(self, parts: list[FlatGraphs], labels: np.ndarray) -> np.ndarray:
+        """Sums of references [n, D]; fits the references if none are given."""
+        counts = np.concatenate(
+            [composition(part, self._elements(part)) for part in parts]
+        )
+        elements = np.flatnonzero(counts.any(axis=0))
+        counts = counts[:, elements].astype(float)
+        if self._given is None:
+            design = counts
+            if self.mode == "graph":  # `mean` is the constant of the fit.
+                design = np.column_stack([counts, np.ones(len(counts))])
+            values = least_squares(design, labels)[: len(elements)]
+            self._assign_references(dict(zip(elements.tolist(), values, strict=True)))
+        for part in parts:
+            self.check(part)
+        return counts @ ops.convert_to_numpy(self.reference)[elements].astype(float)
+
+    def _elements(self, part: FlatGraphs) -> np.ndarray:
+        values = part.node.get(self.element_key)
+        if values is None or values.ndim != 1 or values.dtype.kind != "i":
+            shown = None if values is None else (values.dtype.name, values.shape)
+            raise ValueError(
+                f"Expected node[{self.element_key!r}] with one element id per node. "
+                f"Received: {shown}; node features are {sorted(part.node)}."
+            )
+        low, high = values.min(initial=0), values.max(initial=0)
+        if low < 0 or high >= NUM_ELEMENTS:
+            raise ValueError(
+                f"Expected elements in [0, {NUM_ELEMENTS}). Received: node"
+                f"[{self.element_key!r}] in [{low}, {high}]."
+            )
+        return values
+
+    def check(self, part: FlatGraphs) -> None:
+        """Raises a ValueError if graphs have elements without a reference value."""
+        if self.element_key is None:
+            return
+        occurring = np.unique(self._elements(part))
+        known = ops.convert_to_numpy(self.known)
+        if not known.any():  # Not adapted yet.
+            return
+        missing = occurring[known[occurring] == 0]
+        if missing.size:
+            raise ValueError(
+                "Expected elements with a reference value: "
+                f"{np.flatnonzero(known).tolist()}. Received: {missing.tolist()}. "
+                "Adapt to graphs that have them, or pass `references`."
+            )
+
+    def _shift(self, x):
+        shift = ops.convert_to_tensor(self.mean)
+        counts = x["graph"]["n_node"]
+        if self.mode == "atom":
+            shift = shift * ops.expand_dims(ops.cast(counts, shift.dtype), -1)
+        if self.element_key is None:
+            return shift
+        # Nodes of padding belong to the last slot, which is no graph.
+        ids, elements = (
+            ops.convert_to_tensor(x["node"][name], "int32")
+            for name in ("graph_id", self.element_key)
+        )
+        values = kernels.gather(ops.convert_to_tensor(self.reference), elements)
+        values = kernels.batched_segment_sum(values, ids, ops.shape(counts)[1])
+        return shift + over_devices(values)
+
+    def normalize(self, y, x):
+        """Normalised labels [G, B, D] of labels in their units; NaN stays NaN."""
+        y = ops.convert_to_tensor(y, self.compute_dtype)
+        return (y - self._shift(x)) / ops.convert_to_tensor(self.std)
+
+    def denormalize(self, values, x):
+        """Predictions [G, B, D] in the units of the labels, of normalised ones."""
+        return values * ops.convert_to_tensor(self.std) + self._shift(x)
+
+    def call(self, values, x):
+        """Returns `denormalize(values, x)`."""
+        return self.denormalize(values, x)
+
+    def compute_output_shape(self, values_shape, x_shape=None):
+        """[G, B, D]."""
+        return tuple(values_shape)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of the constructor as plain numbers."""
+        config = {"mode": self.mode, "element_key": self.element_key}
+        config.update(references=None, mean=None, std=None)
+        references = self._given
+        if self.is_adapted:
+            config["mean"] = ops.convert_to_numpy(self.mean).tolist()
+            config["std"] = ops.convert_to_numpy(self.std).tolist()
+            if self.element_key is not None:
+                table = ops.convert_to_numpy(self.reference)
+                known = np.flatnonzero(ops.convert_to_numpy(self.known))
+                references = {element: table[element] for element in known}
+        if references is not None:
+            config["references"] = {
+                str(element): value.tolist() for element, value in references.items()
+            }
+        return config

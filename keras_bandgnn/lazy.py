@@ -1,0 +1,26 @@
+"""Packages whose names load at first use."""
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+
+
+def lazy_names(package: str, homes: Mapping[str, str]) -> tuple[Callable, Callable]:
+    """Return `__getattr__` and `__dir__` of a package.
+
+    Args:
+        package: Its `__name__`.
+        homes: Module of each name, relative to `keras_bandgnn`.
+    """
+
+    def get(name: str):
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"keras_bandgnn.{homes[name]}"), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names

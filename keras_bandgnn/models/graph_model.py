@@ -1,0 +1,579 @@
+"""`GraphModel`: a Keras model that trains on graphs and predicts for them."""
+
+from collections.abc import Callable
+
+import keras
+from keras import ops
+
+from keras_bandgnn.batch import unbatch
+from keras_bandgnn.checks import boolean, optional
+from keras_bandgnn.distribution.replica_group import callbacks_of
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.backbone import Backbone, check_precision
+from keras_bandgnn.models.fitting import (
+    FollowEpoch,
+    Replicated,
+    fit_loader,
+    on_this_backend,
+)
+from keras_bandgnn.models.graph_arguments import (
+    check_batch,
+    given_graphs,
+    is_graphs,
+    options_for_graphs,
+)
+from keras_bandgnn.models.labels import Labels
+from keras_bandgnn.models.objective import (
+    LossTracker,
+    entry_loss,
+    entry_metrics,
+    one_loss,
+    only_real,
+)
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
+from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
+
+class GraphModel(Replicated):
+    """A backbone and a head. `fit`, `evaluate` and `predict` take graphs.
+
+    Graphs may come as a list of `Graph` (or of `ProgramGraph`, if the preprocessor
+    encodes them), a `FlatGraphs`, an opened store or a `GraphLoader`. Anything else
+    goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
+
+    Subclasses set `output_level`, what a row of the output belongs to, and `labels`,
+    what `compile` then lets losses and metrics be.
+
+    Args:
+        backbone: The model from a batch to node states.
+        preprocessor: `GraphPreprocessor` for graphs given to `fit`, `evaluate` and
+            `predict`; without one graphs are batched as they are.
+    """
+
+    # Keras would count the tracker twice.
+    host_side = (
+        *Replicated.host_side,
+        "preprocessor",
+        "_loss_tracker",
+        "_compile_arguments",
+    )
+    output_level = "graph"
+    # None: losses and metrics are Keras' own.
+    labels: Labels | None = None
+    # Parts of the loss that are means over entries of their own.
+    loss_parts = 1
+    # Whether only candidates and the slot are read.
+    reads_few = False
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        preprocessor: GraphPreprocessor | None = None,
+        **kwargs,
+    ):
+        # Mixed precision must not round geometry; layers cast for themselves.
+        super().__init__(autocast=False, **kwargs)
+        check_precision(self.dtype_policy)
+        if not isinstance(backbone, Backbone):
+            raise ValueError(
+                "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
+                f"Received: {type(backbone).__name__}."
+            )
+        if not isinstance(preprocessor, GraphPreprocessor | None):
+            raise ValueError(
+                "Expected `preprocessor` to be a GraphPreprocessor or None. "
+                f"Received: {type(preprocessor).__name__}."
+            )
+        self.backbone = backbone
+        self.preprocessor = preprocessor
+
+    def __call__(self, *args, **kwargs):
+        """The output for a batch; `predict` is for graphs."""
+        check_batch(args[0] if args else kwargs.get("x"), "")
+        return super().__call__(*args, **kwargs)
+
+    def loader(
+        self,
+        graphs,
+        shuffle: bool = False,
+        seed: int = 0,
+        adapt: bool = False,
+        training: bool = True,
+    ) -> GraphLoader:
+        """Returns a loader of the task's batches, after checking the graphs.
+
+        Args:
+            graphs: Graphs in any form that `fit` takes.
+            shuffle: Whether each epoch has a new order.
+            seed: Seed of the orders.
+            adapt: Whether a batcher without a budget keeps the one estimated here.
+            training: Whether the batches must suit training, where dropout rules out
+                to compute equal states once (see `ReceptiveField`).
+        """
+        boolean("adapt", adapt)
+        boolean("training", training)
+        self.distribution.check_task(self)
+        if self.preprocessor is None and not isinstance(graphs, GraphLoader):
+            self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
+        if isinstance(graphs, Graph):
+            graphs = [graphs]
+        if not isinstance(graphs, GraphLoader):
+            graphs = self.preprocessor.loader(
+                graphs,
+                adapt,
+                shuffle=shuffle,
+                seed=seed,
+                num_edge_types=self.backbone.num_edge_types,
+                schedule=self.receptive_field(training),
+                width=self.backbone.hidden_dim,
+                plan=self.distribution.auto_plan(self, graphs),
+                **self.distribution.loader_options(),
+            )
+        self.distribution.check(graphs)
+        self._check_schedule(graphs.plan.schedule, training)
+        types = self.backbone.num_edge_types
+        if types and graphs.num_edge_types > types:
+            raise ValueError(
+                f"Expected edge types below {types}, as the backbone's "
+                f"num_edge_types. Received: {graphs.num_edge_types} types."
+            )
+        for part in graphs.parts:
+            self.backbone.check(part)
+        self.check(graphs)
+        return graphs
+
+    def receptive_field(self, training: bool):
+        """The schedule that is exact for this task, or None; see `ReceptiveField`."""
+        if not self.reads_few or not self.distribution.takes_schedules:
+            return None
+        return self.backbone.receptive_field(training)
+
+    def _check_schedule(self, given, training: bool) -> None:
+        if given is None:
+            return
+        exact = self.receptive_field(training)
+        if exact is None:
+            raise ValueError(
+                f"Expected a plan without a schedule: {type(self).__name__} over "
+                f"{type(self.backbone).__name__} reads all nodes. Received: {given}."
+            )
+        if given.steps != exact.steps:
+            raise ValueError(
+                f"Expected a schedule of {exact.steps} steps, as the backbone has. "
+                f"Received: {given}."
+            )
+        if given.merge and not exact.merge:
+            raise ValueError(
+                "Expected ReceptiveField(..., merge=False) for training with dropout, "
+                f"which makes equal nodes differ. Received: {given}."
+            )
+
+    def check(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the graphs do not fit the task."""
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raises a ValueError if the labels do not fit the task."""
+
+    def adapt(self, loader: GraphLoader) -> None:
+        """Computes constants that depend on the training graphs, before training.
+
+        They are saved with the task; `check` and predictions change nothing.
+        """
+        if self.backbone.adapt(loader.parts):
+            # Programs that were compiled before compute something else.
+            for name in ("train_function", "test_function", "predict_function"):
+                setattr(self, name, None)
+            for name in ("_helpers", "_forces"):
+                self.__dict__.pop(name, None)
+
+    def default_optimizer(self):
+        """The optimiser of `compile("auto")`."""
+        return "rmsprop"
+
+    def default_loss(self):
+        """The loss of `compile(loss="auto")`."""
+
+    def default_metrics(self) -> list | None:
+        """The metrics of `compile(weighted_metrics="auto")`."""
+
+    def compile(
+        self,
+        optimizer="auto",
+        loss="auto",
+        loss_weights=None,
+        metrics=None,
+        weighted_metrics="auto",
+        run_eagerly: bool = False,
+        steps_per_execution: int = 1,
+        jit_compile="auto",
+        auto_scale_loss: bool = True,
+    ):
+        """Configures training, as `keras.Model.compile` does; padding counts nowhere.
+
+        Losses and metrics may be names, functions, objects of Keras or of your own.
+        They see entries, those of all graphs (or nodes) of a batch one below the other:
+        labels [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of
+        one over numbers or yes-or-no targets; see the class of the task for what the
+        outputs are. Functions, and `call` of losses, return one value per entry.
+
+        Names mean what suits the outputs: "sparse_categorical_crossentropy" is that of
+        logits. Metrics of Keras that take probabilities are given probabilities. What
+        does not suit is refused.
+
+        The loss in the logs is the mean over all entries of the epoch, whatever the
+        batches; what is added per step, such as regularisation, is the mean over steps.
+
+        Args:
+            optimizer: What Keras takes; `"auto"` or None is the task's own.
+            loss: What Keras takes; `"auto"` or None is the task's own. All reductions
+                are the mean over entries, but for `"sum"`, which training then goes by
+                (the logs still have the mean).
+            loss_weights: A number that the loss is multiplied by.
+            metrics: Names, functions or metrics; weights only say what is padding.
+            weighted_metrics: The same, with weights. `"auto"` are the task's own if
+                `metrics` is None.
+            run_eagerly: As for Keras.
+            steps_per_execution: As for Keras.
+            jit_compile: As for Keras.
+            auto_scale_loss: As for Keras.
+
+        Raises:
+            ValueError: For losses and metrics that do not fit the labels.
+        """
+        # As for Keras, None is the same as an argument that is left out.
+        if optimizer is None or _is_auto(optimizer):
+            optimizer = self.default_optimizer()
+        optimizer = keras.optimizers.get(optimizer)
+        own = loss is None or _is_auto(loss)
+        loss = self.default_loss() if own else one_loss(loss)
+        if _is_auto(weighted_metrics):
+            weighted_metrics = None if metrics is not None else self.default_metrics()
+        options = {
+            "run_eagerly": run_eagerly,
+            "steps_per_execution": steps_per_execution,
+            "jit_compile": jit_compile,
+            "auto_scale_loss": auto_scale_loss,
+        }
+        # Not what Keras makes of it: files are read on other backends, too.
+        self._compile_arguments = {
+            "optimizer": optimizer,
+            "loss": loss,
+            "loss_weights": loss_weights,
+            "metrics": metrics,
+            "weighted_metrics": weighted_metrics,
+            **options,
+        }
+        if self.labels is not None:
+            if loss is not None:
+                loss = entry_loss(loss, self.labels)
+            loss_weights = _one_weight(loss_weights)
+            # Keras gives weights to these alone. In this order the names are those
+            # that it would give.
+            weighted_metrics = [
+                *entry_metrics(metrics, self.labels, weighted=False),
+                *entry_metrics(weighted_metrics, self.labels, weighted=True),
+            ] or None
+            metrics = None
+        # Keras leaves what it is not given as it was before.
+        self.loss = self._compile_loss = self._compile_metrics = None
+        super().compile(
+            optimizer, loss, loss_weights, metrics, weighted_metrics, **options
+        )
+        if self.labels is not None:
+            module = type(self).compute_loss.__module__
+            own = module.partition(".")[0] == __name__.partition(".")[0]
+            # Keras 3.15 makes its tracker in `compile`; steps of all backends call its
+            # `update_state`.
+            group = self.distribution
+            factor = group.size if group.sums_losses else 1
+            self._loss_tracker = LossTracker(self.loss_parts, not own, factor)
+
+    def loss_scale(self, y, y_pred):
+        """Labels and outputs as the loss sees them."""
+        return y, y_pred
+
+    def entries(self, x, y, y_pred, sample_weight=None):
+        """Labels [n, 1], outputs [n, C] and weights [n]; see `Labels.entries`."""
+        if x is None:
+            raise ValueError(
+                "Expected the batch, which says what is padding. Received: x=None. "
+                "Call compute_loss(x, y, y_pred, sample_weight), and compute_metrics "
+                "likewise."
+            )
+        level = "node" if self.output_level == "node" else "graph"
+        mask = ops.convert_to_tensor(x[level]["mask"])
+        weight = ops.cast(mask, y_pred.dtype)
+        if sample_weight is not None:
+            given = ops.cast(sample_weight, y_pred.dtype)
+            weight = ops.where(mask, ops.reshape(given, ops.shape(mask)), 0.0)
+        return self.labels.entries(y, y_pred, weight)
+
+    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
+        """The parts of the loss: (mean over entries, sum of their weights) of each."""
+        del training
+        y, y_pred = self.loss_scale(y, y_pred)
+        y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
+        return [(self._compile_loss(y, y_pred, weight), ops.sum(weight))]
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """The loss over real entries; of several devices the average is that of all.
+
+        What it returns is for the gradient. What Keras prints is recorded here, too,
+        as only here the entries are known.
+        """
+        if self.labels is None or self.loss is None:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        terms = self.loss_terms(x, y, y_pred, sample_weight, training)
+        share = self.distribution.share
+        shared = [share(mean, weight) for mean, weight in terms]
+        if self.loss.is_sum:
+            mean, weight = terms[0]
+            shared[0] = self.distribution.total(mean * weight)
+        more = list(self.losses)
+        loss = sum(self._aggregate_additional_loss(each) for each in [*shared, *more])
+        added = sum(ops.sum(each) for each in more) if more else None
+        self._loss_tracker.record(terms, added, loss)
+        return loss
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """The metrics over real entries."""
+        if self.labels is not None and self._compile_metrics is not None:
+            y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
+            y, y_pred = only_real(y, y_pred, sample_weight)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+    def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
+        """Trains on graphs, as `keras.Model.fit` does on arrays.
+
+        Args:
+            x: Graphs with labels, or what Keras takes.
+            y: What Keras takes; None for graphs, which hold their labels.
+            *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
+                `verbose` and `callbacks`.
+            validation_data: Graphs with labels, or what Keras takes.
+            seed: Seed of the order of the graphs and, on torch, of dropout, which
+                draws from torch's global generator there.
+            **kwargs: Passed on, such as `epochs` and `callbacks`. `shuffle=False`
+                keeps the order of graphs; that of a loader is its own.
+
+        Returns:
+            Keras' `History`.
+        """
+        x = given_graphs("x", x)
+        validation_data = optional(given_graphs, "validation_data", validation_data)
+        if is_graphs(x):
+            names = ("batch_size", "epochs", "verbose", "callbacks")
+            kwargs = options_for_graphs(y, args, names, kwargs)
+            shuffle = bool(kwargs.get("shuffle", True))
+            # The loader orders the batches itself, reproducibly.
+            kwargs["shuffle"] = False
+            x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True)
+            x = self._labelled(x, "x")
+            self.adapt(x)
+            if not self.optimizer.built:
+                # TensorFlow traces a step that makes variables twice.
+                self.optimizer.build(self.trainable_variables)
+            given = kwargs.pop("callbacks", None) or []
+            given = given if isinstance(given, list | tuple) else [given]
+            given = callbacks_of(self.distribution, given)
+            kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
+            self._begin(x, kwargs)
+        if is_graphs(validation_data):
+            validation_data = self._labelled(
+                self.loader(validation_data, training=False), "validation_data"
+            )
+        kwargs["validation_data"] = on_this_backend(validation_data, self)
+        if isinstance(x, GraphLoader):
+            return fit_loader(self, super().fit, x, **kwargs)
+        return super().fit(on_this_backend(x, self), y, *args, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, **kwargs):
+        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
+        x = given_graphs("x", x)
+        if is_graphs(x):
+            kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
+            args = ()
+            x = self._labelled(self.loader(x, training=False), "x")
+            if not kwargs.get("_use_cached_eval_dataset"):
+                self._begin(x, kwargs, training=False)
+        return super().evaluate(on_this_backend(x, self), y, *args, **kwargs)
+
+    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """Predicts for graphs, or for what Keras takes.
+
+        Args:
+            x: Graphs, or what Keras takes.
+            batch_size: What Keras takes; None for graphs.
+            verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
+            steps: What Keras takes; None for graphs.
+            callbacks: Callbacks, of which `on_predict_...` are called.
+
+        Returns:
+            For graphs a list with one array per graph, in the order of the graphs;
+            None for graphs that the batcher drops.
+        """
+        if isinstance(x, SequenceLoader):
+            raise ValueError(
+                "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
+                "graphs. Write loader.predict(task), which puts them back."
+            )
+        x = given_graphs("x", x)
+        if not is_graphs(x):
+            return super().predict(x, batch_size, verbose, steps, callbacks)
+        options = {
+            "batch_size": batch_size,
+            "verbose": verbose,
+            "steps": steps,
+            "callbacks": callbacks,
+        }
+        options_for_graphs(None, (), (), options)
+        if isinstance(x, list | tuple) and not x:
+            return []
+        loader = self.loader(x, training=False)
+        out: list = [None] * int(loader.starts[-1])
+        ordered = self.in_given_order(x, loader)
+        for graph, rows in self.outputs(loader, x, verbose, callbacks):
+            out[graph] = ordered(graph, rows)
+        return self.distribution.gather(out)
+
+    def outputs(self, loader: GraphLoader, given, verbose=0, callbacks=None):
+        """Yields the position of each graph in a loader, and the output for it.
+
+        Args:
+            loader: The graphs, as `loader` returns them.
+            given: What they were made of; see `prediction_batches`.
+            verbose: See `Task.predict`.
+            callbacks: See `Task.predict`.
+        """
+        self._begin(loader, {}, training=False)
+        if verbose == "auto" or not self.distribution.is_main:
+            verbose = 0
+        if not isinstance(callbacks, keras.callbacks.CallbackList):
+            callbacks = keras.callbacks.CallbackList(
+                callbacks,
+                add_progbar=verbose != 0,
+                verbose=verbose,
+                epochs=1,
+                steps=len(loader),
+                model=self,
+            )
+        self.stop_predicting = False
+        callbacks.on_predict_begin()
+        for step, batch in enumerate(self.batches(loader, given)):
+            callbacks.on_predict_batch_begin(step)
+            values = self.distribution.predict_on_batch(self, batch)
+            yield from unbatch(values, batch, self.output_level)
+            callbacks.on_predict_batch_end(step, {"outputs": values})
+            if self.stop_predicting:
+                break
+        callbacks.on_predict_end()
+
+    def batches(self, loader: GraphLoader, given):
+        """Yields the batches of a loader for predictions; see `prediction_batches`."""
+        own = isinstance(given, GraphLoader) or self.distribution.several
+        batcher = None if own else self.preprocessor.batcher
+        return prediction_batches(loader, batcher)
+
+    def train_on_batch(
+        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
+    ):
+        """Trains on a batch of a loader; see `keras.Model.train_on_batch`."""
+        check_batch(x, "train_on_batch", class_weight)
+        return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
+
+    def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """Evaluates a batch of a loader; see `keras.Model.test_on_batch`."""
+        check_batch(x, "test_on_batch")
+        return super().test_on_batch(x, y, sample_weight, return_dict)
+
+    def predict_on_batch(self, x):
+        """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
+        check_batch(x, "predict_on_batch")
+        return super().predict_on_batch(x)
+
+    def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
+        """From (position, rows) of a graph to its rows in the order of `predict`."""
+        del graphs, loader
+        return lambda graph, rows: rows
+
+    def _begin(self, loader: GraphLoader, options: dict, training: bool = True) -> None:
+        """All processes begin alike, and one of them prints."""
+        self.distribution.check_same(loader)
+        self.distribution.same_weights(self, optimizer=training)
+        if not self.distribution.is_main:
+            options["verbose"] = 0
+
+    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
+        if any(part.label is None for part in loader.parts):
+            raise ValueError(
+                f"Expected the graphs in `{name}` to have labels. Received: graphs "
+                "with label=None. Set Graph(..., label=...)."
+            )
+        self.check_labels(loader)
+        return loader
+
+    def compile_from_config(self, config: dict) -> None:
+        """Compiles a model that was read from a file as it was when saved."""
+        config = dict(config)
+        trained = config.pop("optimizer_built", True)
+        # Files of version 0.1.0 do not name it, and have what "auto" was there.
+        if config.pop("backend", None) != keras.backend.backend():
+            config["jit_compile"] = "auto"
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if trained:
+            self.optimizer.build(self.trainable_variables)
+
+    def get_compile_config(self) -> dict | None:
+        """Returns the arguments of `compile`, and whether training has begun."""
+        if not self.compiled:
+            return None
+        return {
+            **keras.saving.serialize_keras_object(self._compile_arguments),
+            "optimizer_built": self.optimizer.built,
+            "backend": keras.backend.backend(),
+        }
+
+    def get_config(self) -> dict:
+        """Returns the configuration: backbone, preprocessor and head."""
+        config = {
+            "name": self.name,
+            "backbone": keras.saving.serialize_keras_object(self.backbone),
+            "preprocessor": None,
+        }
+        if self.preprocessor is not None:
+            config["preprocessor"] = keras.saving.serialize_keras_object(
+                self.preprocessor
+            )
+        return {**config, **self.head_config()}
+
+    def head_config(self) -> dict:
+        """Arguments of the constructor beyond backbone and preprocessor."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: dict) -> "GraphModel":
+        """Builds the model from `get_config()`."""
+        config = dict(config)
+        for name in ("backbone", "preprocessor"):
+            if isinstance(config.get(name), dict):
+                config[name] = keras.saving.deserialize_keras_object(config[name])
+        return cls(**config)
+
+
+def _is_auto(argument) -> bool:
+    return isinstance(argument, str) and argument == "auto"
+
+
+def _one_weight(given) -> float | None:
+    """The number in what Keras takes as `loss_weights` of one output."""
+    found = keras.tree.flatten(given)
+    if len(found) > 1 or found and isinstance(found[0], str):
+        raise ValueError(
+            "Expected one number as loss_weights, as a task has one output. Received: "
+            f"loss_weights={given!r}."
+        )
+    return found[0] if found else None

@@ -1,0 +1,290 @@
+"""Attention weights of a task's backbone, for `Task.attention_weights`."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
+from keras_bandgnn.models.graph_model import GraphModel
+from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
+# Models that share a task's backbone and look at all nodes of its graphs.
+
+
+# Models that a task keeps: each holds compiled programs.
+_KEPT = 8
+
+
+def helper_of(task, kind: type, *arguments):
+    """A model over a task's backbone, kept so that it is compiled once.
+
+    Its preprocessor is the task's, without a schedule: all nodes are computed.
+
+    Args:
+        task: The task.
+        kind: Class of the model, made with the task and the arguments.
+        *arguments: Arguments that tell it from others of its class.
+    """
+    # Past Keras, which would count the weights twice.
+    known = task.__dict__.setdefault("_helpers", {})
+    key = (kind.__name__, *arguments)
+    if key in known:
+        model = known.pop(key)
+    else:
+        model = kind(task, *arguments)
+        while len(known) >= _KEPT:
+            del known[next(iter(known))]
+    # The one that was used last comes last.
+    known[key] = model
+    given = task.preprocessor
+    if given is not None and getattr(given.plan, "schedule", None) is not None:
+        given = GraphPreprocessor(
+            given.graph_layers,
+            given.batcher,
+            given.plan.replace(schedule=None),
+            given.edge_weight,
+        )
+    model.preprocessor = given
+    return model
+
+
+# Vectors of nodes and graphs from the backbone of a task, for `Task.embed`.
+
+
+_REDUCED = {
+    "mean": lambda rows: rows.sum(axis=0) / max(len(rows), 1),
+    "sum": lambda rows: rows.sum(axis=0),
+    "max": lambda rows: rows.max(axis=0) if len(rows) else rows.sum(axis=0),
+}
+
+
+class States(GraphModel):
+    """The states of a task's backbone, for `predict`.
+
+    Args:
+        task: The task.
+        layer: Number of the layer, from 0; the backbone's depth for its output.
+        tokens: Whether to give the tokens of the graphs instead.
+    """
+
+    output_level = "node"
+    splits_sequences = True
+
+    def __init__(self, task, layer: int, tokens: bool = False):
+        super().__init__(task.backbone, task.preprocessor)
+        self.distribution = task.distribution
+        self.layer = layer
+        self.tokens = tokens
+        self.output_level = "graph" if tokens else "node"
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """All weights are the backbone's."""
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns states [G, N, H], or tokens [G, B, H]."""
+        if self.tokens:
+            return self.backbone(x, return_tokens=True)[1]
+        if self.layer == self.backbone.depth:
+            return self.backbone(x)
+        for number, states in enumerate(self.backbone.hidden_states(x)):
+            if number == self.layer:
+                return states
+        raise RuntimeError(f"no layer {self.layer}")
+
+    def compute_output_shape(self, input_shape):
+        """[G, N, H] or [G, B, H]."""
+        kind = "graph" if self.tokens else "node"
+        return (*input_shape[kind]["mask"], self.backbone.hidden_dim)
+
+
+def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
+    """See `Task.embed`."""
+    one_of("level", level, ("node", "graph"))
+    one_of("reduce", reduce, (*_REDUCED, "token"))
+    tokens = level == "graph" and reduce == "token"
+    layer = _layer(task.backbone, layer)
+    if tokens:
+        _check_token(task.backbone, layer)
+    if isinstance(graphs, list | tuple) and not graphs:
+        return []
+    model = helper_of(task, States, layer, tokens)
+    loader = model.loader(graphs, training=False)
+    out: list = [None] * int(loader.starts[-1])
+    if level == "node":
+        places = list(node_places(graphs, loader))
+    for graph, rows in model.outputs(loader, graphs):
+        if level == "node":
+            rows = placed(rows, *places[graph])
+        out[graph] = rows if level == "node" or tokens else _REDUCED[reduce](rows)
+    return task.distribution.gather(out)
+
+
+def _layer(backbone, layer: int) -> int:
+    positive_int("layer", layer, -INT32_MAX)
+    depth = backbone.depth
+    number = layer + depth + 1 if layer < 0 else layer
+    if not 0 <= number <= depth:
+        raise ValueError(
+            f"Expected `layer` in [{-depth - 1}, {depth}], as the backbone has {depth} "
+            f"layers behind the embedded features, number 0. Received: layer={layer}."
+        )
+    return number
+
+
+def _check_token(backbone, layer: int) -> None:
+    if not getattr(backbone, "global_token", False):
+        raise ValueError(
+            "Expected a graph transformer with global_token=True for reduce='token'. "
+            f"Received: {type(backbone).__name__} without one."
+        )
+    if layer != backbone.depth:
+        raise ValueError(
+            f"Expected layer=-1 for reduce='token'. Received: layer={layer}."
+        )
+
+
+class AttentionWeights(NamedTuple):
+    """Attention weights of one layer in one graph.
+
+    Attributes:
+        senders: int32 [E], nodes that are looked at.
+        receivers: int32 [E], nodes that look, ascending.
+        weights: float32 [E, K]; those of a receiver and head add up to 1.
+    """
+
+    senders: np.ndarray
+    receivers: np.ndarray
+    weights: np.ndarray
+
+
+class SeenGraph(NamedTuple):
+    """One graph of a batch, as a backbone has seen it.
+
+    Args:
+        num_nodes: Number of nodes.
+        senders: int [E].
+        receivers: int [E].
+        edge: Edge features by name, [E, ...].
+    """
+
+    num_nodes: int
+    senders: np.ndarray
+    receivers: np.ndarray
+    edge: dict
+
+
+class Terms(GraphModel):
+    """What the attention of a backbone is made of, for `predict_on_batch`.
+
+    Args:
+        task: The task.
+    """
+
+    def __init__(self, task):
+        super().__init__(task.backbone, task.preprocessor)
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """All weights are the backbone's."""
+        self.built = True
+
+    def call(self, x, training=False):
+        """Returns the backbone's `attention_terms`."""
+        return self.backbone.attention_terms(x)
+
+
+def attention_weights(task, graphs) -> list:
+    """See `Task.attention_weights`."""
+    if not hasattr(task.backbone, "attention_terms"):
+        raise ValueError(
+            "Expected a backbone with attention: GATBackbone, GraphormerBackbone or "
+            f"GTBackbone. Received: {type(task.backbone).__name__}."
+        )
+    if task.distribution.several:
+        raise ValueError(
+            "Expected a task on one device for attention weights. Received: "
+            f"{task.distribution.size} devices."
+        )
+    if isinstance(graphs, list | tuple) and not graphs:
+        return []
+    model = helper_of(task, Terms)
+    loader = model.loader(graphs, training=False)
+    out: list = [None] * int(loader.starts[-1])
+    places = list(node_places(graphs, loader))
+    for x in model.batches(loader, graphs):
+        terms = keras.tree.map_structure(
+            keras.ops.convert_to_numpy, model.predict_on_batch(x)
+        )
+        for index, seen, cut in _graphs_of(x):
+            rows, count = places[index]
+            # The token is a node behind the last one.
+            rows = np.append(rows, count)
+            out[index] = [
+                _weights(task.backbone.attention_pairs(number, cut(layer), seen), rows)
+                for number, layer in enumerate(terms)
+            ]
+    return out
+
+
+def _graphs_of(x) -> Iterator[tuple]:
+    """Position and `SeenGraph` of each graph of a batch, and what cuts terms to it."""
+    graph, edge = x["graph"], x["edge"]
+    node_stop = np.cumsum(graph["n_node"], axis=1)
+    edge_stop = np.cumsum(graph["n_edge"], axis=1)
+    for group, slot in np.argwhere(graph["mask"]):
+        nodes = slice(
+            node_stop[group, slot] - graph["n_node"][group, slot],
+            node_stop[group, slot],
+        )
+        edges = slice(
+            edge_stop[group, slot] - graph["n_edge"][group, slot],
+            edge_stop[group, slot],
+        )
+        place = {
+            "edge_bias": (group, edges),
+            "own_bias": (),
+            "token_bias": (),
+            "token_query": (group, slot),
+            "token_key": (group, slot),
+        }
+
+        def cut(terms, place=place, nodes=(group, nodes)):
+            return {k: v[place.get(k, nodes)] for k, v in terms.items()}
+
+        features = {name: values[group, edges] for name, values in edge.items()}
+        first = nodes.start
+        seen = SeenGraph(
+            int(graph["n_node"][group, slot]),
+            features["sender"] - first,
+            features["receiver"] - first,
+            features,
+        )
+        yield int(graph["id"][group, slot]), seen, cut
+
+
+def _weights(pairs, rows: np.ndarray) -> AttentionWeights:
+    """The softmax over the pairs of each receiver, in the caller's order of nodes.
+
+    Args:
+        pairs: Senders, receivers and logits.
+        rows: int [n + 1], the caller's number of each node.
+    """
+    senders, receivers, logits = pairs
+    senders, receivers = rows[senders], rows[receivers]
+    order = np.lexsort((senders, receivers))
+    senders, receivers = (t[order].astype(np.int32) for t in (senders, receivers))
+    logits = logits[order].astype(np.float32)
+    if not order.size:
+        return AttentionWeights(senders, receivers, logits)
+    first = np.append(True, receivers[1:] != receivers[:-1])
+    starts, segment = np.flatnonzero(first), np.cumsum(first) - 1
+    shares = np.exp(logits - np.maximum.reduceat(logits, starts)[segment])
+    shares /= np.add.reduceat(shares, starts)[segment]
+    return AttentionWeights(senders, receivers, shares)

@@ -1,0 +1,1 @@
+"""Which plan will be cheapest: cost model, calibration, estimate."""

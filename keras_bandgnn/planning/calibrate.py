@@ -1,0 +1,229 @@
+"""`calibrate`: measures this machine with the library's own kernels."""
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import function, one_of, optional, positive_number
+from keras_bandgnn.ops.attention import edge_attention, tile_attention
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.planning.cost import (
+    BLOCK_SIZES,
+    GROUP_SIZES,
+    PRODUCT_SIZES,
+    WRITE_BYTES,
+    Hardware,
+    bytes_of,
+    device,
+    machine,
+)
+
+_WIDTH = 64
+_TYPES = 8
+_FILLED = 64
+_CHAIN = 16
+_HEADS = 8
+_TILE = 16
+_LEAST_ROUNDS = 3
+# Rows of a typical supergraph; accelerators need more to be busy.
+_ROWS, _MANY_ROWS = 8192, 65536
+
+
+@dataclasses.dataclass
+class _Trial:
+    """A step, forward and backward, that is timed.
+
+    Args:
+        name: Constant that it is for.
+        amount: What one run does, in the unit of the constant.
+        function: Takes the leaves and the constants.
+        leaves: Tensors with a gradient.
+        constants: Tensors without.
+    """
+
+    name: str
+    amount: float
+    function: Callable
+    leaves: tuple
+    constants: tuple = ()
+    seconds: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        # Other work on the machine only adds time: the quicker runs tell more.
+        return self.amount / float(np.quantile(self.seconds, 0.25))
+
+
+def calibrate(
+    dtype: str = "float32", seconds: float = 30, progress: Callable | None = None
+) -> Hardware:
+    """Measures the constants of this machine and the backend in use.
+
+    Args:
+        dtype: Of the states.
+        seconds: About how long to measure; compiling comes on top.
+        progress: Called with (done, total) now and then.
+
+    Returns:
+        The constants. `Hardware.save` keeps them for `plan="auto"`.
+    """
+    one_of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
+    seconds = positive_number("seconds", seconds)
+    optional(function, "progress", progress)
+    rows = _ROWS if device()[0] == "cpu" else _MANY_ROWS
+    trials = list(_trials(dtype, rows))
+    _measure(trials, seconds, progress or (lambda done, total: None))
+    rates: dict[str, list[float]] = {}
+    for trial in trials:
+        rates.setdefault(trial.name, []).append(trial.rate)
+    # A sparse product also writes its rows; the cost model counts that apart.
+    size = len(PRODUCT_SIZES)
+    (sparse,) = (trial for trial in trials if trial.name == "sparse")
+    taken = sparse.amount / sparse.rate
+    writing = 2 * rows * _WIDTH * bytes_of(dtype) / rates["write"][0]
+    facts = machine()
+    return Hardware(
+        matmul=tuple(
+            tuple(rates["matmul"][first : first + size])
+            for first in range(0, size**2, size)
+        ),
+        blocks=tuple(rates["blocks"]),
+        grouped=tuple(rates["grouped"]),
+        gather=rates["gather"][0],
+        scatter=rates["scatter"][0],
+        sparse=sparse.amount / max(taken - writing, taken / 2),
+        write=tuple(rates["write"]),
+        launch=1 / rates["launch"][0],
+        edge_attention=rates["edge_attention"][0],
+        tile_attention=rates["tile_attention"][0],
+        itemsize=bytes_of(dtype),
+        name=f"{facts['backend']} {facts['backend_version']}, {facts['device']}, "
+        f"{dtype}",
+        date=datetime.date.today().isoformat(),
+    )
+
+
+def _measure(trials: list[_Trial], seconds: float, progress: Callable) -> None:
+    """Runs all trials in turn: what else the machine does then slows all alike."""
+    runs, total = [], 2 * len(trials)
+    for trial in trials:
+        run = backend.waiting_step(trial.function, trial.leaves, trial.constants)
+        run()
+        runs.append(run)
+        progress(len(runs), total)
+    began, rounds = time.perf_counter(), 0
+    while rounds < _LEAST_ROUNDS or time.perf_counter() - began < seconds:
+        for trial, run in zip(trials, runs, strict=True):
+            start = time.perf_counter()
+            run()
+            trial.seconds.append(time.perf_counter() - start)
+        rounds += 1
+        share = min((time.perf_counter() - began) / seconds, 1.0)
+        progress(len(trials) + int(share * len(trials)), total)
+    progress(total, total)
+
+
+def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
+    rng = np.random.default_rng(0)
+    itemsize = bytes_of(dtype)
+
+    def states(*shape):
+        return ops.convert_to_tensor(rng.normal(size=shape), dtype)
+
+    def ids(limit, count):
+        drawn = np.sort(rng.integers(0, limit, (1, count)), axis=1)
+        return ops.convert_to_tensor(drawn, "int32")
+
+    def shuffled(limit, count):
+        return ops.convert_to_tensor(rng.integers(0, limit, (1, count)), "int32")
+
+    yield _Trial("launch", 3 * _CHAIN, _chain, (states(8, 8), states(8, 8) / 8))
+    for inner in PRODUCT_SIZES:
+        for columns in PRODUCT_SIZES:
+            leaves = (states(rows, inner), states(inner, columns))
+            yield _Trial("matmul", 6 * rows * inner * columns, ops.matmul, leaves)
+    for size in BLOCK_SIZES:
+        count = rows // size
+        leaves, blocks = (states(count, size, _WIDTH),), (states(count, size, size),)
+        yield _Trial("blocks", 4 * rows * size * _WIDTH, _block_product, leaves, blocks)
+    leaves = (states(1, rows, _WIDTH), states(_TYPES, _WIDTH, _WIDTH))
+    for size in GROUP_SIZES:
+        kinds = (ids(_TYPES, rows // size),)
+        yield _Trial("grouped", 6 * rows * _WIDTH**2, _grouped_product, leaves, kinds)
+    # About as many rows are read and summed as a sparse graph has edges.
+    count = 2 * rows
+    moved = count * _WIDTH * itemsize
+    index = kernels.complete_gather({"index": shuffled(rows, count)}, rows)
+    yield _Trial("gather", moved, _read, (states(1, rows, _WIDTH),), (index,))
+    leaves, constants = (states(1, count, _WIDTH),), (shuffled(rows, count),)
+
+    def add(x, ids):
+        return kernels.batched_segment_sum(x, ids, rows)
+
+    yield _Trial("scatter", moved, add, leaves, constants)
+    entries = 8 * rows
+    matrix = {"row": ids(rows, entries), "column": shuffled(rows, entries)}
+    matrix = kernels.complete_matrix(matrix, rows, rows)
+    leaves = (states(1, rows, _WIDTH),)
+    yield _Trial("sparse", entries * _WIDTH, _sparse_product, leaves, (matrix,))
+    yield from _attention_trials(states, ids, shuffled, rows)
+    for size in WRITE_BYTES:
+        place = ops.arange(_FILLED, dtype="int32")
+
+        def fill(values, place, length=size // itemsize):
+            return kernels.scatter_add((place,), values, (length,))
+
+        yield _Trial("write", size, fill, (states(_FILLED),), (place,))
+
+
+def _attention_trials(states, ids, shuffled, rows: int) -> Iterator[_Trial]:
+    """As many edges, once singly and once as full tiles."""
+    count = 8 * rows
+    leaves = tuple(states(1, rows, _WIDTH) for _ in range(3))
+    bias = ops.zeros((1, count, _HEADS), "float32")
+    ends = shuffled(rows, count), ids(rows, count)
+
+    def along_edges(q, k, v, bias, sender, receiver):
+        return edge_attention(q, k, v, bias, None, sender, receiver, _HEADS)[0]
+
+    def in_tiles(q, k, v, bias, tiles):
+        return tile_attention(q, k, v, bias, None, tiles, _HEADS)[0]
+
+    amount = count * _WIDTH
+    yield _Trial("edge_attention", amount, along_edges, leaves, (bias, *ends))
+    number, blocks = count // _TILE**2, rows // _TILE
+    tiles = {
+        "row": ids(blocks, number),
+        "column": shuffled(blocks, number),
+        "edge": ops.reshape(
+            ops.arange(count, dtype="int32"), (1, number, _TILE, _TILE)
+        ),
+    }
+    yield _Trial("tile_attention", amount, in_tiles, leaves, (bias, tiles))
+
+
+def _chain(x, weight):
+    for _ in range(_CHAIN):
+        x = ops.matmul(x, weight)
+    return x
+
+
+def _block_product(x, blocks):
+    return ops.matmul(blocks, x)
+
+
+def _grouped_product(x, kernel, kinds):
+    return kernels.grouped_matmul(x, kinds, kernel)
+
+
+def _read(x, arrays):
+    return kernels.gather_rows(arrays, x)
+
+
+def _sparse_product(x, matrix):
+    return kernels.sparse_matmul(matrix, x)

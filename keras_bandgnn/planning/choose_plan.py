@@ -1,0 +1,235 @@
+"""`choose_plan`: the cheapest exact plan for graphs, a model and a machine."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+
+import keras
+import numpy as np
+
+from keras_bandgnn import ops as kernels
+from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
+from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware
+from keras_bandgnn.planning.estimate import Estimate, sampled
+from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.block_sparse import BlockSparse
+from keras_bandgnn.primitives.dense import Dense
+from keras_bandgnn.primitives.grouped import Grouped
+from keras_bandgnn.primitives.plan import Plan
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
+from keras_bandgnn.primitives.segment import Segment
+from keras_bandgnn.primitives.supernode import Supernode
+
+# Above, in one graph, only a few plans are measured.
+_LARGE = 2_000_000
+_MOST_BLOCK_BYTES = 2**31
+# Estimates do not tell plans apart that differ by less: the simplest is taken.
+_ALIKE = 1.15
+
+
+def auto_plan(
+    num_edge_types: int,
+    block_size: int = 128,
+    schedule: ReceptiveField | None = None,
+    nodes: int = 8192,
+) -> Plan:
+    """Dense blocks on accelerators, lists of edges on CPUs; always lossless.
+
+    The plan where nothing was measured; `choose_plan` looks at graphs and machine.
+
+    Args:
+        num_edge_types: P.
+        block_size: S of the banded plan.
+        schedule: A `ReceptiveField`, which lists of edges follow.
+        nodes: Nodes of a supergraph.
+    """
+    rest = Segment()
+    if num_edge_types > 1:
+        rest = Grouped(_group_size(nodes // num_edge_types))
+    if schedule is not None:
+        return Plan(rest=rest, schedule=schedule)
+    if kernels.has_accelerator():
+        return Plan(Banded(block_size), rest=rest)
+    return Plan(rest=rest)
+
+
+def _group_size(nodes: int) -> int:
+    """Rows of a group, for so many nodes per edge type.
+
+    Large ones are quicker, but each type pads one.
+    """
+    if _multiplies_runs():
+        return 16
+    return 256 if nodes >= 1024 else 64
+
+
+def _multiplies_runs() -> bool:
+    """Whether all groups of a type are one product: then small ones waste least."""
+    return keras.backend.backend() == "torch" and not kernels.has_accelerator()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanChoice:
+    """The cheapest plan, and what the others would cost.
+
+    Args:
+        plan: The cheapest, or the first candidate (simple ones come first) that is
+            estimated less than 15 % above it.
+        table: A dict per plan, the cheapest first: `plan`, `ms` per propagation step
+            of a supergraph (forward and backward, messages alone), `dense` (share of
+            the edges in dense blocks), `flops`, `bytes` and `block_bytes`.
+        reason: Which constants were used.
+        nodes: Nodes of the supergraph.
+    """
+
+    plan: Plan
+    table: tuple[dict, ...]
+    reason: str
+    nodes: int
+
+    def __str__(self) -> str:
+        names = [repr(row["plan"]) for row in self.table]
+        width = max(map(len, names))
+        lines = [f"{'':{width}}  ms/step  dense  GFLOP     MB"]
+        for name, row in zip(names, self.table, strict=True):
+            lines.append(
+                f"{name:{width}} {row['ms']:8.3f} {100 * row['dense']:4.0f} % "
+                f"{row['flops'] / 1e9:6.2f} {row['bytes'] / 1e6:6.0f}"
+            )
+        lines.append(f"supergraphs of {self.nodes:,} nodes; {self.reason}")
+        return "\n".join(lines)
+
+
+def choose_plan(
+    parts: Sequence,
+    num_types: int,
+    width: int = 64,
+    units: int = 64,
+    schedule: ReceptiveField | None = None,
+    nodes: int = 8192,
+    hardware: Hardware | None = None,
+    candidates: Sequence[Plan] | None = None,
+    block_size: int = 128,
+) -> PlanChoice:
+    """The exact plan with the lowest estimated time per propagation step.
+
+    Graphs are sampled and measured in the resources of every plan; the primitives
+    estimate their time for a supergraph of such graphs.
+
+    Args:
+        parts: Graphs, each part a `FlatGraphs`.
+        num_types: P.
+        width: H, channels that are sent.
+        units: U, channels of a message.
+        schedule: A `ReceptiveField`; only plans that can follow it are compared.
+        nodes: Nodes of a supergraph. It holds one graph at least, and all at most.
+        hardware: Constants of the machine; those of this one if omitted.
+        candidates: Plans to compare; all exact ones that may pay if omitted.
+        block_size: S that the graphs were ordered for (`RCMKCompile`): that of the
+            banded plans that are compared first.
+
+    Raises:
+        ValueError: If there are no graphs, or if the blocks of every plan would fill
+            the memory.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> from keras_bandgnn.data import FlatGraphs
+    >>> from keras_bandgnn.planning.cost import Hardware
+    >>> graphs = FlatGraphs.from_graphs([Graph(3, [0, 1], [1, 2])] * 50)
+    >>> hardware = Hardware.default("torch", "cpu")
+    >>> choose_plan([graphs], num_types=1, hardware=hardware).plan
+    Plan(rest='segment')
+    """
+    parts = sequence("parts", parts, "a list of FlatGraphs")
+    for number, part in enumerate(parts):
+        if not hasattr(part, "node_ptr"):
+            refuse(f"parts[{number}]", "a FlatGraphs", part)
+    positive_int("num_types", num_types)
+    positive_int("block_size", block_size)
+    positive_int("width", width)
+    positive_int("units", units)
+    positive_int("nodes", nodes)
+    optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
+    optional(instance, "hardware", hardware, Hardware, "a Hardware")
+    if candidates is not None:
+        candidates = sequence("candidates", candidates, "a list of plans")
+        for plan in candidates:
+            instance("candidates", plan, Plan, "a list of plans")
+    sample = sampled(parts)
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    largest = int(sample.num_nodes.max())
+    nodes = max(min(nodes, total), largest)
+    if hardware is None:
+        hardware = Hardware.current(keras.config.dtype_policy().compute_dtype)
+    if candidates is None:
+        candidates = list(
+            _candidates(num_types, schedule, len(sample.senders), block_size)
+        )
+    if schedule is not None:
+        candidates = [plan.replace(schedule=schedule) for plan in candidates]
+    estimate = Estimate(sample, num_types, width, units, nodes, hardware)
+    limit, rows = _most_block_bytes(), []
+    for plan in candidates:
+        best = min((row["ms"] for row in rows), default=np.inf)
+        row = estimate.row(plan, best)
+        if row is not None and row["block_bytes"] <= limit:
+            rows.append(row)
+    if not rows:
+        raise ValueError(
+            f"Expected a plan whose dense blocks take at most {limit:,} bytes. "
+            f"Received: {len(candidates)} plans with larger ones. Lower the nodes of "
+            f"a supergraph, {nodes:,}."
+        )
+    limit = _ALIKE * min(row["ms"] for row in rows)
+    plan = next(row["plan"] for row in rows if row["ms"] <= limit)
+    rows.sort(key=lambda row: row["ms"])
+    return PlanChoice(plan, tuple(rows), _reason(hardware), nodes)
+
+
+def _reason(hardware: Hardware) -> str:
+    if hardware.date:
+        return f"calibrated on {hardware.date} ({hardware.name})"
+    return f"default constants ({hardware.name}): run `bandgnn calibrate`"
+
+
+def _candidates(
+    num_types: int, schedule, num_edges: int, block_size: int
+) -> Iterator[Plan]:
+    """Exact plans, simple ones first; bands of S and of half and twice of it."""
+    blocks = schedule is not None and schedule.order == "blocks"
+    rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
+    if not blocks:
+        yield Plan()
+        # With one type there is a row per node in any case.
+        if num_types > 1:
+            sizes = (16,) if _multiplies_runs() else GROUP_SIZES[::-1]
+            yield from (Plan(rest=Grouped(size)) for size in sizes)
+            yield from (Plan(rest=Grouped(size, "aggregate")) for size in sizes)
+        if schedule is not None:
+            return
+    sizes = (block_size,)
+    if num_edges < _LARGE:
+        sizes += (max(1, block_size // 2), 2 * block_size)
+        sizes = tuple(dict.fromkeys(sizes))
+    for rest in rests:
+        yield from (Plan(Banded(size), rest=rest) for size in sizes)
+    if blocks or num_edges >= _LARGE:
+        return
+    for rest in rests:
+        yield from (Plan(Dense(size), rest=rest) for size in (16, 32, 64))
+        yield Plan(Supernode(64), rest=rest)
+        yield Plan(Supernode(64), Banded(block_size), rest=rest)
+    for size in (16, 32):
+        yield Plan(rest=BlockSparse(size))
+        # A tile with less than an eighth filled costs more than its edges.
+        full = BlockSparse(size, size * size // 8)
+        yield from (Plan(full, rest=rest) for rest in rests)
+
+
+def _most_block_bytes() -> int:
+    """Two GiB, or a quarter of a smaller memory."""
+    if not hasattr(os, "sysconf") or kernels.has_accelerator():
+        return _MOST_BLOCK_BYTES
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(_MOST_BLOCK_BYTES, memory // 4)

@@ -1,0 +1,323 @@
+"""`Hardware`: how fast a machine is at what primitives do."""
+
+import dataclasses
+import hashlib
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_bandgnn.data.files import atomic_write, json_text
+from keras_bandgnn.data.reading import read_json
+from keras_bandgnn.ops.backend import current as backend
+
+# Which machine and backend this is.
+
+
+def device() -> tuple[str, str]:
+    """Kind of device in use, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
+    return backend.device()
+
+
+def machine() -> dict:
+    """What times depend on, beside the work: device, cores, versions."""
+    kind, name = device()
+    return {
+        "device": _cpu_model() if kind == "cpu" else name,
+        "kind": kind,
+        "cores": os.cpu_count(),
+        "backend": keras.backend.backend(),
+        "backend_version": backend.version(),
+        "keras_version": keras.version(),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    models = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    return models[0] if models else platform.machine()
+
+
+VERSION = 3
+# Sizes at which constants are given; in between, logarithms are interpolated.
+PRODUCT_SIZES = (16, 64, 256)
+BLOCK_SIZES = (16, 32, 64, 128, 256)
+GROUP_SIZES = (16, 64, 256)
+WRITE_BYTES = (2**22, 2**26)
+# Memory moves in lines: a row of one number costs as much as one of 16.
+_LINE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """Constants of a machine, a backend and a dtype. All include the backward pass.
+
+    Args:
+        matmul: FLOP/s of products [rows, inner] @ [inner, columns], at
+            `PRODUCT_SIZES` of inner (outer tuple) and of columns (inner tuples).
+        blocks: FLOP/s of batched products of dense blocks, which have no gradient,
+            at `BLOCK_SIZES` of the columns of a block.
+        grouped: FLOP/s of rows of width 64 times the kernels of their groups, at
+            `GROUP_SIZES` of the rows of a group.
+        gather: Bytes/s of rows that are read by index.
+        scatter: Bytes/s of rows that are summed by index.
+        sparse: Entries times channels per second of sparse products.
+        write: Bytes/s that new arrays of `WRITE_BYTES` bytes are filled with.
+        launch: Seconds that an operation takes however small it is.
+        edge_attention: Edges times channels per second of attention along edges.
+        tile_attention: Entries times channels per second of attention in tiles of 16.
+        itemsize: Bytes of a number.
+        name: Backend, device and dtype, for people.
+        date: Day of the calibration, ISO 8601; empty for default constants.
+
+    Example:
+    >>> hardware = Hardware.default("torch", "cpu")
+    >>> hardware.matmul_seconds(8192, 64, 64) < hardware.matmul_seconds(8192, 256, 64)
+    True
+    """
+
+    matmul: tuple[tuple[float, ...], ...]
+    blocks: tuple[float, ...]
+    grouped: tuple[float, ...]
+    gather: float
+    scatter: float
+    sparse: float
+    write: tuple[float, ...]
+    launch: float
+    edge_attention: float = 2e8
+    tile_attention: float = 7e8
+    itemsize: int = 4
+    name: str = ""
+    date: str = ""
+
+    def matmul_flops(self, inner: float, columns: float) -> float:
+        """FLOP/s of a product with a matrix [inner, columns]."""
+        rates = [_between(PRODUCT_SIZES, row, columns) for row in self.matmul]
+        return _between(PRODUCT_SIZES, rates, inner)
+
+    def matmul_seconds(
+        self, rows: float, inner: float, columns: float, blocks: bool = False
+    ) -> float:
+        """A dense product [rows, inner] @ [inner, columns].
+
+        Args:
+            rows: Rows of the first matrix.
+            inner: Its columns.
+            columns: Columns of the second matrix.
+            blocks: Whether the first matrix is a batch of dense blocks with `inner`
+                columns each. They are data, so the backward pass is one product.
+        """
+        flops = 2 * rows * inner * columns
+        if blocks:
+            rate = _between(BLOCK_SIZES, self.blocks, inner)
+            return 2 * (flops / rate + self.launch)
+        return 3 * (flops / self.matmul_flops(inner, columns) + self.launch)
+
+    def grouped_seconds(
+        self, rows: float, width: int, units: int, group_size: int
+    ) -> float:
+        """Products of groups of rows with the kernel [width, units] of each group."""
+        rate = self.matmul_flops(width, units) / self.matmul_flops(64, 64)
+        rate *= _between(GROUP_SIZES, self.grouped, group_size)
+        flops = 2 * rows * width * units
+        return 3 * (flops / rate + self.launch)
+
+    def gather_seconds(self, rows: float, width: float) -> float:
+        """Reading rows by index; the gradient sums them."""
+        return self._row_bytes(rows, width) / self.gather + 2 * self.launch
+
+    def scatter_seconds(self, rows: float, width: float) -> float:
+        """Summing rows by index; the gradient reads them."""
+        return self._row_bytes(rows, width) / self.scatter + 2 * self.launch
+
+    def sparse_seconds(self, entries: float, rows: float, width: int) -> float:
+        """A sparse matrix of `rows` rows times dense rows, and its transpose."""
+        seconds = entries * width / self.sparse
+        return seconds + 2 * self.write_seconds(rows * width) + 2 * self.launch
+
+    def write_seconds(self, entries: float) -> float:
+        """Filling a new array."""
+        size = entries * self.itemsize
+        return size / _between(WRITE_BYTES, self.write, size) + self.launch
+
+    @property
+    def tile_fill(self) -> float:
+        """Share of a tile's entries that must be edges for it to pay."""
+        return self.edge_attention / self.tile_attention
+
+    def _row_bytes(self, rows: float, width: float) -> float:
+        return rows * max(width * self.itemsize, _LINE)
+
+    @classmethod
+    def default(cls, backend: str, accelerator: str, dtype: str = "float32"):
+        """Constants of a typical machine.
+
+        Those of CPUs were measured on two cores. Those of GPUs and TPUs are orders of
+        magnitude: calibrate.
+
+        Args:
+            backend: `"jax"`, `"tensorflow"` or `"torch"`.
+            accelerator: `"cpu"`, `"gpu"` or `"tpu"`.
+            dtype: Of the states.
+        """
+        constants = _DEFAULTS.get(accelerator, _DEFAULTS["gpu"])
+        if accelerator == "cpu":
+            constants = constants | _CPU.get(backend, {})
+        return cls(
+            **constants,
+            itemsize=bytes_of(dtype),
+            name=f"{backend}, {accelerator}, {dtype}",
+        )
+
+    @classmethod
+    def calibrated(cls, dtype: str = "float32") -> "Hardware | None":
+        """What `bandgnn calibrate` measured here with this backend, or None.
+
+        A file that cannot be read is left out with a warning.
+        """
+        path = cls.path(dtype)
+        try:
+            found = read_json(path)
+            if found["version"] != VERSION:
+                return None
+            return cls.from_dict(found)
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
+            warnings.warn(
+                f"Expected the constants of this machine in {path}. Received: "
+                f"{type(error).__name__}: {error}. Default constants are used; run "
+                "`bandgnn calibrate` to measure them again.",
+                stacklevel=2,
+            )
+            return None
+
+    @classmethod
+    def current(cls, dtype: str = "float32") -> "Hardware":
+        """The calibrated constants of this machine, or else the default ones."""
+        kind, _ = device()
+        return cls.calibrated(dtype) or cls.default(
+            keras.backend.backend(), kind, dtype
+        )
+
+    @staticmethod
+    def path(dtype: str = "float32") -> Path:
+        """File of the constants of this machine, backend, its version and a dtype."""
+        facts = {"version": VERSION, "dtype": dtype, **machine()}
+        facts = json_text("machine", facts)
+        name = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        root = os.environ.get("KERAS_BANDGNN_DATA") or "~/.cache/keras_bandgnn"
+        return Path(root).expanduser() / "hardware" / f"{name}.json"
+
+    def save(self, dtype: str = "float32") -> Path:
+        """Writes the constants where `calibrated` finds them; returns the file."""
+        path = self.path(dtype)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(json_text("hardware", self.to_dict(), indent=1).encode())
+        return path
+
+    def to_dict(self) -> dict:
+        """Returns a plain description; `from_dict` reads it."""
+        return {"version": VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, given: Mapping) -> "Hardware":
+        """Reads `to_dict()`.
+
+        Raises:
+            ValueError: For another version, missing names or impossible values.
+        """
+        names = {field.name for field in dataclasses.fields(cls)}
+        if given.get("version") != VERSION or set(given) != names | {"version"}:
+            raise ValueError(
+                f"Expected constants of version {VERSION}: {sorted(names)}. Received: "
+                f"version {given.get('version')}, {sorted(given)}. Calibrate again."
+            )
+        values = {name: given[name] for name in names}
+        texts = {name: str(values.pop(name)) for name in ("name", "date")}
+        shapes = {
+            "matmul": (len(PRODUCT_SIZES),) * 2,
+            "blocks": (len(BLOCK_SIZES),),
+            "grouped": (len(GROUP_SIZES),),
+            "write": (len(WRITE_BYTES),),
+        }
+        for name, value in values.items():
+            array = np.asarray(value, "float64")
+            if array.shape != shapes.get(name, ()) or not (
+                np.isfinite(array).all() and (array > 0).all()
+            ):
+                raise ValueError(
+                    f"Expected positive numbers of shape {shapes.get(name, ())} for "
+                    f"`{name}`. Received: {value!r}. Calibrate again."
+                )
+            values[name] = _tuples(array.tolist())
+        values["itemsize"] = int(values["itemsize"])
+        return cls(**values, **texts)
+
+
+def bytes_of(dtype: str) -> int:
+    """Bytes of a number of a float type, also of those that NumPy lacks."""
+    return int(dtype.removeprefix("b").removeprefix("float")) // 8
+
+
+def _tuples(value):
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _between(sizes, rates, size: float) -> float:
+    logs = np.log(rates)
+    return float(np.exp(np.interp(np.log(max(size, 1)), np.log(sizes), logs)))
+
+
+# Two cores, sizes of a supergraph of 8,192 nodes; the ratios are what matters.
+_DEFAULTS = {
+    "cpu": {
+        "matmul": ((2e10, 4e10, 5e10), (4e10, 9e10, 1.1e11), (6e10, 1.2e11, 1.35e11)),
+        "blocks": (1.2e10, 2.5e10, 5e10, 8e10, 1e11),
+        "grouped": (2.8e10, 6.5e10, 7.3e10),
+        "gather": 3e9,
+        "scatter": 1e9,
+        "sparse": 2e9,
+        "write": (5e9, 8e8),
+        "launch": 1e-5,
+    },
+    "gpu": {
+        "matmul": ((2e12, 5e12, 8e12), (5e12, 2e13, 3e13), (8e12, 3e13, 5e13)),
+        "blocks": (5e11, 2e12, 6e12, 2.5e13, 3e13),
+        "grouped": (1.5e12, 6e12, 1.5e13),
+        "gather": 4e11,
+        "scatter": 2e11,
+        "sparse": 2e10,
+        "write": (1e12, 1e12),
+        "launch": 5e-6,
+        "edge_attention": 2e10,
+        "tile_attention": 4e11,
+    },
+    # Rows are gathered and summed one after the other; blocks below 128 leave most of
+    # the matrix unit idle.
+    "tpu": {
+        "matmul": ((1e12, 3e12, 6e12), (4e12, 1.5e13, 3e13), (8e12, 3e13, 6e13)),
+        "blocks": (3e11, 1.2e12, 6e12, 4e13, 5e13),
+        "grouped": (5e11, 2e12, 1e13),
+        "gather": 2e10,
+        "scatter": 1e10,
+        "sparse": 2e9,
+        "write": (5e11, 5e11),
+        "launch": 2e-6,
+        "edge_attention": 2e9,
+        "tile_attention": 4e11,
+    },
+}
+_CPU = {
+    "jax": {"sparse": 2.8e9, "launch": 3e-6},
+    "torch": {"sparse": 1.8e9, "grouped": (6e10, 6e10, 6e10)},
+    "tensorflow": {"sparse": 1.2e9, "launch": 5e-6},
+}

@@ -1,0 +1,1 @@
+"""Attention patterns: edges, plans, conditions of full attention."""

@@ -1,0 +1,1 @@
+"""Which graphs go into which supergraph, and how large that is."""

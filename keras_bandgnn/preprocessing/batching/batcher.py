@@ -1,0 +1,257 @@
+"""`Batcher`: which graphs may share a supergraph, and how large it is."""
+
+import logging
+from collections.abc import Mapping, Sequence
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import mapping, one_of, positive_int
+from keras_bandgnn.primitives.plan import is_resource
+
+_LOG = logging.getLogger("keras_bandgnn")
+# Of a supergraph: more would not fit any memory, and their nodes no 32-bit id.
+MOST_GRAPHS = 2**24
+# Not additive over graphs: capacity is the largest value of one graph.
+PER_GRAPH = ("candidate",)
+# Graphs above the budget whose numbers the warning gives.
+_NAMED = 5
+
+
+def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names of the resources that add over graphs, and int64 [n, R] what each needs.
+
+    "node" and "edge" come first, "graph" (1 each) last.
+    """
+    names = [name for name in ("node", "edge") if name in sizes]
+    names += [name for name in sizes if name not in (*names, *PER_GRAPH, "graph")]
+    columns = [np.asarray(sizes[name], np.int64) for name in names]
+    columns.append(np.ones(len(columns[0]), np.int64))
+    return (*names, "graph"), np.stack(columns, axis=1)
+
+
+class Batcher(keras.layers.Layer):
+    """Base of `DynamicBatcher` and `StaticBatcher`.
+
+    A loader asks a batcher, in this order: `adapt` (unless `is_adapted`), `split` once
+    for all graphs, `pack` for the order of an epoch, and `shape` for the supergraphs
+    that make a step.
+
+    Args:
+        batch_size: Graphs per supergraph, the padding graph included.
+        budget: Capacities by name.
+        oversize: What becomes of graphs above the budget: `"bucket"` puts them into
+            supergraphs of their own, larger shape (one more compilation), `"drop"`
+            leaves them out and counts them, `"raise"` is an error.
+    """
+
+    # Whether all supergraphs of a budget have one shape.
+    fixed_shapes = True
+
+    def __init__(
+        self,
+        batch_size: int,
+        budget: Mapping[str, int] | None,
+        oversize: str,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.batch_size = positive_int("batch_size", batch_size, 2, MOST_GRAPHS)
+        self.given = {
+            name: positive_int(f"budget[{name!r}]", value, 2 if name == "graph" else 1)
+            for name, value in mapping("budget", budget or {}).items()
+        }
+        self.oversize = one_of("oversize", oversize, ("bucket", "drop", "raise"))
+        self.budget = dict(self.given)
+
+    def adapt(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Estimates the capacities that were not given.
+
+        Args:
+            sizes: Resource -> int [n], what each graph needs ("node", "edge", ...).
+        """
+        if not len(sizes["node"]):
+            raise ValueError("Expected at least one graph. Received: none.")
+        budget = self.estimate_budget(sizes)
+        for name in PER_GRAPH:
+            if name in sizes:
+                largest = int(np.asarray(sizes[name]).max(initial=1))
+                budget.setdefault(name, largest)
+        self.budget = budget
+
+    def complete(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Adapts, but keeps the capacities that there are."""
+        known = dict(self.budget)
+        self.adapt(sizes)
+        if len(known) > len(self.given):
+            self.budget = {**self.budget, **known}
+
+    def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Capacities for graphs of these sizes, by name."""
+        raise NotImplementedError
+
+    def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
+        """Whether there is a capacity for every resource."""
+        return not {*sizes, "graph"} - set(self.budget)
+
+    def check_names(self, sizes: Mapping[str, np.ndarray]) -> None:
+        """Raises a ValueError if a given capacity is of nothing that is measured."""
+        # A saved budget may hold the resources of another plan.
+        known = {*sizes, "graph", *PER_GRAPH}
+        unknown = [n for n in self.given if n not in known and not is_resource(n)]
+        if unknown:
+            raise ValueError(
+                f"Expected a budget of {sorted({*sizes, 'graph'})}. "
+                f"Received: unknown resources {unknown}."
+            )
+
+    def _check(self, sizes: Mapping) -> None:
+        missing = sorted({*sizes, "graph"} - set(self.budget))
+        if missing:
+            raise ValueError(
+                f"Expected a budget for {sorted({*sizes, 'graph'})}. Received: budget="
+                f"{self.budget}; {missing} are missing. Call adapt() or name them."
+            )
+
+    def capacity(self, names: Sequence[str], budget: Mapping[str, int]) -> np.ndarray:
+        """Capacities for real graphs, int64 [R]: one node and graph are padding."""
+        kept = {"node": 1, "graph": 1}
+        return np.array([budget[name] - kept.get(name, 0) for name in names], np.int64)
+
+    def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The largest graph that fits the budget, by resource.
+
+        Args:
+            sizes: Resource -> int [n], what each graph needs.
+        """
+        self._check(sizes)
+        kept = {"node": 1}
+        return {name: self.budget[name] - kept.get(name, 0) for name in sizes}
+
+    def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Which graphs fit the budget, bool [n]."""
+        fits = np.ones(len(sizes["node"]), bool)
+        for name, limit in self.limits(sizes).items():
+            fits &= np.asarray(sizes[name]) <= limit
+        return fits
+
+    def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
+        """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
+        budget = dict(self.budget)
+        for name in set(sizes) & set(budget):
+            largest = int(np.asarray(sizes[name])[too_large].max())
+            room = largest if name in PER_GRAPH else self.room_for(largest)
+            budget[name] = max(budget[name], room)
+        return budget
+
+    def room_for(self, largest: int) -> int:
+        """Capacity of supergraphs for graphs that do not fit the budget.
+
+        Args:
+            largest: What the largest of them needs.
+        """
+        raise NotImplementedError
+
+    def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:
+        """Sorts graphs by the budget that holds them.
+
+        Returns:
+            int8 [n], the budget of each graph, and the budgets. Graphs that are
+            dropped have a number beyond the budgets.
+        """
+        large = ~self.fits(sizes)
+        if not large.any():
+            return large.astype(np.int8), [dict(self.budget)]
+        if self.oversize == "raise":
+            first = int(large.argmax())
+            raise ValueError(
+                "Expected every graph to fit the budget. Received: "
+                f"{large.sum()} graphs above it, first graph {first}; "
+                f"{self._largest(sizes)}. Raise the budget (--batch-nodes). In "
+                "Python, pass oversize='bucket'."
+            )
+        if self.oversize == "drop":
+            return np.where(large, 2, 0).astype(np.int8), [dict(self.budget)]
+        larger = self.bucket(sizes, large)
+        _LOG.warning("%s", self._warning(sizes, large, larger))
+        return large.astype(np.int8), [dict(self.budget), larger]
+
+    def _largest(self, sizes: Mapping[str, np.ndarray]) -> str:
+        """The graph that is furthest above the budget, and where."""
+        limits = self.limits(sizes)
+        needs = {name: int(np.asarray(sizes[name]).max()) for name in limits}
+        name = max(needs, key=lambda name: needs[name] / max(limits[name], 1))
+        graph = int(np.asarray(sizes[name]).argmax())
+        return (
+            f"graph {graph} needs {needs[name]:,} of {name!r} where {limits[name]:,} "
+            "fit"
+        )
+
+    def _warning(self, sizes: Mapping, large: np.ndarray, larger: Mapping) -> str:
+        """Which graphs are above the budget, how far, and what it costs, in a line."""
+        numbers = np.flatnonzero(large)
+        named = ", ".join(str(number) for number in numbers[:_NAMED])
+        named += ", ..." if len(numbers) > _NAMED else ""
+        ratio = max(larger[name] / max(self.budget[name], 1) for name in self.budget)
+        nodes, edges = (larger.get(name, 0) for name in ("node", "edge"))
+        return (
+            f"{len(numbers):,} of {len(large):,} graphs ({named}) are above the "
+            f"budget: {self._largest(sizes)}. They get supergraphs of their own, of "
+            f"{nodes:,} nodes and {edges:,} edges: one more compilation, and steps "
+            f"with up to {ratio:.1f} times the usual memory. Raise the budget "
+            "(--batch-nodes), or leave these graphs out (in Python oversize='drop')."
+        )
+
+    def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
+        """Cuts an order of graphs into supergraphs.
+
+        Args:
+            sizes: Resource -> int [n].
+            order: int [m], the graphs to pack; each fits the budget.
+            budget: Capacities by name.
+
+        Returns:
+            List of int arrays, the graphs of each supergraph.
+        """
+        raise NotImplementedError
+
+    def shapes(
+        self, sizes: Mapping[str, np.ndarray], steps: Sequence[Sequence], budget: dict
+    ) -> list[dict[str, int]]:
+        """The padded sizes of each step, whose supergraphs share one shape.
+
+        Args:
+            sizes: Resource -> int [n].
+            steps: For each step its supergraphs, each an int array of graphs.
+            budget: The budget that they were packed for.
+        """
+        del sizes
+        return [budget] * len(steps)
+
+    def copy(self) -> "Batcher":
+        """Returns a batcher with the same budget that adapts apart from this one."""
+        return _rebuild(type(self), self.get_config(), dict(self.given))
+
+    def __reduce__(self):
+        # Keras' own state cannot go to another process.
+        return _rebuild, (type(self), self.get_config(), dict(self.given))
+
+    def plain_config(self) -> dict:
+        """Arguments of the constructor without what Keras adds."""
+        config = self.get_config()
+        return {k: config[k] for k in config if k not in ("name", "trainable", "dtype")}
+
+    def get_config(self) -> dict:
+        """Returns the constructor's arguments, with the adapted budget."""
+        return {
+            **super().get_config(),
+            "batch_size": self.batch_size,
+            "budget": dict(self.budget),
+            "oversize": self.oversize,
+        }
+
+
+def _rebuild(kind: type, config: dict, given: dict) -> Batcher:
+    made = kind.from_config({**config, "budget": given})
+    made.budget = dict(config["budget"])
+    return made

@@ -1,0 +1,1 @@
+"""Which batcher will train fastest: measured steps and counted shapes."""

@@ -1,0 +1,1 @@
+"""Edges between atoms by distance."""

@@ -1,0 +1,292 @@
+"""`GeometryLayer`: edges from the positions of atoms."""
+
+import math
+import numbers
+import sys
+from collections.abc import Iterable, Iterator
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import positive_int
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import level_of, pointers
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.geometry.atoms import Atoms, atoms_of
+from keras_bandgnn.preprocessing.geometry.neighbours import (
+    Pairs,
+    chunks,
+    everyone,
+    nearest,
+    nearest_of,
+    within,
+)
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.progress import progress_bar
+
+# Graphs of an iterable are connected together up to so many nodes.
+_NODES = 1 << 15
+
+
+class GeometryLayer(GraphLayer):
+    """Replaces the edges of graphs by those that follow from positions.
+
+    Reads `node["position"]` [N, 3] and, of periodic structures, `context["cell"]`
+    [3, 3] and `context["pbc"]` [3]. An edge leads from a neighbour to its atom; edges
+    are sorted by receiver, sender and shift. Earlier edges, their types and features
+    are dropped; the types are 0.
+
+    Features:
+        `edge["displacement"]`: float32 [E, 3], Angstrom, from the atom to its
+            neighbour: position[sender] + shift @ cell - position[receiver].
+        `edge["distance"]`: float32 [E], Angstrom.
+        `edge["shift"]`: int32 [E, 3], the cell that the sender lies in, for graphs
+            with `context["cell"]`; 0 in those that are not periodic.
+
+    Subclasses override `find(atoms)`. A `FlatGraphs` gives a `FlatGraphs`, without a
+    loop over graphs that are not periodic; other iterables give an iterator.
+    """
+
+    def __call__(
+        self, graphs: Graph | FlatGraphs | Iterable[Graph]
+    ) -> Graph | FlatGraphs | Iterator[Graph]:
+        """Applies the layer to one graph, to a set, or lazily to each of several."""
+        if isinstance(graphs, FlatGraphs):
+            with _bar(len(graphs)) as advance:
+                return self._connect(graphs, 0, advance)
+        if isinstance(graphs, Graph):
+            return self.call(graphs)
+        super().__call__(graphs)  # refuses what is not iterable
+        return self._each(graphs)
+
+    def call(self, graph: Graph) -> Graph:
+        """Returns the graph with its new edges."""
+        return self._connect(FlatGraphs.from_graphs([graph]), 0, lambda more: None)[0]
+
+    def find(self, atoms: Atoms) -> Pairs:
+        """Returns the neighbours of all atoms, sorted by receiver."""
+        raise NotImplementedError
+
+    def _each(self, graphs: Iterable[Graph]) -> Iterator[Graph]:
+        total = len(graphs) if hasattr(graphs, "__len__") else None
+        done = 0
+        with _bar(total) as advance:
+            for chunk in _chunks(graphs):
+                yield from self._connect(_joined(chunk, done), done, advance)
+                done += len(chunk)
+
+    def _connect(self, part: FlatGraphs, first: int, advance) -> FlatGraphs:
+        atoms = atoms_of(part, first)
+        self.check(atoms, first)
+        start = pointers(atoms.num_nodes)
+        found = []
+        for begin, end in chunks(atoms):
+            pairs = self.find(atoms.part(begin, end))
+            graph = np.repeat(np.arange(begin, end), atoms.num_nodes[begin:end])
+            graph = graph[pairs.receiver]
+            offset = start[begin] - start[graph]
+            edges = {
+                "num_edges": np.bincount(graph - begin, minlength=end - begin),
+                "senders": pairs.sender + offset,
+                "receivers": pairs.receiver + offset,
+                "edge/displacement": pairs.displacement.astype(np.float32),
+                "edge/distance": pairs.distance.astype(np.float32),
+            }
+            if atoms.cell is not None:
+                edges["edge/shift"] = pairs.shift
+            whole = ("num_edges", "senders", "receivers", "edge/shift")
+            found.append(
+                {k: v.astype(np.int32) if k in whole else v for k, v in edges.items()}
+            )
+            advance(end - begin)
+        columns = {k: v for k, v in part.columns().items() if level_of(k) != "edge"}
+        columns |= {k: np.concatenate([c[k] for c in found]) for k in found[0]}
+        columns["edge_type"] = np.zeros_like(columns["senders"])
+        return FlatGraphs.from_columns(columns, part.info)
+
+    def check(self, atoms: Atoms, first: int) -> None:
+        """Raises a ValueError for graphs that the layer cannot connect."""
+
+
+def _bar(total: int | None):
+    return progress_bar("Finding neighbours", total, sys.stderr.isatty())
+
+
+def _chunks(graphs: Iterable[Graph]) -> Iterator[list[Graph]]:
+    chunk, nodes = [], 0
+    for graph in graphs:
+        chunk.append(graph)
+        nodes += graph.num_nodes
+        if nodes >= _NODES:
+            yield chunk
+            chunk, nodes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _joined(chunk: list[Graph], done: int) -> FlatGraphs:
+    try:
+        return FlatGraphs.from_graphs(chunk)
+    except ValueError as error:
+        raise ValueError(f"Counting from graph {done}: {error}") from error
+
+
+# `RadiusGraph`: atoms closer than a cutoff are neighbours.
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class RadiusGraph(GeometryLayer):
+    """Connects each atom with all atoms at most a cutoff away, both ways.
+
+    In periodic structures images of atoms in other cells are neighbours, too; with a
+    cutoff beyond the cell there are several edges between two atoms, and edges from an
+    atom to itself. Such structures need `pip install "keras-bandgnn[chem]"`.
+
+    Edges have the types 0 and the features `displacement` float32 [E, 3] (Angstrom,
+    position[sender] + shift @ cell - position[receiver], from the atom to its
+    neighbour), `distance` float32 [E] (Angstrom) and, for graphs with a cell, `shift`
+    int32 [E, 3], the cell that the sender lies in. They are sorted by receiver, sender
+    and shift. Earlier edges, their types and features are dropped.
+
+    Args:
+        cutoff: Largest distance of neighbours, Angstrom.
+        max_neighbours: Keep so many of the nearest neighbours of each atom; then an
+            edge may lack its reverse. Ties as in `KNearestGraph`. None keeps all.
+
+    Raises:
+        ValueError: If the cutoff is not a positive number. When applied: for missing
+            positions, wrong shapes, NaN, or a periodic graph with a flat cell.
+        ImportError: When applied to a periodic graph, if matscipy is not installed.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> water = [[0, 0, 0.12], [0, 0.76, -0.48], [0, -0.76, -0.48]]
+    >>> graph = RadiusGraph(1.2)(Graph(3, [], [], node={"position": water}))
+    >>> graph.senders.tolist(), graph.receivers.tolist()
+    ([1, 2, 0, 0], [0, 0, 1, 2])
+    >>> graph.edge["displacement"].shape
+    (4, 3)
+    """
+
+    def __init__(self, cutoff: float, max_neighbours: int | None = None, **kwargs):
+        super().__init__(**kwargs)
+        real = isinstance(cutoff, numbers.Real) and not isinstance(cutoff, bool)
+        if not real or not 0 < cutoff < math.inf:
+            raise ValueError(
+                "Expected `cutoff` to be a positive number of Angstrom. "
+                f"Received: cutoff={cutoff!r}. For all pairs use FullyConnectedGraph."
+            )
+        self.cutoff = float(cutoff)
+        self.max_neighbours = max_neighbours
+        if max_neighbours is not None:
+            self.max_neighbours = positive_int("max_neighbours", max_neighbours)
+
+    def find(self, atoms: Atoms) -> Pairs:
+        """Returns the neighbours within the cutoff."""
+        pairs = within(atoms, self.cutoff)
+        if self.max_neighbours is None:
+            return pairs
+        return nearest_of(pairs, self.max_neighbours)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "cutoff": self.cutoff,
+            "max_neighbours": self.max_neighbours,
+        }
+
+
+# `KNearestGraph`: the k nearest atoms or images are neighbours.
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class KNearestGraph(GeometryLayer):
+    """Connects each atom with its k nearest neighbours.
+
+    An edge leads from the neighbour to the atom; its reverse may be missing. In
+    periodic structures images in other cells count as neighbours, those of the atom
+    itself, too, so every atom has k. Otherwise an atom has all others if they are
+    fewer than k: none in a graph of one atom. Periodic structures need
+    `pip install "keras-bandgnn[chem]"`.
+
+    Distances that differ by less than 1e-5 Angstrom are ties: the neighbour with the
+    lower id wins, then the image with the lower shift.
+
+    Edges have the types 0 and the features `displacement` float32 [E, 3] (Angstrom,
+    position[sender] + shift @ cell - position[receiver], from the atom to its
+    neighbour), `distance` float32 [E] (Angstrom) and, for graphs with a cell, `shift`
+    int32 [E, 3], the cell that the sender lies in. They are sorted by receiver, sender
+    and shift. Earlier edges, their types and features are dropped.
+
+    Args:
+        k: Neighbours of each atom.
+
+    Raises:
+        ValueError: If `k` is not positive. When applied: for missing positions, wrong
+            shapes, NaN, or a periodic graph with a flat cell.
+        ImportError: When applied to a periodic graph, if matscipy is not installed.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> line = [[0, 0, 0], [1, 0, 0], [3, 0, 0]]
+    >>> graph = KNearestGraph(1)(Graph(3, [], [], node={"position": line}))
+    >>> graph.senders.tolist(), graph.edge["distance"].tolist()
+    ([1, 0, 1], [1.0, 1.0, 2.0])
+    """
+
+    def __init__(self, k: int, **kwargs):
+        super().__init__(**kwargs)
+        self.k = positive_int("k", k)
+
+    def find(self, atoms: Atoms) -> Pairs:
+        """Returns the k nearest neighbours of each atom."""
+        return nearest(atoms, self.k)
+
+    def get_config(self) -> dict:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "k": self.k}
+
+
+# `FullyConnectedGraph`: all atoms of a molecule are neighbours.
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class FullyConnectedGraph(GeometryLayer):
+    """Connects each atom with all others of its graph, both ways.
+
+    N atoms have N (N - 1) edges: for small molecules. Periodic graphs are refused. One
+    edge to the nearest image of each atom would leave out an atom's own images, and
+    the same crystal in a larger cell would have other neighbours.
+
+    Edges have the types 0 and the features `displacement` float32 [E, 3] (Angstrom,
+    position[sender] - position[receiver], from the atom to its neighbour), `distance`
+    float32 [E] (Angstrom) and, for graphs with a cell, `shift` int32 [E, 3], all 0.
+    They are sorted by receiver and sender. Earlier edges, their types and features are
+    dropped.
+
+    Raises:
+        ValueError: When applied: for periodic graphs, missing positions, wrong shapes
+            or NaN.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> corner = [[0, 0, 0], [3, 0, 0], [0, 4, 0]]
+    >>> graph = FullyConnectedGraph()(Graph(3, [], [], node={"position": corner}))
+    >>> graph.edge["distance"].tolist()
+    [3.0, 4.0, 3.0, 5.0, 4.0, 5.0]
+    """
+
+    def find(self, atoms: Atoms) -> Pairs:
+        """Returns all pairs."""
+        return everyone(atoms)
+
+    def check(self, atoms: Atoms, first: int) -> None:
+        """Raises a ValueError for periodic graphs."""
+        repeats = np.flatnonzero(atoms.periodic.any(axis=1))
+        if repeats.size:
+            raise ValueError(
+                "Expected graphs without periods for FullyConnectedGraph. Received: "
+                f"graph {first + int(repeats[0])} is periodic. Use RadiusGraph or "
+                "KNearestGraph, or set context['pbc'] to 0 for a molecule in a box."
+            )

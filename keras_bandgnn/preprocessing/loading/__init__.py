@@ -1,0 +1,1 @@
+"""Batches of an epoch: order, building ahead, data sets of backends."""

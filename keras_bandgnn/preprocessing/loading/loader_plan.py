@@ -1,0 +1,182 @@
+"""What a loader's plan asks of the graphs, and which plan it takes by itself."""
+
+from collections.abc import Sequence
+
+import keras
+import numpy as np
+
+from keras_bandgnn.assembly.assembler import Assembler
+from keras_bandgnn.assembly.block_assembler import BlockAssembler
+from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.schedule_assembler import StepAssembler
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.planning.choose_plan import auto_plan, choose_plan
+from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.primitives.plan import Plan
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
+
+
+def typed(
+    parts: Sequence[FlatGraphs], num_types: int | None
+) -> tuple[list[FlatGraphs], int]:
+    """The graphs with the edge types that a model reads, and P.
+
+    Args:
+        parts: The graphs.
+        num_types: P; None for those that occur, 0 for a model that reads no types.
+
+    Raises:
+        ValueError: If other types occur.
+    """
+    if num_types == 0:
+        return [_untyped(part) for part in parts], 1
+    occurring = 1 + max((int(p.edge_type.max(initial=0)) for p in parts), default=0)
+    if num_types is not None and occurring > num_types:
+        raise ValueError(
+            f"Expected edge types in [0, {num_types}), as "
+            f"num_edge_types={num_types}. Received: type {occurring - 1}. "
+            "Raise num_edge_types of the model."
+        )
+    return list(parts), num_types or occurring
+
+
+def _untyped(part: FlatGraphs) -> FlatGraphs:
+    if not part.edge_type.any():
+        return part
+    zeros = {"edge_type": np.zeros_like(part.edge_type)}
+    return FlatGraphs.from_columns({**part.columns(), **zeros}, part.info)
+
+
+def _supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
+    nodes = (batcher.budget or {}).get("node")
+    if nodes is not None:
+        return nodes
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
+
+
+def ordered_for(graphs, layers: Sequence[dict] = ()) -> int:
+    """S of the banded plan that graphs were ordered for.
+
+    Args:
+        graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
+            layers that were applied.
+        layers: What is applied to graphs that were not compiled; see
+            `GraphPreprocessor.layers_config`.
+
+    Returns:
+        `block_size` of their `RCMKCompile`, or 128, as that has by default.
+    """
+    layers = getattr(graphs, "metadata", {}).get("layers") or layers
+    sizes = [
+        entry["config"]["block_size"]
+        for entry in layers
+        if entry["class_name"] == "RCMKCompile"
+    ]
+    return int(sizes[-1]) if sizes else 128
+
+
+def cheapest_plan(
+    parts: Sequence[FlatGraphs],
+    num_types: int,
+    batcher: Batcher,
+    width: int,
+    schedule: ReceptiveField | None,
+    num_hosts: int,
+    known: dict | None = None,
+    block_size: int = 128,
+) -> Plan:
+    """The plan of `plan="auto"`: that of graphs as large, or the cheapest.
+
+    Args:
+        parts: The graphs.
+        num_types: P.
+        batcher: Says how large supergraphs are.
+        width: Channels of a state.
+        schedule: What the task allows, or None.
+        num_hosts: Hosts that train together.
+        known: (P, whether there is a schedule, S) -> nodes of a supergraph and of the
+            largest graph, and their plan; what is chosen is added.
+        block_size: S of banded plans, see `ordered_for`.
+    """
+    nodes = _supergraph_nodes(parts, batcher)
+    # Hosts that train together must agree, whatever each has measured.
+    if num_hosts > 1 or not parts:
+        return auto_plan(num_types, block_size, schedule, nodes)
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    sizes = min(nodes, total), max(int(part.num_nodes.max()) for part in parts)
+    known = {} if known is None else known
+    key = num_types, schedule is not None, block_size
+    if key in known and all(map(int.__le__, sizes, known[key][0])):
+        return known[key][1].replace(schedule=schedule)
+    hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
+    if hardware is None:
+        plan = auto_plan(num_types, block_size, schedule, nodes)
+    else:
+        facts = (parts, num_types, width, width, schedule, nodes, hardware)
+        plan = choose_plan(*facts, block_size=block_size).plan
+    known[key] = sizes, plan
+    return plan
+
+
+def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
+    """The graphs that a plan's filter lets pass, and how many it does not.
+
+    Raises:
+        ValueError: If no graph is left.
+    """
+    total = sum(map(len, parts))
+    if plan.filter:
+        kept = [np.flatnonzero(plan.keeps(part)) for part in parts]
+        parts = [part.take(ids) for part, ids in zip(parts, kept, strict=True)]
+    left = sum(map(len, parts))
+    if not left:
+        why = f", after the plan's filter {plan.filter} left out {total}"
+        raise ValueError(
+            f"Expected at least one graph. Received: none{why if total else ''}."
+        )
+    return list(parts), total - left
+
+
+def assembler_of(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
+) -> tuple:
+    """What lays out the batches of a plan, and what each graph needs.
+
+    Args:
+        parts: The graphs.
+        plan: Who carries which edge, perhaps with a schedule.
+        num_types: P.
+        edge_weight: Edge feature that is the factor of each message, or None.
+
+    Returns:
+        The assembler, and resource -> int64 [n].
+    """
+    _check_weight(parts, plan, edge_weight)
+    # Batches have the same keys throughout: slots only if every graph has one.
+    slots = all(part.slot.min() >= 0 for part in parts)
+    if plan.schedule is None:
+        sizes = measure(parts, plan, num_types)
+        return Assembler(parts, plan, num_types, slots, edge_weight), sizes
+    chosen = BlockAssembler if plan.schedule.order == "blocks" else StepAssembler
+    assembler = chosen(parts, plan, num_types, slots)
+    return assembler, assembler.sizes()
+
+
+def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
+    if name is None:
+        return
+    if plan.schedule is not None:
+        raise ValueError(
+            "Expected a plan without a schedule for weighted edges. Received: "
+            f"edge_weight={name!r}, plan={plan}."
+        )
+    for part in parts:
+        if name not in part.edge or part.edge[name].ndim != 1:
+            found = {k: v.shape[1:] for k, v in part.edge.items()}
+            raise ValueError(
+                f"Expected `edge_weight` to be an edge feature, {name!r}, a number per "
+                f"edge. Received: edge features {found} (with the shape of an "
+                "edge's entry)."
+            )

@@ -1,0 +1,1 @@
+"""Orders of nodes, and the layers that apply them."""

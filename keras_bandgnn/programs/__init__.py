@@ -1,0 +1,1 @@
+"""Source code as graphs: parsing, instances, encoding, files of VarMisuse."""

@@ -1,0 +1,77 @@
+"""`Frame`: the control flow of one function body or of the module's own code."""
+
+import ast
+
+from keras_bandgnn.programs.python_source.scopes import Scope, Variable
+
+JOIN, READ, WRITE, DELETE, UNBIND, MENTION = range(6)
+"""What happens at a point: nothing, a variable is read, written, deleted; it is
+unbound without a token (end of `except ... as`); its name is only declared."""
+
+
+class Frame:
+    """Points in evaluation order with their predecessors.
+
+    The code of classes and comprehensions belongs to the frame around them. A token
+    that reads and writes (`x += 1`) has two points but is one occurrence.
+
+    Args:
+        node: Module, function or lambda.
+        scope: Its scope.
+        name: Qualified name for people.
+
+    Attributes:
+        ops: What happens at each point.
+        occurrence: Occurrence at each point, -1 for none.
+        variable: Variable at each point, None for joins.
+        predecessors: Points that may come right before each point; 0 is the entry.
+        tokens: Token of each occurrence.
+        variables: Variable of each occurrence.
+        points: First point of each occurrence.
+        at: Occurrence by (token, variable).
+        slots: (token, scope, name) of each usage that is a token of its own.
+    """
+
+    def __init__(self, node: ast.AST, scope: Scope, name: str) -> None:
+        self.node = node
+        self.scope = scope
+        self.name = name
+        self.ops: list[int] = [JOIN]
+        self.occurrence: list[int] = [-1]
+        self.variable: list[Variable | None] = [None]
+        self.predecessors: list[list[int]] = [[]]
+        self.tokens: list[int] = []
+        self.variables: list[Variable] = []
+        self.points: list[int] = []
+        self.slots: list[tuple[int, Scope, str]] = []
+        self.at: dict[tuple[int, Variable], int] = {}
+
+    @property
+    def in_function(self) -> bool:
+        """Whether this is the body of a function or lambda."""
+        return not isinstance(self.node, ast.Module)
+
+    def add(
+        self,
+        op: int,
+        predecessors: list[int],
+        variable: Variable | None = None,
+        token: int | None = None,
+    ) -> int:
+        """Appends a point and returns its number."""
+        point = len(self.ops)
+        occurrence = -1
+        if token is not None:
+            occurrence = self.at.setdefault((token, variable), len(self.tokens))
+            if occurrence == len(self.tokens):
+                self.tokens.append(token)
+                self.variables.append(variable)
+                self.points.append(point)
+                variable.tokens.append(token)
+            if op == WRITE:
+                variable.writes.setdefault(self, []).append(token)
+        self.ops.append(op)
+        self.occurrence.append(occurrence)
+        self.variable.append(variable)
+        self.predecessors.append(predecessors)
+        return point

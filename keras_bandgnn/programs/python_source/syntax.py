@@ -1,0 +1,229 @@
+"""Syntax nodes, tokens and Child edges of the part of a file around a slot."""
+
+import ast
+import dataclasses
+
+from keras_bandgnn.programs.python_source.expressions import OPAQUE_F_STRINGS
+from keras_bandgnn.programs.python_source.scopes import FUNCTIONS
+from keras_bandgnn.programs.python_source.tokens import Tokens
+
+WINDOW_TOKENS = 500
+"""Module code is seen through whole statements of about this many tokens."""
+
+_NO_NODES = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
+Span = tuple[int, int]
+
+
+class Spans:
+    """First and last token of every syntax node, with the children in order.
+
+    Args:
+        tokens: Tokens of the file.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._known: dict[ast.AST, Span | None] = {}
+        self._children: dict[ast.AST, list[ast.AST]] = {}
+
+    def of(self, node: ast.AST) -> Span | None:
+        """Returns (first, last); None for nodes without a token."""
+        if node not in self._known:
+            self._known[node] = self._measure(node)
+        return self._known[node]
+
+    def children(self, node: ast.AST) -> list[ast.AST]:
+        """Returns the children that have tokens, in source order."""
+        if node not in self._children:
+            skipped = _NO_NODES
+            if isinstance(node, ast.JoinedStr):
+                # The text of `f"{x=}"` lies over its value.
+                skipped = (ast.AST,) if OPAQUE_F_STRINGS else (ast.Constant,)
+            self._children[node] = sorted(
+                (
+                    child
+                    for child in ast.iter_child_nodes(node)
+                    if not isinstance(child, skipped) and self.of(child) is not None
+                ),
+                key=self.of,
+            )
+        return self._children[node]
+
+    def _measure(self, node: ast.AST) -> Span | None:
+        if isinstance(node, ast.Module):
+            return 0, len(self._tokens) - 1
+        if hasattr(node, "lineno"):
+            first, last = self._tokens.first(node), self._tokens.last(node)
+            if first is not None and last is not None:
+                decorators = getattr(node, "decorator_list", None)
+                if decorators:
+                    # The first decorator follows its `@`.
+                    first = self.of(decorators[0])[0]
+                    while self._tokens.labels[first] != "@":
+                        first -= 1
+                return first, last
+        covered = [self.of(child) for child in self.children(node)]
+        if not covered:
+            return None
+        return covered[0][0], max(last for _, last in covered)
+
+
+@dataclasses.dataclass
+class Region:
+    """The part of a file that a graph is made from.
+
+    Attributes:
+        first: First token.
+        last: Last token.
+        function: The function that it consists of, None for other regions.
+        labels: Label of each syntax node and token, in source order.
+        kinds: Kind of each.
+        child: Child edges.
+        node_of: Node id by syntax node.
+        owner_of: By syntax node, the function, lambda or module whose frame it is in.
+        token_ids: Node id of each token, from `first` on.
+    """
+
+    first: int
+    last: int
+    function: ast.AST | None = None
+    labels: list[str] = dataclasses.field(default_factory=list)
+    kinds: list[str] = dataclasses.field(default_factory=list)
+    child: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    node_of: dict[ast.AST, int] = dataclasses.field(default_factory=dict)
+    owner_of: dict[ast.AST, ast.AST] = dataclasses.field(default_factory=dict)
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+
+    def __contains__(self, token: int) -> bool:
+        return self.first <= token <= self.last
+
+    def id_of(self, token: int) -> int:
+        """Node id of a token."""
+        return self.token_ids[token - self.first]
+
+    def add(self, label: str, kind: str, parent: int | None) -> int:
+        """Appends a node."""
+        self.labels.append(label)
+        self.kinds.append(kind)
+        if parent is not None:
+            self.child.append((parent, len(self.labels) - 1))
+        return len(self.labels) - 1
+
+
+class RegionBuilder:
+    """Makes the regions of one file.
+
+    Args:
+        tree: Syntax tree.
+        tokens: Its tokens.
+        spans: Where each node lies.
+    """
+
+    def __init__(self, tree: ast.Module, tokens: Tokens, spans: Spans) -> None:
+        self._tree = tree
+        self._tokens = tokens
+        self._spans = spans
+
+    def whole(self) -> Region:
+        """The whole file."""
+        region = Region(0, len(self._tokens) - 1)
+        self._add(region, self._tree, None, self._tree)
+        return region
+
+    def function(self, node: ast.AST) -> Region:
+        """A function with its decorators."""
+        region = Region(*self._spans.of(node), function=node)
+        self._add(region, node, None, self._tree)
+        return region
+
+    def window_at(self, token: int) -> tuple[ast.AST, int, int]:
+        """Where the window around a token of module code lies.
+
+        Returns:
+            The innermost module or class around the token and the range
+            [start, stop) of its statements.
+        """
+        holder, at = self._tree, self._statement(self._tree.body, token)
+        while isinstance(holder.body[at], ast.ClassDef):
+            inner = self._statement(holder.body[at].body, token)
+            if inner is None:
+                break
+            holder, at = holder.body[at], inner
+        sizes = [self._size(node) for node in holder.body]
+        start, stop, total = at, at + 1, sizes[at]
+        before = after = True
+        while before or after:
+            before = before and start > 0 and total + sizes[start - 1] <= WINDOW_TOKENS
+            if before:
+                start -= 1
+                total += sizes[start]
+            after = after and stop < len(sizes) and total + sizes[stop] <= WINDOW_TOKENS
+            if after:
+                total += sizes[stop]
+                stop += 1
+        return holder, start, stop
+
+    def window(self, holder: ast.AST, start: int, stop: int) -> Region:
+        """Some statements of a module or class under its node."""
+        nodes = holder.body[start:stop]
+        region = Region(self._spans.of(nodes[0])[0], self._spans.of(nodes[-1])[1])
+        parent = self._syntax(region, holder, None, self._tree)
+        self._parts(region, nodes, parent, region.first, region.last, self._tree)
+        return region
+
+    def _size(self, node: ast.AST) -> int:
+        span = self._spans.of(node)
+        return span[1] - span[0] + 1
+
+    def _statement(self, nodes: list[ast.stmt], token: int) -> int | None:
+        for i, node in enumerate(nodes):
+            first, last = self._spans.of(node)
+            if first <= token <= last:
+                return i
+        return None
+
+    def _syntax(
+        self, region: Region, node: ast.AST, parent: int | None, owner: ast.AST
+    ) -> int:
+        name = type(node).__name__
+        region.node_of[node] = region.add(name, name, parent)
+        region.owner_of[node] = owner
+        return region.node_of[node]
+
+    def _add(
+        self, region: Region, node: ast.AST, parent: int | None, owner: ast.AST
+    ) -> None:
+        number = self._syntax(region, node, parent, owner)
+        first, last = self._spans.of(node)
+        children = self._spans.children(node)
+        if isinstance(node, (*FUNCTIONS, ast.Lambda)):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            owners = {child: node for child in body}
+            self._parts(region, children, number, first, last, owner, owners)
+        else:
+            self._parts(region, children, number, first, last, owner)
+
+    def _parts(
+        self,
+        region: Region,
+        children: list[ast.AST],
+        parent: int,
+        first: int,
+        last: int,
+        owner: ast.AST,
+        owners: dict[ast.AST, ast.AST] | None = None,
+    ) -> None:
+        position = first
+        for child in children:
+            start, stop = self._spans.of(child)
+            if start < position or stop > last:
+                continue
+            self._leaves(region, position, start, parent)
+            self._add(region, child, parent, (owners or {}).get(child, owner))
+            position = stop + 1
+        self._leaves(region, position, last + 1, parent)
+
+    def _leaves(self, region: Region, start: int, stop: int, parent: int) -> None:
+        for token in range(start, stop):
+            label, kind = self._tokens.labels[token], self._tokens.kinds[token]
+            region.token_ids.append(region.add(label, kind, parent))

@@ -1,0 +1,300 @@
+"""`RayPool`: work in the processes of a Ray cluster, with results in order."""
+
+import contextlib
+import importlib
+import importlib.metadata
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from keras_bandgnn.optional import optional_import
+
+# A Ray of one's own, or that of a cluster, found within a time limit.
+
+
+# A Ray that is started here holds no large objects.
+_STORE_BYTES = 128 * 2**20
+_PROBE = """
+import logging, sys, ray
+ray.init(address=sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
+"""
+
+
+def import_ray() -> ModuleType:
+    """Imports Ray, which is optional.
+
+    Raises:
+        ImportError: If it is not installed.
+    """
+    # Nothing is reported to Ray's makers unless the user asks for it.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Workers leave accelerators alone; without this Ray warns that it will change.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    instead = "use the engine 'process'"
+    return optional_import("ray", "keras-bandgnn[ray]", instead=instead)
+
+
+def connect(address: str | None, workers: int | None, time_limit: float) -> None:
+    """Starts a Ray on this machine, or joins a cluster.
+
+    Args:
+        address: None to start one, which listens on the loopback interface alone,
+            "auto" for the cluster that this machine is part of, or "host:port" of its
+            head.
+        workers: Cores of a Ray that is started here.
+        time_limit: Seconds in which a cluster must answer.
+
+    Raises:
+        ConnectionError: If no cluster answers.
+    """
+    ray = import_ray()
+    with _own_handlers():
+        _connect(ray, address, workers, time_limit)
+
+
+@contextlib.contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Puts back the handlers of signals that Ray replaces by its own."""
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Makes a Ray that starts within it listen on the loopback interface alone.
+
+    Whoever reaches a Ray can run code there.
+    """
+    # Ray takes no address for this: it replaces 127.0.0.1 by one that others reach,
+    # unless it believes itself on a system without clusters.
+    constants = importlib.import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+
+
+def _connect(ray: ModuleType, address: str | None, workers, time_limit: float) -> None:
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        with warnings.catch_warnings(), _on_loopback():
+            # JAX warns of forks. Those of Ray run another program at once.
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+            ray.init(
+                address="local",
+                num_cpus=workers or os.cpu_count() or 1,
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                **quiet,
+            )
+        return
+    _check_address(address, time_limit)
+    ray.init(address=address, **quiet)
+
+
+def _check_address(address: str, time_limit: float) -> None:
+    """Raises a ConnectionError unless a cluster answers in time."""
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit() or "/" in host:
+            raise ValueError(
+                "Expected the address of a Ray cluster: auto, or host:port such as "
+                f"10.0.0.1:6379. Received: {address!r}."
+            )
+        try:
+            socket.create_connection((host, int(port)), time_limit).close()
+        except OSError as error:
+            raise _no_answer(address, str(error)) from error
+    # Ray itself waits for minutes and may end its process, so another one asks first.
+    command = [sys.executable, "-c", _PROBE, address]
+    try:
+        asked = subprocess.run(
+            command, capture_output=True, text=True, timeout=time_limit
+        )
+    except subprocess.TimeoutExpired as error:
+        reason = f"no answer in {time_limit:g} s"
+        raise _no_answer(address, reason) from error
+    if asked.returncode:
+        lines = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
+        raise _no_answer(address, lines[-1])
+
+
+def _no_answer(address: str, reason: str) -> ConnectionError:
+    return ConnectionError(
+        f"Expected a Ray cluster at {address}. Received: {reason}. Start one with "
+        "ray start --head, and run this command on one of its machines. If the cluster "
+        "wants a token, use the address auto, or set RAY_AUTH_MODE=token."
+    )
+
+
+# Finished results that wait for an earlier one, per worker.
+_AHEAD = 4
+_RETRIES = 3
+_PASSED_ON = ("KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL")
+_PACKAGES = ("numpy", "pyarrow", "scipy")
+
+
+def _versions() -> dict[str, str]:
+    """Versions on which the bytes of a result may depend."""
+    from keras_bandgnn.version import __version__
+
+    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"keras-bandgnn": __version__, **found}
+
+
+def _call(module: str, name: str, versions: Mapping, environment: Mapping, job: tuple):
+    """Calls a function by its name, in a worker."""
+    os.environ.update(environment)
+    if (here := _versions()) != versions:
+        raise RuntimeError(
+            f"Expected {dict(versions)} on every machine. Received: {here} on "
+            f"{socket.gethostname()}. Install the same versions there."
+        )
+    # By name, so that the environment is set before the module is imported.
+    return getattr(importlib.import_module(module), name)(*job)
+
+
+class RayPool:
+    """Processes of Ray that do jobs, in any order, and results in the order of jobs.
+
+    A job whose process or machine dies is done again, up to three times. At most
+    `workers` jobs are with Ray at a time, and at most four times as many results wait
+    for their turn.
+
+    Args:
+        address: None starts a Ray on this machine that ends with the block and
+            listens on the loopback interface alone; "auto" or "host:port" joins a
+            cluster that this machine is part of. A Ray to which the program is
+            connected already is used as it is.
+        workers: Jobs at a time; the cores of the cluster if omitted.
+        time_limit: Seconds in which a cluster must answer.
+
+    Raises:
+        ImportError: If Ray is not installed.
+        ConnectionError: If no cluster answers, when the block is entered.
+
+    Example:
+    >>> with RayPool(workers=2) as pool:  # doctest: +SKIP
+    ...     print(list(pool.ordered_map(math.hypot, [(3, 4), (6, 8)])))
+    [5.0, 10.0]
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        workers: int | None = None,
+        time_limit: float = 30.0,
+    ):
+        self._ray = import_ray()
+        self._address, self._time_limit = address, time_limit
+        self._given = workers
+        self._owned = False
+        self.workers = workers or 1
+
+    def __enter__(self) -> "RayPool":
+        if not self._ray.is_initialized():
+            connect(self._address, self._given, self._time_limit)
+            self._owned = True
+        cores = int(self._ray.cluster_resources().get("CPU", 0))
+        if not cores:
+            self.__exit__()
+            raise RuntimeError(
+                "Expected a Ray cluster with at least one core. Received: none. Start "
+                "it with ray start --head --num-cpus N."
+            )
+        self.workers = self._given or cores
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._owned:
+            self._ray.shutdown()
+            self._owned = False
+
+    def ordered_map(
+        self,
+        function: Callable,
+        jobs: Sequence[tuple],
+        rescue: Callable | None = None,
+        done: Callable[[int], None] | None = None,
+    ) -> Iterator[Any]:
+        """Yields `function(*job)` for each job, in order.
+
+        Args:
+            function: A function that workers can import, with results that may be
+                computed more than once.
+            jobs: Arguments of each call.
+            rescue: Called in place of `function` for a job whose processes keep dying.
+            done: Called with the position of each job that is done, in any order.
+
+        Raises:
+            RuntimeError: If the processes of a job keep dying.
+        """
+        errors = self._ray.exceptions
+        running: dict[Any, tuple[int, Callable]] = {}
+        results: dict[int, Any] = {}
+        position = following = 0
+        submit = self._submitter(running, jobs)
+        try:
+            while position < len(jobs):
+                limit = min(len(jobs), position + _AHEAD * self.workers)
+                while following < limit and len(running) < self.workers:
+                    submit(following, function)
+                    following += 1
+                finished, _ = self._ray.wait(list(running))
+                for task in finished:
+                    index, tried = running.pop(task)
+                    try:
+                        results[index] = self._ray.get(task)
+                    except errors.RayTaskError as error:
+                        raise error.cause from error
+                    except errors.RayError as error:
+                        if rescue is None or tried is rescue:
+                            raise _given_up(error) from error
+                        submit(index, rescue)
+                        continue
+                    if done is not None:
+                        done(index)
+                while position in results:
+                    yield results.pop(position)
+                    position += 1
+        finally:
+            for task in running:
+                self._ray.cancel(task, force=True)
+
+    def _submitter(self, running: dict, jobs: Sequence[tuple]) -> Callable:
+        """A function that gives a job to Ray and notes it in `running`."""
+        versions = _versions()
+        environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
+        task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
+
+        def submit(index: int, function: Callable) -> None:
+            where = (function.__module__, function.__qualname__)
+            named = task.options(name=function.__qualname__)
+            reference = named.remote(*where, versions, environment, jobs[index])
+            running[reference] = (index, function)
+
+        return submit
+
+
+def _given_up(error: Exception) -> RuntimeError:
+    reason = str(error).strip().split("\n")[0]
+    return RuntimeError(
+        f"Expected the cluster to do its jobs. Received: {type(error).__name__}: "
+        f"{reason} Run the same command again to go on."
+    )

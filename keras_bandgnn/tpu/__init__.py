@@ -1,0 +1,1 @@
+"""Ahead-of-time compilation for TPU topologies, and forecasts of scaling."""

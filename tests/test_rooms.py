@@ -1,0 +1,121 @@
+"""Which room may import which: arrows go down, and no files import in a circle."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import keras_bandgnn
+
+PACKAGE = Path(keras_bandgnn.__file__).parent
+# From the ground up. A file imports its own room and rooms before it.
+ROOMS = (
+    "checks optional version lazy default_backend arrays progress graph".split()
+    + "data programs batch ops primitives assembly planning".split()
+    + [
+        f"preprocessing.{room}"
+        for room in "graph_layer ordering geometry attention batching loading".split()
+    ]
+    + ["preprocessing", "preprocessing.forecast"]
+    + "layers distribution training serving models tpu tuning plotting".split()
+    + "testing cli __main__".split()
+)
+# These import no backend and no Keras.
+PLAIN = ("graph", "data", "programs", "assembly")
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of the library that a file imports, at its top or in a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: write the whole name of the module"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            room, _, rest = name.partition(".")
+            if room != "keras_bandgnn":
+                continue
+            while rest not in FILES:
+                rest = rest.rpartition(".")[0]
+            found.add(rest)
+    return found
+
+
+def room_of(name: str) -> str:
+    parts = name.split(".")
+    for length in (2, 1):
+        if (room := ".".join(parts[:length])) in ROOMS:
+            return room
+    raise AssertionError(f"add the room of {name} to ROOMS in {__file__}")
+
+
+# Packages forward names; what they forward is imported by nobody on the way.
+ARROWS = {
+    name: imports(path) - {name, ""}
+    for name, path in FILES.items()
+    if path.name != "__init__.py"
+}
+
+
+def test_no_file_imports_a_room_above_its_own():
+    up = [
+        f"{name} -> {other}"
+        for name, others in ARROWS.items()
+        for other in others
+        if ROOMS.index(room_of(other)) > ROOMS.index(room_of(name))
+    ]
+    assert not up, "\n".join(up)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    done, path = set(), []
+
+    def visit(name):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name in done:
+            return
+        path.append(name)
+        for other in sorted(ARROWS.get(name, ())):
+            visit(other)
+        path.pop()
+        done.add(name)
+
+    for name in ARROWS:
+        visit(name)
+
+
+def test_rooms_of_plain_arrays_import_no_keras():
+    for name, path in FILES.items():
+        if not name or room_of(name) not in PLAIN:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules = {node.module.partition(".")[0]}
+            else:
+                continue
+            assert not modules & {"keras", "jax", "tensorflow", "torch"}, name
+
+
+def test_few_files_have_a_single_importer():
+    importers = defaultdict(set)
+    for name, others in ARROWS.items():
+        for other in others:
+            importers[other].add(name)
+    # A newcomer looks for these by their names: layers, backbones, commands, readers.
+    by_name = ("layers.", "models.", "cli.", "data.datasets.", "data.converters.")
+    files = [name for name in ARROWS if not name.startswith(by_name)]
+    single = [name for name in files if len(importers[name]) == 1]
+    assert len(single) <= 0.15 * len(ARROWS), single
