@@ -12,8 +12,8 @@ import pytest
 import keras_bandgnn
 
 PUBLIC = {
-    "keras_bandgnn": "Graph batch data distribution layers models ops plotting "
-    "preprocessing primitives serving training tuning",
+    "keras_bandgnn": "Graph batch data distribution layers models ops planning "
+    "plotting preprocessing primitives programs serving training tuning",
     "keras_bandgnn.data": "FlatGraphs GraphLoader GraphStore Limits ProgramGraph "
     "RELATIONS "
     "SLOT_LABEL StoreWriter encode_characters encode_program from_ase from_jraph "
@@ -33,6 +33,7 @@ PUBLIC = {
     "GGNNBackbone GTBackbone GraphClassifier GraphRegressor GraphormerBackbone "
     "MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets upload_preset",
+    "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
     "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
     "AttentionPlan BatcherChoice "
     "ClusterCompile ClusterOrder DynamicBatcher FullyConnectedGraph GraphLayer "
@@ -45,6 +46,9 @@ PUBLIC = {
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "
     "PlanChoice Primitive ReceptiveField Segment Supernode calibrate choose_plan "
     "is_prepared is_scheduled prepare propagate scheduled_steps",
+    "keras_bandgnn.programs": "ProgramGraph RELATIONS SLOT_LABEL encode_characters "
+    "encode_program hash_id load_varmisuse program_graphs python_files read_tree "
+    "read_varmisuse split_of split_subtokens varmisuse_split_files write_varmisuse",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
     "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
     "RecompileGuard SaveProgress SelectionCrossentropy TimeToAccuracy WarmupDecay "

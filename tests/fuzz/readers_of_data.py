@@ -414,7 +414,7 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "molecules:read_csv csv.gz": lambda: {"zinc_a.csv.gz": gz(SMILES)},
     "node_graphs:read_npz npz": planetoid_npz,
     "node_graphs:read_planetoid allx+ally+graph+test+tx+ty+x+y": planetoid,
-    "crystals:read_npz npz": crystals_npz,
+    "aflow:read_npz npz": crystals_npz,
     "aflow:read json": aflow_json,
     "aflow:read csv": aflow_csv,
     "aflow:read_ase_db db": ase_database,
