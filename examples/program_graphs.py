@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn import models, preprocessing, training
-from keras_bandgnn.data.python_source import read_tree
+from keras_bandgnn.programs.python_source import read_tree
 from keras_bandgnn.training.selection_report import (
     accuracy_interval,
     suspicious,

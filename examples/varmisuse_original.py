@@ -18,13 +18,13 @@ from pathlib import Path
 
 import keras
 import numpy as np
-from keras_bandgnn.data.python_source import program_graphs
 from scipy.stats import t
 
 from keras_bandgnn import models, preprocessing, training
 from keras_bandgnn.data import open_store, write_varmisuse
 from keras_bandgnn.preprocessing.program_store import compile_programs
 from keras_bandgnn.programs.program_files import find_programs
+from keras_bandgnn.programs.python_source import program_graphs
 from keras_bandgnn.training.selection_report import accuracy_interval, trivial_scores
 
 SPLITS = ("train", "valid", "test")

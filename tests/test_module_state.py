@@ -22,12 +22,17 @@ CHANGES = {
 # Module and name -> why all threads may share it.
 ALLOWED = {
     ("cli/interrupts.py", "_seen"): "signals belong to the process",
+    ("cli/interrupts.py", "_message"): "of the command that this process runs",
+    (
+        "data/files.py",
+        "_unfinished",
+    ): "hidden names of the process; a set changes at once",
     ("data/reading.py", "_STACK"): "a ContextVar: per thread",
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
     ("ops/backend/jax.py", "_step"): "thread-local",
-    ("ops/backend/tensorflow_watch.py", "_compiled"): "steps of models, each its own",
-    ("ops/portable.py", "_tracing"): "thread-local",
-    ("preprocessing/levels.py", "_table"): "a cache, replaced whole",
+    ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
+    ("ops/context.py", "_tracing"): "thread-local",
+    ("assembly/assembler.py", "_table"): "a cache, replaced whole",
     ("ops/sequence.py", "_active"): "a ContextVar: per thread",
 }
 

@@ -1,4 +1,4 @@
-"""`bandgnn bench attention`: time and memory of attention along edges, beside peers.
+"""Time and memory of attention along edges, compared with peers.
 
 One process takes the same random graphs through our layer, torch_geometric's
 `TransformerConv` of equal widths and, up to --longest nodes, fused attention between

@@ -1,4 +1,4 @@
-"""`bandgnn bench batching`: padding, assembly and feeding of batches.
+"""Padding, assembly and feeding of batches.
 
 Padding: the share of nodes and edges of one epoch that are padding, last supergraph and
 buckets included. Assembly: milliseconds per batch in one thread, beside the DataLoader

@@ -1,4 +1,4 @@
-"""`bandgnn bench geometry`: time of a training step of SchNet and PaiNN, beside peers.
+"""Time of a training step of SchNet and PaiNN, compared with peers.
 
 One process trains on the same ready-made batch, step by step alternately: our SchNet
 and PaiNN, torch_geometric's SchNet and, where it is installed, SchNetPack's PaiNN, of

@@ -1,4 +1,4 @@
-"""`bandgnn bench host`: reading, compiling and packing, in graphs per second.
+"""Reading, compiling and packing, in graphs per second.
 
 Compiling is set beside SciPy's reverse_cuthill_mckee on the same graphs, the making
 of its symmetric CSR matrix included. One process, runs in turn; medians.

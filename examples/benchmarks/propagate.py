@@ -1,4 +1,4 @@
-"""`bandgnn bench propagate`: message passing under every plan, step by step.
+"""Message passing under every plan, step by step.
 
 One process times the sum over the edges of a supergraph, forward and backward, for
 every exact plan, for the plan that `choose_plan` takes and for torch_geometric, run by

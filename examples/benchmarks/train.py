@@ -1,4 +1,4 @@
-"""`bandgnn bench train`: graphs per second of training, beside torch_geometric.
+"""Graphs per second of training, compared with torch_geometric.
 
 One process trains the same GGNN on the same supergraphs under several plans and with
 torch_geometric, run by run alternately, packing on the host included. Prints graphs per

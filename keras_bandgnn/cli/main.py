@@ -151,6 +151,11 @@ def _after_interruption(given: argparse.Namespace) -> str:
 
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments[:1] == ["bench"]:
+        _parser([]).error(
+            "Expected one of the commands above. Received: bench. The benchmarks are "
+            "in the repository: run python -m examples.benchmarks there."
+        )
     given = _parser(arguments).parse_args(arguments)
     interrupts.set_message(_after_interruption(given))
     given.line = shlex.join(["bandgnn", *arguments])

@@ -88,7 +88,7 @@ def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif saved.is_file():
         with reading(saved):
-            old, graphs = read_json(saved)
+            old, graphs = read_json(saved, list)
             found = differences(old, kept, _FREE)
             found += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
         if found:
@@ -117,7 +117,7 @@ class History:
         self._rows = []
         if self._file.is_file():
             with reading(self._file):
-                self._rows = read_json(self._file)
+                self._rows = read_json(self._file, list)
                 self._scores(self._rows)
 
     def _scores(self, rows: list[dict]) -> list[float]:

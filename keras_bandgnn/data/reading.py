@@ -278,13 +278,22 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("lists or objects nested too deeply") from error
 
 
-def read_json(path: Path) -> Any:
-    """Reads a JSON file."""
+def read_json(path: Path, kind: type | None = None) -> Any:
+    """Reads a JSON file.
+
+    Args:
+        path: The file.
+        kind: `dict` or `list`, what its value must be.
+    """
     text = read_text(path)
     try:
-        return parse_json(text)
+        value = parse_json(text)
     except ValueError as error:
         refuse_file(path, "to be JSON", str(error), cause=error)
+    if kind is not None and not isinstance(value, kind):
+        name = "an object" if kind is dict else "a list"
+        refuse_file(path, f"to hold {name}", f"{str(value)[:80]}")
+    return value
 
 
 class Arrays:

@@ -53,7 +53,9 @@ def check_sums(path: Path, sums: Any) -> None:
     found = checksums(path)
     if sums is None:
         return
-    if not isinstance(sums, Mapping) or found.keys() != sums.keys():
+    if not isinstance(sums, Mapping):
+        refuse_file(path, "to have a checksum per file", f"{str(sums)[:80]}")
+    if found.keys() != sums.keys():
         refuse_file(path, f"to have the files {sorted(sums)}"[:300], sorted(found))
     for name, digest in found.items():
         if digest != sums[name]:

@@ -306,9 +306,7 @@ def read_facts(path) -> dict:
             f"Expected `path` to be a folder that task.export wrote, with {FILE}. "
             f"Received: {str(path)!r}."
         )
-    config = read_json(file)
-    if not isinstance(config, dict):
-        refuse_file(file, "to hold a JSON object", type(config).__name__)
+    config = read_json(file, dict)
     if config.get("version") != VERSION:
         raise ValueError(
             f"Expected {file} of version {VERSION}. "

@@ -88,7 +88,7 @@ def _check_state(folder: Path) -> None:
     Args:
         folder: The folder of a search: `oracle.json`, and `trial_<id>/trial.json`.
     """
-    state = read_json(folder / "oracle.json")
+    state = read_json(folder / "oracle.json", dict)
     if not isinstance(state, dict):
         refuse_file(
             folder / "oracle.json", "to hold a JSON object", type(state).__name__
@@ -100,7 +100,7 @@ def _check_state(folder: Path) -> None:
                 folder / "oracle.json", f"to have names of trials in {key!r}", names
             )
     for path in folder.glob("trial_*/trial.json"):
-        trial = read_json(path)
+        trial = read_json(path, dict)
         if not isinstance(trial, dict):
             refuse_file(path, "to hold a JSON object", type(trial).__name__)
         # It names the folder that weights are read from.

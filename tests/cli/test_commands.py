@@ -8,11 +8,12 @@ import sys
 
 import numpy as np
 import pytest
-from keras_bandgnn.data.python_source import program_graphs
 
+from examples.benchmarks.__main__ import main as benchmark
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import open_store, read_varmisuse, write_varmisuse
 from keras_bandgnn.programs.program_files import find_programs
+from keras_bandgnn.programs.python_source import program_graphs
 
 # Each function reads its variables in a fixed manner that a small model can learn.
 FUNCTION = """
@@ -107,7 +108,7 @@ def test_inspect_and_bench_of_original_files(source, tmp_path, capsys):
     figure = tmp_path / "figure.png"
     assert main(["inspect", str(folder), "--figure", str(figure)]) == 0
     assert figure.read_bytes()[:4] == b"\x89PNG"
-    assert main(["bench", "host", str(folder), "--runs", "1"]) == 0
+    assert benchmark(["host", str(folder), "--runs", "1"]) == 0
     assert "of SciPy's order" in capsys.readouterr().out
     data = tmp_path / "data"
     assert main(["compile", str(tmp_path), "--out", str(data), "--steps", "2"]) == 0

@@ -102,7 +102,6 @@ LINES = {
     "predict": ["model", "file.py"],
     "inspect": ["data"],
     "batching": ["data"],
-    "bench": ["host", "data"],
     "calibrate": [],
     "tpu-check": ["preset"],
     "scale": ["preset"],

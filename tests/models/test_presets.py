@@ -75,7 +75,7 @@ def labelled_networks(inputs, num_edge_types):
 
 def graphs_for(task):
     if isinstance(task, kb.models.NodeSelector):
-        from keras_bandgnn.data.python_source import program_graphs
+        from keras_bandgnn.programs.python_source import program_graphs
 
         return program_graphs(SOURCE)
     if isinstance(task, kb.models.NodeClassifier):

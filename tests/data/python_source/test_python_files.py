@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.python_source import (
+from keras_bandgnn.programs.python_source import (
     program_graphs,
     python_files,
     read_tree,

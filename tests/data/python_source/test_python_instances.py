@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_bandgnn.data.python_source import program_graphs
+from keras_bandgnn.programs.python_source import program_graphs
 
 SOURCE = """
 import os

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from examples.benchmarks.__main__ import main
 from keras_bandgnn import Graph
-from keras_bandgnn.cli.main import main
 from keras_bandgnn.data import write_store
 
 
@@ -21,7 +21,7 @@ def test_bench_batching(tmp_path, capsys):
         for n in rng.integers(3, 30, 60).tolist()
     ]
     write_store(tmp_path / "store", graphs)
-    command = ["bench", "batching", str(tmp_path / "store"), "--batch-size", "8"]
+    command = ["batching", str(tmp_path / "store"), "--batch-size", "8"]
     command += ["--hidden", "4", "--layers", "1", "--runs", "1"]
     assert main(command) == 0
     out = capsys.readouterr().out
@@ -30,5 +30,5 @@ def test_bench_batching(tmp_path, capsys):
 
 
 def test_data_that_is_not_there(capsys):
-    assert main(["bench", "batching", "no-such-data"]) == 1
+    assert main(["batching", "no-such-data"]) == 1
     assert "no-such-data" in capsys.readouterr().err

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from examples.benchmarks import allocator
-from keras_bandgnn.cli.main import main
+from examples.benchmarks.__main__ import main
 from keras_bandgnn.data import write_store
 from keras_bandgnn.testing import random_graph
 
@@ -20,7 +20,7 @@ def store(tmp_path):
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_bench_train_compares_plans(store, tmp_path, capsys):
     figures = tmp_path / "figures.json"
-    command = ["bench", "train", store, "--nodes", "64", "--hidden", "4"]
+    command = ["train", store, "--nodes", "64", "--hidden", "4"]
     command += ["--steps", "2", "--types", "3", "--rounds", "2"]
     command += ["--allocator", "default", "--json", str(figures)]
     assert main([*command, "--peers", "matmul per type"]) == 0
@@ -37,7 +37,7 @@ def test_bench_train_compares_plans(store, tmp_path, capsys):
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_bench_propagate_times_plans(store, tmp_path, capsys):
     figures = tmp_path / "figures.json"
-    command = ["bench", "propagate", store, "--nodes", "64", "--hidden", "4"]
+    command = ["propagate", store, "--nodes", "64", "--hidden", "4"]
     command += ["--steps", "1", "--rounds", "1", "--allocator", "default"]
     command += ["--plans", "segment", "banded:16", "--json", str(figures)]
     assert main(command) == 0
@@ -51,7 +51,7 @@ def test_bench_propagate_reads_a_matrix(tmp_path, capsys):
     path = tmp_path / "ring.npz"
     pointer, column = np.arange(33), (np.arange(32) + 1) % 32
     np.savez(path, n=32, indptr=pointer, indices=column)
-    command = ["bench", "propagate", str(path), "--hidden", "4", "--steps", "1"]
+    command = ["propagate", str(path), "--hidden", "4", "--steps", "1"]
     command += ["--rounds", "1", "--allocator", "default", "--no-peers"]
     command += ["--plans", "segment", "--ordering", "rcmk"]
     assert main(command) == 0
