@@ -15,12 +15,13 @@ BACKENDS = ("jax", "tensorflow", "torch")
 # Reading, encoding and storing graphs touch no backend.
 HOST_ONLY = (
     "tests/data",
+    "tests/programs",
     "tests/cli/test_bad_command_lines.py",
     "tests/fuzz",
     "tests/security",
     "tests/test_graph.py",
     "tests/test_module_state.py",
-    "tests/preprocessing/test_budgets.py",
+    "tests/preprocessing/batching/test_budgets.py",
     "tests/test_copies_and_caches.py",
 )
 # Each half of the tests is a process, so that two are busy to the end.

@@ -1,7 +1,6 @@
 import json
 from pathlib import Path
 
-import geometric_oracle as oracle
 import keras
 import numpy as np
 import painn_reference as reference
@@ -18,6 +17,7 @@ from keras_bandgnn.models import (
     SchNetBackbone,
 )
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
+from tests.oracles import geometric as oracle
 
 QM9 = (1, 6, 7, 8, 9)
 AFLOW = tuple(range(1, 75))

@@ -2,7 +2,6 @@
 
 import inspect
 
-import attention_oracle as oracle
 import keras
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
+from tests.oracles import attention as oracle
 
 # Arguments with which each pattern is tried; a new one needs an entry.
 PATTERNS = {
