@@ -15,7 +15,8 @@ from keras_bandgnn.preprocessing import (
     StaticBatcher,
 )
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
-from keras_bandgnn.testing import gradients_of, random_graph, selector_logits
+from keras_bandgnn.testing import gradients_of, random_graph
+from tests.oracles.dense import selector_logits
 
 STEPS = 2
 

@@ -12,7 +12,8 @@ from keras_bandgnn.layers import (
 )
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.primitives import Banded, Grouped, Plan
-from keras_bandgnn.testing import random_graph, run_layer_test, typed_messages
+from keras_bandgnn.testing import random_graph, run_layer_test
+from tests.oracles.dense import typed_messages
 
 
 def batch_of(graph, plan=None):

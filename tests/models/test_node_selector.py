@@ -17,8 +17,9 @@ from keras_bandgnn.preprocessing import (
     ReachabilityFilter,
 )
 from keras_bandgnn.primitives import Banded, Edges, Grouped, Plan
-from keras_bandgnn.testing import ggnn, random_graph, selector_logits
+from keras_bandgnn.testing import random_graph
 from keras_bandgnn.training import make_optimizer
+from tests.oracles.dense import ggnn, selector_logits
 
 INPUTS = {"type": 10, "subtoken": 10, "x": {"features": 2}}
 STEPS = 3

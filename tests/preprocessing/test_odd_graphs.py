@@ -35,7 +35,7 @@ from keras_bandgnn.primitives import (
     Supernode,
 )
 from keras_bandgnn.primitives.plan import _PRIMITIVES
-from keras_bandgnn.testing import selector_logits, typed_messages
+from tests.oracles.dense import selector_logits, typed_messages
 
 TYPES = 3
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from keras_bandgnn import primitives
 from keras_bandgnn.primitives import Edges, Grouped, Plan, Segment
 from keras_bandgnn.primitives.dense import Dense, intervals
-from keras_bandgnn.testing import random_graph, typed_messages
+from keras_bandgnn.testing import random_graph
+from tests.oracles.dense import typed_messages
 
 NUM_NODES, NUM_TYPES, WIDTH, UNITS = 40, 3, 4, 5
 CAPACITY = 161

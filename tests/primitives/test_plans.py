@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from keras_bandgnn import primitives
 from keras_bandgnn.primitives import Banded, Edges, Grouped, Plan, Segment
-from keras_bandgnn.testing import random_graph, typed_messages
+from keras_bandgnn.testing import random_graph
+from tests.oracles.dense import typed_messages
 
 # One capacity, so that backends compile few shapes.
 CAPACITY = 130
