@@ -168,7 +168,8 @@ def test_what_begins_anew_is_to_be_left_out(name, monkeypatch, capsys, tmp_path)
 WORK = """
 import signal, sys, time
 from keras_bandgnn.cli import interrupts, main
-from keras_bandgnn.data import files, workers
+from keras_bandgnn.data import files
+from keras_bandgnn.programs import workers
 import keras_bandgnn.cli.predict as module
 
 def run(options):
