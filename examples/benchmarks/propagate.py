@@ -168,7 +168,7 @@ def run(options: argparse.Namespace) -> None:
 
     from keras_bandgnn.assembly.assembler import supergraph_edges
     from keras_bandgnn.cli.train import make_plan
-    from keras_bandgnn.planning.choose_plan import choose_plan
+    from keras_bandgnn.planning.plan_choice import choose_plan
 
     graphs = read_graphs(options)
     types = int(graphs.edge_type.max(initial=0)) + 1

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    from keras_bandgnn.planning.calibrate import calibrate
+    from keras_bandgnn.planning.calibration import calibrate
     from keras_bandgnn.planning.cost import Hardware
 
     path = Hardware.path(options.dtype)

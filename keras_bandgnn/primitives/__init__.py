@@ -43,8 +43,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "Hardware": "planning.cost",
-        "PlanChoice": "planning.choose_plan",
-        "calibrate": "planning.calibrate",
-        "choose_plan": "planning.choose_plan",
+        "PlanChoice": "planning.plan_choice",
+        "calibrate": "planning.calibration",
+        "choose_plan": "planning.plan_choice",
     },
 )

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.planning import cost as cost_module
-from keras_bandgnn.planning.calibrate import calibrate
+from keras_bandgnn.planning.calibration import calibrate
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.primitives import Banded, Grouped, Plan, Segment
 from keras_bandgnn.primitives.base import Load

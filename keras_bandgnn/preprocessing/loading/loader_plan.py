@@ -10,8 +10,8 @@ from keras_bandgnn.assembly.block_assembler import BlockAssembler
 from keras_bandgnn.assembly.resources import measure
 from keras_bandgnn.assembly.schedule_assembler import StepAssembler
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.planning.choose_plan import auto_plan, choose_plan
 from keras_bandgnn.planning.cost import Hardware
+from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField

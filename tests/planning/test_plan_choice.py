@@ -6,10 +6,10 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.planning import choose_plan as auto_module
-from keras_bandgnn.planning.choose_plan import auto_plan, choose_plan
+from keras_bandgnn.planning import plan_choice as auto_module
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.estimate import sampled
+from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 
 CPU = Hardware.default("torch", "cpu")
