@@ -208,7 +208,7 @@ def test_counting_keeps_no_long_table(monkeypatch):
 
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated):
-    from keras_bandgnn.planning import choose_plan as auto
+    from keras_bandgnn.planning import plan_choice as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
     from keras_bandgnn.preprocessing.loading import loader_plan
 
@@ -241,7 +241,7 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
 
 def test_compiled_stores_tell_their_block_size(tmp_path, monkeypatch):
     from keras_bandgnn.data import open_store, write_store
-    from keras_bandgnn.planning import choose_plan as auto
+    from keras_bandgnn.planning import plan_choice as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
 
     monkeypatch.setattr(auto.kernels, "has_accelerator", lambda: True)

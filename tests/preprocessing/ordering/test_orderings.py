@@ -323,7 +323,7 @@ def test_commands_take_an_ordering(tmp_path, capsys):
     (folder,) = (tmp_path / "out").iterdir()
     capsys.readouterr()
     store = open_store(folder)
-    assert main(["inspect", str(folder), "--ordering", "rcmk"]) == 1
+    assert main(["inspect", str(folder), "--ordering", "rcmk"]) == 2
     assert "--ordering with program graphs" in capsys.readouterr().err
     assert main(["inspect", str(folder), "--block-size", "4"]) == 0
     line = capsys.readouterr().out.partition("|i - j| < 4, reordered: ")[2]
