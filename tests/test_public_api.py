@@ -77,6 +77,14 @@ def test_public_names(module):
         assert getattr(importlib.import_module(module), name).__doc__
 
 
+@pytest.mark.parametrize(
+    ("room", "older"), [("programs", "data"), ("planning", "primitives")]
+)
+def test_names_are_where_they_were(room, older):
+    new, old = getattr(keras_bandgnn, room), getattr(keras_bandgnn, older)
+    assert all(getattr(old, name) is getattr(new, name) for name in new.__all__)
+
+
 @pytest.mark.parametrize("name", modules())
 def test_examples_in_docstrings(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
