@@ -15,6 +15,7 @@ from keras_bandgnn.ops.sparse import (
 from keras_bandgnn.ops.sparse import grouped_matmul as grouped_matmul
 from keras_bandgnn.ops.sparse import sparse_matmul as sparse_matmul
 
+# For this library's own use.
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
 gather = _backend.gather
 gated_update = _backend.gated_update
@@ -26,24 +27,18 @@ value_and_gradient = _backend.value_and_gradient
 waiting_step = _backend.waiting_step
 
 __all__ = [
-    "USES_TRANSPOSE",
     "batched_gather",
     "batched_segment_max",
     "batched_segment_sum",
     "complete_gather",
     "complete_matrix",
-    "gated_update",
     "gather",
     "gather_rows",
     "gathered_grouped_matmul",
     "grouped_matmul",
-    "has_accelerator",
     "offset_ids",
     "scatter_add",
-    "seed_global",
     "segment_max",
     "segment_sum",
     "sparse_matmul",
-    "value_and_gradient",
-    "waiting_step",
 ]
