@@ -32,34 +32,22 @@ from keras_bandgnn.models.preset_files import (
 )
 from keras_bandgnn.models.preset_hub import download
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.registration import PACKAGE, class_entry, registered_class
 from keras_bandgnn.version import __version__
 
 
 def _entry(instance, config: dict) -> dict:
     cls = type(instance)
+    ours = cls.__module__.partition(".")[0] == PACKAGE
     return {
-        "module": "keras_bandgnn.models",
-        "class_name": cls.__name__,
-        "registered_name": f"keras_bandgnn>{cls.__name__}",
-        "config": config,
+        "module": "keras_bandgnn.models" if ours else cls.__module__,
+        "registered_name": keras.saving.get_registered_name(cls),
+        **class_entry(instance, config),
     }
 
 
 def _class_of(entry: dict, base: type, path: Path) -> type:
-    from keras_bandgnn import models
-
-    name = entry.get("class_name")
-    known = {
-        n: c
-        for n in models.__all__
-        if isinstance(c := getattr(models, n), type) and issubclass(c, base)
-    }
-    if name not in known or not isinstance(entry.get("config"), dict):
-        raise ValueError(
-            f"Expected {path} to have a `config`, and `class_name` to be one of "
-            f"{sorted(known)}. Received: class_name={name!r}."
-        )
-    return known[name]
+    return registered_class(entry, base, f"{path} to name a {base.__name__}")
 
 
 def _resolve(preset) -> Path:

@@ -7,41 +7,13 @@ import keras
 from keras_bandgnn.checks import boolean, instance, optional, refuse, sequence, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
-from keras_bandgnn.preprocessing.geometry.geometry_layers import (
-    FullyConnectedGraph,
-    KNearestGraph,
-    RadiusGraph,
-)
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.ordering.cluster_compile import ClusterCompile
-from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
-from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
-from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
-from keras_bandgnn.preprocessing.structural_encoding import StructuralEncoding
 from keras_bandgnn.primitives.plan import Plan
-
-# The only layers that a configuration file can name.
-_LAYERS = {
-    cls.__name__: cls
-    for cls in (
-        AttentionEdges,
-        ClusterCompile,
-        FullyConnectedGraph,
-        KNearestGraph,
-        ProgramEncoder,
-        RCMKCompile,
-        RadiusGraph,
-        ReachabilityFilter,
-        StructuralEncoding,
-    )
-}
-_BATCHERS = {cls.__name__: cls for cls in (DynamicBatcher, StaticBatcher)}
+from keras_bandgnn.registration import class_entry, registered_class
 
 
 def _plain(layer: keras.layers.Layer) -> dict:
@@ -49,16 +21,11 @@ def _plain(layer: keras.layers.Layer) -> dict:
     config = layer.get_config()
     for name in ("name", "trainable", "dtype"):
         config.pop(name, None)
-    return {"class_name": type(layer).__name__, "config": config}
+    return class_entry(layer, config)
 
 
-def _from_plain(entry: Mapping, known: Mapping, what: str):
-    if entry["class_name"] not in known:
-        raise ValueError(
-            f"Expected {what} among {sorted(known)}. "
-            f"Received: class_name={entry['class_name']!r}."
-        )
-    return known[entry["class_name"]](**entry["config"])
+def _from_plain(entry: Mapping, base: type, what: str):
+    return registered_class(entry, base, what).from_config(dict(entry["config"]))
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -210,11 +177,11 @@ class GraphPreprocessor(keras.layers.Layer):
 
     @classmethod
     def from_config(cls, config: Mapping) -> "GraphPreprocessor":
-        """Builds the preprocessor from `get_config()`, from known layers only."""
-        layers = [_from_plain(e, _LAYERS, "graph layers") for e in config["layers"]]
+        """Builds the preprocessor from `get_config()`, from registered classes."""
+        layers = [_from_plain(e, GraphLayer, "a graph layer") for e in config["layers"]]
         batcher = config["batcher"]
         if "class_name" not in batcher:
             # Files of version 0.1.0 name no class.
             batcher = {"class_name": "DynamicBatcher", "config": batcher}
-        batcher = _from_plain(batcher, _BATCHERS, "a batcher")
+        batcher = _from_plain(batcher, Batcher, "a batcher")
         return cls(layers, batcher, config["plan"], config.get("edge_weight"))

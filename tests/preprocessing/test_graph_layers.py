@@ -121,5 +121,5 @@ def test_preprocessor_config_round_trip():
     assert again.plan == made.plan
     config = made.get_config()
     config["layers"][0]["class_name"] = "Lambda"
-    with pytest.raises(ValueError, match="graph layers among"):
+    with pytest.raises(ValueError, match="a graph layer, with"):
         GraphPreprocessor.from_config(config)

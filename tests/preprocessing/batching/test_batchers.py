@@ -271,7 +271,7 @@ def test_old_preprocessors_name_no_batcher():
         {"layers": [], "batcher": config, "plan": "auto"}
     )
     assert isinstance(read.batcher, DynamicBatcher) and read.batcher.oversize == "drop"
-    with pytest.raises(ValueError, match="a batcher among"):
+    with pytest.raises(ValueError, match="a batcher, with"):
         GraphPreprocessor.from_config(
             {
                 "layers": [],

@@ -1,0 +1,142 @@
+"""Classes of one's own in presets: saved and loaded once they are registered."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLayer, GraphPreprocessor
+
+register = keras.saving.register_keras_serializable(package="someone")
+GRAPHS = [
+    kb.Graph(n, [0, 1], [1, 0], node={"kind": np.arange(n) % 3}, label=n % 2)
+    for n in (2, 3, 4, 5)
+]
+
+
+@register
+class Reversed(GraphLayer):
+    """Edges the other way, `times` times."""
+
+    def __init__(self, times: int = 1, **kwargs):
+        super().__init__(**kwargs)
+        self.times = times
+
+    def call(self, graph):
+        for _ in range(self.times):
+            graph = graph.replace(senders=graph.receivers, receivers=graph.senders)
+        return graph
+
+    def get_config(self):
+        return {**super().get_config(), "times": self.times}
+
+
+@register
+class Batches(DynamicBatcher):
+    """A batcher of one's own."""
+
+
+@register
+class Widened(kb.models.GCNBackbone):
+    """A backbone of one's own."""
+
+
+@register
+class Verdicts(kb.models.GraphClassifier):
+    """A task of one's own."""
+
+
+@register
+class Middle(keras.layers.Layer):
+    """A readout of one's own: the mean of a graph's nodes, [G, B, units]."""
+
+    def __init__(self, units: int, **kwargs):
+        super().__init__(**kwargs)
+        self.units = units
+
+    def call(self, states, x):
+        ids, slots = x["node"]["graph_id"], keras.ops.shape(x["graph"]["mask"])[1]
+        member = keras.ops.one_hot(ids, slots, dtype=states.dtype)
+        total = keras.ops.einsum("gnb,gnh->gbh", member, states)
+        count = keras.ops.sum(member, axis=1)[..., None]
+        return total / keras.ops.maximum(count, 1.0)
+
+    def get_config(self):
+        return {**super().get_config(), "units": self.units}
+
+
+class Nameless(Reversed):
+    """Not registered."""
+
+
+def task_of(layer=None, batcher=None, backbone=None, kind=None, readout="mean"):
+    layer = Reversed(3) if layer is None else layer
+    preprocessor = GraphPreprocessor([layer], batcher or DynamicBatcher(2))
+    backbone = (backbone or kb.models.GCNBackbone)({"kind": 3}, 4)
+    kind = kind or kb.models.GraphClassifier
+    return kind(backbone, 2, preprocessor, readout=readout)
+
+
+SAMPLES = {
+    "graph layer": lambda: task_of(),
+    "batcher": lambda: task_of(batcher=Batches(2)),
+    "backbone": lambda: task_of(backbone=Widened),
+    "task": lambda: task_of(kind=Verdicts),
+    "readout": lambda: task_of(readout=Middle(4)),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_classes_of_ones_own_are_saved_and_loaded(kind, tmp_path):
+    task = SAMPLES[kind]()
+    predicted = task.predict(GRAPHS)
+    task.save_to_preset(tmp_path / "preset")
+    again = kb.models.Task.from_preset(tmp_path / "preset")
+    for one, other in (
+        (task, again),
+        (task.backbone, again.backbone),
+        (task.preprocessor.batcher, again.preprocessor.batcher),
+        (task.preprocessor.graph_layers[0], again.preprocessor.graph_layers[0]),
+    ):
+        assert type(one) is type(other)
+    assert again.preprocessor.graph_layers[0].times == 3
+    for one, other in zip(predicted, again.predict(GRAPHS), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_unregistered_classes_are_refused_when_they_are_saved(tmp_path):
+    task = task_of(layer=Nameless())
+    with pytest.raises(ValueError, match="registered class.*Nameless.*Decorate it"):
+        task.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("task.json", ()),
+        ("config.json", ()),
+        ("preprocessor.json", ("config", "layers", 0)),
+        ("preprocessor.json", ("config", "batcher")),
+    ],
+)
+def test_unknown_classes_are_refused_and_nothing_is_imported(file, place, tmp_path):
+    task_of().save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / file
+    config = json.loads(path.read_text())
+    entry = config
+    for step in place:
+        entry = entry[step]
+    entry.update(
+        class_name="Antigravity",
+        registered_name="antigravity>Antigravity",
+        module="antigravity",
+    )
+    path.write_text(json.dumps(config))
+    import sys
+
+    with pytest.raises(ValueError, match="Expected.*Received.*Antigravity"):
+        kb.models.Task.from_preset(tmp_path / "preset")
+    assert "antigravity" not in sys.modules
