@@ -61,9 +61,8 @@ def without_tensorflow() -> Iterator[None]:
         yield
     finally:
         del sys.modules["tensorflow"]
-        # Keras remembers that it was not there.
-        utils = sys.modules.get("keras.src.utils.module_utils")
-        for name in ("tensorflow", "gfile"):
-            lazy = getattr(utils, name, None)
-            if getattr(lazy, "_available", None) is False:
-                lazy._available = None
+        # What Keras remembers is of no use where Keras was not imported.
+        if "keras" in sys.modules:
+            from keras_bandgnn import compat
+
+            compat.forget_missing_tensorflow()

@@ -5,6 +5,8 @@ import logging
 import keras
 import numpy as np
 
+from keras_bandgnn import compat
+
 # Batches laid out for devices that have some successive nodes of a supergraph each.
 
 
@@ -178,7 +180,7 @@ def check_layers(task) -> None:
     Args:
         task: The task.
     """
-    layers = [layer for layer in task._flatten_layers() if not _may_split(layer)]
+    layers = [layer for layer in compat.sublayers(task) if not _may_split(layer)]
     if not layers:
         return
     # A backbone that says no is reason enough: its layers are not news.

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bandgnn import compat
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.preprocessing.loading.exports import signature
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -131,11 +132,11 @@ class TensorFlowReplicas(ReplicaGroup):
         # ids and masks have none.
         batch = self._part(loader.build(0, loader.epoch), 0)
         with self.strategy.scope():
-            task._symbolic_build(data_batch=batch)
+            compat.build_step(task, batch)
         data = self.strategy.distribute_datasets_from_function(dataset)
         # Steps, where TensorFlow counts the elements for all devices. With it Keras
         # does not ask for more than there is.
-        data._cardinality = len(loader)
+        compat.set_length(data, len(loader))
         return data
 
     def share(self, mean, weight):
@@ -159,7 +160,7 @@ class TensorFlowReplicas(ReplicaGroup):
         with tf.GradientTape() as tape:
             y_pred = task(x, training=True)
             loss = task.compute_loss(x, y, y_pred, weight, training=True)
-            task._loss_tracker.update_state(loss)
+            compat.loss_tracker(task).update_state(loss)
             scaled = task.optimizer.scale_loss(loss)
         variables = task.trainable_weights
         gradients = tape.gradient(scaled, variables)
@@ -172,7 +173,7 @@ class TensorFlowReplicas(ReplicaGroup):
         for i, gradient in zip(places, summed, strict=True):
             gradients[i] = gradient
         optimizer = getattr(task.optimizer, "inner_optimizer", task.optimizer)
-        optimizer._all_reduce_sum_gradients = list
+        compat.gradients_are_summed(optimizer)
         task.optimizer.apply(gradients, variables)
         return self._logs(task.compute_metrics(x, y, y_pred, weight))
 
@@ -183,7 +184,7 @@ class TensorFlowReplicas(ReplicaGroup):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         y_pred = task(x, training=False)
         loss = task.compute_loss(x, y, y_pred, weight, training=False)
-        task._loss_tracker.update_state(loss)
+        compat.loss_tracker(task).update_state(loss)
         return self._logs(task.compute_metrics(x, y, y_pred, weight))
 
     def _logs(self, logs):

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from keras_bandgnn import compat
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 
@@ -140,7 +141,7 @@ class TorchReplicas(ReplicaGroup):
         y_pred = task(x, training=True)
         task.zero_grad()
         loss = task.compute_loss(x, y, y_pred, weight, training=True)
-        task._loss_tracker.update_state(loss.detach())
+        compat.loss_tracker(task).update_state(loss.detach())
         task.optimizer.scale_loss(loss).backward()
         task.compute_metrics(x, y, y_pred, weight)
         variables = task.trainable_weights
@@ -160,7 +161,7 @@ class TorchReplicas(ReplicaGroup):
         before = _cleared(task.metrics_variables)
         y_pred = task(x, training=False)
         loss = task.compute_loss(x, y, y_pred, weight, training=False)
-        task._loss_tracker.update_state(loss)
+        compat.loss_tracker(task).update_state(loss)
         task.compute_metrics(x, y, y_pred, weight)
         self._sum_metrics(task, before, [])
         return task.get_metrics_result()

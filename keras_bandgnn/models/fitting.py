@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import keras
 
+from keras_bandgnn import compat
 from keras_bandgnn import ops as kernels
 from keras_bandgnn.data.files import atomic_path, held_write
 from keras_bandgnn.distribution.replica_group import active_group
@@ -23,7 +24,7 @@ def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
     return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
 
 
-class Replicated(keras.Model):
+class Replicated(compat.BuildHooks):
     """A model whose steps are those of the devices in whose scope it was made.
 
     `distribution` is the `ReplicaGroup`; one device without a scope.
@@ -84,17 +85,18 @@ class Replicated(keras.Model):
         call = self.distribution.stateless_call(self, super().stateless_call)
         return call(*args, **kwargs)
 
-    def _symbolic_build(self, iterator=None, data_batch=None):
-        # A batch that is laid out for several devices tells one nothing.
+    def batch_to_build(self, batch):
+        """A batch of one device: one laid out for several tells one nothing."""
         plain = self.distribution.plain_batch(self)
-        data_batch = data_batch if plain is None else plain
-        super()._symbolic_build(iterator, data_batch)
+        return batch if plain is None else plain
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # On TensorFlow Keras averages a distributed batch here, which ids and masks do
-        # not bear. `distribution.data` has made the metrics.
-        if self.distribution.size == 1 or not self.distribution.builds_metrics:
-            super()._maybe_symbolic_build(iterator, data_batch)
+    def builds_from_batches(self) -> bool:
+        """Not where `distribution.data` has made the metrics.
+
+        On TensorFlow Keras would average a distributed batch, which ids and masks do
+        not bear.
+        """
+        return self.distribution.size == 1 or not self.distribution.builds_metrics
 
 
 def first_draw(epoch: int) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
+from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.checks import boolean, optional
 from keras_bandgnn.distribution.replica_group import callbacks_of
@@ -56,7 +57,7 @@ class GraphModel(Replicated):
     host_side = (
         *Replicated.host_side,
         "preprocessor",
-        "_loss_tracker",
+        compat.LOSS_TRACKER,
         "_compile_arguments",
     )
     output_level = "graph"
@@ -277,7 +278,7 @@ class GraphModel(Replicated):
             ] or None
             metrics = None
         # Keras leaves what it is not given as it was before.
-        self.loss = self._compile_loss = self._compile_metrics = None
+        compat.forget_compiled(self)
         super().compile(
             optimizer, loss, loss_weights, metrics, weighted_metrics, **options
         )
@@ -288,7 +289,8 @@ class GraphModel(Replicated):
             # `update_state`.
             group = self.distribution
             factor = group.size if group.sums_losses else 1
-            self._loss_tracker = LossTracker(self.loss_parts, not own, factor)
+            tracker = LossTracker(self.loss_parts, not own, factor)
+            setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):
         """Labels and outputs as the loss sees them."""
@@ -315,7 +317,7 @@ class GraphModel(Replicated):
         del training
         y, y_pred = self.loss_scale(y, y_pred)
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
-        return [(self._compile_loss(y, y_pred, weight), ops.sum(weight))]
+        return [(compat.compiled_loss(self)(y, y_pred, weight), ops.sum(weight))]
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -334,14 +336,14 @@ class GraphModel(Replicated):
             mean, weight = terms[0]
             shared[0] = self.distribution.total(mean * weight)
         more = list(self.losses)
-        loss = sum(self._aggregate_additional_loss(each) for each in [*shared, *more])
+        loss = sum(compat.added_loss(self, each) for each in [*shared, *more])
         added = sum(ops.sum(each) for each in more) if more else None
-        self._loss_tracker.record(terms, added, loss)
+        compat.loss_tracker(self).record(terms, added, loss)
         return loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """The metrics over real entries."""
-        if self.labels is not None and self._compile_metrics is not None:
+        if self.labels is not None and compat.has_compiled_metrics(self):
             y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
             y, y_pred = only_real(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)

@@ -15,8 +15,7 @@ import keras
 from keras import ops
 
 # Not public in Keras 3.15: whether variables may be assigned within a program of JAX.
-from keras.src.backend import in_stateless_scope
-
+from keras_bandgnn import compat
 from keras_bandgnn.checks import shown
 
 # Classes that say nothing about the labels they take.
@@ -191,7 +190,7 @@ class LossTracker(keras.metrics.Metric):
             added: What is added once.
             loss: What `compute_loss` returns.
         """
-        if keras.backend.backend() == "jax" and not in_stateless_scope():
+        if keras.backend.backend() == "jax" and not compat.in_stateless_scope():
             # A step of one's own that differentiates this: `update_state` will do.
             return
         means, weights = (

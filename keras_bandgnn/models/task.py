@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn import compat
 from keras_bandgnn.models import inspection, presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_model import GraphModel
@@ -196,7 +197,7 @@ class Task(GraphModel):
         """Whether weights of a layer were rounded by `quantize`."""
         return any(
             getattr(layer, "quantization_mode", None)
-            for layer in self._flatten_layers()
+            for layer in compat.sublayers(self)
         )
 
     def save(self, filepath, *args, **kwargs):
@@ -220,7 +221,7 @@ class Task(GraphModel):
             mode: `"int8"`.
             **kwargs: Passed on.
         """
-        for layer in self._flatten_layers():
+        for layer in compat.sublayers(self):
             # Keras refuses layers that were never called, also those without weights.
             if not layer.built and type(layer).build is keras.layers.Layer.build:
                 layer.built = True

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from keras_bandgnn import compat
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
@@ -288,11 +289,10 @@ def _step(task: NodeSelector, batch: tuple, devices: list):
 
     # Metrics and optimizer have no variables before they have seen a batch.
     tree = keras.tree
-    task._symbolic_build(
-        data_batch=tree.map_structure(
-            lambda a: keras.KerasTensor(a.shape, a.dtype.name), batch
-        )
+    symbols = tree.map_structure(
+        lambda a: keras.KerasTensor(a.shape, a.dtype.name), batch
     )
+    compat.build_step(task, symbols)
     mesh = Mesh(np.array(devices), ("batch",))
     whole = NamedSharding(mesh, PartitionSpec())
     split = NamedSharding(mesh, PartitionSpec("batch"))

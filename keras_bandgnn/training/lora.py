@@ -4,6 +4,7 @@ import re
 
 import keras
 
+from keras_bandgnn import compat
 from keras_bandgnn.checks import (
     instance,
     optional,
@@ -64,7 +65,7 @@ def enable_lora(
     backbone = getattr(model, "backbone", model)
     found = [
         layer
-        for layer in backbone._flatten_layers()
+        for layer in compat.sublayers(backbone)
         if isinstance(layer, _ADAPTED) and layer.built
     ]
     chosen = [layer for layer in found if re.search(layers or "", layer.path)]

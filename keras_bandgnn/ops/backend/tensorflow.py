@@ -5,6 +5,7 @@ import weakref
 import keras
 import tensorflow as tf
 
+from keras_bandgnn import compat
 from keras_bandgnn.ops.context import portable_sums
 
 # Watching when steps of TensorFlow compile.
@@ -261,11 +262,9 @@ def seed_global(seed: int) -> None:
 
 
 def _on_host_without_xla() -> bool:
-    from tensorflow.python.ops import control_flow_util
-
     if not tf.executing_eagerly():
         graph = tf.compat.v1.get_default_graph()
-        if control_flow_util.GraphOrParentsInXlaContext(graph):
+        if compat.in_xla_context(graph):
             return False
     return not has_accelerator()
 

@@ -5,6 +5,7 @@ import warnings
 import keras
 import torch
 
+from keras_bandgnn import compat
 from keras_bandgnn.ops.backend.torch_eager import (
     EdgeAttention,
     FilteredSum,
@@ -146,13 +147,12 @@ def watch_step(model, name, report):
     step = getattr(model, name)
     if not model.jit_compile:
         return step
-    # The compiler takes a second to import; eager training does without it.
-    from torch._dynamo.utils import counters
+    counters = compat.torch_compilations()
 
     def watched(batches):
-        before = counters["stats"]["unique_graphs"]
+        before = counters["unique_graphs"]
         outputs = step(batches)
-        if counters["stats"]["unique_graphs"] > before:
+        if counters["unique_graphs"] > before:
             report(batches[0])
         return outputs
 

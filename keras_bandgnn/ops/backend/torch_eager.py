@@ -5,6 +5,8 @@ import warnings
 
 import torch
 
+from keras_bandgnn import compat
+
 # Attention along edges in eager torch on CPUs: sparse products, head by head.
 
 
@@ -358,10 +360,10 @@ class FilteredSum(torch.autograd.Function):
         for a in range(0, count, _EDGES):
             piece = slice(a, a + _EDGES)
             row = torch.addmm(first, edges[piece], kernel, out=hidden[piece])
-            torch._C._nn.softplus(row, out=row)
+            compat.softplus_in_place(row)
             weights = torch.addmm(shift, row, last, out=filters[piece])
             if activate:
-                torch._C._nn.softplus(weights, out=weights)
+                compat.softplus_in_place(weights)
                 weights -= math.log(2.0)
             part = sent.index_select(0, ends[0][piece]).mul_(weights)
             if factor is not None:
