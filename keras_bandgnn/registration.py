@@ -9,26 +9,24 @@ _HINT = "keras.saving.register_keras_serializable(package=...)"
 
 
 def class_entry(instance, config: Mapping) -> dict:
-    """Return what a file says of an object: its class, by name, and its arguments.
-
-    Args:
-        instance: Of a class of this library, or of one that is registered.
-        config: Its arguments.
-
-    Raises:
-        ValueError: If the class is not registered, so that no file could be read back.
-    """
+    """Return what a file says of an object: its class, by name, and its arguments."""
     cls = type(instance)
     name = keras.saving.get_registered_name(cls)
-    if keras.saving.get_registered_object(name) is not cls:
-        raise ValueError(
-            f"Expected a registered class, which a file can name. Received: "
-            f"{cls.__module__}.{cls.__name__}. Decorate it with @{_HINT}."
-        )
     entry = {"class_name": cls.__name__, "config": config}
-    if name != f"{PACKAGE}>{cls.__name__}":
+    if name not in (cls.__name__, f"{PACKAGE}>{cls.__name__}"):
         entry["registered_name"] = name
     return entry
+
+
+def check_registered(*instances) -> None:
+    """Raise a ValueError if the class of an object is one that no file can name."""
+    for cls in map(type, instances):
+        name = keras.saving.get_registered_name(cls)
+        if keras.saving.get_registered_object(name) is not cls:
+            raise ValueError(
+                f"Expected a registered class, which a file can name. Received: "
+                f"{cls.__module__}.{cls.__name__}. Decorate it with @{_HINT}."
+            )
 
 
 def registered_class(entry: Mapping, base: type, what: str) -> type:

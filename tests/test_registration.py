@@ -108,6 +108,10 @@ def test_classes_of_ones_own_are_saved_and_loaded(kind, tmp_path):
 
 def test_unregistered_classes_are_refused_when_they_are_saved(tmp_path):
     task = task_of(layer=Nameless())
+    # They work as long as nothing is saved.
+    task.compile()
+    task.fit(GRAPHS, verbose=0)
+    assert len(task.predict(GRAPHS)) == len(GRAPHS)
     with pytest.raises(ValueError, match="registered class.*Nameless.*Decorate it"):
         task.save_to_preset(tmp_path / "preset")
     assert not (tmp_path / "preset").exists()

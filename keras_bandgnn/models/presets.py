@@ -32,11 +32,17 @@ from keras_bandgnn.models.preset_files import (
 )
 from keras_bandgnn.models.preset_hub import download
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-from keras_bandgnn.registration import PACKAGE, class_entry, registered_class
+from keras_bandgnn.registration import (
+    PACKAGE,
+    check_registered,
+    class_entry,
+    registered_class,
+)
 from keras_bandgnn.version import __version__
 
 
 def _entry(instance, config: dict) -> dict:
+    check_registered(instance)
     cls = type(instance)
     ours = cls.__module__.partition(".")[0] == PACKAGE
     return {

@@ -13,7 +13,11 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.registration import class_entry, registered_class
+from keras_bandgnn.registration import (
+    check_registered,
+    class_entry,
+    registered_class,
+)
 
 
 def _plain(layer: keras.layers.Layer) -> dict:
@@ -167,6 +171,7 @@ class GraphPreprocessor(keras.layers.Layer):
 
     def get_config(self) -> dict:
         """Returns a plain configuration; `from_config` reads it."""
+        check_registered(*self.graph_layers, self.batcher)
         plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
         return {
             "layers": self.layers_config(),

@@ -288,7 +288,9 @@ def _check_facts(file: Path, config: Mapping, signature: Signature) -> None:
 
 
 def _plain(preprocessor: GraphPreprocessor) -> dict:
-    config = preprocessor.get_config()
+    # Of the batcher nothing but its budget is written.
+    parts = preprocessor.graph_layers, None, preprocessor.plan, preprocessor.edge_weight
+    config = GraphPreprocessor(*parts).get_config()
     del config["batcher"]
     return {**config, "budget": dict(preprocessor.batcher.budget)}
 
