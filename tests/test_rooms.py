@@ -1,6 +1,8 @@
 """Which room may import which: arrows go down, and no files import in a circle."""
 
 import ast
+import runpy
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -120,3 +122,10 @@ def test_few_files_have_a_single_importer():
     files = [name for name in ARROWS if not name.startswith(by_name)]
     single = [name for name in files if len(importers[name]) == 1]
     assert len(single) <= 0.15 * len(ARROWS), single
+
+
+def test_picture_of_the_rooms_is_the_one_that_the_script_draws():
+    script = runpy.run_path(str(PACKAGE.parent / "docs" / "rooms.py"))
+    drawn = script["picture"](sys.modules[__name__])
+    message = "the rooms have changed: run `python docs/rooms.py` and commit"
+    assert script["FIGURE"].read_text() == drawn, message
