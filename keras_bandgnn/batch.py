@@ -1,50 +1,83 @@
-"""The batch contract: what a loader gives and a model takes.
+"""The batch contract: what a loader yields and a model takes.
 
 A batch is `(x, y, sample_weight)`, or `(x,)` without labels. `x` is a nested dict of
-arrays; every array has axis 0 = G, the number of supergraphs (one per replica; G = 1
-on one device). A supergraph holds several graphs side by side, padded to N nodes, E
-edges and B graphs. Absent features are omitted, never None.
+arrays of static shape. Axis 0 of each is G, the number of supergraphs (one per replica;
+G = 1 on one device). A supergraph holds several graphs side by side, padded to N nodes,
+E edges, B graphs and C candidates per graph. What the graphs lack is omitted, never
+None; all ids are int32.
 
-`x["node"]`
-    Each node feature of the graphs under its name: int32 [G, N, ...] or float
-    [G, N, ...].
-    `graph_id` int32 [G, N]: graph slot of the node; padding nodes have B - 1.
-    `mask` bool [G, N]: True for real nodes.
-`x["edge"]`
-    Each edge feature under its name, [G, E, ...].
-    `sender`, `receiver` int32 [G, E]: node ids within the supergraph, sorted by
-    receiver. Padded edges have sender 0 and receiver N, so sums over N + 1 segments
-    drop them.
-    `type` int32 [G, E]; `mask` bool [G, E].
-`x["graph"]`
-    Each context feature under its name, [G, B, ...].
-    `mask` bool [G, B]; the last slot is always padding.
-    `n_node`, `n_edge` int32 [G, B]: sizes, 0 where padded.
-    `id` int32 [G, B]: position of the graph in the loader's data, -1 where padded.
-    `n_read` int32 [G, B] (plans with a schedule): nodes of the graph that are read.
-`x["candidate"]` (graphs with candidates)
-    `node` int32 [G, B, C]: node ids within the supergraph; `mask` bool [G, B, C].
-    `slot` int32 [G, B]: node id of the slot (graphs with a slot).
-`x["plan"]`
-    One dict of arrays per primitive, by its key ("banded:128", "segment", ...); the
-    primitive's `pack` documents them.
+| `x["node"]` | shape       | meaning                                 | padding |
+|-------------|-------------|-----------------------------------------|---------|
+| a feature   | [G, N, ...] | int32 or float32, under its own name    | 0       |
+| `graph_id`  | [G, N]      | graph slot of the node                  | B - 1   |
+| `mask`      | [G, N] bool | whether the node is real                | False   |
 
-Plans with a schedule (`ReceptiveField`)
-    `x["plan"]` has a dict "step:t" for each step t: the arrays of the plan's primitives
-    from the rows of the list before to those of the step's own list, and `state`, the
-    gather (`layout.transposed`) of each row's old state. `x["node"]` has the rows of
-    the first list: of nodes that are computed as one, one. `x["candidate"]` counts in
-    rows of the last list, and so do labels of nodes. There is no `x["edge"]`.
-    With order="blocks" nodes, edges and candidates are those of plans without a
-    schedule. `x["plan"]` then has "banded:S", "blocks" with `order` and its inverse
-    `place`, int32 [G, K], and for each step t "step:t" with `block` int32 [G, A_t], the
-    blocks that it updates, and the arrays of the rest.
+| `x["edge"]` | shape       | meaning                                 | padding |
+|-------------|-------------|-----------------------------------------|---------|
+| a feature   | [G, E, ...] | int32 or float32, under its own name    | 0       |
+| `sender`    | [G, E]      | node id within the supergraph           | 0       |
+| `receiver`  | [G, E]      | node id within the supergraph, sorted   | N       |
+| `type`      | [G, E]      | edge type                               | 0       |
+| `mask`      | [G, E] bool | whether the edge is real                | False   |
 
-`y` and `sample_weight`
-    Selection: y int32 [G, B], weight float [G, B].
-    Graph labels: y [G, B, D], weight [G, B].
-    Node labels: y [G, N, ...], weight [G, N].
-    Weights are 1 where the entry is real and 0 where it is padding.
+Sums over receivers have N + 1 segments, of which the last is dropped: nothing is ever
+added to a node that exists.
+
+| `x["graph"]` | shape       | meaning                                | padding |
+|--------------|-------------|----------------------------------------|---------|
+| a feature    | [G, B, ...] | a context feature, under its own name  | 0       |
+| `mask`       | [G, B] bool | whether the slot holds a graph         | False   |
+| `n_node`     | [G, B]      | nodes of the graph                     | 0       |
+| `n_edge`     | [G, B]      | edges of the graph                     | 0       |
+| `id`         | [G, B]      | position of the graph in the data      | -1      |
+| `n_read`     | [G, B]      | nodes that are read (compact schedule) | 0       |
+
+The last graph slot is always padding.
+
+| `x["candidate"]` | shape          | meaning                          | padding |
+|------------------|----------------|----------------------------------|---------|
+| `node`           | [G, B, C]      | node id within the supergraph    | 0       |
+| `mask`           | [G, B, C] bool | whether the candidate is real    | False   |
+| `slot`           | [G, B]         | node id, if all graphs have one  | 0       |
+
+| labels       | `y`         | `sample_weight` float32                          |
+|--------------|-------------|--------------------------------------------------|
+| of selection | [G, B]      | [G, B], 1 for real graphs, 0 for padding         |
+| of graphs    | [G, B, D]   | [G, B], D >= 1                                   |
+| of nodes     | [G, N, ...] | [G, N]                                           |
+
+`x["plan"]` has one dict of arrays per primitive, by its key ("banded:128", "segment",
+...). `pack` of the primitive documents them, and docs/architecture.md lists them all.
+
+**Compact schedules.** Under a plan with `ReceptiveField(T, order="compact")` a
+supergraph has N_0 rows before the first step and N_{t+1} after step t: one row for each
+node whose state is still needed, and one for all nodes whose states are equal.
+`x["node"]` has the N_0 rows, there is no `x["edge"]`, and candidates and labels of nodes
+count in the N_T rows after the last step.
+
+| `x["plan"]["step:t"]`       | shape        | meaning                      | padding |
+|-----------------------------|--------------|------------------------------|---------|
+| `["state"]["index"]`        | [G, N_{t+1}] | row of the old state, of N_t | 0       |
+| `["state"]["back_row"]`     | [G, N_{t+1}] | `index`, sorted              | N_t     |
+| `["state"]["back_column"]`  | [G, N_{t+1}] | new row of each `back_row`   | 0       |
+| `["state"]["back_pointer"]` | [G, N_t + 1] | where each old row begins    |         |
+| `[key]`                     | a dict       | arrays of a primitive        |         |
+
+Senders of step t are among N_t rows, receivers among N_{t+1}.
+
+**Schedules of blocks.** With `order="blocks"` nodes, edges, candidates and labels are
+those of a plan without a schedule; labels of nodes that are not read weigh 0. The plan
+has K = ceil(N / S) blocks of S nodes, of which step t updates A_t.
+
+| `x["plan"]`           | shape    | meaning                                          |
+|-----------------------|----------|--------------------------------------------------|
+| `["banded:S"]`        | a dict   | arrays of `Banded(S)`, the same for all steps    |
+| `["blocks"]["order"]` | [G, K]   | blocks, those that are needed longest first      |
+| `["blocks"]["place"]` | [G, K]   | place of each block in `order`                   |
+| `["step:t"]["block"]` | [G, A_t] | the first A_t of `order`, which step t updates   |
+| `["step:t"][key]`     | a dict   | arrays of the rest, for edges outside the blocks |
+
+Nodes of the rest are numbered in the order of the blocks.
 """
 
 import numpy as np
