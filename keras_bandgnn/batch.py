@@ -46,14 +46,14 @@ The last graph slot is always padding.
 | of graphs    | [G, B, D]   | [G, B], D >= 1                                   |
 | of nodes     | [G, N, ...] | [G, N]                                           |
 
-`x["plan"]` has one dict of arrays per primitive, by its key ("banded:128", "segment",
-...). `pack` of the primitive documents them, and docs/architecture.md lists them all.
+`x["plan"]` has a dict of arrays per primitive, by its key: "segment", "banded:128", ...
+The `pack` of each primitive documents them; docs/architecture.md lists them all.
 
 **Compact schedules.** Under a plan with `ReceptiveField(T, order="compact")` a
-supergraph has N_0 rows before the first step and N_{t+1} after step t: one row for each
-node whose state is still needed, and one for all nodes whose states are equal.
-`x["node"]` has the N_0 rows, there is no `x["edge"]`, and candidates and labels of nodes
-count in the N_T rows after the last step.
+supergraph has N_0 rows before the first step and N_{t+1} after step t: one for each
+node whose state still counts, where nodes whose states are equal share a row.
+`x["node"]` has the N_0 rows, and there is no `x["edge"]`. Candidates and labels of
+nodes count in the N_T rows after the last step.
 
 | `x["plan"]["step:t"]`       | shape        | meaning                      | padding |
 |-----------------------------|--------------|------------------------------|---------|
