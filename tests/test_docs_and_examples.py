@@ -7,7 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.primitives import Banded, Plan, Primitive, ReceptiveField
+from keras_bandgnn.primitives.plan import _PRIMITIVES, primitive_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
@@ -52,3 +57,57 @@ def test_links_between_pages_lead_somewhere():
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def leaves(tree, path=()):
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def plans_of_everything():
+    """A plan with each primitive that is registered, and each kind of schedule."""
+    for name, cls in _PRIMITIVES.items():
+        if cls.pack is Primitive.pack:
+            continue  # made on the device
+        try:
+            primitive = primitive_of(name)
+        except ValueError:
+            primitive = primitive_of(f"{name}:4")
+        yield Plan(primitive)
+    yield kb.preprocessing.AttentionPlan(block_size=2, share=4.0)
+    for primitive in (kb.primitives.Segment(), kb.primitives.Grouped()):
+        yield Plan(rest=primitive, schedule=ReceptiveField(2))
+    field = ReceptiveField(2, merge=False, order="blocks")
+    yield Plan(Banded(4), schedule=field)
+
+
+@pytest.mark.parametrize("plan", list(plans_of_everything()), ids=str)
+def test_architecture_names_every_array_of_a_batch(plan):
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    contract = page[page.index("## The batch contract") : page.index("## Following")]
+    graph = kb.Graph(
+        5,
+        [0, 1, 1, 3],
+        [1, 2, 4, 0],
+        node={"kind": np.arange(5)},
+        edge={"length": np.ones(4)},
+        candidates=[2, 3],
+        slot=1,
+        label=1,
+    )
+    weight = None if plan.schedule else "length"
+    batcher = kb.preprocessing.StaticBatcher(2)
+    loader = kb.data.GraphLoader([graph], batcher, plan, edge_weight=weight)
+    for path, values in leaves(loader[0][0]):
+        assert values.shape[0] == 1, path
+        if path[-1] in ("kind", "length"):
+            continue
+        names = (f"`{path[-1]}`", f'["{path[-1]}"]')
+        assert any(name in contract for name in names), (
+            f"add x{list(path)} to the tables of docs/architecture.md"
+        )
+        if path[0] != "plan":
+            assert f"`{path[-1]}`" in kb.batch.__doc__, path
