@@ -44,6 +44,7 @@ class GraphPreprocessor(keras.layers.Layer):
         edge_weight: Edge feature that is the factor of each message, or None.
 
     Example:
+    >>> from keras_bandgnn.preprocessing import RCMKCompile
     >>> preprocessor = GraphPreprocessor([RCMKCompile()], DynamicBatcher(4))
     >>> loader = preprocessor.loader([Graph(2, [0], [1])] * 8, shuffle=False)
     >>> len(loader) >= 2
