@@ -54,7 +54,7 @@ def test_batching_study_refuses_edges_without_lengths(monkeypatch, capsys):
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
+    for page in (*PAGES, ROOT / "CONTRIBUTING.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -111,3 +111,22 @@ def test_architecture_names_every_array_of_a_batch(plan):
         )
         if path[0] != "plan":
             assert f"`{path[-1]}`" in kb.batch.__doc__, path
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
+def test_names_that_maintainers_read_are_in_the_code(page):
+    text = (ROOT / page).read_text()
+    # Names of arrays are compared with batches above.
+    text = re.sub(r"## The batch contract.*?## Following", "", text, flags=re.S)
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in ROOT.rglob("*.py")]
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert any(path.endswith(f"/{name}") for path in files), name
+    for folder in re.findall(r"`((?:tests|docs|keras_bandgnn)(?:/\w+)*)/`", text):
+        assert (ROOT / folder).is_dir(), folder
+    folders = ("keras_bandgnn", "tests", "docs")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    for name in re.findall(r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`", text):
+        if not name.endswith((".py", ".md", ".json")):
+            missing = set(name.split(".")) - words
+            assert not missing, f"{page} speaks of {name}"
