@@ -153,6 +153,21 @@ def test_a_full_disk_is_told_and_harms_nothing(name, task, tmp_path, monkeypatch
     assert sorted(p.name for p in tmp_path.iterdir()) == whole
 
 
+@pytest.mark.skipif(os.name != "posix", reason="limits of processes")
+@pytest.mark.parametrize("limit", [1_000, 5_000, 9_000, 11_000])
+def test_presets_above_a_limit_of_file_sizes(limit, task, tmp_path):
+    import resource
+
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="Expected to write .*File too large"):
+            task.save_to_preset(tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_module_that_writes_is_shown():
     root = Path(kb.__file__).parent
     found = set()

@@ -119,7 +119,8 @@ def save(
         text = make_card(Path(path).name, model, weights, dict(card))
         (folder / files.CARD).write_text(text, "utf-8")
         if weights != "none":
-            backbone.save_weights(folder / files.WEIGHTS)
+            with held_write(folder / files.WEIGHTS) as held:
+                backbone.save_weights(held)
             if task is not None:
                 with held_write(folder / files.HEAD) as held:
                     _head_model(task).save_weights(held)
