@@ -1,4 +1,4 @@
-"""`FlatDense`: a dense layer over rows under several axes."""
+"""Dense maps over rows under several axes, and shifted softplus."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Attention weights of a task's backbone, for `Task.attention_weights`."""
+"""States of nodes and graphs, and attention weights, of the backbone of a task."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""`CompileJob`: files of programs, and the store that is made of them."""
+"""`CompileJob`, `compile_programs`: files of programs, and the store made of them."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What `task.export` does."""
+"""What `task.export` does: one artefact per runtime, checked against the task."""
 
 import contextlib
 import functools

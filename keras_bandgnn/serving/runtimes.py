@@ -1,4 +1,4 @@
-"""The programs that run exported models, each imported when it is used."""
+"""`ExportedModel`, and the programs that run it, each imported when it is used."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`WarmupDecay`: a learning rate that rises, then falls along a polynomial."""
+"""Learning-rate schedules: `LinearDecay`, `WarmupDecay`, and `make_optimizer`."""
 
 import keras
 from keras import ops

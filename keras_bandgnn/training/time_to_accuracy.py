@@ -1,4 +1,4 @@
-"""`TimeToAccuracy`: steps and seconds until a metric first passes a target."""
+"""`TimeToAccuracy`: steps and seconds to a target; the clock of training, its limit."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""`GeometryLayer`: edges from the positions of atoms."""
+"""Edges from the positions of atoms: by radius, by nearest neighbours, or all."""
 
 import math
 import numbers

@@ -1,4 +1,4 @@
-"""Order of nodes by a few large clusters, and by what fills tiles inside them."""
+"""`ClusterCompile`: nodes by a few large clusters, and by what fills tiles inside."""
 
 import dataclasses
 import math

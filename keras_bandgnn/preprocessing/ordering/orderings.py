@@ -1,4 +1,4 @@
-"""Local search: swaps of nodes that bring more edges into the band."""
+"""`ORDERINGS`: orders of nodes for a narrow band, by name, and their local search."""
 
 import numpy as np
 
