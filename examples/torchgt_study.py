@@ -386,7 +386,7 @@ def draw(table: dict, path: Path) -> None:
 
 def speed(options, results: dict, save) -> None:
     """Milliseconds of a training step of one attention layer, by length."""
-    from keras_bandgnn import ops as kernels
+    from keras_bandgnn import ops as graph_ops
     from keras_bandgnn.ops.attention import edge_attention, full_attention
 
     rng = np.random.default_rng(0)
@@ -414,7 +414,7 @@ def speed(options, results: dict, save) -> None:
         for name, function in functions.items():
             if name == "full" and length > options.longest:
                 continue
-            step = kernels.waiting_step(
+            step = graph_ops.compiled_timer_step(
                 function, [keras.ops.convert_to_tensor(states)], given
             )
             step()

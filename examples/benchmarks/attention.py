@@ -62,7 +62,7 @@ def our_step(length: int, ends, pattern: str, options):
     import numpy as np
 
     from keras_bandgnn import layers
-    from keras_bandgnn import ops as kernels
+    from keras_bandgnn import ops as graph_ops
 
     keras.utils.set_random_seed(0)
     width = options.heads * options.key_dim
@@ -94,7 +94,7 @@ def our_step(length: int, ends, pattern: str, options):
         *weights, batch = given
         return layer.stateless_call(weights, seeds, states, batch)[0]
 
-    return kernels.waiting_step(function, [states, *weights], [batch])
+    return graph_ops.compiled_timer_step(function, [states, *weights], [batch])
 
 
 def peer_step(length: int, ends, options):

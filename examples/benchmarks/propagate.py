@@ -78,7 +78,7 @@ class Ours:
         import keras
         import numpy as np
 
-        from keras_bandgnn import ops as kernels
+        from keras_bandgnn import ops as graph_ops
         from keras_bandgnn import primitives
 
         graph = np.zeros(len(edges), np.int64)
@@ -106,7 +106,7 @@ class Ours:
             return x
 
         self.steps = steps
-        self.call = kernels.waiting_step(work, self.leaves, (arrays,))
+        self.call = graph_ops.compiled_timer_step(work, self.leaves, (arrays,))
 
     def step(self) -> float:
         """Seconds per step."""

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.ops.sequence import sequence_axis
 
@@ -97,12 +97,12 @@ class AttentionBias(keras.layers.Layer):
             steps = ops.clip(
                 ops.convert_to_tensor(edge["distance"]), 0, self.max_distance + 1
             )
-            bias = kernels.gather(distances, steps)
+            bias = graph_ops.gather(distances, steps)
         else:
             bias = distances[1]
         if self.types is not None:
             types = table(self.types)
-            bias = bias + kernels.gather(types - types[:1], kinds)
+            bias = bias + graph_ops.gather(types - types[:1], kinds)
         tokens = None
         if self.tokens is not None:
             tokens = table(self.tokens)[0] - table(self.distances)[-1]

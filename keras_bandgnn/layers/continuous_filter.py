@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 from keras_bandgnn.ops.sparse import filtered_sum
@@ -96,9 +96,9 @@ class ContinuousFilter(keras.layers.Layer):
             out = filtered_sum(sent, edges, factor, weights, edge, self.activate_output)
             if out is not None:
                 return out
-        messages = kernels.batched_gather(sent, edge["sender"])
+        messages = graph_ops.batched_gather(sent, edge["sender"])
         messages = messages * self(edges, factor)
-        return kernels.batched_segment_sum(
+        return graph_ops.batched_segment_sum(
             messages, edge["receiver"], ops.shape(sent)[1], is_sorted=True
         )
 

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
@@ -52,14 +52,14 @@ class AttentionRows:
         )
         self.mask = ops.reshape(ops.cast(inside, "int32"), (-1, length))
         # Padding nodes come behind the real ones and read any row.
-        place = place - kernels.batched_gather(self.first, self.graph)
+        place = place - graph_ops.batched_gather(self.first, self.graph)
         self.place = ops.clip(place, 0, length - 1) + self.graph * length
 
     def spread(self, values):
         """[G, N, C] as sequences [R, L, C]."""
         if self.length is None:
             return values
-        out = kernels.batched_gather(values, self.node)
+        out = graph_ops.batched_gather(values, self.node)
         return ops.reshape(out, (-1, self.length, ops.shape(values)[-1]))
 
     def collect(self, values):
@@ -67,7 +67,7 @@ class AttentionRows:
         if self.length is None:
             return values
         rows = (self.groups, self.slots * self.length, ops.shape(values)[-1])
-        return kernels.batched_gather(ops.reshape(values, rows), self.place)
+        return graph_ops.batched_gather(ops.reshape(values, rows), self.place)
 
     def pairs(self, edge, edge_bias, self_bias, num_heads: int):
         """Positions and biases of edges and of nodes with themselves.
@@ -102,10 +102,10 @@ class AttentionRows:
             sequence = ops.broadcast_to(group, ops.shape(receiver))
             row, column, end = receiver, sender, self.nodes
         else:
-            place = kernels.batched_gather(self.place, receiver)
+            place = graph_ops.batched_gather(self.place, receiver)
             sequence = group * self.slots + place // self.length
             row, end = place % self.length, self.length
-            column = kernels.batched_gather(self.place, sender) % self.length
+            column = graph_ops.batched_gather(self.place, sender) % self.length
         row = ops.where(real, row, end)
         return [ops.reshape(ids, (-1,)) for ids in (sequence, row, column)], bias
 
@@ -265,7 +265,7 @@ class DualInterleavedAttention(keras.layers.Layer):
         if axis is not None:
             token_q, token_k, token_v = map(axis.own, (token_q, token_k, token_v))
         graph = ops.convert_to_tensor(x["node"]["graph_id"])
-        given = (kernels.batched_gather(t, graph) for t in (token_k, token_v))
+        given = (graph_ops.batched_gather(t, graph) for t in (token_k, token_v))
         parts.append(self._one(q, *given, token_bias, dropping))
         gathered = [
             self._to_tokens(token_q, k, v, x, dropping),

@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 
 
 def edge_distances(edge):
@@ -82,7 +82,7 @@ def in_degrees(edge, num_nodes):
     """
     receiver = ops.convert_to_tensor(edge["receiver"])
     ones = ops.ones(ops.shape(receiver), "int32")
-    counts = kernels.batched_segment_sum(ones, receiver, num_nodes, is_sorted=True)
+    counts = graph_ops.batched_segment_sum(ones, receiver, num_nodes, is_sorted=True)
     return ops.cast(ops.maximum(counts, 1), "float32")
 
 
@@ -109,7 +109,7 @@ def forces_on_nodes(slopes, edge, num_nodes):
     """
     ends = {name: ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")}
     slopes = ops.convert_to_tensor(slopes)
-    into = kernels.batched_segment_sum(
+    into = graph_ops.batched_segment_sum(
         slopes, ends["receiver"], num_nodes, is_sorted=True
     )
-    return into - kernels.batched_segment_sum(slopes, ends["sender"], num_nodes)
+    return into - graph_ops.batched_segment_sum(slopes, ends["sender"], num_nodes)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 
 LAST_ELEMENT = 118
@@ -98,7 +98,7 @@ class ElementEmbedding(keras.layers.Layer):
     def call(self, atomic_numbers):
         """Returns the vector of each atom."""
         places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)
-        rows = kernels.gather(ops.convert_to_tensor(self._rows), places + 1)
+        rows = graph_ops.gather(ops.convert_to_tensor(self._rows), places + 1)
         known = ops.expand_dims(rows >= 0, -1)
         vectors = self.table(ops.maximum(rows, 0))
         return ops.where(known, vectors, ops.zeros_like(vectors))

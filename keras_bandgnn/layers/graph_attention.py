@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.schnet_interaction import check_width
 from keras_bandgnn.ops.segment_softmax import segment_softmax
@@ -131,8 +131,8 @@ class GraphAttention(keras.layers.Layer):
         inside = ops.minimum(receiver, num_nodes - 1)
         weights, own = segment_softmax(
             score(
-                kernels.batched_gather(sent, sender)
-                + kernels.batched_gather(wanted, inside)
+                graph_ops.batched_gather(sent, sender)
+                + graph_ops.batched_gather(wanted, inside)
             ),
             receiver,
             # A node attends to itself anyway.
@@ -147,8 +147,8 @@ class GraphAttention(keras.layers.Layer):
             )
             for w in (weights, own)
         )
-        total = own * rows + kernels.batched_segment_sum(
-            kernels.batched_gather(rows, sender) * weights,
+        total = own * rows + graph_ops.batched_segment_sum(
+            graph_ops.batched_gather(rows, sender) * weights,
             receiver,
             num_nodes,
             is_sorted=True,

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.schnet_interaction import check_width
@@ -105,7 +105,7 @@ class GraphConvolution(keras.layers.Layer):
             x["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
         loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
-        loops = kernels.batched_segment_sum(
+        loops = graph_ops.batched_segment_sum(
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
         # The plan carries the loops of the data as well.

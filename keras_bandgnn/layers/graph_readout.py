@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
@@ -109,7 +109,7 @@ class GraphReadout(keras.layers.Layer):
             )
             values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
-        sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
+        sums = graph_ops.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
         sums = over_devices(sums)
         if self.reduce == "mean":
             counts = ops.cast(ops.maximum(counts, 1), wide)

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.schnet_interaction import check_width
@@ -89,7 +89,9 @@ class GRUReadout(keras.layers.Layer):
         wide = keras.backend.result_type(self.compute_dtype, "float32")
 
         def total(values):
-            sums = kernels.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
+            sums = graph_ops.batched_segment_sum(
+                ops.cast(values, wide), ids, num_graphs
+            )
             return ops.cast(over_devices(sums), self.compute_dtype)
 
         graph = ops.relu(total(states))
@@ -99,7 +101,7 @@ class GRUReadout(keras.layers.Layer):
         for _ in range(self.num_steps):
             wanted = self.graph_score(self.transform(graph))
             weights = segment_softmax(
-                ops.leaky_relu(scores + kernels.batched_gather(wanted, slot), 0.01),
+                ops.leaky_relu(scores + graph_ops.batched_gather(wanted, slot), 0.01),
                 ids,
                 mask,
                 num_graphs,

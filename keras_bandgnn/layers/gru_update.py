@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dense import dense_kernel
 
@@ -90,7 +90,7 @@ class GRUUpdate(keras.layers.Layer):
             for dense in (self.input_dense, self.state_dense)
             for weight in (dense_kernel(dense), ops.convert_to_tensor(dense.bias))
         ]
-        new = kernels.gated_update(messages, states, *weights)
+        new = graph_ops.gated_update(messages, states, *weights)
         return self.dropout_layer(new, training=training)
 
     def compute_output_shape(self, messages_shape, states_shape):

@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.dense import (
@@ -92,8 +92,8 @@ class MPEUInteraction(keras.layers.Layer):
         # Padded edges have the receiver N.
         of_receiver = ops.pad(of_receiver, ((0, 0), (0, 1), (0, 0)))
         hidden = (
-            kernels.batched_gather(of_sender, edge["sender"])
-            + kernels.batched_gather(of_receiver, edge["receiver"])
+            graph_ops.batched_gather(of_sender, edge["sender"])
+            + graph_ops.batched_gather(of_receiver, edge["receiver"])
             + flat_matmul(edges, kernel[2 * width :])
         )
         return self.edge_output(shifted_softplus(hidden))

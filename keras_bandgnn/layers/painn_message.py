@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel, flat_matmul
 from keras_bandgnn.layers.schnet_interaction import check_width
@@ -87,19 +87,19 @@ class PaiNNMessage(keras.layers.Layer):
         num_nodes, sender = ops.shape(states)[1], edge["sender"]
 
         def total(messages):
-            return kernels.batched_segment_sum(
+            return graph_ops.batched_segment_sum(
                 messages, edge["receiver"], num_nodes, is_sorted=True
             )
 
         context = self.context_output(self.context_hidden(states))
-        sent = kernels.batched_gather(context, sender) * self._filters(basis, factor)
+        sent = graph_ops.batched_gather(context, sender) * self._filters(basis, factor)
         scalar, radial, carried = ops.split(sent, 3, axis=-1)
         sums = []
         # One direction at a time: no temporary of [E, 3, C].
         for axis in range(3):
             messages = radial * directions[..., axis : axis + 1]
             if vectors is not None:
-                old = kernels.batched_gather(vectors[:, :, axis], sender)
+                old = graph_ops.batched_gather(vectors[:, :, axis], sender)
                 messages = messages + carried * old
             sums.append(total(messages))
         change = ops.stack(sums, axis=2)

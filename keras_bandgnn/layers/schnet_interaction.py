@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 
@@ -71,8 +71,8 @@ class SchNetInteraction(keras.layers.Layer):
 
     def call(self, states, filters, edge, degree=None):
         """Returns the new states."""
-        sent = kernels.batched_gather(self.send_dense(states), edge["sender"])
-        messages = kernels.batched_segment_sum(
+        sent = graph_ops.batched_gather(self.send_dense(states), edge["sender"])
+        messages = graph_ops.batched_segment_sum(
             sent * filters, edge["receiver"], ops.shape(states)[1], is_sorted=True
         )
         return self.update(states, messages, degree)

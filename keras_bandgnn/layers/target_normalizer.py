@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.ops.sequence import over_devices
@@ -332,8 +332,8 @@ class TargetNormalizer(keras.layers.Layer):
             ops.convert_to_tensor(x["node"][name], "int32")
             for name in ("graph_id", self.element_key)
         )
-        values = kernels.gather(ops.convert_to_tensor(self.reference), elements)
-        values = kernels.batched_segment_sum(values, ids, ops.shape(counts)[1])
+        values = graph_ops.gather(ops.convert_to_tensor(self.reference), elements)
+        values = graph_ops.batched_segment_sum(values, ids, ops.shape(counts)[1])
         return shift + over_devices(values)
 
     def normalize(self, y, x):

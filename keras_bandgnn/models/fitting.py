@@ -6,7 +6,7 @@ from collections.abc import Callable
 import keras
 
 from keras_bandgnn import compat
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, held_write
 from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.preprocessing.loading.exports import to_tf_data
@@ -139,7 +139,7 @@ class FollowEpoch(keras.callbacks.Callback):
         if keras.backend.backend() == "torch":
             place = (self._epoch << 20) + batch + self.loader.skipped
             # Hosts that train together draw masks of their own.
-            kernels.seed_global(self.seed + place + (self.loader.host << 48))
+            graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
 
 
 def on_this_backend(data, task):

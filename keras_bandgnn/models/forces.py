@@ -2,7 +2,7 @@
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers.edge_geometry import forces_on_nodes
 from keras_bandgnn.models.task import Task
 
@@ -24,7 +24,7 @@ def energies_and_forces(task, x, training=False):
         return task({**x, "edge": edge}, training=training)
 
     displacement = ops.convert_to_tensor(x["edge"]["displacement"], "float32")
-    values, slopes = kernels.value_and_gradient(energies, displacement)
+    values, slopes = graph_ops.value_and_gradient(energies, displacement)
     num_nodes = ops.shape(x["node"]["mask"])[1]
     return values, forces_on_nodes(slopes, x["edge"], num_nodes)
 

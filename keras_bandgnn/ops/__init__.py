@@ -24,7 +24,7 @@ seed_global = _backend.seed_global
 segment_max = _backend.segment_max
 segment_sum = _backend.segment_sum
 value_and_gradient = _backend.value_and_gradient
-waiting_step = _backend.waiting_step
+compiled_timer_step = _backend.compiled_timer_step
 
 __all__ = [
     "batched_gather",

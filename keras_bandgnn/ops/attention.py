@@ -6,12 +6,12 @@ from keras import ops
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
 from keras_bandgnn.ops.loops import (
-    add_rows,
-    fold,
+    index_add,
+    late_zeros,
     map_pieces,
     numbered_dropout,
+    scan_chunks,
     with_gradient,
-    zeros_after,
 )
 
 # The logarithm of the sum of a receiver without edges.
@@ -122,7 +122,7 @@ def _attention(num_heads: int, width: int, alone: bool):
             return carry, found + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
-        _, scores = fold(score, (), {**ids, "bias": bias}, _EDGES)
+        _, scores = scan_chunks(score, (), {**ids, "bias": bias}, _EDGES)
         # Whatever is taken off, the result is the same: it needs no gradient.
         top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
         # Receivers without edges have no largest score.
@@ -137,10 +137,10 @@ def _attention(num_heads: int, width: int, alone: bool):
         def add(out, e):
             rows = backend.gather(v, e["sender"])
             rows = rows * ops.matmul(e["share"], ops.transpose(per_head))
-            return add_rows(out, e["receiver"], rows), None
+            return index_add(out, e["receiver"], rows), None
 
         used = share if weight is None else share * weight
-        out, _ = fold(add, zeros_after(q), {**ids, "share": used}, _EDGES)
+        out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, _EDGES)
         kept = (q, k, v, sender, receiver, share, out, weight)
         return (out, logs), kept
 
@@ -160,19 +160,19 @@ def _attention(num_heads: int, width: int, alone: bool):
                 d_share, used = d_share * e["weight"], used * e["weight"]
             d_score = e["share"] * (d_share + backend.gather(rest, e["receiver"]))
             part = slope * ops.matmul(used, spread)
-            d_v = add_rows(d_v, e["sender"], part)
+            d_v = index_add(d_v, e["sender"], part)
             wide = ops.matmul(d_score * scale, spread)
             part = wide * backend.gather(k, e["sender"])
-            d_q = add_rows(d_q, e["receiver"], part)
+            d_q = index_add(d_q, e["receiver"], part)
             part = wide * backend.gather(q, e["receiver"])
-            d_k = add_rows(d_k, e["sender"], part)
+            d_k = index_add(d_k, e["sender"], part)
             return (d_q, d_k, d_v), None if alone else d_score
 
-        zeros = zeros_after(q), zeros_after(k), zeros_after(v)
+        zeros = late_zeros(q), late_zeros(k), late_zeros(v)
         rows = {"sender": sender, "receiver": receiver, "share": share}
         if weight is not None:
             rows["weight"] = weight
-        (d_q, d_k, d_v), d_score = fold(step, zeros, rows, _EDGES)
+        (d_q, d_k, d_v), d_score = scan_chunks(step, zeros, rows, _EDGES)
         none = [None] * (2 if weight is None else 3)
         return d_q, d_k, d_v, d_score, *none
 

@@ -24,7 +24,7 @@ def with_gradient(forward, backward, *tensors):
     return backend.with_gradient(forward, backward, tensors)
 
 
-def fold(step, carry, rows, size: int):
+def scan_chunks(step, carry, rows, size: int):
     """Carries a value through pieces of equally long arrays, one after the other.
 
     On JAX this is one loop in the compiled program.
@@ -40,17 +40,17 @@ def fold(step, carry, rows, size: int):
     """
     if is_portable():
         return step(carry, rows)
-    return backend.fold(step, carry, rows, size)
+    return backend.scan_chunks(step, carry, rows, size)
 
 
-def zeros_after(like):
+def late_zeros(like):
     """Zeros of the shape and type of a tensor, made once that is known.
 
     A compiler otherwise makes all the zeros of a program at its start and keeps them.
     """
     if is_portable():
         return keras.ops.zeros_like(like)
-    return backend.zeros_after(like)
+    return backend.late_zeros(like)
 
 
 def map_pieces(function, pieces, shared):
@@ -87,7 +87,7 @@ def numbered_dropout(x, rate: float, seed, number):
     return backend.numbered_dropout(x, rate, seed, number)
 
 
-def add_rows(out, ids, rows):
+def index_add(out, ids, rows):
     """Adds rows to those with the given ids, perhaps in place and without a gradient.
 
     Args:
@@ -97,4 +97,4 @@ def add_rows(out, ids, rows):
     """
     if is_portable():
         return out + backend.segment_sum(rows, ids, keras.ops.shape(out)[0])
-    return backend.add_rows(out, ids, rows)
+    return backend.index_add(out, ids, rows)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import function, one_of, optional, positive_number
 from keras_bandgnn.ops.attention import edge_attention, tile_attention
 from keras_bandgnn.ops.backend import current as backend
@@ -112,7 +112,7 @@ def _measure(trials: list[_Trial], seconds: float, progress: Callable) -> None:
     """Runs all trials in turn: what else the machine does then slows all alike."""
     runs, total = [], 2 * len(trials)
     for trial in trials:
-        run = backend.waiting_step(trial.function, trial.leaves, trial.constants)
+        run = backend.compiled_timer_step(trial.function, trial.leaves, trial.constants)
         run()
         runs.append(run)
         progress(len(runs), total)
@@ -158,17 +158,17 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
     # About as many rows are read and summed as a sparse graph has edges.
     count = 2 * rows
     moved = count * _WIDTH * itemsize
-    index = kernels.complete_gather({"index": shuffled(rows, count)}, rows)
+    index = graph_ops.complete_gather({"index": shuffled(rows, count)}, rows)
     yield _Trial("gather", moved, _read, (states(1, rows, _WIDTH),), (index,))
     leaves, constants = (states(1, count, _WIDTH),), (shuffled(rows, count),)
 
     def add(x, ids):
-        return kernels.batched_segment_sum(x, ids, rows)
+        return graph_ops.batched_segment_sum(x, ids, rows)
 
     yield _Trial("scatter", moved, add, leaves, constants)
     entries = 8 * rows
     matrix = {"row": ids(rows, entries), "column": shuffled(rows, entries)}
-    matrix = kernels.complete_matrix(matrix, rows, rows)
+    matrix = graph_ops.complete_matrix(matrix, rows, rows)
     leaves = (states(1, rows, _WIDTH),)
     yield _Trial("sparse", entries * _WIDTH, _sparse_product, leaves, (matrix,))
     yield from _attention_trials(states, ids, shuffled, rows)
@@ -176,7 +176,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
         place = ops.arange(_FILLED, dtype="int32")
 
         def fill(values, place, length=size // itemsize):
-            return kernels.scatter_add((place,), values, (length,))
+            return graph_ops.scatter_add((place,), values, (length,))
 
         yield _Trial("write", size, fill, (states(_FILLED),), (place,))
 
@@ -218,12 +218,12 @@ def _block_product(x, blocks):
 
 
 def _grouped_product(x, kernel, kinds):
-    return kernels.grouped_matmul(x, kinds, kernel)
+    return graph_ops.grouped_matmul(x, kinds, kernel)
 
 
 def _read(x, arrays):
-    return kernels.gather_rows(arrays, x)
+    return graph_ops.gather_rows(arrays, x)
 
 
 def _sparse_product(x, matrix):
-    return kernels.sparse_matmul(matrix, x)
+    return graph_ops.sparse_matmul(matrix, x)

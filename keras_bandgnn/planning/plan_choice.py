@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
 from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware
 from keras_bandgnn.planning.estimate import Estimate, sampled
@@ -48,7 +48,7 @@ def auto_plan(
         rest = Grouped(_group_size(nodes // num_edge_types))
     if schedule is not None:
         return Plan(rest=rest, schedule=schedule)
-    if kernels.has_accelerator():
+    if graph_ops.has_accelerator():
         return Plan(Banded(block_size), rest=rest)
     return Plan(rest=rest)
 
@@ -65,7 +65,7 @@ def _group_size(nodes: int) -> int:
 
 def _multiplies_runs() -> bool:
     """Whether all groups of a type are one product: then small ones waste least."""
-    return keras.backend.backend() == "torch" and not kernels.has_accelerator()
+    return keras.backend.backend() == "torch" and not graph_ops.has_accelerator()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,7 +229,7 @@ def _candidates(
 
 def _most_block_bytes() -> int:
     """Two GiB, or a quarter of a smaller memory."""
-    if not hasattr(os, "sysconf") or kernels.has_accelerator():
+    if not hasattr(os, "sysconf") or graph_ops.has_accelerator():
         return _MOST_BLOCK_BYTES
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(_MOST_BLOCK_BYTES, memory // 4)

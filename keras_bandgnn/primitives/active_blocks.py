@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import densify
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Primitive
@@ -66,7 +66,7 @@ class ActiveBlocks(Primitive):
         x = ops.reshape(x, (groups, rows // size, size, width))
         count = ops.shape(prepared["preceding"])[1]
         ends = (prepared["preceding"], prepared["following"])
-        before, after = (kernels.batched_gather(x, ids) for ids in ends)
+        before, after = (graph_ops.batched_gather(x, ids) for ids in ends)
         neighbours = (before, x[:, :count], after)
         return densify.neighbours_matmul(prepared["blocks"], neighbours, num_types)
 
@@ -95,7 +95,7 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
     # A receiver's block moves, and the senders with it: their blocks stay the one
     # before, the same or the one after, whatever their number is now.
     block = plan[key]["receiver"] // size
-    shift = (kernels.batched_gather(place, block) - block) * size
+    shift = (graph_ops.batched_gather(place, block) - block) * size
     moved = {name: plan[key][name] + shift for name in ("sender", "receiver")}
     num_nodes = num_blocks * size
     arrays = banded.prepare({**plan[key], **moved}, num_nodes, num_types, dtype)
@@ -110,8 +110,8 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
         after = ops.minimum(step["block"] + 1, num_blocks - 1)
         own = {
             **whole,
-            "preceding": kernels.batched_gather(place, before),
-            "following": kernels.batched_gather(place, after),
+            "preceding": graph_ops.batched_gather(place, before),
+            "following": graph_ops.batched_gather(place, after),
         }
         rest = {name: values for name, values in step.items() if name != "block"}
         plans.append({ActiveBlocks(size).key(): own, **rest})

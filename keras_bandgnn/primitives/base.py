@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +221,7 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     receiver = arrays["receiver"]
     indices = (supergraph_ids(receiver), receiver, arrays["type"])
     whole = keras.backend.standardize_dtype(values.dtype) in ("bool", "int32")
-    total = kernels.scatter_add(
+    total = graph_ops.scatter_add(
         tuple(ops.reshape(index, (-1,)) for index in indices),
         ops.reshape(ops.cast(values, "int32" if whole else "float32"), (-1,)),
         (ops.shape(receiver)[0], num_nodes, num_types),

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 from keras_bandgnn.primitives.dense import intervals
@@ -203,13 +203,13 @@ class BlockSparse(Primitive):
         groups, count = ops.shape(arrays["block"])
         values = ops.reshape(arrays.get("weight", arrays["mask"]), (-1,))
         group, place = supergraph_ids(tile), arrays["receiver"] % size
-        tiles = kernels.scatter_add(
+        tiles = graph_ops.scatter_add(
             _flat(group, tile, place, arrays["sender"] % size),
             ops.cast(values, dtype),
             (groups, count, size, size),
         )
         blocks = -(-num_nodes // size)
-        read = kernels.complete_gather({"index": arrays["block"]}, blocks)
+        read = graph_ops.complete_gather({"index": arrays["block"]}, blocks)
         return {"tiles": tiles, "read": read, **arrays}
 
     def apply(self, prepared: dict, x, kernel):
@@ -227,18 +227,18 @@ class BlockSparse(Primitive):
         x = ops.pad(x, ((0, 0), (0, blocks * size - num_nodes), (0, 0)))
         x = ops.reshape(x, (groups, blocks, size * width))
         # Gradients of a block are added up, in half precision not exactly.
-        sent = kernels.gather_rows(prepared["read"], ops.cast(x, "float32"))
+        sent = graph_ops.gather_rows(prepared["read"], ops.cast(x, "float32"))
         sent = ops.cast(sent, x.dtype)
         total = ops.matmul(tiles, ops.reshape(sent, (groups, count, size, width)))
         total = ops.reshape(total, (groups, count, size * width))
-        total = kernels.batched_segment_sum(
+        total = graph_ops.batched_segment_sum(
             total, prepared["row"], rows, is_sorted=True
         )
         kinds = prepared["row_type"]
         total = ops.reshape(total, (groups, rows * size, width))
-        total = kernels.grouped_matmul(total, kinds, kernel)
+        total = graph_ops.grouped_matmul(total, kinds, kernel)
         total = ops.reshape(total, (groups, rows, size * units))
-        total = kernels.batched_segment_sum(total, prepared["row_block"], blocks)
+        total = graph_ops.batched_segment_sum(total, prepared["row_block"], blocks)
         return ops.reshape(total, (groups, blocks * size, units))[:, :num_nodes]
 
     def cost(self, load: Load, hardware) -> float:

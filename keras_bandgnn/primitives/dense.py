@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 
@@ -139,7 +139,7 @@ class Dense(Primitive):
         values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
         row = arrays["row"] * num_types + arrays["type"]
         indices = (supergraph_ids(row), row, arrays["column"])
-        dense = kernels.scatter_add(
+        dense = graph_ops.scatter_add(
             tuple(ops.reshape(index, (-1,)) for index in indices),
             ops.reshape(values, (-1,)),
             (groups, places * num_types, size),
@@ -177,11 +177,11 @@ class Dense(Primitive):
         blocks, size = prepared["blocks"], self.max_nodes
         groups, count = ops.shape(blocks)[:2]
         width = ops.shape(x)[2]
-        sent = kernels.sparse_matmul(prepared["read"], x)
+        sent = graph_ops.sparse_matmul(prepared["read"], x)
         sent = ops.reshape(sent, (groups, count, size, width))
         total = ops.matmul(blocks, sent)
         total = ops.reshape(total, (groups, count * size, num_types * width))
-        return kernels.sparse_matmul(prepared["write"], total)
+        return graph_ops.sparse_matmul(prepared["write"], total)
 
     def cost(self, load: Load, hardware) -> float:
         """Reading the blocks, a batched matmul, and the product with the kernel.
@@ -221,6 +221,6 @@ def both_pointers(matrix: dict, num_rows: int, num_columns: int) -> dict:
     """`complete_matrix` for a matrix that brings its transpose along."""
     flipped = {"row": matrix["back_row"], "column": matrix["back_column"]}
     flipped |= {"back_row": matrix["row"], "back_column": matrix["column"]}
-    flipped = kernels.complete_matrix(flipped, num_columns, num_rows)
+    flipped = graph_ops.complete_matrix(flipped, num_columns, num_rows)
     matrix = {**matrix, "back_pointer": flipped["pointer"]}
-    return kernels.complete_matrix(matrix, num_rows, num_columns)
+    return graph_ops.complete_matrix(matrix, num_rows, num_columns)

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
 from keras_bandgnn.primitives.csr import transposed
@@ -180,8 +180,8 @@ class Grouped(Primitive):
                 num_senders = num_nodes
             return {
                 **given,
-                "sum": kernels.complete_matrix(matrix, num_nodes, count * size),
-                "read": kernels.complete_gather(read, num_senders),
+                "sum": graph_ops.complete_matrix(matrix, num_nodes, count * size),
+                "read": graph_ops.complete_gather(read, num_senders),
             }
         matrix = {"row": arrays["row"], "column": arrays["sender"], **back}
         num_senders = num_nodes
@@ -195,8 +195,8 @@ class Grouped(Primitive):
             out = {"row": by_node, "column": ops.cast(order, "int32")}
         return {
             **given,
-            "sum": kernels.complete_matrix(matrix, count * size, num_senders),
-            "out": kernels.complete_matrix(out, num_nodes, count * size),
+            "sum": graph_ops.complete_matrix(matrix, count * size, num_senders),
+            "out": graph_ops.complete_matrix(out, num_nodes, count * size),
         }
 
     def apply(self, prepared: dict, x, kernel):
@@ -204,11 +204,11 @@ class Grouped(Primitive):
         kinds, matrix = prepared["type"], prepared["sum"]
         if self.first == "transform":
             read = prepared["read"]
-            rows = kernels.gathered_grouped_matmul(x, read, kinds, kernel)
-            return kernels.sparse_matmul(matrix, rows)
-        rows = kernels.sparse_matmul(matrix, x)
-        rows = kernels.grouped_matmul(rows, kinds, kernel)
-        return kernels.sparse_matmul(prepared["out"], rows)
+            rows = graph_ops.gathered_grouped_matmul(x, read, kinds, kernel)
+            return graph_ops.sparse_matmul(matrix, rows)
+        rows = graph_ops.sparse_matmul(matrix, x)
+        rows = graph_ops.grouped_matmul(rows, kinds, kernel)
+        return graph_ops.sparse_matmul(prepared["out"], rows)
 
     def degree(self, prepared: dict, num_nodes: int, num_types: int):
         """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
@@ -233,17 +233,17 @@ class Grouped(Primitive):
         if self.first == "transform":
             return counts
         rows = ops.expand_dims(counts, -1)
-        return kernels.sparse_matmul(prepared["out"], rows)[..., 0]
+        return graph_ops.sparse_matmul(prepared["out"], rows)[..., 0]
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
         matrix, kinds = prepared["sum"], prepared["type"]
         read = prepared["read"]
-        rows = kernels.gathered_grouped_matmul(x, read, kinds, kernel)
+        rows = graph_ops.gathered_grouped_matmul(x, read, kinds, kernel)
         if bias is not None:
-            share = ops.repeat(kernels.gather(bias, kinds), self.group_size, axis=1)
+            share = ops.repeat(graph_ops.gather(bias, kinds), self.group_size, axis=1)
             rows = rows + share
-        messages = kernels.batched_gather(rows, matrix["column"])
+        messages = graph_ops.batched_gather(rows, matrix["column"])
         num_nodes = ops.shape(matrix["pointer"])[1] - 1
         return largest(matrix, messages, matrix["row"], num_nodes)
 

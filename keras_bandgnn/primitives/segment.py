@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
 from keras_bandgnn.primitives.csr import pointer_of, transposed
@@ -52,13 +52,13 @@ class Segment(Primitive):
         if "send" in arrays:
             # Senders are numbered as the other devices' rows arrive.
             num_senders = ops.shape(arrays["send"])[1]
-        made = kernels.complete_matrix(matrix, num_nodes * num_types, num_senders)
+        made = graph_ops.complete_matrix(matrix, num_nodes * num_types, num_senders)
         return {**made, "send": arrays["send"]} if "send" in arrays else made
 
     def typed_sum(self, prepared: dict, x, num_types: int):
         """Sum of the senders' states per receiver and type, [G, N, P * H]."""
         matrix = {name: a for name, a in prepared.items() if name != "send"}
-        total = kernels.sparse_matmul(matrix, _arrived(prepared, x))
+        total = graph_ops.sparse_matmul(matrix, _arrived(prepared, x))
         groups, rows, width = ops.shape(total)
         return ops.reshape(total, (groups, rows // num_types, num_types * width))
 
@@ -84,7 +84,7 @@ class Segment(Primitive):
         kind = prepared["row"] % num_types
         return largest(
             prepared,
-            kernels.batched_gather(rows, prepared["column"] * num_types + kind),
+            graph_ops.batched_gather(rows, prepared["column"] * num_types + kind),
             prepared["row"] // num_types,
             (ops.shape(prepared["pointer"])[1] - 1) // num_types,
         )
@@ -101,7 +101,7 @@ def _arrived(prepared: dict, x):
     """Rows of the senders, those of other devices where these share a supergraph."""
     if "send" not in prepared:
         return x
-    return sequence_axis().exchange(kernels.batched_gather(x, prepared["send"]))
+    return sequence_axis().exchange(graph_ops.batched_gather(x, prepared["send"]))
 
 
 # Arrays of a matrix that a plan may bring along.
@@ -133,7 +133,7 @@ def row_sums(matrix: dict):
     if "weight" in matrix:
         shape = (*ops.shape(matrix["back_pointer"]), 1)
         ones = ops.ones((shape[0], shape[1] - 1, 1), "float32")
-        return kernels.sparse_matmul(matrix, ones)[..., 0]
+        return graph_ops.sparse_matmul(matrix, ones)[..., 0]
     return row_counts(matrix["pointer"])
 
 
@@ -149,4 +149,4 @@ def largest(matrix: dict, messages, receiver, num_nodes: int):
         messages = messages * ops.expand_dims(
             ops.cast(matrix["weight"], messages.dtype), -1
         )
-    return kernels.batched_segment_max(messages, receiver, num_nodes)
+    return graph_ops.batched_segment_max(messages, receiver, num_nodes)

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
 
@@ -168,10 +168,10 @@ class Supernode(Primitive):
         """
         num_nodes = ops.shape(x)[1]
         into = ops.matmul(prepared["rows"], x)
-        into = kernels.grouped_matmul(into, prepared["in_type"], kernel)
-        out = kernels.batched_gather(x, prepared["out_node"])
-        out = kernels.grouped_matmul(out, prepared["out_type"], kernel)
-        total = kernels.batched_segment_sum(into, prepared["in_node"], num_nodes)
+        into = graph_ops.grouped_matmul(into, prepared["in_type"], kernel)
+        out = graph_ops.batched_gather(x, prepared["out_node"])
+        out = graph_ops.grouped_matmul(out, prepared["out_type"], kernel)
+        total = graph_ops.batched_segment_sum(into, prepared["in_node"], num_nodes)
         return total + ops.matmul(prepared["columns"], out)
 
     def cost(self, load: Load, hardware) -> float:
@@ -230,4 +230,4 @@ def _grouped(edges: Edges, node: np.ndarray, capacity: int, what: str, fill: int
 
 def _scatter(indices, values, shape):
     indices = tuple(ops.reshape(index, (-1,)) for index in indices)
-    return kernels.scatter_add(indices, ops.reshape(values, (-1,)), shape)
+    return graph_ops.scatter_add(indices, ops.reshape(values, (-1,)), shape)

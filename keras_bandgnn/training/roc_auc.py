@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 
 
@@ -75,7 +75,7 @@ class ROCAUC(keras.metrics.Metric):
             (self.positive, weight * label),
             (self.negative, weight * (1.0 - label)),
         ):
-            new = kernels.segment_sum(values, place, size)
+            new = graph_ops.segment_sum(values, place, size)
             counts.assign_add(ops.reshape(new, (self.num_targets, self.num_bins)))
 
     def result(self):

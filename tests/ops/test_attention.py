@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import attention
 from keras_bandgnn.ops.attention import (
     EMPTY,
@@ -50,7 +50,9 @@ def plain(q, k, v, bias, sender, receiver, weight=None):
         group = np.repeat(np.arange(G), E).astype("int32")
         place = (group, receiver.ravel(), sender.ravel())
         place = tuple(ops.convert_to_tensor(p) for p in place)
-        out = kernels.scatter_add(place, ops.reshape(values, (-1, K)), (G, N + 1, N, K))
+        out = graph_ops.scatter_add(
+            place, ops.reshape(values, (-1, K)), (G, N + 1, N, K)
+        )
         return out[:, :N] + ops.convert_to_tensor(start)
 
     has = np.zeros((G, N + 1, N, 1), "float32")
@@ -84,7 +86,7 @@ def values_and_slopes(function, given):
         found.append(function(*tensors))
         return ops.sum(found[-1] * slope)
 
-    _, slopes = kernels.value_and_gradient(total, ops.convert_to_tensor(flat))
+    _, slopes = graph_ops.value_and_gradient(total, ops.convert_to_tensor(flat))
     values = function(*(ops.convert_to_tensor(v) for v in given.values()))
     return numpy(values), np.split(numpy(slopes), cuts[:-1])
 
@@ -143,7 +145,7 @@ def test_full_attention_in_pieces_is_plain_attention(monkeypatch, pairs):
         return full_attention(q, k, v, mask, rows, place, K)[0]
 
     def theirs(q, k, v, bias):
-        added = kernels.scatter_add(
+        added = graph_ops.scatter_add(
             tuple(place), ops.reshape(bias, (-1, K)), (G, N + 1, N, K)
         )
         q, k, v = (ops.reshape(t, (G, N, K, D)) for t in (q, k, v))
@@ -200,7 +202,7 @@ def test_tiles_and_single_edges_are_attention_along_edges(everything):
 
     def of_rest(values):
         values = ops.pad(values, ((0, 0), (0, 1), (0, 0)))
-        return kernels.batched_gather(values, ops.convert_to_tensor(rest))
+        return graph_ops.batched_gather(values, ops.convert_to_tensor(rest))
 
     def ours(q, k, v, bias):
         one = tile_attention(q, k, v, bias, factors, facts, K)

@@ -10,7 +10,7 @@ from keras import ops
 from registered import backbone_and_loader, registered
 
 import keras_bandgnn as kb
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.ops.attention import edge_attention, full_attention
 from keras_bandgnn.ops.backend import current as backend
@@ -105,10 +105,10 @@ FUNCTIONS = {
     "weighted": plan(Segment(), array(12)),
     "grouped": plan(Grouped(2)),
     "aggregate": plan(Grouped(2, "aggregate")),
-    "grouped_matmul": lambda x: kernels.grouped_matmul(
+    "grouped_matmul": lambda x: graph_ops.grouped_matmul(
         x, ops.convert_to_tensor(KINDS), ops.stack([x[0, :4], ops.sin(x[0, :4])])
     ),
-    "gated_update": lambda x: kernels.gated_update(
+    "gated_update": lambda x: graph_ops.gated_update(
         x, ops.sin(x), *(ops.convert_to_tensor(w) for w in GRU)
     ),
     "edge_attention": attend,
@@ -147,7 +147,7 @@ REFUSED = {"tensorflow": ("checkpoint", "pieces")}.get(BACKEND, ())
 
 
 def gradient(function, x):
-    return kernels.value_and_gradient(
+    return graph_ops.value_and_gradient(
         lambda x: ops.reshape(ops.sum(ops.sin(function(x))), (1,)), x
     )[1]
 
@@ -155,7 +155,7 @@ def gradient(function, x):
 def curvature(function, x, direction):
     """The product of the second derivatives with a direction."""
     direction = ops.convert_to_tensor(direction)
-    return kernels.value_and_gradient(
+    return graph_ops.value_and_gradient(
         lambda x: ops.reshape(ops.sum(gradient(function, x) * direction), (1,)), x
     )[1]
 

@@ -227,12 +227,12 @@ def test_one_large_graph_has_few_plans(monkeypatch):
 
 
 def test_auto_plan_needs_no_graphs(monkeypatch):
-    monkeypatch.setattr(auto_module.kernels, "has_accelerator", lambda: False)
+    monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: False)
     torch = keras.backend.backend() == "torch"
     assert auto_plan(1) == Plan(rest=Segment())
     assert auto_plan(3) == Plan(rest=Grouped(16 if torch else 256))
     assert auto_plan(30) == Plan(rest=Grouped(16 if torch else 64))
     assert auto_plan(30, nodes=40_000) == Plan(rest=Grouped(16 if torch else 256))
-    monkeypatch.setattr(auto_module.kernels, "has_accelerator", lambda: True)
+    monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: True)
     assert auto_plan(1, 64) == Plan(Banded(64))
     assert auto_plan(3) == Plan(Banded(128), rest=Grouped(256))

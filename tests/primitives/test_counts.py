@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.ops.densify import banded_tiles
 from keras_bandgnn.primitives import Edges, Plan
@@ -69,7 +69,7 @@ def test_rows_of_pairs_are_counted_right_behind_many_edges():
     # Four pairs, of which node 0 has two.
     row, column = np.array([[0, 0, 1, 2]], "int32"), np.array([[1, 2, 0, 3]], "int32")
     ends = {"row": ops.convert_to_tensor(row), "column": ops.convert_to_tensor(column)}
-    out = kernels.complete_matrix(ends, 3, 4)
+    out = graph_ops.complete_matrix(ends, 3, 4)
     prepared = {"sum": {"pointer": ops.convert_to_tensor(POINTER)}, "out": out}
     found = Grouped(first="aggregate").count(prepared, num_nodes=3, num_types=1)
     np.testing.assert_array_equal(numpy(found), [[4, LARGE - 1, 1001]])
@@ -143,10 +143,10 @@ def test_gradients_of_gathers_add_up_in_half_precision():
     ids = ops.zeros((1, PARALLEL), "int32")
 
     def total(x):
-        return ops.sum(kernels.batched_gather(x, ids))
+        return ops.sum(graph_ops.batched_gather(x, ids))
 
     x = ops.ones((1, 2, 3), "bfloat16")
-    _, slopes = kernels.value_and_gradient(total, x)
+    _, slopes = graph_ops.value_and_gradient(total, x)
     np.testing.assert_allclose(numpy(slopes)[0, 0], PARALLEL, rtol=0.01)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
 from keras_bandgnn.layers.gru_update import GRUUpdate
@@ -45,7 +45,7 @@ def update_blocks(
 
     def moved(x, ids):
         x = ops.reshape(x, (groups, num_blocks, size, width))
-        x = kernels.batched_gather(x, ids)
+        x = graph_ops.batched_gather(x, ids)
         return ops.reshape(x, (groups, num_blocks * size, width))
 
     states = ops.pad(states, ((0, 0), (0, num_blocks * size - num_nodes), (0, 0)))
@@ -201,14 +201,14 @@ class GGNNBackbone(Backbone):
 
     def _scheduled(self, states, plan, training):
         for arrays in scheduled_steps(plan, self.num_steps):
-            own = kernels.complete_gather(arrays["state"], keras.ops.shape(states)[1])
+            own = graph_ops.complete_gather(arrays["state"], keras.ops.shape(states)[1])
             num_nodes = keras.ops.shape(own["index"])[1]
             sums = {k: v for k, v in arrays.items() if k != "state"}
             sums = self.message_passing.prepare(sums, num_nodes)
 
             def step(states, own=own, sums=sums):
                 messages = self.message_passing(states, sums, training=training)
-                old = kernels.gather_rows(own, states)
+                old = graph_ops.gather_rows(own, states)
                 return self.update(messages, old, training=training)
 
             if self.remat:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as kernels
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import mapping, positive_int
 from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import (
     GraphTransformerBackbone,
@@ -98,7 +98,7 @@ class GTBackbone(GraphTransformerBackbone):
         shape = (*ops.shape(x["graph"]["mask"]), self.laplacian)
         signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
         signs = same_on_devices(2.0 * ops.cast(signs, vectors.dtype) - 1.0)
-        signs = kernels.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
+        signs = graph_ops.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
         return self.encoder({**node, "laplacian": vectors * signs})
 
     def get_config(self):

@@ -412,7 +412,7 @@ def device() -> tuple[str, str]:
     return first.platform, first.device_kind
 
 
-def waiting_step(function, leaves, constants):
+def compiled_timer_step(function, leaves, constants):
     """A compiled call of `function` and its gradients that waits for the results.
 
     Args:
@@ -451,7 +451,7 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
     pieces = count // size
@@ -476,7 +476,7 @@ def fold(step, carry, rows, size):
     return carry, out
 
 
-def zeros_after(like):
+def late_zeros(like):
     """Zeros that the compiler cannot make before `like`; see `ops.loops`."""
     bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
     sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
@@ -500,6 +500,6 @@ def numbered_dropout(x, rate, seed, number):
     return jnp.where(kept, x / (1.0 - rate), 0.0)
 
 
-def add_rows(out, ids, rows):
+def index_add(out, ids, rows):
     """`out` with rows added at ids; see `ops.loops`."""
     return out.at[ids].add(rows)

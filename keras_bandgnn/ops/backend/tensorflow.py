@@ -142,7 +142,7 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def fold(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
@@ -155,7 +155,7 @@ def fold(step, carry, rows, size):
     return carry, None if found[0] is None else tf.concat(found, axis=0)
 
 
-def zeros_after(like):
+def late_zeros(like):
     """Zeros; see `ops.loops`."""
     return tf.zeros_like(like)
 
@@ -209,7 +209,7 @@ def numbered_dropout(x, rate, seed, number):
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
-def add_rows(out, ids, rows):
+def index_add(out, ids, rows):
     """`out` with rows added at ids; see `ops.loops`."""
     return tf.tensor_scatter_nd_add(out, tf.expand_dims(ids, -1), rows)
 
@@ -403,7 +403,7 @@ def device() -> tuple[str, str]:
     return "cpu", "cpu"
 
 
-def waiting_step(function, leaves, constants):
+def compiled_timer_step(function, leaves, constants):
     """A compiled call of `function` and its gradients that waits for the results.
 
     Args:

@@ -47,7 +47,7 @@ def with_gradient(forward, backward, tensors):
     return _WithGradient.apply(forward, backward, *tensors)
 
 
-def fold(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size):
     """Folds `step` over pieces of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
     found = []
@@ -59,7 +59,7 @@ def fold(step, carry, rows, size):
     return carry, torch.cat(found)
 
 
-def zeros_after(like):
+def late_zeros(like):
     """Zeros; see `ops.loops`."""
     return torch.zeros_like(like)
 
@@ -81,7 +81,7 @@ def numbered_dropout(x, rate, seed, number):
     return torch.nn.functional.dropout(x, rate)
 
 
-def add_rows(out, ids, rows):
+def index_add(out, ids, rows):
     """`out` with rows added at ids, in place; see `ops.loops`."""
     return out.index_add_(0, ids, rows)
 
@@ -363,7 +363,7 @@ def device() -> tuple[str, str]:
     return "gpu", torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
-def waiting_step(function, leaves, constants):
+def compiled_timer_step(function, leaves, constants):
     """A call of `function` and its gradients that waits for the results.
 
     Args:

@@ -222,7 +222,7 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
         taken.extend(row["plan"] for row in choice.table)
         return choice
 
-    monkeypatch.setattr(auto.kernels, "has_accelerator", lambda: True)
+    monkeypatch.setattr(auto.graph_ops, "has_accelerator", lambda: True)
     monkeypatch.setattr(loader_plan.Hardware, "calibrated", hardware)
     monkeypatch.setattr(loader_plan, "choose_plan", chosen)
     graphs = [star(n, n) for n in range(60, 70)]
@@ -244,7 +244,7 @@ def test_compiled_stores_tell_their_block_size(tmp_path, monkeypatch):
     from keras_bandgnn.planning import plan_choice as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
 
-    monkeypatch.setattr(auto.kernels, "has_accelerator", lambda: True)
+    monkeypatch.setattr(auto.graph_ops, "has_accelerator", lambda: True)
     monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: None)
     compiled = GraphPreprocessor([RCMKCompile(32)]).compile([star(60, 0)] * 3)
     write_store(tmp_path / "store", compiled, metadata=compiled.metadata)
