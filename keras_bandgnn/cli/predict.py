@@ -188,7 +188,7 @@ def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Ite
     from keras_bandgnn.data.sources import parts_of
 
     store = open_store(path)
-    if task.preprocessor is not None and getattr(store, "metadata", {}).get("layers"):
+    if task.preprocessor is not None and store.metadata.get("layers"):
         task.preprocessor.compile(store)
     coverage.files, done = 1, 0
     for part in parts_of(store):

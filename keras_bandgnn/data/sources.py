@@ -125,8 +125,8 @@ def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
     """Reads a source to its end into flat graphs, holding little more than one copy.
 
     Args:
-        source: As for `graphs_of`. A `FlatGraphs` and the shards of a store are
-            returned as they are.
+        source: As for `graphs_of`, or a list of `FlatGraphs`. These and the shards of
+            a store are returned as they are.
         progress: Whether to show a bar on standard error once it takes over two
             seconds.
 
@@ -144,6 +144,8 @@ def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
     boolean("progress", progress)
     if isinstance(source, FlatGraphs):
         return [source] if len(source) else []
+    if _is_parts(source):
+        return [part for part in source if len(part)]
     if hasattr(source, "shards"):
         return [part for part in source.shards if len(part)]
     parts, chunks, size, done, spec = [], [], 0, 0, None
@@ -156,6 +158,12 @@ def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
             parts.append(FlatGraphs.concatenate(chunks))
             chunks, size = [], 0
     return [*parts, FlatGraphs.concatenate(chunks)] if chunks else parts
+
+
+def _is_parts(source: Any) -> bool:
+    if not isinstance(source, list | tuple) or not source:
+        return False
+    return all(isinstance(part, FlatGraphs) for part in source)
 
 
 def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:

@@ -125,7 +125,7 @@ class FollowEpoch(keras.callbacks.Callback):
         """Goes to the order and the seeds of the epoch."""
         self._epoch = epoch
         self.loader.epoch = epoch if self.loader.shuffle else 0
-        if self.loader.skipped:
+        if self.loader.resumed_batches:
             # Restored in the middle of the epoch, seeds and all.
             return
         for variable in self.model.variables:
@@ -137,7 +137,7 @@ class FollowEpoch(keras.callbacks.Callback):
         """Goes to the seed of the batch, on torch."""
         # Dropout draws from torch's global generator, which has no place in a file.
         if keras.backend.backend() == "torch":
-            place = (self._epoch << 20) + batch + self.loader.skipped
+            place = (self._epoch << 20) + batch + self.loader.resumed_batches
             # Hosts that train together draw masks of their own.
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
 
@@ -208,7 +208,7 @@ def _fit_on(model: keras.Model, fit: Callable, loader: GraphLoader, saving, **kw
         try:
             before = fit(on_this_backend(loader, model), None, **rest)
         finally:
-            loader.whole_epochs()
+            loader.clear_resume()
         epoch += 1
     history = before
     if before is None or not model.stop_training:

@@ -7,19 +7,60 @@ import keras
 from keras_bandgnn.checks import instance, refuse
 from keras_bandgnn.graph import Graph
 
+# Arguments that Keras adds to every layer: a layer on the host has no use for them.
+_OF_KERAS = ("name", "trainable", "dtype")
 
-class GraphLayer(keras.layers.Layer):
-    """A Keras layer that works on graphs, on the host, without tensors.
 
-    Subclasses override `call(graph)`. The layer takes one graph, or an iterable of
-    graphs, over which it returns an iterator.
+class HostLayer(keras.layers.Layer):
+    """A Keras layer that takes graphs on the host instead of tensors on a device.
+
+    Base of graph layers, batchers and `GraphPreprocessor`. It has no weights and no
+    `call` on tensors; its configuration is all there is to save. Files and other
+    processes get `plain_config()`.
     """
 
-    # What `call` takes.
+    def plain_config(self) -> dict:
+        """Return the arguments of the constructor without those that Keras adds."""
+        config = self.get_config()
+        return {name: config[name] for name in config if name not in _OF_KERAS}
+
+    def __reduce__(self):
+        # Keras pickles layers as saved models, which need registered classes.
+        return _rebuild, (type(self), self.get_config())
+
+
+def _rebuild(cls: type[HostLayer], config: dict) -> HostLayer:
+    return cls.from_config(config)
+
+
+class GraphLayer(HostLayer):
+    """A preprocessing layer from graph to graph, in NumPy.
+
+    Subclasses define `call(graph)`, which returns a new graph and leaves its argument
+    as it is; state in attributes other than the constructor's arguments is lost when
+    the layer is saved, copied or sent to another process. `get_config()` returns the
+    constructor's arguments, as for every Keras layer. Registered with
+    `keras.saving.register_keras_serializable`, a subclass is saved in presets.
+
+    A layer takes one graph, or an iterable of graphs, over which it returns an
+    iterator.
+
+    Attributes:
+        takes: The types that `call` accepts, `(Graph,)` unless a subclass reads others,
+            such as molecules.
+
+    Example:
+    >>> class Reverse(GraphLayer):
+    ...     def call(self, graph):
+    ...         return Graph(graph.num_nodes, graph.receivers, graph.senders)
+    >>> Reverse()(Graph(2, [0], [1])).receivers.tolist()
+    [0]
+    """
+
     takes: tuple[type, ...] = (Graph,)
 
     def __call__(self, graphs: Graph | Iterable[Graph]) -> Graph | Iterator[Graph]:
-        """Applies the layer to one graph, or lazily to each of several."""
+        """Apply the layer to one graph, or lazily to each of several."""
         # Keras' own __call__ converts its arguments to tensors.
         if isinstance(graphs, self.takes):
             return self.call(graphs)
@@ -33,5 +74,19 @@ class GraphLayer(keras.layers.Layer):
         return self.call(graph)
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the changed graph."""
+        """Return the changed graph."""
         raise NotImplementedError
+
+
+def applied_layers(graphs) -> list[dict]:
+    """Return the descriptions of the layers that compiled graphs went through.
+
+    Args:
+        graphs: Graphs in any form; a `FlatGraphs` that `GraphPreprocessor` returned and
+            a store of such graphs hold them in their metadata.
+
+    Returns:
+        `GraphPreprocessor.layers_config()` of that time; empty for other graphs.
+    """
+    metadata = getattr(graphs, "metadata", None) or {}
+    return list(metadata.get("layers") or ())

@@ -1,18 +1,40 @@
 """`GraphPreprocessor`: all that happens to graphs before the model sees them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import keras
 
-from keras_bandgnn.checks import boolean, instance, optional, refuse, sequence, string
+from keras_bandgnn.assembly.resources import joined
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    optional,
+    positive_int,
+    refuse,
+    sequence,
+    string,
+)
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_layer import (
+    GraphLayer,
+    HostLayer,
+    applied_layers,
+)
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.loader_plan import (
+    cheapest_plan,
+    ordered_for,
+    supergraph_nodes,
+    typed,
+)
 from keras_bandgnn.primitives.plan import Plan
+from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import (
     check_registered,
     class_entry,
@@ -20,20 +42,20 @@ from keras_bandgnn.registration import (
 )
 
 
-def _plain(layer: keras.layers.Layer) -> dict:
-    """Class and arguments of a layer, without what Keras adds."""
-    config = layer.get_config()
-    for name in ("name", "trainable", "dtype"):
-        config.pop(name, None)
-    return class_entry(layer, config)
-
-
 def _from_plain(entry: Mapping, base: type, what: str):
     return registered_class(entry, base, what).from_config(dict(entry["config"]))
 
 
+class _AutoPlan(NamedTuple):
+    """A plan that `"auto"` stood for, and the sizes that it was chosen for."""
+
+    plan: Plan
+    nodes: int
+    largest: int
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphPreprocessor(keras.layers.Layer):
+class GraphPreprocessor(HostLayer):
     """Layers from graph to graph, then a batcher and a plan.
 
     Args:
@@ -87,16 +109,16 @@ class GraphPreprocessor(keras.layers.Layer):
             )
         self.plan = plan
         self.edge_weight = optional(string, "edge_weight", edge_weight)
-        # What "auto" took: graphs to predict keep it, as another plan would be
-        # another program.
-        self._known_plans: dict = {}
+        # Graphs to predict keep the plan of the training graphs: another plan would
+        # be another program to compile.
+        self._auto_plans: dict[tuple, _AutoPlan] = {}
 
     def layers_config(self) -> list[dict]:
-        """Plain description of the graph layers, as stores keep it."""
-        return [_plain(layer) for layer in self.graph_layers]
+        """Return a plain description of the graph layers, as stores keep it."""
+        return [class_entry(layer, layer.plain_config()) for layer in self.graph_layers]
 
-    def compile(self, graphs):
-        """Applies the graph layers.
+    def transform(self, graphs):
+        """Apply the graph layers.
 
         Args:
             graphs: Iterable of `Graph`, a `FlatGraphs` or an opened store. Those
@@ -105,8 +127,11 @@ class GraphPreprocessor(keras.layers.Layer):
 
         Returns:
             `FlatGraphs`, or the store.
+
+        Raises:
+            ValueError: If other layers were applied, or for what are no graphs.
         """
-        applied = getattr(graphs, "metadata", {}).get("layers")
+        applied = applied_layers(graphs)
         if applied and self.graph_layers and applied != self.layers_config():
             raise ValueError(
                 "Expected graphs that were compiled as this preprocessor does, with "
@@ -130,45 +155,96 @@ class GraphPreprocessor(keras.layers.Layer):
         compiled.metadata = {"layers": self.layers_config()}
         return compiled
 
-    def loader(self, graphs, adapt: bool = True, **options) -> GraphLoader:
-        """Compiles graphs and returns a loader of their batches.
+    def compile(self, graphs):
+        """Alias of `transform`."""
+        return self.transform(graphs)
+
+    def __call__(self, graphs):
+        """Apply the graph layers, see `transform`."""
+        # Keras' own __call__ converts its arguments to tensors.
+        return self.transform(graphs)
+
+    def loader(
+        self,
+        graphs,
+        adapt: bool = True,
+        *,
+        plan: Plan | None = None,
+        num_edge_types: int | None = None,
+        schedule: ReceptiveField | None = None,
+        width: int = 64,
+        **options,
+    ) -> GraphLoader:
+        """Transform graphs and return a loader of their batches.
 
         Args:
-            graphs: See `compile`; a `GraphLoader` is returned as is.
+            graphs: See `transform`; a `GraphLoader` is returned as is.
             adapt: Whether a batcher without a budget keeps the one that these graphs
                 give it, for all graphs to come.
-            **options: Passed to `GraphLoader`; `plan` stands in for `"auto"`.
+            plan: The plan to use if the preprocessor's is `"auto"`.
+            num_edge_types: P, see `GraphLoader`.
+            schedule: The `ReceptiveField` that `"auto"` may use: only for models that
+                read no other nodes. Tasks pass theirs.
+            width: Channels of a state, for `"auto"`. Tasks pass that of the backbone.
+            **options: Other arguments of `GraphLoader`.
         """
         if isinstance(graphs, GraphLoader):
             return graphs
         boolean("adapt", adapt)
-        compiled = self.compile(graphs)
-        batcher, plan = self.batcher, self.plan
-        if not adapt:
-            batcher = self.batcher.copy()
-            # What is left out of training is still predicted.
-            plan = plan if plan == "auto" else plan.replace(filter=None)
-        given = options.pop("plan", None)
-        plan = given if plan == "auto" and given is not None else plan
+        optional(instance, "plan", plan, Plan, "a keras_bandgnn.primitives.Plan")
+        optional(positive_int, "num_edge_types", num_edge_types, 0)
+        optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
+        positive_int("width", width)
         if adapt:
-            self._known_plans.clear()
+            self._auto_plans.clear()
+        batcher = self.batcher if adapt else self.batcher.copy()
+        graphs = self.transform(graphs)
+        if self.plan != "auto":
+            # What is left out of training is still predicted.
+            plan = self.plan if adapt else self.plan.replace(filter=None)
+        elif plan is None:
+            block_size = ordered_for(graphs)
+            graphs, num_edge_types = typed(joined(parts_of(graphs)), num_edge_types)
+            plan = self._auto_plan(
+                graphs,
+                num_edge_types,
+                batcher,
+                width=width,
+                schedule=None if self.edge_weight is not None else schedule,
+                num_hosts=options.get("num_hosts", 1),
+                block_size=block_size,
+            )
         return GraphLoader(
-            compiled,
+            graphs,
             batcher,
             plan,
+            num_edge_types=num_edge_types,
             edge_weight=self.edge_weight,
-            known_plans=self._known_plans,
             **options,
         )
 
-    def call(self, graphs):
-        """Applies the graph layers to the graphs."""
-        return self.compile(graphs)
-
-    def __call__(self, graphs):
-        """Applies the graph layers to the graphs."""
-        # Keras' own __call__ converts its arguments to tensors.
-        return self.compile(graphs)
+    def _auto_plan(
+        self,
+        parts: Sequence[FlatGraphs],
+        num_types: int,
+        batcher: Batcher,
+        **options,
+    ) -> Plan:
+        """Return the plan of `"auto"`: that of graphs as large, or the cheapest."""
+        if options["num_hosts"] > 1 or not parts:
+            return cheapest_plan(parts, num_types, batcher, **options)
+        schedule = options["schedule"]
+        total = sum(int(part.node_ptr[-1]) for part in parts)
+        nodes = min(supergraph_nodes(parts, batcher), total)
+        largest = max(int(part.num_nodes.max()) for part in parts)
+        key = num_types, schedule is not None, options["block_size"]
+        if key in self._auto_plans:
+            known = self._auto_plans[key]
+            if nodes <= known.nodes and largest <= known.largest:
+                return known.plan.replace(schedule=schedule)
+        plan = cheapest_plan(parts, num_types, batcher, **options)
+        self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
+        return plan
 
     def get_config(self) -> dict:
         """Returns a plain configuration; `from_config` reads it."""
@@ -176,7 +252,7 @@ class GraphPreprocessor(keras.layers.Layer):
         plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
         return {
             "layers": self.layers_config(),
-            "batcher": _plain(self.batcher),
+            "batcher": class_entry(self.batcher, self.batcher.plain_config()),
             "plan": plan,
             "edge_weight": self.edge_weight,
         }

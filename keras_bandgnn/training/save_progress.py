@@ -133,7 +133,7 @@ class SaveProgress(keras.callbacks.Callback):
         if saved is None:
             return None
         with reading(self.directory / _PLACE):
-            loader.resume(saved["loader"], hold=True)
+            loader.load_state_dict(saved["loader"], hold=True)
         with reading(self.directory / saved["weights"]):
             group.load_weights(model, self.directory / saved["weights"])
         self._seeds = saved["seeds"]
@@ -153,7 +153,7 @@ class SaveProgress(keras.callbacks.Callback):
         model.save_weights(self.directory / name)
         saved = {
             "weights": name,
-            "loader": self.loader.state(batches, epoch),
+            "loader": self.loader.state_dict(batches, epoch),
             "seeds": [
                 keras.ops.convert_to_numpy(v).tolist() for v in _seed_states(model)
             ],

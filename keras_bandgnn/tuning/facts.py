@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_layer import applied_layers
 
 _MASKS = ("train_mask", "valid_mask", "test_mask")
 
@@ -49,7 +50,7 @@ class Facts:
         Raises:
             ValueError: For no graphs, or graphs without labels.
         """
-        layers = tuple(getattr(sources[0], "metadata", {}).get("layers") or ())
+        layers = tuple(applied_layers(sources[0]))
         sources = [[s] if isinstance(s, Graph) else s for s in sources]
         parts = [part for source in sources for part in parts_of(source)]
         if not parts or any(part.label is None for part in parts):

@@ -23,6 +23,7 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.training.time_to_accuracy import (
@@ -348,7 +349,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         Stored graphs have been reordered already; another order is made from theirs.
         """
         wanted = preprocessor.layers_config()
-        applied = getattr(graphs, "metadata", {}).get("layers") or []
+        applied = applied_layers(graphs)
         if applied == wanted:
             return graphs
         key = (id(graphs), json.dumps(wanted))

@@ -3,10 +3,10 @@
 import logging
 from collections.abc import Mapping, Sequence
 
-import keras
 import numpy as np
 
 from keras_bandgnn.checks import mapping, one_of, positive_int
+from keras_bandgnn.preprocessing.graph_layer import HostLayer
 from keras_bandgnn.primitives.plan import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
@@ -30,7 +30,7 @@ def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.nda
     return (*names, "graph"), np.stack(columns, axis=1)
 
 
-class Batcher(keras.layers.Layer):
+class Batcher(HostLayer):
     """Base of `DynamicBatcher` and `StaticBatcher`.
 
     A loader asks a batcher, in this order: `adapt` (unless `is_adapted`), `split` once
@@ -233,13 +233,7 @@ class Batcher(keras.layers.Layer):
         return _rebuild(type(self), self.get_config(), dict(self.given))
 
     def __reduce__(self):
-        # Keras' own state cannot go to another process.
         return _rebuild, (type(self), self.get_config(), dict(self.given))
-
-    def plain_config(self) -> dict:
-        """Arguments of the constructor without what Keras adds."""
-        config = self.get_config()
-        return {k: config[k] for k in config if k not in ("name", "trainable", "dtype")}
 
     def get_config(self) -> dict:
         """Returns the constructor's arguments, with the adapted budget."""

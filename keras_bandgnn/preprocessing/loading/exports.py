@@ -19,8 +19,8 @@ class Batches:
     def __init__(self, loader, epochs: int):
         self.loader = loader
         self.first = loader.epoch
-        self.skipped = loader.skipped
-        self.length = epochs * loader.batches_per_epoch - loader.skipped
+        self.resumed_batches = loader.resumed_batches
+        self.length = epochs * loader.batches_per_epoch - loader.resumed_batches
         self._process = os.getpid()
 
     def __len__(self) -> int:
@@ -35,7 +35,9 @@ class Batches:
             # A copy of the process has no threads, and locks as they happened to be.
             self.loader.begin()
             self._process = os.getpid()
-        epoch, batch = divmod(index + self.skipped, self.loader.batches_per_epoch)
+        epoch, batch = divmod(
+            index + self.resumed_batches, self.loader.batches_per_epoch
+        )
         return self.loader.build(batch, self.first + epoch)
 
 

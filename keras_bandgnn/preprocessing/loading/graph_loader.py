@@ -37,82 +37,6 @@ from keras_bandgnn.preprocessing.loading.loader_plan import (
 )
 from keras_bandgnn.preprocessing.loading.prefetch import Ahead, batches_together
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.primitives.receptive_field import ReceptiveField
-
-# `LoaderPlace`: where within an epoch a loader is, and how to come back there.
-
-
-class LoaderPlace:
-    """The part of `GraphLoader` that saves and restores its place."""
-
-    def state(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Where training is, to go on later with `resume`.
-
-        Args:
-            batches: Batches of the epoch that were used.
-            epoch: The epoch, by default the current one.
-
-        Returns:
-            A dict that JSON can hold.
-        """
-        return {
-            "epoch": self.epoch if epoch is None else epoch,
-            "batch": batches,
-            "fingerprint": self.fingerprint(),
-        }
-
-    def fingerprint(self) -> str:
-        """Tells apart loaders whose epochs differ."""
-        facts = [self.shuffle, self.seed, self.replicas * self.num_hosts]
-        digest = hashlib.sha256(json.dumps([facts, self._facts], default=str).encode())
-        for part in self.parts:
-            if part.label is not None:
-                digest.update(np.ascontiguousarray(part.label))
-        for name in sorted(self.sizes):
-            digest.update(np.ascontiguousarray(self.sizes[name]))
-        return digest.hexdigest()
-
-    def resume(self, state: dict[str, Any], hold: bool = False) -> None:
-        """Goes to a batch within an epoch; `len` counts what is left of it.
-
-        Args:
-            state: What `state()` returned.
-            hold: Whether to stay there until `whole_epochs` is called. Keras ends an
-                epoch that it only looks at, so `fit` needs that; in a loop of your
-                own `on_epoch_end` goes on to a whole epoch.
-
-        Raises:
-            ValueError: If the graphs, the batcher, the plan or the seed differ.
-        """
-        if state["fingerprint"] != self.fingerprint():
-            raise ValueError(
-                "Expected the graphs, batcher, plan, seed and number of replicas that "
-                "training began with. Received: others. Start again without the saved "
-                "progress, or restore them."
-            )
-        self._skip = 0
-        batch = positive_int("batch", state["batch"], 0)
-        if batch > self._epochs.length:
-            raise ValueError(
-                f"Expected a batch in [0, {self._epochs.length}]. Received: {batch}."
-            )
-        self.epoch, self._skip = state["epoch"], batch
-        self._held = hold
-
-    @property
-    def skipped(self) -> int:
-        """Batches of the epoch that were used before `resume`."""
-        return self._skip
-
-    def whole_epochs(self) -> None:
-        """Ends what `resume` began: epochs have all batches again."""
-        self._skip, self._held = 0, False
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """Batches of a whole epoch."""
-        return self._epochs.length
-
 
 # `LoaderStats`: how full batches were, and what making them cost.
 
@@ -190,7 +114,23 @@ class LoaderStats:
         )
 
 
-class GraphLoader(LoaderPlace, keras.utils.PyDataset):
+def _check_removed(options: Mapping) -> None:
+    """Raise an error for arguments that version 0.1.0 had, or that are unknown."""
+    for name in options:
+        if name not in ("schedule", "width", "known_plans"):
+            raise TypeError(
+                "Expected an argument of GraphLoader. Received: "
+                f"{name}={options[name]!r}. Look up its name in the documentation."
+            )
+        raise TypeError(
+            "Expected the plan itself: a GraphLoader no longer takes "
+            f"{name!r}. Received: {name}={options[name]!r}. Use "
+            "GraphPreprocessor(...).loader(graphs, schedule=..., width=...), or pass "
+            "plan=Plan(..., schedule=...)."
+        )
+
+
+class GraphLoader(keras.utils.PyDataset):
     """Supergraphs of static shapes, assembled ahead of the device.
 
     The composition of an epoch follows from the graphs' sizes, `seed` and the number
@@ -220,13 +160,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         host: Number of this host, when several train together.
         num_hosts: Hosts that train together. Each gets its own supergraphs of every
             step; all have equally many batches of equal shapes.
-        schedule: The `ReceptiveField` that `plan="auto"` may use: only for models
-            that read no other nodes. Tasks give it.
-        width: Channels of a state, for `plan="auto"`. Tasks give it.
         edge_weight: Edge feature, a number per edge, that is the factor of its
             message; 1 for all edges if omitted.
-        known_plans: What `plan="auto"` took before, kept for graphs that are no
-            larger: another plan is another program. `GraphPreprocessor` gives it.
 
     Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
     Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
@@ -256,12 +191,11 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         threads: int = 1,
         host: int = 0,
         num_hosts: int = 1,
-        schedule: ReceptiveField | None = None,
-        width: int = 64,
         edge_weight: str | None = None,
-        known_plans: dict | None = None,
+        **removed,
     ):
         super().__init__(workers=1)
+        _check_removed(removed)
         # Before the graphs are read, which may take minutes.
         wanted = "a batcher, such as DynamicBatcher(32)"
         optional(instance, "batcher", batcher, Batcher, wanted)
@@ -280,18 +214,18 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Received: host={host}."
             )
         optional(positive_int, "num_edge_types", num_edge_types, 0)
-        optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
-        positive_int("width", width)
         optional(string, "edge_weight", edge_weight)
-        optional(instance, "known_plans", known_plans, dict, "a dict")
         self.parts = joined(parts_of(graphs))
         self.parts, self.num_edge_types = typed(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
-            facts = (self.parts, self.num_edge_types, self.batcher, width)
-            schedule = None if edge_weight is not None else schedule
-            size = ordered_for(graphs)
-            plan = cheapest_plan(*facts, schedule, num_hosts, known_plans, size)
+            plan = cheapest_plan(
+                self.parts,
+                self.num_edge_types,
+                self.batcher,
+                num_hosts=num_hosts,
+                block_size=ordered_for(graphs),
+            )
         self.plan = plan
         self.parts, self.num_filtered = filtered(self.parts, self.plan)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
@@ -301,8 +235,9 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
             self.batcher.complete(self.sizes)
-        self._facts = [self.batcher.plain_config(), self.plan.get_config()]
-        self._skip, self._held = 0, False
+        # As now: the batcher may be adapted to other graphs later.
+        self._configs = [self.batcher.plain_config(), self.plan.get_config()]
+        self._resumed_batches, self._hold_resume = 0, False
         self._epochs = Epochs(
             self.sizes,
             self.batcher,
@@ -364,7 +299,7 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         return future.result()
 
     def __len__(self) -> int:
-        return self._epochs.length - self._skip
+        return self._epochs.length - self._resumed_batches
 
     @property
     def num_batches(self) -> int:
@@ -414,8 +349,8 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
                 f"Expected a batch index in [0, {len(self)}). Received: {index}."
             )
         began = time.perf_counter()
-        epoch, index = self.epoch, index + self._skip
-        if self.stats.epoch != epoch or index == self._skip:
+        epoch, index = self.epoch, index + self._resumed_batches
+        if self.stats.epoch != epoch or index == self._resumed_batches:
             self.stats = LoaderStats(epoch)
         batch, figures = self._ahead.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
@@ -434,8 +369,96 @@ class GraphLoader(LoaderPlace, keras.utils.PyDataset):
         """Moves on to the next epoch, whole and in its own order."""
         if self.shuffle:
             self.epoch += 1
-        if not self._held:
-            self._skip = 0
+        if not self._hold_resume:
+            self._resumed_batches = 0
+
+    def fingerprint(self) -> str:
+        """Return a hash that tells apart loaders whose epochs differ."""
+        order = [self.shuffle, self.seed, self.replicas * self.num_hosts]
+        text = json.dumps([order, self._configs], default=str)
+        digest = hashlib.sha256(text.encode())
+        for part in self.parts:
+            if part.label is not None:
+                digest.update(np.ascontiguousarray(part.label))
+        for name in sorted(self.sizes):
+            digest.update(np.ascontiguousarray(self.sizes[name]))
+        return digest.hexdigest()
+
+    def state_dict(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
+        """Return where training is, for `load_state_dict` to resume from.
+
+        Args:
+            batches: Batches of the epoch that were used.
+            epoch: The epoch, by default the current one.
+
+        Returns:
+            A dict that JSON can hold.
+        """
+        return {
+            "epoch": self.epoch if epoch is None else epoch,
+            "batch": batches,
+            "fingerprint": self.fingerprint(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any], hold: bool = False) -> None:
+        """Resume at a batch within an epoch; `len` is the number of batches left.
+
+        Args:
+            state: What `state_dict()` returned.
+            hold: Whether to stay there until `clear_resume` is called. Keras ends an
+                epoch that it only looks at, so `fit` needs that; in a custom loop
+                `on_epoch_end` moves on to a whole epoch.
+
+        Raises:
+            ValueError: If the graphs, the batcher, the plan or the seed differ.
+        """
+        if state["fingerprint"] != self.fingerprint():
+            raise ValueError(
+                "Expected the graphs, batcher, plan, seed and number of replicas that "
+                "training began with. Received: others. Start again without the saved "
+                "progress, or restore them."
+            )
+        self._resumed_batches = 0
+        batch = positive_int("batch", state["batch"], 0)
+        if batch > self._epochs.length:
+            raise ValueError(
+                f"Expected a batch in [0, {self._epochs.length}]. Received: {batch}."
+            )
+        self.epoch, self._resumed_batches = state["epoch"], batch
+        self._hold_resume = hold
+
+    @property
+    def resumed_batches(self) -> int:
+        """Batches of the epoch that were used before `load_state_dict`."""
+        return self._resumed_batches
+
+    def clear_resume(self) -> None:
+        """Give epochs all their batches again, as before `load_state_dict`."""
+        self._resumed_batches, self._hold_resume = 0, False
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches of a whole epoch."""
+        return self._epochs.length
+
+    # Names of version 0.1.0.
+
+    def state(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
+        """Alias of `state_dict`."""
+        return self.state_dict(batches, epoch)
+
+    def resume(self, state: dict[str, Any], hold: bool = False) -> None:
+        """Alias of `load_state_dict`."""
+        self.load_state_dict(state, hold)
+
+    def whole_epochs(self) -> None:
+        """Alias of `clear_resume`."""
+        self.clear_resume()
+
+    @property
+    def skipped(self) -> int:
+        """Alias of `resumed_batches`."""
+        return self._resumed_batches
 
     def to_tf_data(self):
         """Returns a `tf.data.Dataset` of the batches of an epoch.

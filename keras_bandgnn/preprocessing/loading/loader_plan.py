@@ -13,6 +13,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
@@ -48,8 +49,9 @@ def _untyped(part: FlatGraphs) -> FlatGraphs:
     return FlatGraphs.from_columns({**part.columns(), **zeros}, part.info)
 
 
-def _supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
-    nodes = (batcher.budget or {}).get("node")
+def supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
+    """Return the nodes of a supergraph: those of the budget, or of average graphs."""
+    nodes = batcher.budget.get("node")
     if nodes is not None:
         return nodes
     total = sum(int(part.node_ptr[-1]) for part in parts)
@@ -68,10 +70,9 @@ def ordered_for(graphs, layers: Sequence[dict] = ()) -> int:
     Returns:
         `block_size` of their `RCMKCompile`, or 128, as that has by default.
     """
-    layers = getattr(graphs, "metadata", {}).get("layers") or layers
     sizes = [
         entry["config"]["block_size"]
-        for entry in layers
+        for entry in applied_layers(graphs) or layers
         if entry["class_name"] == "RCMKCompile"
     ]
     return int(sizes[-1]) if sizes else 128
@@ -81,43 +82,39 @@ def cheapest_plan(
     parts: Sequence[FlatGraphs],
     num_types: int,
     batcher: Batcher,
-    width: int,
-    schedule: ReceptiveField | None,
-    num_hosts: int,
-    known: dict | None = None,
+    width: int = 64,
+    schedule: ReceptiveField | None = None,
+    num_hosts: int = 1,
     block_size: int = 128,
 ) -> Plan:
-    """The plan of `plan="auto"`: that of graphs as large, or the cheapest.
+    """Return the plan of `plan="auto"`: the cheapest exact one.
 
     Args:
         parts: The graphs.
         num_types: P.
         batcher: Says how large supergraphs are.
         width: Channels of a state.
-        schedule: What the task allows, or None.
+        schedule: The schedule that the task allows, or None.
         num_hosts: Hosts that train together.
-        known: (P, whether there is a schedule, S) -> nodes of a supergraph and of the
-            largest graph, and their plan; what is chosen is added.
         block_size: S of banded plans, see `ordered_for`.
     """
-    nodes = _supergraph_nodes(parts, batcher)
+    nodes = supergraph_nodes(parts, batcher)
+    hardware = None
     # Hosts that train together must agree, whatever each has measured.
-    if num_hosts > 1 or not parts:
-        return auto_plan(num_types, block_size, schedule, nodes)
-    total = sum(int(part.node_ptr[-1]) for part in parts)
-    sizes = min(nodes, total), max(int(part.num_nodes.max()) for part in parts)
-    known = {} if known is None else known
-    key = num_types, schedule is not None, block_size
-    if key in known and all(map(int.__le__, sizes, known[key][0])):
-        return known[key][1].replace(schedule=schedule)
-    hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
+    if num_hosts == 1 and parts:
+        hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
     if hardware is None:
-        plan = auto_plan(num_types, block_size, schedule, nodes)
-    else:
-        facts = (parts, num_types, width, width, schedule, nodes, hardware)
-        plan = choose_plan(*facts, block_size=block_size).plan
-    known[key] = sizes, plan
-    return plan
+        return auto_plan(num_types, block_size, schedule, nodes)
+    return choose_plan(
+        parts,
+        num_types,
+        width=width,
+        units=width,
+        schedule=schedule,
+        nodes=nodes,
+        hardware=hardware,
+        block_size=block_size,
+    ).plan
 
 
 def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
@@ -22,7 +23,7 @@ def node_places(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
     """
     given = [given] if isinstance(given, Graph) else given
     compiled = isinstance(given, GraphLoader)
-    compiled = compiled or bool(getattr(given, "metadata", {}).get("layers"))
+    compiled = compiled or bool(applied_layers(given))
     index = 0
     for part in loader.parts:
         for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True):

@@ -339,3 +339,20 @@ def test_workers_of_torch():
     loader._lock.release()
     assert found == [ids(_numpy(batch)) for batch in loader.to_torch(epochs=2)]
     pickle.loads(pickle.dumps(data))
+
+
+@pytest.mark.parametrize("name", ["schedule", "width", "known_plans", "shufle"])
+def test_arguments_that_are_gone_say_what_to_write(name):
+    with pytest.raises(TypeError, match=f"Expected .* Received: {name}=3. "):
+        GraphLoader([Graph(2, [0], [1])], **{name: 3})
+
+
+def test_names_of_version_0_1_0_still_work():
+    graphs = [Graph(2, [0], [1])] * 40
+    loader = GraphLoader(graphs, DynamicBatcher(4))
+    state = loader.state(2)
+    assert state == loader.state_dict(2)
+    loader.resume(state)
+    assert loader.skipped == loader.resumed_batches == 2
+    loader.whole_epochs()
+    assert loader.skipped == 0 and len(loader) == loader.batches_per_epoch

@@ -166,7 +166,7 @@ def test_graphs_to_predict_keep_the_plan(monkeypatch):
     plans = [Plan(Banded(16)), Plan(Banded(32)), Plan(Banded(64))]
     chosen = []
 
-    def choose(parts, *facts, block_size):
+    def choose(parts, num_types, **options):
         chosen.append(sum(map(len, parts)))
         return SimpleNamespace(plan=plans[len(chosen) - 1])
 
