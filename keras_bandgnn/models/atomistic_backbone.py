@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-import keras
-
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.models.backbone import Backbone
@@ -83,8 +81,7 @@ class AtomisticBackbone(Backbone):
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            **super().get_config(),
             "elements": self.embedding.elements,
             "hidden_dim": self.hidden_dim,
             "num_steps": self.num_steps,

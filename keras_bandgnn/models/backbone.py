@@ -101,6 +101,13 @@ class Backbone(keras.Model):
         """[G, N, H]."""
         return (*input_shape["node"]["mask"], self.hidden_dim)
 
+    def get_config(self) -> dict:
+        """Returns name and dtype policy; subclasses add their own arguments."""
+        return {
+            "name": self.name,
+            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+        }
+
     @classmethod
     def from_config(cls, config):
         """Builds the backbone from `get_config()`."""

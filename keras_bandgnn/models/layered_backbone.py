@@ -99,8 +99,7 @@ class LayeredBackbone(Backbone):
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            **super().get_config(),
             "inputs": self.encoder.inputs,
             "hidden_dim": self.hidden_dim,
             "num_layers": self.num_layers,

@@ -221,8 +221,7 @@ class GGNNBackbone(Backbone):
     def get_config(self):
         """Returns the arguments of the constructor."""
         return {
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            **super().get_config(),
             "inputs": self.encoder.inputs,
             "hidden_dim": self.hidden_dim,
             "num_steps": self.num_steps,

@@ -415,8 +415,7 @@ class GraphTransformerBackbone(Backbone):
             "remat",
         )
         return {
-            "name": self.name,
-            "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
+            **super().get_config(),
             **{name: getattr(self, name) for name in names},
             **decided,
         }
