@@ -80,7 +80,7 @@ def main(arguments=None) -> dict:
     with distribution.scope():
         task = kb.models.GraphRegressor(
             kb.models.GCNBackbone({"kind": 2}, hidden_dim=32),
-            kb.preprocessing.GraphPreprocessor(
+            preprocessor=kb.preprocessing.GraphPreprocessor(
                 batcher=kb.preprocessing.DynamicBatcher(32)
             ),
         )

@@ -145,11 +145,11 @@ def main(arguments=None) -> dict:
     )
     task = kb.models.GraphRegressor(
         backbone,
-        GraphPreprocessor(
+        preprocessor=GraphPreprocessor(
             [graph_layer(options.graph)],
             DynamicBatcher(options.batch_size, packing="best_fit"),
         ),
-        reduce="mean" if options.per_atom else options.reduce,
+        readout="mean" if options.per_atom else options.reduce,
         normalizer=normalizer,
         **head,
     )

@@ -112,10 +112,10 @@ def make_task(options: argparse.Namespace, batch_size: int) -> models.GraphRegre
     )
     return models.GraphRegressor(
         backbone,
-        preprocessing.GraphPreprocessor(
+        preprocessor=preprocessing.GraphPreprocessor(
             batcher=preprocessing.DynamicBatcher(batch_size)
         ),
-        reduce=options.reduce,
+        readout=options.reduce,
         normalizer=preprocessing.TargetNormalizer("graph", "atomic_number"),
     )
 

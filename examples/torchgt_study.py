@@ -333,7 +333,7 @@ def graphs(options, results: dict, save) -> None:
             preprocessor = GraphPreprocessor(
                 backbone.graph_layers(), kb.preprocessing.DynamicBatcher(32)
             )
-            task = models.GraphRegressor(backbone, preprocessor, reduce="mean")
+            task = models.GraphRegressor(backbone, preprocessor=preprocessor)
             loader = task.loader(splits["train"], shuffle=True, adapt=True)
             steps = options.epochs * len(loader)
             rate = WarmupDecay(options.rate, steps // 10, steps - steps // 10)

@@ -314,11 +314,11 @@ def test_models_over_a_task_are_bounded(monkeypatch):
             self.number = number
 
     task = Task()
-    first = whole_graphs.helper_of(task, Helper, 0)
+    first = whole_graphs.derived_model(task, Helper, 0)
     for number in range(1, 40):
-        whole_graphs.helper_of(task, Helper, number)
+        whole_graphs.derived_model(task, Helper, number)
         # The one that is used stays.
-        assert whole_graphs.helper_of(task, Helper, 0) is first
+        assert whole_graphs.derived_model(task, Helper, 0) is first
     assert len(task.__dict__["_helpers"]) <= 8
 
 

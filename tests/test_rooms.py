@@ -13,7 +13,7 @@ PACKAGE = Path(keras_bandgnn.__file__).parent
 ROOMS = (
     "checks optional version compat lazy registration default_backend".split()
     + "arrays progress graph".split()
-    + "data programs batch ops primitives assembly planning".split()
+    + "data saving programs batch ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"
         for room in "graph_layer ordering geometry attention batching loading".split()

@@ -94,7 +94,7 @@ WRITERS = {
     ),
     "data/store_writer.py, pieces": lambda t, p, m: write_units(p),
     "programs/varmisuse.py": lambda t, p, m: write_programs(p),
-    "models/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
+    "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
     "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),

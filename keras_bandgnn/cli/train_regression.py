@@ -127,8 +127,8 @@ def make_task(options: argparse.Namespace, graphs):
     batcher = preprocessing.DynamicBatcher(options.batch_size)
     return models.GraphRegressor(
         backbone,
-        preprocessing.GraphPreprocessor(made, batcher),
-        reduce=options.reduce,
+        preprocessor=preprocessing.GraphPreprocessor(made, batcher),
+        readout=options.reduce,
         normalizer=preprocessing.TargetNormalizer(mode, element_key=key),
         **head,
     )
@@ -168,7 +168,7 @@ def run(options: argparse.Namespace) -> None:
     """Trains, evaluates on the test graphs and saves."""
     import keras
 
-    from keras_bandgnn.models.preset_files import count_parameters
+    from keras_bandgnn.saving.preset_files import count_parameters
 
     training_callbacks.check_out(options)
     graphs = read(options)

@@ -154,7 +154,7 @@ def work_of(out: Path) -> Path:
 def check_out(options: argparse.Namespace) -> None:
     """Refuses to replace a model, but for one that this run saved before a kill."""
     from keras_bandgnn.data.files import remove_leftovers
-    from keras_bandgnn.models.preset_files import check_target
+    from keras_bandgnn.saving.preset_files import check_target
 
     check_target(options.out)
     remove_leftovers(work_of(options.out))

@@ -6,6 +6,8 @@ import keras
 
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.graph_arguments import check_batch
+from keras_bandgnn.saving.preset_files import CONFIG, Presets
+from keras_bandgnn.training.lora import enable_lora
 
 
 def check_precision(policy) -> None:
@@ -32,6 +34,8 @@ class Backbone(keras.Model):
     # Whether several devices may share a supergraph. Each class says so for itself; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
+    # Metadata by name of the library's presets that hold a backbone of this class.
+    presets = Presets(CONFIG)
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -112,6 +116,12 @@ class Backbone(keras.Model):
     def from_config(cls, config):
         """Builds the backbone from `get_config()`."""
         return cls(**config)
+
+    def enable_lora(
+        self, rank: int, alpha: float | None = None, layers: str | None = None
+    ) -> list[str]:
+        """Freezes the backbone but for low-rank updates, see `training.enable_lora`."""
+        return enable_lora(self, rank, alpha, layers)
 
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None

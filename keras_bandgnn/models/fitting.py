@@ -109,7 +109,7 @@ def first_draw(epoch: int) -> int:
     return (place << 20) + ((turn << 10) & ((1 << 19) - 1))
 
 
-class FollowEpoch(keras.callbacks.Callback):
+class SeedFromEpoch(keras.callbacks.Callback):
     """Makes order and dropout of an epoch depend on its number alone.
 
     Training that resumes at some epoch then goes on as if it had not stopped. (Keras'
@@ -142,7 +142,7 @@ class FollowEpoch(keras.callbacks.Callback):
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
 
 
-def on_this_backend(data, task):
+def as_fit_data(data, task):
     """A loader as `fit` and `evaluate` of this backend take it."""
     if isinstance(data, SequenceLoader):
         data.check(task)
@@ -206,14 +206,14 @@ def _fit_on(model: keras.Model, fit: Callable, loader: GraphLoader, saving, **kw
         # of its own.
         rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
         try:
-            before = fit(on_this_backend(loader, model), None, **rest)
+            before = fit(as_fit_data(loader, model), None, **rest)
         finally:
             loader.clear_resume()
         epoch += 1
     history = before
     if before is None or not model.stop_training:
         kwargs["initial_epoch"] = epoch
-        history = fit(on_this_backend(loader, model), None, **kwargs)
+        history = fit(as_fit_data(loader, model), None, **kwargs)
         if before is not None:
             history.epoch = before.epoch + history.epoch
             for name, values in before.history.items():

@@ -24,12 +24,13 @@ class ForceRegressor(GraphRegressor):
 
     Args:
         backbone: A backbone over geometry, such as `PaiNNBackbone`.
-        preprocessor: What turns graphs into batches.
+        num_targets: 1, the energy.
+        preprocessor: What turns graphs into batches, see `Task`.
         force_key: Node feature with the target forces, float [N, 3], energy units per
             angstrom; NaN where they are not known.
         force_weight: Weight of the forces in the loss.
-        reduce: As for `GraphRegressor`; energies are sums by default.
-        **kwargs: As for `GraphRegressor`.
+        readout: See `GraphRegressor`; energies are sums by default.
+        **kwargs: See `GraphRegressor`.
 
     Input shape:
         `x`, a batch with `x["edge"]["displacement"]` and `x["node"][force_key]`.
@@ -70,15 +71,16 @@ class ForceRegressor(GraphRegressor):
     def __init__(
         self,
         backbone,
+        num_targets: int = 1,
         preprocessor=None,
         force_key: str = "force",
         force_weight: float = 10.0,
-        reduce: str = "sum",
+        readout="sum",
         **kwargs,
     ):
         self.force_key = string("force_key", force_key)
         self.force_weight = positive_number("force_weight", force_weight)
-        super().__init__(backbone, preprocessor, reduce=reduce, **kwargs)
+        super().__init__(backbone, num_targets, preprocessor, readout=readout, **kwargs)
         check_energy(self)
 
     def build(self, input_shape=None):

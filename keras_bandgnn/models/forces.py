@@ -29,7 +29,7 @@ def energies_and_forces(task, x, training=False):
     return values, forces_on_nodes(slopes, x["edge"], num_nodes)
 
 
-class Forces(Task):
+class ForceModel(Task):
     """The forces of a trained regressor, for `predict`.
 
     Args:

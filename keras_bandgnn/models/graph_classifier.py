@@ -9,8 +9,8 @@ from keras_bandgnn.models.labels import (
     ClassLabels,
     TargetLabels,
     check_classes,
-    check_level,
-    check_some,
+    require_label_level,
+    require_labels,
 )
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -27,7 +27,7 @@ class GraphClassifier(Task):
     Args:
         backbone: The model from a batch to node states.
         num_classes: C; with `multi_label` the number of targets.
-        preprocessor: What turns graphs into batches.
+        preprocessor: What turns graphs into batches, see `Task`.
         readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
             or a layer such as `GRUReadout(64)`, see `ReadoutHead`.
         hidden: Width of the hidden layer of a readout by name; by default half the
@@ -87,8 +87,7 @@ class GraphClassifier(Task):
         self.labels = kind(self.num_classes)
         # === Layers ===
         self.head = make_head(self.num_classes, readout, hidden, activation, use_bias)
-        self.build()
-        self.compile()
+        self.build_and_compile()
 
     def build(self, input_shape=None):
         """Makes the weights of the head."""
@@ -121,12 +120,12 @@ class GraphClassifier(Task):
         """Raises a ValueError if the labels are not classes or targets of graphs."""
         count = 0
         for part in loader.parts:
-            check_level(part, "graph", "GraphClassifier")
+            require_label_level(part, "graph", "GraphClassifier")
             if self.multi_label:
                 count += self._check_targets(part.label)
             else:
                 count += check_classes(part, self.num_classes)
-        check_some(count, "graph")
+        require_labels(count, "graph")
 
     def _check_targets(self, label) -> int:
         found = 1 if label.ndim == 1 else label.shape[-1]

@@ -12,10 +12,10 @@ from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
 from keras_bandgnn.models.fitting import (
-    FollowEpoch,
     Replicated,
+    SeedFromEpoch,
+    as_fit_data,
     fit_loader,
-    on_this_backend,
 )
 from keras_bandgnn.models.graph_arguments import (
     check_batch,
@@ -50,7 +50,10 @@ class GraphModel(Replicated):
     Args:
         backbone: The model from a batch to node states.
         preprocessor: `GraphPreprocessor` for graphs given to `fit`, `evaluate` and
-            `predict`; without one graphs are batched as they are.
+            `predict`. If None, the first graphs given to them set `preprocessor` to
+            `default_preprocessor(graphs)`; batches need none.
+        compile: Whether to compile the task with its defaults.
+        **kwargs: `name` and `dtype`, as for `keras.Model`.
     """
 
     # Keras would count the tracker twice.
@@ -72,6 +75,7 @@ class GraphModel(Replicated):
         self,
         backbone: Backbone,
         preprocessor: GraphPreprocessor | None = None,
+        compile: bool = True,
         **kwargs,
     ):
         # Mixed precision must not round geometry; layers cast for themselves.
@@ -89,11 +93,34 @@ class GraphModel(Replicated):
             )
         self.backbone = backbone
         self.preprocessor = preprocessor
+        self._compile_defaults = boolean("compile", compile)
+
+    def build_and_compile(self) -> None:
+        """Builds the head, and compiles the task unless `compile=False`.
+
+        Constructors of tasks end with it.
+        """
+        self.build()
+        if self._compile_defaults:
+            self.compile()
 
     def __call__(self, *args, **kwargs):
         """The output for a batch; `predict` is for graphs."""
         check_batch(args[0] if args else kwargs.get("x"), "")
         return super().__call__(*args, **kwargs)
+
+    def default_preprocessor(self, graphs) -> GraphPreprocessor:
+        """Returns the preprocessor of a task that was created without one.
+
+        Args:
+            graphs: The first graphs given to the task.
+        """
+        del graphs
+        return GraphPreprocessor(self.backbone.graph_layers())
+
+    def preprocess(self, graphs) -> GraphLoader:
+        """Returns the batches that `predict` computes for graphs; see `loader`."""
+        return self.loader(graphs, training=False)
 
     def loader(
         self,
@@ -117,7 +144,7 @@ class GraphModel(Replicated):
         boolean("training", training)
         self.distribution.check_task(self)
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
-            self.preprocessor = GraphPreprocessor(self.backbone.graph_layers())
+            self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
             graphs = [graphs]
         if not isinstance(graphs, GraphLoader):
@@ -382,16 +409,16 @@ class GraphModel(Replicated):
             given = kwargs.pop("callbacks", None) or []
             given = given if isinstance(given, list | tuple) else [given]
             given = callbacks_of(self.distribution, given)
-            kwargs["callbacks"] = [FollowEpoch(x, seed), *given]
+            kwargs["callbacks"] = [SeedFromEpoch(x, seed), *given]
             self._begin(x, kwargs)
         if is_graphs(validation_data):
             validation_data = self._labelled(
                 self.loader(validation_data, training=False), "validation_data"
             )
-        kwargs["validation_data"] = on_this_backend(validation_data, self)
+        kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
-        return super().fit(on_this_backend(x, self), y, *args, **kwargs)
+        return super().fit(as_fit_data(x, self), y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
@@ -402,7 +429,7 @@ class GraphModel(Replicated):
             x = self._labelled(self.loader(x, training=False), "x")
             if not kwargs.get("_use_cached_eval_dataset"):
                 self._begin(x, kwargs, training=False)
-        return super().evaluate(on_this_backend(x, self), y, *args, **kwargs)
+        return super().evaluate(as_fit_data(x, self), y, *args, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         """Predicts for graphs, or for what Keras takes.
@@ -510,6 +537,11 @@ class GraphModel(Replicated):
             options["verbose"] = 0
 
     def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
+        if not self.compiled:
+            raise ValueError(
+                "Expected a compiled task. Received: a task that was created with "
+                "compile=False. Call task.compile() before fit and evaluate."
+            )
         if any(part.label is None for part in loader.parts):
             raise ValueError(
                 f"Expected the graphs in `{name}` to have labels. Received: graphs "
@@ -550,6 +582,9 @@ class GraphModel(Replicated):
             config["preprocessor"] = keras.saving.serialize_keras_object(
                 self.preprocessor
             )
+        if not self.compiled:
+            # A file without an optimiser needs a task without one.
+            config["compile"] = False
         return {**config, **self.head_config()}
 
     def head_config(self) -> dict:

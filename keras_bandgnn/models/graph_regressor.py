@@ -13,6 +13,7 @@ from keras_bandgnn.layers.target_normalizer import TargetNormalizer, graph_label
 from keras_bandgnn.models.labels import NumberLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 # With room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
@@ -28,18 +29,20 @@ class GraphRegressor(Task):
 
     Args:
         backbone: The model from a batch to node states.
-        preprocessor: What turns graphs into batches.
         num_targets: D.
-        reduce: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`.
-            Take `"sum"` for labels that grow with the graph.
-        hidden: Width of the readout's hidden layer; by default half the states'.
-        activation: Activation of the readout's hidden layer.
+        preprocessor: What turns graphs into batches, see `Task`.
+        readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
+            or a layer such as `GRUReadout(64)`, see `ReadoutHead`. Take `"sum"` for
+            labels that grow with the graph.
+        hidden: Width of the hidden layer of a readout by name; by default half the
+            states'.
+        activation: Activation of that layer.
         use_bias: Whether the readout has biases.
         normalizer: A `TargetNormalizer`; None for labels that are on a scale near 1
             already. `"auto"` has mode "graph" for means and "atom" for sums. One that
             is not adapted is adapted by `fit`, to the training graphs.
-        readout: A layer such as `GRUReadout(64)` in the place of `reduce`, `hidden` and
-            `activation`, see `ReadoutHead`; or the same names as for `reduce`.
+        reduce: Another name of `readout`, as in version 0.1.0.
+        **kwargs: Passed to `Task`.
 
     Input shape:
         `x`, a batch (see `keras_bandgnn.batch`).
@@ -63,7 +66,7 @@ class GraphRegressor(Task):
     >>> backbone = kb.models.GGNNBackbone(
     ...     {"kind": 2}, hidden_dim=8, num_steps=1, num_edge_types=1
     ... )
-    >>> task = GraphRegressor(backbone, reduce="sum")
+    >>> task = GraphRegressor(backbone, readout="sum")
     >>> history = task.fit(graphs, epochs=1, verbose=0)
     >>> task.predict(graphs)[0].shape
     (1,)
@@ -76,33 +79,30 @@ class GraphRegressor(Task):
     def __init__(
         self,
         backbone,
-        preprocessor=None,
         num_targets: int = 1,
-        reduce: str = "mean",
+        preprocessor=None,
+        readout="mean",
         hidden: int | None = None,
         activation="silu",
         use_bias: bool = True,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
-        readout=None,
+        reduce: str | None = None,
         **kwargs,
     ):
+        if num_targets is None or isinstance(num_targets, GraphPreprocessor):
+            # The order of version 0.1.0: (backbone, preprocessor, num_targets).
+            swapped = 1 if preprocessor is None else preprocessor
+            num_targets, preprocessor = swapped, num_targets
         super().__init__(backbone, preprocessor, **kwargs)
         # === Config ===
         self.num_targets = positive_int("num_targets", num_targets)
         self.labels = NumberLabels(self.num_targets)
-        if readout is None:
-            one_of("reduce", reduce, REDUCTIONS)
+        if reduce is not None:
+            readout = one_of("reduce", reduce, REDUCTIONS)
         # === Layers ===
-        self.head = make_head(
-            self.num_targets,
-            reduce if readout is None else readout,
-            hidden,
-            activation,
-            use_bias,
-        )
+        self.head = make_head(self.num_targets, readout, hidden, activation, use_bias)
         self.normalizer = self._normalizer(normalizer)
-        self.build()
-        self.compile()
+        self.build_and_compile()
 
     def _normalizer(self, given) -> TargetNormalizer | None:
         if isinstance(given, str) and given == "auto":
@@ -204,12 +204,12 @@ class GraphRegressor(Task):
         Raises:
             ValueError: For several targets, or edges without displacements.
         """
-        from keras_bandgnn.models.forces import Forces, check_energy
+        from keras_bandgnn.models.forces import ForceModel, check_energy
 
         check_energy(self)
         if "_forces" not in self.__dict__:
             # Its weights are those of the task: Keras must not track them twice.
-            self.__dict__["_forces"] = Forces(self)
+            self.__dict__["_forces"] = ForceModel(self)
         self._forces.preprocessor = self.preprocessor
         return self._forces.predict(x)
 
@@ -220,18 +220,23 @@ class GraphRegressor(Task):
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
         """Arguments of a preset's task with some of them replaced."""
-        made = super().head_overrides(config, overrides)
-        scales = {"num_targets", "reduce"} & set(overrides)
-        if scales and "normalizer" not in overrides and made["normalizer"]:
+        # Version 0.1.0 wrote "reduce".
+        config, overrides = (
+            {"readout" if name == "reduce" else name: args[name] for name in args}
+            for args in (config, overrides)
+        )
+        head = super().head_overrides(config, overrides)
+        scales = {"num_targets", "readout"} & set(overrides)
+        if scales and "normalizer" not in overrides and head["normalizer"]:
             # The constants are those of other targets.
-            made["normalizer"] = "auto"
-        return made
+            head["normalizer"] = "auto"
+        return head
 
     def head_config(self) -> dict:
         """Returns the arguments of the head, with the normaliser's constants."""
-        head = head_arguments(self.head)
-        if isinstance(self.head, GraphReadout):
-            # Files of version 0.1.0 have this name.
-            head["reduce"] = head.pop("readout")
         normalizer = self.normalizer and self.normalizer.get_config()
-        return {"num_targets": self.num_targets, **head, "normalizer": normalizer}
+        return {
+            "num_targets": self.num_targets,
+            **head_arguments(self.head),
+            "normalizer": normalizer,
+        }

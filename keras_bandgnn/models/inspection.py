@@ -8,7 +8,10 @@ import numpy as np
 
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
 from keras_bandgnn.models.graph_model import GraphModel
-from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
+from keras_bandgnn.preprocessing.loading.node_order import (
+    caller_rows,
+    scatter_to_caller_order,
+)
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 # Models that share a task's backbone and look at all nodes of its graphs.
@@ -18,7 +21,7 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 _KEPT = 8
 
 
-def helper_of(task, kind: type, *arguments):
+def derived_model(task, kind: type, *arguments):
     """A model over a task's backbone, kept so that it is compiled once.
 
     Its preprocessor is the task's, without a schedule: all nodes are computed.
@@ -61,7 +64,7 @@ _REDUCED = {
 }
 
 
-class States(GraphModel):
+class StateModel(GraphModel):
     """The states of a task's backbone, for `predict`.
 
     Args:
@@ -113,14 +116,14 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
         _check_token(task.backbone, layer)
     if isinstance(graphs, list | tuple) and not graphs:
         return []
-    model = helper_of(task, States, layer, tokens)
+    model = derived_model(task, StateModel, layer, tokens)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
     if level == "node":
-        places = list(node_places(graphs, loader))
+        places = list(caller_rows(graphs, loader))
     for graph, rows in model.outputs(loader, graphs):
         if level == "node":
-            rows = placed(rows, *places[graph])
+            rows = scatter_to_caller_order(rows, *places[graph])
         out[graph] = rows if level == "node" or tokens else _REDUCED[reduce](rows)
     return task.distribution.gather(out)
 
@@ -179,7 +182,7 @@ class SeenGraph(NamedTuple):
     edge: dict
 
 
-class Terms(GraphModel):
+class AttentionModel(GraphModel):
     """What the attention of a backbone is made of, for `predict_on_batch`.
 
     Args:
@@ -214,10 +217,10 @@ def attention_weights(task, graphs) -> list:
         )
     if isinstance(graphs, list | tuple) and not graphs:
         return []
-    model = helper_of(task, Terms)
+    model = derived_model(task, AttentionModel)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
-    places = list(node_places(graphs, loader))
+    places = list(caller_rows(graphs, loader))
     for x in model.batches(loader, graphs):
         terms = keras.tree.map_structure(
             keras.ops.convert_to_numpy, model.predict_on_batch(x)

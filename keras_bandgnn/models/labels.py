@@ -13,7 +13,7 @@ from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 # Labels that are classes: what is missing, and what is wrong.
 
 
-def check_level(part: FlatGraphs, level: str, task: str) -> None:
+def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
     """Raises a ValueError if labels belong to something else.
 
     Args:
@@ -58,7 +58,7 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
     return given.size
 
 
-def check_some(count: int, what: str) -> None:
+def require_labels(count: int, what: str) -> None:
     """Raises a ValueError if nothing has a label."""
     if not count:
         raise ValueError(

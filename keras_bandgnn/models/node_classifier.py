@@ -11,13 +11,16 @@ from keras_bandgnn.models.graph_arguments import given_graphs, is_graphs
 from keras_bandgnn.models.labels import (
     ClassLabels,
     check_classes,
-    check_level,
-    check_some,
+    require_label_level,
+    require_labels,
 )
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
+from keras_bandgnn.preprocessing.loading.node_order import (
+    caller_rows,
+    scatter_to_caller_order,
+)
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
@@ -34,8 +37,8 @@ class NodeClassifier(Task):
     Args:
         backbone: The model from a batch to node states.
         num_classes: C.
-        preprocessor: What turns graphs into batches. Without one, a graph that comes
-            alone is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
+        preprocessor: What turns graphs into batches, see `Task`. By default a single
+            graph is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
 
     Input shape:
         `x`, a batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
@@ -72,8 +75,7 @@ class NodeClassifier(Task):
         self.labels = ClassLabels(self.num_classes)
         # === Layers ===
         self.head = keras.layers.Dense(self.num_classes, dtype="float32", name="head")
-        self.build()
-        self.compile()
+        self.build_and_compile()
 
     def build(self, input_shape=None):
         """Makes the weights of the head."""
@@ -159,8 +161,8 @@ class NodeClassifier(Task):
         Rows of nodes that it leaves out are NaN. For graphs that were compiled before
         (a loader, a compiled store) row n belongs to the n-th node before that.
         """
-        places = list(node_places(graphs, loader))
-        return lambda graph, rows: placed(rows, *places[graph])
+        places = list(caller_rows(graphs, loader))
+        return lambda graph, rows: scatter_to_caller_order(rows, *places[graph])
 
     def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
         """The graphs as the model sees them, with labels of -1 outside the mask."""
@@ -178,6 +180,16 @@ class NodeClassifier(Task):
         flat.metadata = {"layers": self.preprocessor.layers_config()}
         return flat
 
+    def default_preprocessor(self, graphs) -> GraphPreprocessor:
+        """Returns the preprocessor of a task that was created without one."""
+        if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
+            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
+        preprocessor = super().default_preprocessor(graphs)
+        if isinstance(graphs, Graph) or len(graphs) == 1:
+            # Room for a whole batch of a large graph would be nearly all padding.
+            preprocessor.batcher = StaticBatcher(2, padding="64")
+        return preprocessor
+
     def _complete(self, graphs, training: bool = False) -> None:
         if isinstance(graphs, GraphLoader):
             return
@@ -186,13 +198,7 @@ class NodeClassifier(Task):
         again = training and kept is not None and self.preprocessor is kept
         if self.preprocessor is not None and not again:
             return
-        if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
-            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
-        alone = isinstance(graphs, Graph) or len(graphs) == 1
-        # Room for a whole batch of a large graph would be nearly all padding.
-        batcher = StaticBatcher(2, padding="64") if alone else None
-        layers = self.backbone.graph_layers()
-        self.preprocessor = GraphPreprocessor(layers, batcher)
+        self.preprocessor = self.default_preprocessor(graphs)
         # Past Keras, which would track it.
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
@@ -200,9 +206,9 @@ class NodeClassifier(Task):
         """Raises a ValueError if the labels are not classes of nodes."""
         count = 0
         for part in loader.parts:
-            check_level(part, "node", "NodeClassifier")
+            require_label_level(part, "node", "NodeClassifier")
             count += check_classes(part, self.num_classes)
-        check_some(count, "node")
+        require_labels(count, "node")
 
     def compute_output_shape(self, input_shape):
         """[G, N, C]."""

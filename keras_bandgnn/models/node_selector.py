@@ -27,7 +27,7 @@ class NodeSelector(Task):
 
     Args:
         backbone: The model from a batch to node states.
-        preprocessor: What turns graphs into batches.
+        preprocessor: What turns graphs into batches, see `Task`.
         readout: `"candidate"` or `"slot"`.
         label_smoothing: Smoothing of the default loss, over real candidates only.
 
@@ -72,8 +72,7 @@ class NodeSelector(Task):
         self.label_smoothing = label_smoothing
         # === Layers ===
         self.head = keras.layers.Dense(1, dtype="float32", name="head")
-        self.build()
-        self.compile()
+        self.build_and_compile()
 
     def build(self, input_shape=None):
         """Makes the weights of the head."""

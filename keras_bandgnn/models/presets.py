@@ -6,16 +6,15 @@ The files are those of KerasHub: `config.json` (backbone), `task.json`,
 library and of Keras only, and loading one executes nothing that is not in these.
 """
 
-import difflib
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import as_path, boolean, mapping, one_of, optional
-from keras_bandgnn.data.files import held_write, restore_replaced
+from keras_bandgnn.checks import boolean, mapping, one_of, optional
+from keras_bandgnn.data.files import held_write
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import (
     check_sum,
@@ -23,56 +22,23 @@ from keras_bandgnn.data.weights_files import (
     checksum,
     shapes,
 )
-from keras_bandgnn.models import preset_files as files
-from keras_bandgnn.models.preset_files import (
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.registration import (
+    registered_class,
+)
+from keras_bandgnn.saving import preset_files as files
+from keras_bandgnn.saving.preset_files import (
     bounded_weights,
     check_sizes,
     count_parameters,
     make_card,
 )
-from keras_bandgnn.models.preset_hub import download
-from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-from keras_bandgnn.registration import (
-    PACKAGE,
-    check_registered,
-    class_entry,
-    registered_class,
-)
+from keras_bandgnn.saving.preset_hub import preset_folder
 from keras_bandgnn.version import __version__
-
-
-def _entry(instance, config: dict) -> dict:
-    check_registered(instance)
-    cls = type(instance)
-    ours = cls.__module__.partition(".")[0] == PACKAGE
-    return {
-        "module": "keras_bandgnn.models" if ours else cls.__module__,
-        "registered_name": keras.saving.get_registered_name(cls),
-        **class_entry(instance, config),
-    }
 
 
 def _class_of(entry: dict, base: type, path: Path) -> type:
     return registered_class(entry, base, f"{path} to name a {base.__name__}")
-
-
-def _resolve(preset) -> Path:
-    """The folder of a preset: itself, one of the library's, or one from a hub."""
-    place = as_path("preset", preset)
-    if str(preset).startswith("hf://"):
-        return download(str(preset))
-    restore_replaced(place)
-    if (place / files.CONFIG).is_file():
-        return place
-    names = files.list_presets()
-    if str(preset) in names:
-        return files.home() / str(preset)
-    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(
-        f"Expected `preset` to be a folder with {files.CONFIG}, hf://OWNER/NAME or "
-        f"one of the presets {names}. Received: {str(preset)!r}.{hint}"
-    )
 
 
 def _head_model(task) -> keras.Model:
@@ -103,11 +69,17 @@ def save(
             "quantize('int8') after loading it."
         )
     with files.whole_folder(path) as folder:
-        files.write(folder / files.CONFIG, _entry(backbone, backbone.get_config()))
+        files.write(
+            folder / files.CONFIG, files.preset_entry(backbone, backbone.get_config())
+        )
         if task is not None:
-            files.write(folder / files.TASK, _entry(task, task.head_config()))
+            files.write(
+                folder / files.TASK, files.preset_entry(task, task.head_config())
+            )
         if task is not None and task.preprocessor is not None:
-            entry = _entry(task.preprocessor, task.preprocessor.get_config())
+            entry = files.preset_entry(
+                task.preprocessor, task.preprocessor.get_config()
+            )
             files.write(folder / files.PREPROCESSOR, entry)
         model = backbone if task is None else task
         metadata = {
@@ -202,7 +174,7 @@ def load_backbone(
         overrides: See there.
     """
     boolean("load_weights", load_weights)
-    path = _resolve(preset)
+    path = preset_folder(preset)
     entry = files.read(path / files.CONFIG)
     found = _class_of(entry, base, path / files.CONFIG)
     if not issubclass(found, cls):
@@ -249,6 +221,7 @@ def load_task(
     load_weights: bool = True,
     dtype=None,
     backbone: Mapping | None = None,
+    compile: bool = True,
     **head,
 ):
     """Builds the task of a preset; see `Task.from_preset`.
@@ -261,11 +234,12 @@ def load_task(
         load_weights: See there.
         dtype: See there.
         backbone: See there.
+        compile: See there.
         **head: See there.
     """
     boolean("load_weights", load_weights)
     backbone = optional(mapping, "backbone", backbone)
-    path = _resolve(preset)
+    path = preset_folder(preset)
     if not (path / files.TASK).is_file():
         raise ValueError(
             f"Expected a preset of a task. Received: {path} holds a backbone alone: "
@@ -282,7 +256,8 @@ def load_task(
             f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )
     config = task_class.head_overrides(entry["config"], head)
-    stored = _Files(path, load_weights, head=config == entry["config"])
+    same_head = config == task_class.head_overrides(entry["config"], {})
+    stored = _Files(path, load_weights, head=same_head)
     check_sizes(path / files.TASK, entry["config"], stored.numbers)
     made = load_backbone(
         backbone_base, backbone_base, path, load_weights, dtype, backbone
@@ -297,13 +272,15 @@ def load_task(
             f"Expected the preset {path} to hold {files.PREPROCESSOR}, as "
             f"{files.METADATA} says. Received: none. Copy the whole folder again."
         )
-    if head:
-        task = task_class(made, preprocessor=preprocessor, **config)
-    else:
-        with stored.building(files.TASK, config):
-            task = task_class(made, preprocessor=preprocessor, **config)
+    # Constructors of your own need not take `compile`.
+    arguments = {"preprocessor": preprocessor}
+    if not boolean("compile", compile):
+        arguments["compile"] = False
+    building = nullcontext() if head else stored.building(files.TASK, config)
+    with building:
+        task = task_class(made, **arguments, **config)
     # Another head than the preset's has new weights.
-    if load_weights and config == entry["config"]:
+    if load_weights and same_head:
         _load_weights(_head_model(task), path / files.HEAD, path / files.TASK)
     return task
 

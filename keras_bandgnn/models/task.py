@@ -9,7 +9,9 @@ from keras_bandgnn import compat
 from keras_bandgnn.models import inspection, presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_model import GraphModel
+from keras_bandgnn.saving.preset_files import TASK, Presets
 from keras_bandgnn.serving.exporting import export_task
+from keras_bandgnn.training.lora import enable_lora
 
 
 class Task(GraphModel):
@@ -25,8 +27,14 @@ class Task(GraphModel):
     Args:
         backbone: The model from a batch to node states.
         preprocessor: `GraphPreprocessor` for graphs given to `fit`, `evaluate` and
-            `predict`; without one graphs are batched as they are.
+            `predict`. If None, the first graphs given to them set `preprocessor` to
+            `default_preprocessor(graphs)`; batches need none.
+        compile: Whether to compile the task with its defaults, as `compile()` does.
+        **kwargs: `name` and `dtype`, as for `keras.Model`.
     """
+
+    # Metadata by name of the library's presets that hold a task of this class.
+    presets = Presets(TASK)
 
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
@@ -49,6 +57,7 @@ class Task(GraphModel):
         load_weights: bool = True,
         dtype=None,
         backbone: Mapping | None = None,
+        compile: bool = True,
         **head,
     ) -> "Task":
         """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
@@ -59,6 +68,7 @@ class Task(GraphModel):
             load_weights: Whether to load the weights; otherwise they are new.
             dtype: The backbone's dtype policy, such as `"mixed_bfloat16"`.
             backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
+            compile: Whether to compile the task with its defaults.
             **head: Arguments of the task to replace, such as `num_classes=3`. The
                 head is then new, and only the backbone has the preset's weights.
 
@@ -67,7 +77,7 @@ class Task(GraphModel):
                 weights, or for arguments that do not fit.
         """
         return presets.load_task(
-            cls, Task, Backbone, preset, load_weights, dtype, backbone, **head
+            cls, Task, Backbone, preset, load_weights, dtype, backbone, compile, **head
         )
 
     @classmethod
@@ -80,6 +90,12 @@ class Task(GraphModel):
                 f"Received: {unknown}."
             )
         return {**config, **overrides}
+
+    def enable_lora(
+        self, rank: int, alpha: float | None = None, layers: str | None = None
+    ) -> list[str]:
+        """Freezes the backbone but for low-rank updates, see `training.enable_lora`."""
+        return enable_lora(self, rank, alpha, layers)
 
     def embed(
         self, graphs, level: str = "node", reduce: str = "mean", layer: int = -1

@@ -15,7 +15,9 @@ from keras_bandgnn.checks import (
     sequence,
     string,
 )
+from keras_bandgnn.data.files import whole_folder
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
@@ -40,6 +42,10 @@ from keras_bandgnn.registration import (
     class_entry,
     registered_class,
 )
+from keras_bandgnn.saving import preset_files
+from keras_bandgnn.saving.preset_files import METADATA, PREPROCESSOR, preset_entry
+from keras_bandgnn.saving.preset_hub import preset_folder
+from keras_bandgnn.version import __version__
 
 
 def _from_plain(entry: Mapping, base: type, what: str):
@@ -245,6 +251,48 @@ class GraphPreprocessor(HostLayer):
         plan = cheapest_plan(parts, num_types, batcher, **options)
         self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
         return plan
+
+    def save_to_preset(self, path) -> None:
+        """Writes the preprocessor alone to a folder, as `preprocessor.json`.
+
+        Args:
+            path: A new folder, or one with a preprocessor alone, which is replaced.
+                `Task.save_to_preset` writes the task's preprocessor, too.
+        """
+        with whole_folder(path, (PREPROCESSOR, METADATA), "a preprocessor") as folder:
+            entry = preset_entry(self, self.get_config())
+            preset_files.write(folder / PREPROCESSOR, entry)
+            metadata = {
+                "keras_version": keras.__version__,
+                "keras_bandgnn_version": __version__,
+            }
+            preset_files.write(folder / METADATA, metadata)
+
+    @classmethod
+    def from_preset(cls, preset) -> "GraphPreprocessor":
+        """Loads the preprocessor of a preset.
+
+        Args:
+            preset: A folder that `save_to_preset` of a task or a preprocessor wrote,
+                one of `models.list_presets()`, or `"hf://OWNER/NAME"`.
+
+        Raises:
+            ValueError: For a preset that does not exist, or has no preprocessor.
+
+        Example:
+        >>> preprocessor = GraphPreprocessor.from_preset("ggnn_varmisuse")
+        >>> type(preprocessor.batcher).__name__
+        'DynamicBatcher'
+        """
+        path = preset_folder(preset, PREPROCESSOR) / PREPROCESSOR
+        if not path.is_file():
+            raise ValueError(
+                f"Expected a preset with {PREPROCESSOR}. Received: {preset!r}, a "
+                "backbone or a task without a preprocessor. Name another preset."
+            )
+        entry = preset_files.read(path)
+        with reading(path):
+            return cls.from_config(entry["config"])
 
     def get_config(self) -> dict:
         """Returns a plain configuration; `from_config` reads it."""

@@ -109,10 +109,16 @@ class PackedGraphs:
                 out[graph] = rows
         if level != "node":
             return out
-        from keras_bandgnn.preprocessing.loading.node_order import node_places, placed
+        from keras_bandgnn.preprocessing.loading.node_order import (
+            caller_rows,
+            scatter_to_caller_order,
+        )
 
-        places = node_places(self._given, self._loader)
-        return [placed(rows, *place) for rows, place in zip(out, places, strict=True)]
+        places = caller_rows(self._given, self._loader)
+        return [
+            scatter_to_caller_order(rows, *place)
+            for rows, place in zip(out, places, strict=True)
+        ]
 
 
 class GraphPacker:

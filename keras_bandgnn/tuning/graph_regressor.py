@@ -123,9 +123,9 @@ class GraphRegressorHyperModel(GraphHyperModel):
     def head(self, values: dict) -> dict:
         """Arguments of the task beyond backbone and preprocessor."""
         if self.model == "painn":
-            return {"reduce": self.reduce, "hidden": int(values["hidden_dim"])}
+            return {"readout": self.reduce, "hidden": int(values["hidden_dim"])}
         return {
-            "reduce": self.reduce,
+            "readout": self.reduce,
             "activation": layers.shifted_softplus,
             "use_bias": False,
         }

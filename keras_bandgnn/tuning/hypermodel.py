@@ -334,7 +334,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
             return models.NodeSelector(backbone, preprocessor, **given)
         if facts.label == "number":
             given = {"num_targets": facts.num_outputs, **given}
-            return models.GraphRegressor(backbone, preprocessor, **given)
+            return models.GraphRegressor(backbone, preprocessor=preprocessor, **given)
         kind = (
             models.NodeClassifier if facts.level == "node" else models.GraphClassifier
         )

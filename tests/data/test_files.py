@@ -374,7 +374,7 @@ ELSEWHERE = {
     "data/store_writer.py": "files of an unfinished store, and its progress",
     "data/datasets/archives.py": "a hidden folder, renamed when it is complete",
     "data/datasets/download.py": "downloads resume from what is there",
-    "models/preset_files.py": "within `whole_folder`",
+    "saving/preset_files.py": "within `whole_folder`",
     "models/presets.py": "within `whole_folder`",
     "serving/exporting.py": "within `whole_folder`",
     "serving/graph_packer.py": "within `whole_folder`",

@@ -23,7 +23,7 @@ import numpy as np
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
 from keras_bandgnn.layers import dense as flat_dense
-from keras_bandgnn.models.inspection import States
+from keras_bandgnn.models.inspection import StateModel
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
@@ -253,7 +253,7 @@ CASES = {
     "NodeClassifier": (task(kb.models.NodeClassifier, 2), "node"),
     "NodeSelector": (task(kb.models.NodeSelector, readout="slot"), "candidate"),
     "States": (
-        lambda: model(lambda: States(kb.models.NodeClassifier(gt(), 2), 0)),
+        lambda: model(lambda: StateModel(kb.models.NodeClassifier(gt(), 2), 0)),
         "node",
     ),
 }

@@ -15,7 +15,7 @@ from keras_bandgnn.data import open_store
 from keras_bandgnn.data.store import DESCRIPTION
 from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models import preset_files
+from keras_bandgnn.saving import preset_files
 from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.runtimes import ARTEFACTS
 from tests.fuzz import invariants

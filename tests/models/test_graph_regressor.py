@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import keras_bandgnn as kb
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor, NodeSelector, Task
@@ -360,3 +361,31 @@ def test_elements_that_training_lacked_are_refused():
     task.fit(seen, epochs=1, verbose=0)
     with pytest.raises(ValueError, match="Expected elements with a reference value"):
         task.predict(graphs)
+
+
+@pytest.mark.parametrize("task_class", [GraphRegressor, kb.models.ForceRegressor])
+def test_order_and_names_of_arguments(task_class):
+    preprocessor = kb.preprocessing.GraphPreprocessor()
+    backbone = kb.models.SchNetBackbone((1, 6), 8, num_steps=1)
+    # The order of all tasks, and that of version 0.1.0.
+    for task in (
+        task_class(backbone, 1, preprocessor),
+        task_class(backbone, preprocessor),
+        task_class(backbone, num_targets=1, preprocessor=preprocessor),
+    ):
+        assert task.preprocessor is preprocessor and task.num_targets == 1
+    assert task_class(backbone, None).preprocessor is None
+    with pytest.raises(ValueError, match="Expected `num_targets`.*Received: .*force"):
+        task_class(backbone, preprocessor, "force")
+    for name in ("readout", "reduce"):
+        task = task_class(backbone, **{name: "attention"})
+        assert task.head_config()["readout"] == "attention"
+        assert task_class.from_config(task.get_config()).head.reduce == "attention"
+
+
+def test_positions_of_version_0_1():
+    preprocessor = kb.preprocessing.GraphPreprocessor()
+    backbone = kb.models.SchNetBackbone((1, 6), 8, num_steps=1)
+    for first in (preprocessor, None):
+        task = GraphRegressor(backbone, first, 3)
+        assert task.preprocessor is first and task.num_targets == 3

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.models import Backbone, Task, list_presets, preset_files, preset_hub
-from keras_bandgnn.models.preset_files import count_parameters
+from keras_bandgnn.models import Backbone, Task, list_presets
+from keras_bandgnn.saving import preset_files, preset_hub
+from keras_bandgnn.saving.preset_files import count_parameters
 
 GOLDEN = Path(__file__).with_name("preset_outputs.json")
 HOME = preset_files.home()

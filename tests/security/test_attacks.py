@@ -18,7 +18,7 @@ from keras_bandgnn.data import open_store, write_store
 from keras_bandgnn.data.datasets.archives import unpack
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.weights_files import check_weights
-from keras_bandgnn.models import preset_files
+from keras_bandgnn.saving import preset_files
 from keras_bandgnn.serving.artefact_checks import check_onnx, check_pt2
 from tests.fuzz.readers import all_readers, write
 from tests.fuzz.readers_of_data import pickled_array

@@ -9,7 +9,7 @@ from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
-def node_places(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
+def caller_rows(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
     """Where the nodes of each graph lie in the order of the caller.
 
     Args:
@@ -44,12 +44,14 @@ def node_places(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
             index += 1
 
 
-def placed(rows: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+def scatter_to_caller_order(
+    rows: np.ndarray, places: np.ndarray, count: int
+) -> np.ndarray:
     """Rows of nodes in the order of the caller; NaN for nodes that were left out.
 
     Args:
         rows: float [n, ...].
-        places: int [n], see `node_places`.
+        places: int [n], see `caller_rows`.
         count: Number of rows to return.
     """
     out = np.full((count, *rows.shape[1:]), np.nan, rows.dtype)

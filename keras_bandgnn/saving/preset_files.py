@@ -16,6 +16,7 @@ import numpy as np
 from keras_bandgnn.data import files
 from keras_bandgnn.data.files import held_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
+from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
 
 # A preset's `README.md`: what the model is, and where it comes from.
 
@@ -179,12 +180,7 @@ def _is_function(name: str) -> bool:
 
 
 def _is_ours(name: str) -> bool:
-    from keras_bandgnn import layers, models, preprocessing
-
-    return any(
-        name in module.__all__ and isinstance(getattr(module, name), type)
-        for module in (layers, models, preprocessing)
-    )
+    return isinstance(keras.saving.get_registered_object(f"{PACKAGE}>{name}"), type)
 
 
 def _is_of_keras(module: str, name: str) -> bool:
@@ -303,6 +299,28 @@ def list_presets() -> list[str]:
     return sorted(p.name for p in found if (p / CONFIG).is_file())
 
 
+class Presets:
+    """A class attribute: the library's presets of a class and its subclasses.
+
+    Args:
+        file: The file of a preset that names the class.
+    """
+
+    def __init__(self, file: str):
+        self.file = file
+
+    def __get__(self, instance, owner: type) -> dict[str, dict]:
+        """Return the metadata of each preset by its name."""
+        presets = {}
+        for name in list_presets():
+            path = home() / name / self.file
+            entry = read_json(path) if path.is_file() else {}
+            cls = keras.saving.get_registered_object(entry.get("registered_name", ""))
+            if isinstance(cls, type) and issubclass(cls, owner):
+                presets[name] = read_json(home() / name / METADATA)
+        return presets
+
+
 def read(path: Path) -> dict:
     """The object in a JSON file; all classes that it names are known."""
     if not path.is_file():
@@ -314,6 +332,18 @@ def read(path: Path) -> dict:
         refuse_file(path, "to hold a JSON object", type(value).__name__)
     check_classes(path, value)
     return value
+
+
+def preset_entry(instance, config: dict) -> dict:
+    """Return what a preset says of a backbone, task or preprocessor."""
+    check_registered(instance)
+    cls = type(instance)
+    ours = cls.__module__.partition(".")[0] == PACKAGE
+    return {
+        "module": "keras_bandgnn.models" if ours else cls.__module__,
+        "registered_name": keras.saving.get_registered_name(cls),
+        **class_entry(instance, config),
+    }
 
 
 def write(path: Path, value: dict) -> None:

@@ -1,13 +1,24 @@
-"""Presets on the Hugging Face Hub, as `hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION`.
+"""Presets by name, and on the Hugging Face Hub.
+
+`hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION` name a repository there.
 
 The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
 """
 
+import difflib
 from pathlib import Path
 
 from keras_bandgnn.checks import as_path, boolean, string
-from keras_bandgnn.models.preset_files import CARD, CONFIG, NAMES, read
+from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.saving.preset_files import (
+    CARD,
+    CONFIG,
+    NAMES,
+    home,
+    list_presets,
+    read,
+)
 
 
 def _import_hub():
@@ -58,6 +69,30 @@ def download(uri: str) -> Path:
             f"repository without {CONFIG}."
         )
     return Path(found)
+
+
+def preset_folder(preset, file: str = CONFIG) -> Path:
+    """Return the folder of a preset: itself, one of the library's, or a download.
+
+    Args:
+        preset: A folder, the name of a preset or `"hf://OWNER/NAME"`.
+        file: The file that a folder must hold to be a preset.
+    """
+    folder = as_path("preset", preset)
+    if str(preset).startswith("hf://"):
+        return download(str(preset))
+    restore_replaced(folder)
+    if (folder / file).is_file():
+        return folder
+    names = list_presets()
+    if str(preset) in names:
+        return home() / str(preset)
+    near = difflib.get_close_matches(str(preset), names, 1, 0.4)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(
+        f"Expected `preset` to be a folder with {file}, hf://OWNER/NAME or "
+        f"one of the presets {names}. Received: {str(preset)!r}.{hint}"
+    )
 
 
 def upload_preset(uri: str, preset, private: bool = False) -> str:

@@ -1,0 +1,1 @@
+"""The files of presets: reading and writing them, and fetching them from a hub."""

@@ -1,0 +1,96 @@
+"""Tasks, backbones and preprocessors behave as users of Keras and KerasHub expect."""
+
+import keras
+import numpy as np
+import pytest
+from task_samples import BACKBONES, TASKS
+
+import keras_bandgnn as kb
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def sample(request):
+    create, graphs = TASKS[request.param]
+    return create, graphs(6, 0)
+
+
+def settings_of(optimizer):
+    config = keras.optimizers.get(optimizer).get_config()
+    return {name: value for name, value in config.items() if name != "name"}
+
+
+def test_optimizers_by_name_are_those_of_keras(sample):
+    create, _ = sample
+    task = create(BACKBONES["SchNetBackbone"]())
+    auto = settings_of(task.optimizer)
+    assert auto == settings_of(task.default_optimizer())
+    for name in ("adam", "sgd", "rmsprop"):
+        task.compile(name)
+        assert settings_of(task.optimizer) == settings_of(name)
+    for arguments in ({}, {"optimizer": "auto"}, {"optimizer": None}):
+        task.compile(**arguments)
+        assert settings_of(task.optimizer) == auto
+
+
+def test_models_that_are_not_compiled(sample, tmp_path):
+    create, graphs = sample
+    task = create(BACKBONES["SchNetBackbone"](), compile=False)
+    assert not task.compiled
+    predictions = task.predict(graphs)
+    with pytest.raises(ValueError, match="compile"):
+        task.fit(graphs, verbose=0)
+    task.save(tmp_path / "task.keras")
+    loaded = keras.models.load_model(tmp_path / "task.keras", compile=False)
+    for one, other in zip(predictions, loaded.predict(graphs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    task.save_to_preset(tmp_path / "preset")
+    loaded = kb.models.Task.from_preset(tmp_path / "preset", compile=False)
+    assert not loaded.compiled
+
+
+def test_a_task_without_a_preprocessor_takes_batches(sample):
+    create, graphs = sample
+    task = create(BACKBONES["SchNetBackbone"]())
+    x, y, weight = task.default_preprocessor(graphs).loader(graphs)[0]
+    task.train_on_batch(x, y, weight)
+    task(x)
+    assert task.preprocessor is None
+    loader = task.preprocess(graphs)
+    assert isinstance(loader, kb.preprocessing.GraphLoader)
+    assert task.preprocessor is not None
+
+
+def test_presets_of_a_class():
+    names = kb.models.list_presets()
+    assert list(kb.models.Task.presets) == list(kb.models.Backbone.presets) == names
+    schnets = kb.models.SchNetBackbone.presets
+    assert set(schnets) == {name for name in names if name.startswith("schnet")}
+    assert schnets["schnet_qm9"]["parameter_count"] > 1000
+    selectors = kb.models.NodeSelector.presets
+    assert "ggnn_varmisuse" in selectors and "schnet_qm9" not in selectors
+    assert not kb.models.ForceRegressor.presets
+
+
+def test_low_rank_updates():
+    backbone = BACKBONES["GTBackbone"]()
+    task = kb.models.GraphClassifier(backbone, 2)
+    assert task.enable_lora(2, layers="query")
+    assert len(backbone.trainable_variables) == 2
+    assert BACKBONES["GTBackbone"]().enable_lora(2)
+
+
+def test_presets_of_preprocessors(tmp_path):
+    layers = [kb.preprocessing.ReachabilityFilter(3)]
+    preprocessor = kb.preprocessing.GraphPreprocessor(layers)
+    preprocessor.save_to_preset(tmp_path / "one")
+    preprocessor.save_to_preset(tmp_path / "one")  # Replaced.
+    cls = kb.preprocessing.GraphPreprocessor
+    assert cls.from_preset(tmp_path / "one").get_config() == preprocessor.get_config()
+    task = kb.models.GraphClassifier(BACKBONES["GCNBackbone"](), 2, preprocessor)
+    task.save_to_preset(tmp_path / "task")
+    assert cls.from_preset(tmp_path / "task").get_config() == preprocessor.get_config()
+    with pytest.raises(ValueError, match="hold nothing but a preprocessor"):
+        preprocessor.save_to_preset(tmp_path / "task")
+    task.backbone.save_to_preset(tmp_path / "backbone")
+    with pytest.raises(ValueError, match="folder with preprocessor.json"):
+        cls.from_preset(tmp_path / "backbone")
