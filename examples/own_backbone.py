@@ -40,8 +40,8 @@ class SAGEBackbone(kb.models.Backbone):
         return keras.ops.relu(self.dense(states) + self.mean(states, x["plan"]))
 
     def get_config(self):
-        inputs = self.encoder.inputs
-        return {**super().get_config(), "inputs": inputs, "hidden_dim": self.hidden_dim}
+        config = {"inputs": self.encoder.inputs, "hidden_dim": self.hidden_dim}
+        return {**super().get_config(), **config}
 
 
 rng, graphs = np.random.default_rng(0), []
