@@ -1,6 +1,7 @@
 """Classes that files may name: those in Keras' registry. Nothing is imported."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 
 import keras
 
@@ -18,15 +19,57 @@ def class_entry(instance, config: Mapping) -> dict:
     return entry
 
 
-def check_registered(*instances) -> None:
-    """Raise a ValueError if the class of an object is one that no file can name."""
-    for cls in map(type, instances):
-        name = keras.saving.get_registered_name(cls)
-        if keras.saving.get_registered_object(name) is not cls:
+def check_registered(*values) -> None:
+    """Raise a ValueError for a function, or an object of a class, no file can name."""
+    for value in values:
+        kind = "function" if inspect.isfunction(value) else "class"
+        named = value if inspect.isfunction(value) else type(value)
+        name = keras.saving.get_registered_name(named)
+        if keras.saving.get_registered_object(name) is not named:
             raise ValueError(
-                f"Expected a registered class, which a file can name. Received: "
-                f"{cls.__module__}.{cls.__name__}. Decorate it with @{_HINT}."
+                f"Expected a registered {kind}, which a file can name. Received: "
+                f"{named.__module__}.{named.__name__}. Decorate it with @{_HINT}."
             )
+
+
+def callable_entry(value: Callable) -> dict:
+    """Return what a file says of a function, or of an object that can be called."""
+    if inspect.isfunction(value):
+        return {"registered_name": keras.saving.get_registered_name(value)}
+    name = keras.saving.get_registered_name(type(value))
+    config = value.get_config() if hasattr(value, "get_config") else {}
+    return {"registered_name": name, "config": config}
+
+
+def _has_calls(cls: type) -> bool:
+    # Layers are called with tensors.
+    own = any("__call__" in vars(base) for base in cls.__mro__)
+    return own and not issubclass(cls, keras.layers.Layer)
+
+
+def registered_callable(entry: Mapping, what: str) -> Callable:
+    """Return the function, or an object of the class, that an entry of a file names.
+
+    Args:
+        entry: What `callable_entry` returned, read from a file.
+        what: What it is, for the error, such as "an ordering".
+
+    Raises:
+        ValueError: If nothing that can be called is registered under the name.
+    """
+    name, config = entry.get("registered_name"), entry.get("config", {})
+    value = None
+    if isinstance(name, str) and isinstance(config, Mapping):
+        value = keras.saving.get_registered_object(name)
+    if inspect.isfunction(value):
+        return value
+    if inspect.isclass(value) and _has_calls(value):
+        return value(**config)
+    raise ValueError(
+        f"Expected {what}: a registered function, or a registered class with "
+        f"`__call__`. Received: registered_name={name!r}. Register it with {_HINT} "
+        "before loading."
+    )
 
 
 def registered_class(entry: Mapping, base: type, what: str) -> type:

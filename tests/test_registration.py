@@ -1,13 +1,21 @@
 """Classes of one's own in presets: saved and loaded once they are registered."""
 
+import copy
 import json
+import pickle
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphLayer, GraphPreprocessor
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLayer,
+    GraphPreprocessor,
+    RCMKCompile,
+)
 
 register = keras.saving.register_keras_serializable(package="someone")
 GRAPHS = [
@@ -65,6 +73,29 @@ class Middle(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "units": self.units}
+
+
+@register
+def by_degree(graph, block_size):
+    """An ordering of one's own: nodes with many edges first."""
+    del block_size
+    degree = np.bincount(graph.receivers, minlength=graph.num_nodes)
+    return np.argsort(-degree, kind="stable")
+
+
+@register
+class Rotated:
+    """An ordering with an argument."""
+
+    def __init__(self, by: int = 1):
+        self.by = by
+
+    def __call__(self, graph, block_size):
+        del block_size
+        return np.roll(np.arange(graph.num_nodes), self.by)
+
+    def get_config(self):
+        return {"by": self.by}
 
 
 class Nameless(Reversed):
@@ -139,8 +170,67 @@ def test_unknown_classes_are_refused_and_nothing_is_imported(file, place, tmp_pa
         module="antigravity",
     )
     path.write_text(json.dumps(config))
-    import sys
-
     with pytest.raises(ValueError, match="Expected.*Received.*Antigravity"):
         kb.models.Task.from_preset(tmp_path / "preset")
     assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("ordering", [by_degree, Rotated(2)], ids=["function", "class"])
+def test_orderings_of_ones_own_are_saved_and_loaded(ordering, tmp_path):
+    task = task_of(layer=RCMKCompile(2, ordering))
+    (compiled,) = task.preprocessor.transform(GRAPHS[-1:])
+    np.testing.assert_array_equal(compiled.origin, ordering(GRAPHS[-1], 2))
+    predicted = task.predict(GRAPHS)
+    task.save_to_preset(tmp_path / "preset")
+    again = kb.models.Task.from_preset(tmp_path / "preset")
+    (layer,) = again.preprocessor.graph_layers
+    assert layer.get_config() == {
+        **task.preprocessor.graph_layers[0].get_config(),
+        "name": layer.name,
+    }
+    assert type(layer.ordering) is type(ordering)
+    if isinstance(ordering, Rotated):
+        assert layer.ordering.by == 2
+    for one, other in zip(predicted, again.predict(GRAPHS), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_orderings_need_a_name_only_in_files(tmp_path):
+    def nameless(graph, block_size):
+        return np.arange(graph.num_nodes)[::-1]
+
+    layer = RCMKCompile(2, nameless)
+    task = task_of(layer=layer)
+    assert len(task.predict(GRAPHS)) == len(GRAPHS)
+    assert copy.deepcopy(layer).ordering is nameless
+    assert pickle.loads(pickle.dumps(RCMKCompile(2, by_degree))).ordering is by_degree
+    with pytest.raises(ValueError, match="registered function.*nameless.*Decorate it"):
+        task.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize("entry", ["antigravity>Antigravity", "someone>Widened", None])
+def test_unknown_orderings_are_refused_and_nothing_is_imported(entry, tmp_path):
+    task_of(layer=RCMKCompile(2, by_degree)).save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / "preprocessor.json"
+    config = json.loads(path.read_text())
+    (layer,) = config["config"]["layers"]
+    assert layer["config"]["ordering"] == {"registered_name": "someone>by_degree"}
+    layer["config"]["ordering"]["registered_name"] = entry
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"Expected `ordering`.*Received.*{entry}"):
+        kb.models.Task.from_preset(tmp_path / "preset")
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("order", [[0, 0], [0], [[0, 1]], [1.5, 0.0]])
+def test_orderings_return_each_node_once(order):
+    layer = RCMKCompile(2, lambda graph, block_size: order)
+    with pytest.raises(ValueError, match="each of 2 nodes once.*Received"):
+        layer(kb.Graph(2, [0], [1]))
+
+
+@pytest.mark.parametrize("ordering", ["best", 3, None, Rotated])
+def test_orderings_are_names_or_functions(ordering):
+    with pytest.raises(ValueError, match="Expected `ordering` to be.*Received"):
+        RCMKCompile(2, ordering)

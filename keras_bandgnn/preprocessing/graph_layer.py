@@ -6,6 +6,7 @@ import keras
 
 from keras_bandgnn.checks import instance, refuse
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.registration import check_registered
 
 # Arguments that Keras adds to every layer: a layer on the host has no use for them.
 _OF_KERAS = ("name", "trainable", "dtype")
@@ -23,6 +24,16 @@ class HostLayer(keras.layers.Layer):
         """Return the arguments of the constructor without those that Keras adds."""
         config = self.get_config()
         return {name: config[name] for name in config if name not in _OF_KERAS}
+
+    @classmethod
+    def from_config(cls, config: Mapping) -> "HostLayer":
+        """Build the layer from `get_config()` or `plain_config()`."""
+        # Keras would wrap the errors of the constructor, which say what to do.
+        return cls(**config)
+
+    def check_registered(self) -> None:
+        """Raise a ValueError if a file cannot name the layer, or a part of it."""
+        check_registered(self)
 
     def __reduce__(self):
         # Keras pickles layers as saved models, which need registered classes.

@@ -37,11 +37,7 @@ from keras_bandgnn.preprocessing.loading.loader_plan import (
 )
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
-from keras_bandgnn.registration import (
-    check_registered,
-    class_entry,
-    registered_class,
-)
+from keras_bandgnn.registration import class_entry, registered_class
 from keras_bandgnn.saving import preset_files
 from keras_bandgnn.saving.preset_files import METADATA, PREPROCESSOR, preset_entry
 from keras_bandgnn.saving.preset_hub import preset_folder
@@ -296,7 +292,8 @@ class GraphPreprocessor(HostLayer):
 
     def get_config(self) -> dict:
         """Returns a plain configuration; `from_config` reads it."""
-        check_registered(*self.graph_layers, self.batcher)
+        for layer in (*self.graph_layers, self.batcher):
+            layer.check_registered()
         plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
         return {
             "layers": self.layers_config(),

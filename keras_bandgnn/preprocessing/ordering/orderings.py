@@ -1,8 +1,10 @@
 """`ORDERINGS`: orders of nodes for a narrow band, by name, and their local search."""
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import refuse
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.ordering.bisection import split
 from keras_bandgnn.preprocessing.ordering.breadth_first import breadth_first
@@ -14,6 +16,7 @@ from keras_bandgnn.preprocessing.ordering.rcm import (
     positions,
     rows_of,
 )
+from keras_bandgnn.registration import registered_callable
 
 _ROUNDS = 12
 _PARTNERS = 4
@@ -120,40 +123,6 @@ class _Search:
 # Orders of the nodes of a graph: which edges lie near the diagonal.
 
 
-ORDERINGS = ("rcmk", "natural", "breadth_first", "bisection", "metis")
-"""Names of the orderings."""
-
-
-def node_order(graph: Graph, ordering: str, block_size: int) -> np.ndarray:
-    """Order of the nodes by the name of the ordering.
-
-    Args:
-        graph: Any graph.
-        ordering: One of `ORDERINGS`.
-        block_size: S of the banded plan, for `"bisection"` and `"metis"`.
-
-    Returns:
-        int32 [N]: the node that comes k-th, as `graph.subgraph` takes it.
-
-    Raises:
-        ValueError: For an unknown name.
-        ImportError: For `"metis"` without `pymetis`.
-
-    Example:
-    >>> graph = Graph(4, [0, 1, 2], [3, 3, 1], candidates=[1])
-    >>> node_order(graph, "breadth_first", 64).tolist()
-    [1, 2, 3, 0]
-    """
-    one_of("ordering", ordering, ORDERINGS)
-    if ordering == "natural":
-        return _given(graph)
-    if ordering == "rcmk":
-        return reverse_cuthill_mckee(graph)
-    if ordering == "breadth_first":
-        return breadth_first(graph)
-    return (bisection if ordering == "bisection" else metis)(graph, block_size)
-
-
 def reverse_cuthill_mckee(graph: Graph) -> np.ndarray:
     """Order of the nodes by Reverse Cuthill-McKee on the symmetrised adjacency.
 
@@ -208,12 +177,80 @@ def bisection(graph: Graph, block_size: int) -> np.ndarray:
     def outside(order: np.ndarray) -> float:
         return lost(adjacency, row, positions(order), block_size)
 
-    order = min(cuthill_mckee(adjacency), _given(graph), key=outside)
+    order = min(cuthill_mckee(adjacency), natural(graph), key=outside)
     if not outside(order):
         return order
     order = min(order, split(adjacency, order, block_size), key=outside)
     return swap_into_band(adjacency, order, block_size).astype(np.int32)
 
 
-def _given(graph: Graph) -> np.ndarray:
+def natural(graph: Graph) -> np.ndarray:
+    """Return the nodes in the order that they have."""
     return np.arange(graph.num_nodes, dtype=np.int32)
+
+
+_BY_NAME = {
+    "rcmk": lambda graph, block_size: reverse_cuthill_mckee(graph),
+    "natural": lambda graph, block_size: natural(graph),
+    "breadth_first": lambda graph, block_size: breadth_first(graph),
+    "bisection": bisection,
+    "metis": metis,
+}
+ORDERINGS = tuple(_BY_NAME)
+"""Names of the library's orderings."""
+
+
+def checked_ordering(ordering: str | Callable | Mapping) -> str | Callable:
+    """Return an ordering: a name, a function, or the one that an entry describes.
+
+    Raises:
+        ValueError: For other values, and for entries whose name is not registered.
+    """
+    if isinstance(ordering, Mapping):
+        return registered_callable(ordering, "`ordering` to be an ordering")
+    if isinstance(ordering, str) and ordering in ORDERINGS:
+        return ordering
+    if callable(ordering) and not isinstance(ordering, type):
+        return ordering
+    refuse(
+        "ordering",
+        f"one of {', '.join(map(repr, ORDERINGS))}, or a function of a graph and S "
+        "that returns the nodes in their new order",
+        ordering,
+    )
+
+
+def node_order(graph: Graph, ordering: str | Callable, block_size: int) -> np.ndarray:
+    """Return the order of the nodes that an ordering gives a graph.
+
+    Args:
+        graph: Any graph.
+        ordering: One of `ORDERINGS`, or a function of the graph and S that returns
+            int [N].
+        block_size: S of the banded plan.
+
+    Returns:
+        int32 [N]: the node that comes k-th, as `graph.subgraph` takes it.
+
+    Raises:
+        ValueError: For an unknown name, and for a function that does not return every
+            node once.
+        ImportError: For `"metis"` without `pymetis`.
+
+    Example:
+    >>> graph = Graph(4, [0, 1, 2], [3, 3, 1], candidates=[1])
+    >>> node_order(graph, "breadth_first", 64).tolist()
+    [1, 2, 3, 0]
+    """
+    checked_ordering(ordering)
+    if isinstance(ordering, str):
+        return _BY_NAME[ordering](graph, block_size)
+    order = np.asarray(ordering(graph, block_size))
+    nodes = np.arange(graph.num_nodes)
+    if order.shape != nodes.shape or not np.array_equal(np.sort(order), nodes):
+        raise ValueError(
+            f"Expected `ordering` to return each of {graph.num_nodes} nodes once. "
+            f"Received: {order!r}. Return a permutation, such as "
+            "np.argsort(key, kind='stable')."
+        )
+    return order.astype(np.int32)

@@ -1,14 +1,16 @@
 """`RCMKCompile`: reorder each graph so that its edges lie near the diagonal."""
 
 import collections
+from collections.abc import Callable
 
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.preprocessing.ordering.orderings import ORDERINGS, node_order
+from keras_bandgnn.preprocessing.ordering.orderings import checked_ordering, node_order
+from keras_bandgnn.registration import callable_entry, check_registered
 
 # Graphs whose bandwidths `stats()` reports: the last ones.
 _REPORTED = 1 << 16
@@ -55,9 +57,14 @@ class RCMKCompile(GraphLayer):
         block_size: S of the banded plan that the order is meant for: `plan="auto"`
             compares banded plans of S, S / 2 and 2 S, or takes S where nothing is
             measured. `stats()` reports the share of edges with |i - j| < S.
-        ordering: `"rcmk"`, `"natural"`, `"breadth_first"`, `"bisection"` or `"metis"`.
+        ordering: `"rcmk"`, `"natural"`, `"breadth_first"`, `"bisection"`, `"metis"`, or
+            your own: a function of a graph and S, or an object that is called in this
+            way, which returns int [N], the node that comes k-th. Register it with
+            `keras.saving.register_keras_serializable` to save it in presets.
 
     Raises:
+        ValueError: For other arguments, and if your own ordering does not return each
+            node once.
         ImportError: When a graph is compiled with `"metis"` and pymetis is absent.
 
     Reference:
@@ -70,10 +77,15 @@ class RCMKCompile(GraphLayer):
     1
     """
 
-    def __init__(self, block_size: int = 128, ordering: str = "rcmk", **kwargs):
+    def __init__(
+        self,
+        block_size: int = 128,
+        ordering: str | Callable[[Graph, int], np.ndarray] = "rcmk",
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         self.block_size = positive_int("block_size", block_size)
-        self.ordering = one_of("ordering", ordering, ORDERINGS)
+        self.ordering = checked_ordering(ordering)
         self.reset_stats()
 
     def reset_stats(self) -> None:
@@ -108,10 +120,24 @@ class RCMKCompile(GraphLayer):
             "covered_edges": seen.covered / max(seen.edges, 1),
         }
 
+    def check_registered(self) -> None:
+        """Raise a ValueError if a file cannot name the layer, or its ordering."""
+        super().check_registered()
+        if not isinstance(self.ordering, str):
+            check_registered(self.ordering)
+
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
+        ordering = self.ordering
+        if not isinstance(ordering, str):
+            ordering = callable_entry(ordering)
         return {
             **super().get_config(),
             "block_size": self.block_size,
-            "ordering": self.ordering,
+            "ordering": ordering,
         }
+
+    def __reduce__(self):
+        rebuild, (cls, config) = super().__reduce__()
+        # The ordering itself, which need not be registered to be copied.
+        return rebuild, (cls, {**config, "ordering": self.ordering})
