@@ -8,6 +8,7 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import FullyConnectedGraph
+from keras_bandgnn.primitives.base import primitive_classes
 
 WIDTH = 8
 
@@ -19,6 +20,15 @@ def registered(base: type) -> dict[str, type]:
         name.removeprefix(prefix): cls
         for name, cls in keras.saving.get_custom_objects().items()
         if name.startswith(prefix) and isinstance(cls, type) and issubclass(cls, base)
+    }
+
+
+def registered_primitives() -> dict[str, type]:
+    """Primitives of the library, by the prefix of their keys."""
+    return {
+        name: cls
+        for name, cls in primitive_classes().items()
+        if cls.__module__.startswith("keras_bandgnn.")
     }
 
 

@@ -166,15 +166,15 @@ def run(options: argparse.Namespace) -> None:
     import keras
     import numpy as np
 
-    from keras_bandgnn.assembly.assembler import supergraph_edges
     from keras_bandgnn.cli.train import make_plan
     from keras_bandgnn.planning.plan_choice import choose_plan
+    from keras_bandgnn.primitives import Edges
 
     graphs = read_graphs(options)
     types = int(graphs.edge_type.max(initial=0)) + 1
     part = supergraph(graphs, options.nodes)
     nodes = int(part.node_ptr[-1])
-    edges = supergraph_edges(part, nodes, types)
+    edges, _ = Edges.of_graphs(part, types)
     edges = edges.sorted_by(edges.receiver)
     choice = choose_plan([graphs], types, options.hidden, options.hidden, nodes=nodes)
     rows = choice.table

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.pair_index import GroupedColumns, lay_out
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.primitives.base import Edges
+from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.grouped import Grouped
 from keras_bandgnn.primitives.plan import Plan
 
@@ -189,18 +189,6 @@ class Supergraph(NamedTuple):
     budget: dict[str, int]
 
 
-def supergraph_edges(part: FlatGraphs, num_nodes: int, num_types: int) -> Edges:
-    """The edges of graphs laid side by side, node ids counted through."""
-    offset = np.repeat(part.node_ptr[:-1], part.num_edges).astype(np.int32)
-    return Edges(
-        sender=part.senders + offset,
-        receiver=part.receivers + offset,
-        type=part.edge_type,
-        num_nodes=num_nodes,
-        num_types=num_types,
-    )
-
-
 class Assembler:
     """Lays graphs side by side and pads them, with no work per graph in Python.
 
@@ -235,10 +223,10 @@ class Assembler:
 
     def _compile(self) -> list[GroupedColumns] | None:
         """What `Grouped` needs of each part, if it carries all edges."""
-        grouped = self.plan.primitives[0]
-        alone = len(self.plan.primitives) == 1 and isinstance(grouped, Grouped)
-        alone = alone and self.edge_weight is None
-        if not alone or grouped.first != "transform":
+        if self.edge_weight is not None or len(self.plan.primitives) != 1:
+            return None
+        (grouped,) = self.plan.primitives
+        if not isinstance(grouped, Grouped) or grouped.first != "transform":
             return None
         return [GroupedColumns(part, self.num_types) for part in self.parts]
 
@@ -383,9 +371,11 @@ class Assembler:
             weight=self._weight(edge, g, count),
             room=room,
         )
-        if getattr(self.plan, "reads_nodes", False):
-            own = ({k: v[g] for k, v in x[kind].items()} for kind in ("node", "edge"))
-            return self.plan.pack(edges, budget, *own)
+        if self.plan.reads_nodes:
+            node, edge = (
+                {k: v[g] for k, v in x[kind].items()} for kind in ("node", "edge")
+            )
+            return self.plan.pack(edges, budget, node, edge)
         return self.plan.pack(edges, budget)
 
     def _weight(self, edge: Mapping, g: int, count: int) -> np.ndarray | None:

@@ -9,12 +9,11 @@ from keras_bandgnn.assembly.assembler import (
     Assembler,
     Supergraph,
     stack,
-    supergraph_edges,
 )
 from keras_bandgnn.assembly.resources import measure
 from keras_bandgnn.assembly.schedule_tables import chunks
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.primitives.base import Edges
+from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
 
 # Entries of the table of offsets that are counted at a time.
@@ -90,8 +89,7 @@ class BlockAssembler:
         return table
 
     def _rest_sizes(self, part: FlatGraphs, distance: np.ndarray) -> dict:
-        edges = supergraph_edges(part, int(part.node_ptr[-1]), self.num_types)
-        graph = np.arange(len(part)).repeat(part.num_edges)
+        edges, graph = Edges.of_graphs(part, self.num_types)
         left = ~self.banded.always_covers(edges)
         edges, graph = edges.keep(left), graph[left]
         table, steps = {}, self.plan.schedule.steps

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import supergraph_edges
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.plan import Plan
 
@@ -31,7 +30,7 @@ def measure(
 
     Args:
         parts: The graphs.
-        plan: Who carries which edge.
+        plan: Which primitive carries which edges.
         num_types: P.
 
     Returns:
@@ -59,9 +58,4 @@ def _measure(
     table = {"node": part.num_nodes, "edge": part.num_edges}
     if part.candidates is not None:
         table["candidate"] = np.diff(part.candidate_ptr)
-    own = getattr(plan, "measure", None)
-    if own is not None:
-        return {**table, **own(part)}
-    edges = supergraph_edges(part, int(part.node_ptr[-1]), num_types)
-    graph = np.repeat(np.arange(len(part)), part.num_edges)
-    return {**table, **plan.sizes(edges, graph, len(part))}
+    return {**table, **plan.measure(part, num_types)}

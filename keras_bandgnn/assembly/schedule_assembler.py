@@ -7,8 +7,8 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import Supergraph, stack
 from keras_bandgnn.assembly.schedule_tables import StepColumns, chunks
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.primitives.base import Edges, pad
 from keras_bandgnn.primitives.csr import transposed
+from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.plan import Plan
 
 # Up to so many edges the steps of all graphs are kept; beyond, found per batch.

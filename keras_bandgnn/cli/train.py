@@ -48,17 +48,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def make_plan(text: str):
     """The plan that `--plan` names."""
     from keras_bandgnn.primitives import Plan
+    from keras_bandgnn.primitives.base import primitive_of
 
     if text == "auto":
         return "auto"
     keys, _, drop = text.partition(",")
-    config = {"primitives": [keys], "drop_rest": bool(drop)}
-    if not keys.startswith(("segment", "grouped")) and not drop:
-        config["primitives"].append("segment")
     try:
         if drop not in ("", "drop"):
             raise ValueError("Expected a primitive, or one with ',drop'.")
-        return Plan.from_config(config)
+        primitive = primitive_of(keys)
+        lossy = Plan(primitive, rest="drop")
+        if drop:
+            return lossy
+        return Plan(rest=primitive) if primitive.covers_all else Plan(primitive)
     except ValueError as error:
         raise shared.OptionError(
             f"Expected a valid --plan. Received: {text!r}: {error}"

@@ -14,6 +14,7 @@ from keras_bandgnn.distribution.sequence_layout import (
     LaidOut,
     SequenceLayout,
     check_layers,
+    splits_part,
 )
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -201,7 +202,8 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         """The call of a task, each device on its own part."""
         if not self.several:
             return call
-        return split_over_cores(call, self.mesh, task.output_level == "node")
+        node_outputs = task.output_level == "node"
+        return split_over_cores(call, self.mesh, node_outputs, splits_part)
 
     def predict_on_batch(self, task, x):
         """The output of a task for a batch of this host."""

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn import compat
+from keras_bandgnn.primitives.base import primitive_of
 
 # Batches laid out for devices that have some successive nodes of a supergraph each.
 
@@ -20,12 +21,13 @@ class SequenceLayout:
 
     Nodes are padded to N = P n, so that device p has the nodes from p n on. The edges
     of a plan are sorted by the device of their receiver, each device with equal room
-    and receivers counted from its own first node:
+    and receivers counted from its own first node. `Primitive.sequence` says where the
+    senders are:
 
-    - `banded:S`: senders are counted from there too, so that they lie in [-S, n + S):
-      the block of the device before and that of the next one are the halo.
-    - `segment`: senders are rows of what arrives. `send`, int32 [G, P P R], says which
-      rows each device sends to each other one, R at most.
+    - `"halo"`, as of `Banded(S)`: they are counted from there too, so that they lie in
+      [-S, n + S): the block of the device before and that of the next one are the halo.
+    - `"exchange"`, as of `Segment`: they are rows of what arrives. `send`, int32
+      [G, P P R], says which rows each device sends to each other one, R at most.
 
     What else a batch holds stays as it is; every device of a supergraph has it all.
 
@@ -43,8 +45,9 @@ class SequenceLayout:
         """N of the batches that are laid out."""
         step = self.parts
         for key in x["plan"]:
-            if key.startswith("banded:"):
-                step = self.parts * int(key.split(":")[1])
+            primitive = primitive_of(key)
+            if primitive.sequence == "halo":
+                step = self.parts * primitive.block_size
         return -(-x["node"]["mask"].shape[1] // step) * step
 
     def __call__(self, batch: tuple) -> tuple:
@@ -68,9 +71,10 @@ class SequenceLayout:
         return ({**x, "node": node, "edge": edge, "plan": plan}, *rest)
 
     def _edges(self, key: str, arrays: dict, before: int, own: int) -> dict:
-        if key.startswith("tiles:"):
+        layout = primitive_of(key).sequence
+        if layout == "whole":
             return arrays
-        if key != "segment" and not key.startswith("banded:"):
+        if layout not in ("halo", "exchange"):
             raise ValueError(
                 "Expected a plan of Banded(S) and Segment() for sequence parallelism. "
                 f"Received: {key!r}. Set plan=Plan(Banded(S)), or rest='drop'."
@@ -95,7 +99,7 @@ class SequenceLayout:
         found = {name: spread(arrays[name][real][order], 0) for name in names}
         receiver, sender = (arrays[n][real][order] for n in ("receiver", "sender"))
         first = (owner % self.parts * own).astype(np.int32)
-        if key != "segment":
+        if layout == "halo":
             found["receiver"] = spread(receiver - first, 0)
             found["sender"] = spread(sender - first, 0)
             return found
@@ -106,7 +110,7 @@ class SequenceLayout:
         )
         pair = wanted // own
         rank = np.arange(pair.size) - np.searchsorted(pair, pair)
-        many = self._room("segment.send", rank)
+        many = self._room(f"{key}.send", rank)
         found["receiver"] = spread(receiver - first, own)
         column = source * many + rank[index]
         found["sender"] = spread(column.astype(np.int32), 0)
@@ -132,6 +136,11 @@ class SequenceLayout:
 def _padded(array: np.ndarray, count: int) -> np.ndarray:
     width = [(0, 0), (0, count - array.shape[1])] + [(0, 0)] * (array.ndim - 2)
     return np.pad(array, width)
+
+
+def splits_part(key: str) -> bool:
+    """Whether devices that share a supergraph split a part of `x["plan"]`."""
+    return primitive_of(key).sequence != "whole"
 
 
 class LaidOut(keras.utils.PyDataset):

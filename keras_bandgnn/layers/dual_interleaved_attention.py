@@ -16,6 +16,8 @@ from keras_bandgnn.ops.attention import (
     tiles_and_rest,
 )
 from keras_bandgnn.ops.sequence import sequence_axis
+from keras_bandgnn.primitives.base import part_of
+from keras_bandgnn.primitives.tiles import Tiles
 
 # `AttentionRows`: where nodes lie in the sequences of full attention.
 
@@ -316,7 +318,7 @@ class DualInterleavedAttention(keras.layers.Layer):
         shape = (*ops.shape(sender), self._heads)
         weight = self._weights(ops.ones(shape), True) if dropping else None
         facts = (weight, sender, receiver, self._heads)
-        tiles = next((v for n, v in x["plan"].items() if n.startswith("tiles")), None)
+        _, tiles = part_of(x["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
             # Among the edges a number that all have changes nothing.
             out, logs = edge_attention(q, k, v, None, *facts, keep)

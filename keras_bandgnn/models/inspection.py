@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.loading.node_order import (
     scatter_to_caller_order,
 )
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.primitives.plan import Plan
 
 # Models that share a task's backbone and look at all nodes of its graphs.
 
@@ -43,11 +44,12 @@ def derived_model(task, kind: type, *arguments):
     # The one that was used last comes last.
     known[key] = model
     given = task.preprocessor
-    if given is not None and getattr(given.plan, "schedule", None) is not None:
+    plan = None if given is None else given.plan
+    if isinstance(plan, Plan) and plan.schedule is not None:
         given = GraphPreprocessor(
             given.graph_layers,
             given.batcher,
-            given.plan.replace(schedule=None),
+            plan.replace(schedule=None),
             given.edge_weight,
         )
     model.preprocessor = given

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.schedule_assembler import StepAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
-from keras_bandgnn.primitives.base import Load
+from keras_bandgnn.primitives.base import STEPS, Load
 from keras_bandgnn.primitives.block_sparse import BlockSparse
+from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
 
 # A sample is enough to tell plans apart: they differ by factors.
@@ -16,8 +19,6 @@ _GRAPHS, _EDGES = 200, 100_000
 _TILE_EDGES = 20_000
 # Blocks with a smaller share of the edges are not worth a second primitive.
 _LEAST_DENSE = 0.01
-# Primitives charge a step with an eighth of the making of their blocks.
-_STEPS = 8
 
 
 def sampled(parts: Sequence[FlatGraphs], most_edges: int = _EDGES) -> FlatGraphs:
@@ -103,7 +104,7 @@ class Estimate:
             "dense": dense,
             "flops": meter.flops / len(steps),
             "bytes": meter.bytes / len(steps),
-            "block_bytes": _STEPS * meter.written * self.hardware.itemsize,
+            "block_bytes": STEPS * meter.written * self.hardware.itemsize,
         }
 
     def _load(self, sizes: dict) -> Load:
@@ -123,10 +124,6 @@ class Estimate:
 
     def _steps(self, plan: Plan, sample: FlatGraphs) -> list[dict]:
         """Resources of a supergraph, of each step where these differ."""
-        # Above the primitives, and imports them.
-        from keras_bandgnn.assembly.resources import measure
-        from keras_bandgnn.assembly.schedule_assembler import StepAssembler
-
         schedule = plan.schedule
         if schedule is None or schedule.order == "blocks":
             table = measure([sample], plan.replace(schedule=None), self.shape[0])
@@ -146,11 +143,9 @@ class Estimate:
 
     def _least(self, primitive: BlockSparse) -> dict:
         """Resources of tiles with the graphs as they lie, which is rarely the worst."""
-        from keras_bandgnn.assembly.assembler import supergraph_edges
-
         sample, size, key = self.sample, primitive.block_size, primitive.key()
         num_nodes = int(sample.node_ptr[-1])
-        edges = supergraph_edges(sample, num_nodes, self.shape[0])
+        edges, _ = Edges.of_graphs(sample, self.shape[0])
         edges = edges.keep(primitive.cover(edges))
         blocks = -(-num_nodes // size)
         pair = edges.type.astype(np.int64) * blocks + edges.receiver // size

@@ -12,6 +12,7 @@ from keras_bandgnn.checks import instance, optional, positive_int, refuse, seque
 from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware
 from keras_bandgnn.planning.estimate import Estimate, sampled
 from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.base import primitive_classes
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.grouped import Grouped
@@ -225,6 +226,12 @@ def _candidates(
         # A tile with less than an eighth filled costs more than its edges.
         full = BlockSparse(size, size * size // 8)
         yield from (Plan(full, rest=rest) for rest in rests)
+    for kind in primitive_classes().values():
+        for primitive in kind.candidates(num_types, block_size):
+            if primitive.covers_all:
+                yield Plan(rest=primitive)
+            else:
+                yield from (Plan(primitive, rest=rest) for rest in rests)
 
 
 def _most_block_bytes() -> int:

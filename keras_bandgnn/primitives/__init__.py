@@ -2,10 +2,10 @@
 
 from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.primitives.banded import Banded as Banded
-from keras_bandgnn.primitives.base import Edges as Edges
 from keras_bandgnn.primitives.base import Primitive as Primitive
 from keras_bandgnn.primitives.block_sparse import BlockSparse as BlockSparse
 from keras_bandgnn.primitives.dense import Dense as Dense
+from keras_bandgnn.primitives.edges import Edges as Edges
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
 from keras_bandgnn.primitives.propagation import is_prepared as is_prepared

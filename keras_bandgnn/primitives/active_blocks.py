@@ -7,35 +7,28 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import densify
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import Primitive
+from keras_bandgnn.primitives.base import PlanPart, part_of
 
 
-class ActiveBlocks(Primitive):
+class ActiveBlocks(PlanPart):
     """`Banded` for the first A blocks of receivers; the senders are all K blocks.
 
     Blocks lie in the order in which they stop to count, so each step takes a prefix of
-    the dense blocks, and no step copies any. `prepare_steps` makes its arrays; batches
-    have none.
+    the dense blocks, and no step copies any. `prepare_steps` makes its arrays on the
+    device, so it is nothing that a plan could assign edges to.
 
     Args:
         block_size: S.
-
-    Example:
-    >>> ActiveBlocks(128)
-    ActiveBlocks('active:128')
     """
+
+    name = "active"
 
     def __init__(self, block_size: int):
         self.block_size = block_size
 
-    def key(self) -> str:
-        """`"active:S"`."""
-        return f"active:{self.block_size}"
-
-    @classmethod
-    def from_key(cls, key: str) -> "ActiveBlocks":
-        """Builds the primitive that `key` names."""
-        return cls(int(key.split(":")[1]))
+    def arguments(self) -> tuple[int | str, ...]:
+        """That of the key `"active:S"`."""
+        return (self.block_size,)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Cuts off what the step does not update, from row `num_nodes` = A * S on."""
@@ -88,17 +81,16 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
     Returns:
         For each step a plan of the first A blocks, for `primitives.prepare`.
     """
-    key = next(key for key in plan if key.startswith("banded:"))
-    banded = Banded.from_key(key)
+    banded, edges = part_of(plan, Banded)
     size, place = banded.block_size, plan["blocks"]["place"]
     num_blocks = ops.shape(place)[1]
     # A receiver's block moves, and the senders with it: their blocks stay the one
     # before, the same or the one after, whatever their number is now.
-    block = plan[key]["receiver"] // size
+    block = edges["receiver"] // size
     shift = (graph_ops.batched_gather(place, block) - block) * size
-    moved = {name: plan[key][name] + shift for name in ("sender", "receiver")}
+    moved = {name: edges[name] + shift for name in ("sender", "receiver")}
     num_nodes = num_blocks * size
-    arrays = banded.prepare({**plan[key], **moved}, num_nodes, num_types, dtype)
+    arrays = banded.prepare({**edges, **moved}, num_nodes, num_types, dtype)
     whole = {
         "blocks": arrays["blocks"],
         "degree": banded.degree(arrays, num_nodes, num_types),

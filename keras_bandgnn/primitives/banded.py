@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.ops import densify
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive
+from keras_bandgnn.primitives.edges import Edges
 
 
 class Banded(Primitive):
@@ -22,6 +23,9 @@ class Banded(Primitive):
             in the supergraph. `"band"` covers |i - j| < S only, wherever it lies.
     """
 
+    name = "banded"
+    sequence = "halo"
+
     def __init__(self, block_size: int, cover: str = "blocks"):
         if cover not in ("blocks", "band"):
             raise ValueError(
@@ -31,16 +35,11 @@ class Banded(Primitive):
         self.coverage = cover
         self.depends_on_place = cover == "blocks"
 
-    def key(self) -> str:
-        """`"banded:S"`, or `"banded:S:band"`."""
-        suffix = ":band" if self.coverage == "band" else ""
-        return f"banded:{self.block_size}{suffix}"
-
-    @classmethod
-    def from_key(cls, key: str) -> "Banded":
-        """Builds the primitive that `key` names."""
-        parts = key.split(":")
-        return cls(int(parts[1]), parts[2] if len(parts) > 2 else "blocks")
+    def arguments(self) -> tuple[int | str, ...]:
+        """Those of the keys `"banded:S"` and `"banded:S:band"`."""
+        if self.coverage == "band":
+            return self.block_size, "band"
+        return (self.block_size,)
 
     def always_covers(self, edges: Edges) -> np.ndarray:
         """Edges with |i - j| < S."""
@@ -55,16 +54,7 @@ class Banded(Primitive):
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
         """Ids of the covered edges; the blocks are made of them on the device."""
-        length = budget[self.key()]
-        arrays = {
-            "sender": pad(edges.sender, length, 0, self.key()),
-            "receiver": pad(edges.receiver, length, 0, self.key()),
-            "type": pad(edges.type, length, 0, self.key()),
-            "mask": pad(np.ones(len(edges), bool), length, 0, self.key()),
-        }
-        if edges.weight is not None:
-            arrays["weight"] = pad(edges.weight, length, 0, self.key())
-        return arrays
+        return edges.padded(budget[self.key()], self.key(), mask=True)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the dense blocks L, C and U, side by side; see `ops.densify`.
@@ -95,14 +85,14 @@ class Banded(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """Making the blocks, three matmuls per block, and the product with the kernel.
 
-        The blocks serve all steps, so a step bears an eighth of making them.
+        The blocks serve all steps, so a step bears a part of making them.
         """
         nodes, size = load.sizes["node"], self.block_size
         rows = nodes * load.num_types
         entries = 3 * rows * size
         return (
             hardware.matmul_seconds(3 * rows, size, load.width, blocks=True)
-            + hardware.write_seconds(entries / 8)
-            + hardware.scatter_seconds(load.sizes[self.key()] / 8, 1)
+            + hardware.write_seconds(entries / STEPS)
+            + hardware.scatter_seconds(load.sizes[self.key()] / STEPS, 1)
             + hardware.matmul_seconds(rows, load.width, load.units)
         )

@@ -1,6 +1,8 @@
-"""What a primitive is: one way to carry out a sum over typed edges."""
+"""`Primitive`: one way to carry out a sum over typed edges, and its protocol."""
 
 import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -8,147 +10,84 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.primitives.edges import Edges
+
+# Steps that share what `prepare` makes once per batch: T of Balog et al. 2019. The
+# cost of a step is charged with one part in so many of it.
+STEPS = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class Edges:
-    """Edges of one supergraph or of many graphs laid end to end (E edges, N nodes).
+class Load:
+    """What a step asks of a primitive.
 
     Args:
-        sender: int32 [E].
-        receiver: int32 [E].
-        type: int32 [E].
-        num_nodes: N, nodes that receive.
+        sizes: Resource -> capacity of a supergraph; "node" is N.
         num_types: P.
-        weight: float32 [E], factor of each message; 1 if omitted.
-        num_senders: M, nodes that send, where they are others than those that receive.
-        room: Sender, receiver and type with padding behind the edges, int32 [capacity]
-            each: sender and type 0, receiver N.
-        transpose: Whether to lay out the transposed sums too, as the gradient of large
-            supergraphs needs them; without it the device sorts once per batch.
+        width: H, channels that are sent.
+        units: U, channels of a message.
     """
 
-    sender: np.ndarray
-    receiver: np.ndarray
-    type: np.ndarray
-    num_nodes: int
+    sizes: dict[str, float]
     num_types: int
-    weight: np.ndarray | None = None
-    num_senders: int | None = None
-    room: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-    transpose: bool = False
-
-    def __len__(self) -> int:
-        return self.sender.shape[0]
-
-    def keep(self, mask: np.ndarray) -> "Edges":
-        """Returns the edges selected by a boolean mask."""
-        return dataclasses.replace(
-            self,
-            sender=self.sender[mask],
-            receiver=self.receiver[mask],
-            type=self.type[mask],
-            weight=None if self.weight is None else self.weight[mask],
-            room=None,
-        )
-
-    def padded(self, length: int, what: str) -> dict[str, np.ndarray]:
-        """Sender, receiver, type and weight, padded to the capacity of a resource."""
-        if self.room is not None and len(self.room[0]) == length:
-            sender, receiver, kind = self.room
-            arrays = {"sender": sender, "receiver": receiver, "type": kind}
-        else:
-            arrays = {
-                "sender": pad(self.sender, length, 0, what),
-                "receiver": pad(self.receiver, length, self.num_nodes, what),
-                "type": pad(self.type, length, 0, what),
-            }
-        if self.weight is not None:
-            arrays["weight"] = pad(self.weight, length, 0, what)
-        return arrays
-
-    def sorted_by(self, key: np.ndarray) -> "Edges":
-        """Returns the edges in ascending order of a key, ties as they were."""
-        if (key[1:] < key[:-1]).any():
-            return self.keep(np.argsort(key, kind="stable"))
-        return self
-
-    @property
-    def senders(self) -> int:
-        """Number of nodes that send."""
-        return self.num_nodes if self.num_senders is None else self.num_senders
+    width: int
+    units: int
 
 
-def pad(values: np.ndarray, length: int, fill: int, what: str) -> np.ndarray:
-    """Pads a 1-D array to the static length of its capacity."""
-    if values.shape[0] > length:
-        raise ValueError(
-            f"Expected at most {length} entries for '{what}'. "
-            f"Received: {values.shape[0]}. Raise the budget of '{what}'."
-        )
-    out = np.full(length, fill, values.dtype)
-    out[: values.shape[0]] = values
-    return out
+class PlanPart:
+    """The arrays under one key of `x["plan"]`, and what the device does with them.
 
-
-class Primitive:
-    """One instruction of the graph virtual machine.
-
-    All primitives compute, over the edges that they cover,
-
-        out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
-
-    A subclass says which edges it covers (`cover`, `always_covers`), how large its
-    arrays get (`sizes`), lays the arrays out on the host (`pack`), does what is the
-    same in every step (`prepare`) and carries the sum out on the device: either
-    `typed_sum`, the sums of the states per receiver and type, which several primitives
-    add up before they are multiplied with the kernel once; or, where `transforms` is
-    true, `apply`. `cost` estimates the time.
+    `Primitive` documents the protocol. The other parts are not for plans: the tiles of
+    an `AttentionPlan`, which attention reads, and the blocks that one step of a
+    schedule updates.
     """
 
-    # Whether it can carry any edge; such a primitive can be the rest of a plan.
-    covers_all = False
-    # Whether it multiplies with the kernel itself.
-    transforms = False
-    # Whether it can take the maximum of messages, and messages between two sets of
-    # nodes.
-    takes_maximum = False
-    bipartite = False
-    # Whether it covers other edges where the graph lies elsewhere in a supergraph; and
-    # whether what it covers depends on the other edges that it is given.
-    depends_on_place = False
-    depends_on_edges = False
+    name: str | None = None
+    block_size: int = 1
+    sequence: str | None = None
+    follows_edges: bool = True
+    transforms: bool = False
+    takes_maximum: bool = False
 
-    def key(self) -> str:
-        """Name of the primitive's arrays in `x["plan"]`, such as `"banded:128"`."""
-        raise NotImplementedError
+    def arguments(self) -> tuple[int | str, ...]:
+        """Arguments of the constructor that the key holds."""
+        return ()
 
     @classmethod
-    def from_key(cls, key: str) -> "Primitive":
-        """Builds the primitive that `key` names."""
-        primitive = cls()
-        if primitive.key() != key:
-            raise ValueError(f"Expected {primitive.key()!r}. Received: {key!r}.")
-        return primitive
+    def from_arguments(cls, *arguments: int | str) -> "PlanPart":
+        """Builds the part from the arguments in a key."""
+        return cls(*arguments)
 
-    def cover(self, edges: Edges) -> np.ndarray:
-        """Which of the edges it takes, bool [E]."""
-        return np.ones(len(edges), bool)
+    @classmethod
+    def prefix(cls) -> str:
+        """What its keys begin with: `name`, or the name in Keras' registry."""
+        # A subclass does not share the keys of its base.
+        return vars(cls).get("name") or keras.saving.get_registered_name(cls)
 
-    def always_covers(self, edges: Edges) -> np.ndarray:
-        """Which edges it takes wherever the graph lies in a supergraph, bool [E]."""
-        return self.cover(edges)
+    def key(self) -> str:
+        """Name of its arrays in `x["plan"]`, such as `"banded:128"`."""
+        return ":".join([self.prefix(), *map(str, self.arguments())])
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict[str, Any]:
-        """Resources that each graph needs at most, name -> int64 [num_graphs]."""
-        return {self.key(): np.bincount(graph_of_edge, minlength=num_graphs)}
-
-    def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Lays the edges out as arrays of static shape."""
-        raise NotImplementedError
+    @classmethod
+    def from_key(cls, key: str) -> "PlanPart":
+        """Builds the part of this class that `key` names."""
+        part = primitive_of(key)
+        if not isinstance(part, cls):
+            raise ValueError(
+                f"Expected a key of {cls.__name__}. Received: {key!r}, which names "
+                f"{part!r}."
+            )
+        return part
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Device work that is done once per batch, before the propagation steps."""
+        """Device work that is done once per batch, before the propagation steps.
+
+        Args:
+            arrays: What `pack` returned, with axis 0 = G.
+            num_nodes: N.
+            num_types: P.
+            dtype: Compute dtype.
+        """
         del num_nodes, num_types, dtype
         return arrays
 
@@ -165,16 +104,6 @@ class Primitive:
         """
         raise NotImplementedError
 
-    def degree(self, prepared: dict, num_nodes: int, num_types: int):
-        """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
-        values = prepared.get("weight", prepared["mask"])
-        return per_receiver(prepared, values, num_nodes, num_types)
-
-    def count(self, prepared: dict, num_nodes: int, num_types: int):
-        """Number of each receiver's edges, float32 [G, N]."""
-        counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
-        return ops.sum(counts, axis=-1)
-
     def apply(self, prepared: dict, x, kernel):
         """Incoming messages, without biases, of every node over the covered edges.
 
@@ -188,7 +117,109 @@ class Primitive:
         """
         raise NotImplementedError
 
-    def cost(self, load: "Load", hardware) -> float:
+    def maximum(self, prepared: dict, x, kernel, bias=None):
+        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        raise NotImplementedError
+
+    def degree(self, prepared: dict, num_nodes: int, num_types: int):
+        """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
+        values = prepared.get("weight", prepared["mask"])
+        return per_receiver(prepared, values, num_nodes, num_types)
+
+    def count(self, prepared: dict, num_nodes: int, num_types: int):
+        """Number of each receiver's edges, float32 [G, N]."""
+        counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
+        return ops.sum(counts, axis=-1)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlanPart) and self.key() == other.key()
+
+    def __hash__(self) -> int:
+        return hash(self.key())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.key()!r})"
+
+
+class Primitive(PlanPart):
+    """One instruction of the graph virtual machine.
+
+    All primitives compute, over the edges that they cover,
+
+        out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
+
+    A subclass overrides what differs from the defaults:
+
+    | attribute          | default | meaning                                           |
+    | ------------------ | ------- | ------------------------------------------------- |
+    | `name`             | None    | prefix of the keys of the library's classes;      |
+    |                    |         | other classes leave it, theirs is their           |
+    |                    |         | registered name                                   |
+    | `covers_all`       | False   | takes every edge, so it can be the rest of a plan |
+    | `transforms`       | False   | has `apply`, and multiplies with the kernel       |
+    |                    |         | itself; else `typed_sum`, and sums of several     |
+    |                    |         | primitives are multiplied once                    |
+    | `takes_maximum`    | False   | has `maximum`                                     |
+    | `bipartite`        | False   | messages may lead between two sets of nodes       |
+    | `depends_on_place` | False   | covers other edges where the graph lies elsewhere |
+    |                    |         | in a supergraph                                   |
+    | `depends_on_edges` | False   | what it covers depends on the other edges too     |
+    | `block_size`       | 1       | nodes of a block; devices that share a supergraph |
+    |                    |         | have whole blocks                                 |
+    | `sequence`         | None    | how the arrays lie on devices that share a        |
+    |                    |         | supergraph: `"halo"`, senders counted from the    |
+    |                    |         | device's first node, `block_size` rows further on |
+    |                    |         | either side; `"exchange"`, senders are rows that  |
+    |                    |         | `send` lists; `"whole"`, all on every device;     |
+    |                    |         | None is refused there                             |
+    | `follows_edges`    | True    | padding of its resources is a share of the        |
+    |                    |         | edges'; else each is rounded by itself            |
+
+    | method           | where  | duty                                                 |
+    | ---------------- | ------ | ---------------------------------------------------- |
+    | `arguments`      | both   | int and str arguments that the key holds             |
+    | `from_arguments` | both   | the primitive from those; by default `cls(*them)`    |
+    | `cover`          | host   | edges that it takes; by default all                  |
+    | `always_covers`  | host   | those of them that it takes wherever a graph lies    |
+    | `sizes`          | host   | resources of each graph; by default a row per edge   |
+    | `pack`           | host   | arrays of static shape                               |
+    | `prepare`        | device | what is the same in every step                       |
+    | `typed_sum`      | device | sums per receiver and type, or                       |
+    | `apply`          | device | messages (`transforms`)                              |
+    | `maximum`        | device | the largest message (`takes_maximum`)                |
+    | `degree`         | device | edges per receiver and type; from `receiver`, `type` |
+    |                  |        | and `mask` of what `prepare` returned by default     |
+    | `count`          | device | edges per receiver, likewise                         |
+    | `cost`           | host   | seconds of a step, for `plan="auto"`                 |
+    | `candidates`     | host   | instances that `plan="auto"` tries; none by default  |
+
+    The name of a resource is the key, perhaps with a suffix: `"dense:32.edge"`.
+    """
+
+    covers_all: bool = False
+    bipartite: bool = False
+    depends_on_place: bool = False
+    depends_on_edges: bool = False
+
+    def cover(self, edges: Edges) -> np.ndarray:
+        """Which of the edges it takes, bool [E]."""
+        return np.ones(len(edges), bool)
+
+    def always_covers(self, edges: Edges) -> np.ndarray:
+        """Which edges it takes wherever the graph lies in a supergraph, bool [E]."""
+        return self.cover(edges)
+
+    def sizes(
+        self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int
+    ) -> dict[str, Any]:
+        """Resources that each graph needs at most, name -> int64 [num_graphs]."""
+        return {self.key(): np.bincount(graph_of_edge, minlength=num_graphs)}
+
+    def pack(self, edges: Edges, budget: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """Lays the edges out as arrays of static shape."""
+        raise NotImplementedError
+
+    def cost(self, load: Load, hardware) -> float:
         """Seconds of one step, forward and backward, on a machine.
 
         Args:
@@ -197,14 +228,16 @@ class Primitive:
         """
         raise NotImplementedError
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Primitive) and self.key() == other.key()
+    @classmethod
+    def candidates(cls, num_types: int, block_size: int) -> Iterable["Primitive"]:
+        """Instances that `plan="auto"` compares, with `Segment` for other edges.
 
-    def __hash__(self) -> int:
-        return hash(self.key())
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key()!r})"
+        Args:
+            num_types: P.
+            block_size: S that the graphs were ordered for.
+        """
+        del num_types, block_size
+        return ()
 
 
 def supergraph_ids(ids):
@@ -229,18 +262,82 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     return ops.cast(total, "float32")
 
 
-@dataclasses.dataclass(frozen=True)
-class Load:
-    """What a step asks of a primitive.
+# From the keys of plans and the names of resources to classes. Nothing else takes a
+# key apart: what it says is an attribute of the part that it names.
+
+
+def _classes(base: type) -> Iterator[type]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _classes(cls)
+
+
+def primitive_classes() -> dict[str, type[Primitive]]:
+    """The primitives that there are, by the prefix of their keys."""
+    return {
+        cls.prefix(): cls
+        for cls in _classes(Primitive)
+        if cls.pack is not Primitive.pack
+    }
+
+
+def _part(key: str) -> PlanPart | None:
+    """What a key names, or None."""
+    prefix, *texts = key.split(":")
+    cls = keras.saving.get_registered_object(prefix)
+    if not (isinstance(cls, type) and issubclass(cls, PlanPart)):
+        # Of classes with one name, as of a notebook's cell run again, the last.
+        named = [c for c in _classes(PlanPart) if c.prefix() == prefix]
+        if not named:
+            return None
+        cls = named[-1]
+    values = [int(text) if re.fullmatch(r"-?\d+", text) else text for text in texts]
+    try:
+        part = cls.from_arguments(*values)
+    except (TypeError, ValueError):
+        return None
+    # An argument that the key leaves out is one that its class does not write.
+    return part if len(part.arguments()) <= len(values) else None
+
+
+def primitive_of(key: str, name: str = "key") -> PlanPart:
+    """The primitive that a key such as `"banded:128"` names.
+
+    Classes of one's own are found under the name that they are registered under with
+    Keras. Nothing is imported.
 
     Args:
-        sizes: Resource -> capacity of a supergraph; "node" is N.
-        num_types: P.
-        width: H, channels that are sent.
-        units: U, channels of a message.
-    """
+        key: The key.
+        name: What to call it in errors.
 
-    sizes: dict[str, float]
-    num_types: int
-    width: int
-    units: int
+    Raises:
+        ValueError: If it names none.
+    """
+    part = _part(key)
+    if part is None:
+        raise ValueError(
+            f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
+            f"{sorted(primitive_classes())}. Received: {key!r}. Import the module of a "
+            "class of your own before you load a file that names it."
+        )
+    return part
+
+
+def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
+    """The part of `x["plan"]` of a class and its arrays, or None without one."""
+    for key, arrays in plan.items():
+        part = _part(key)
+        if isinstance(part, kind):
+            return part, arrays
+    return None
+
+
+def owner_of(resource: str) -> PlanPart | None:
+    """The part that a resource such as `"dense:32.edge@3"` is of, or None."""
+    name, _, _ = resource.partition("@")
+    return _part(name) or _part(name.rpartition(".")[0])
+
+
+def is_resource(name: str) -> bool:
+    """Whether a resource of this name is of a primitive or of a schedule's step."""
+    return "@" in name or owner_of(name) is not None

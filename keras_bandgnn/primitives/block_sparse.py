@@ -5,8 +5,9 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
 from keras_bandgnn.primitives.dense import intervals
+from keras_bandgnn.primitives.edges import Edges, pad
 
 
 class BlockSparse(Primitive):
@@ -35,6 +36,7 @@ class BlockSparse(Primitive):
     array([ True,  True, False])
     """
 
+    name = "block_sparse"
     transforms = True
 
     def __init__(self, block_size: int = 32, min_edges: int = 1):
@@ -42,15 +44,11 @@ class BlockSparse(Primitive):
         self.min_edges = positive_int("min_edges", min_edges)
         self.depends_on_place = self.depends_on_edges = self.min_edges > 1
 
-    def key(self) -> str:
-        """`"block_sparse:b"`, or `"block_sparse:b:m"`."""
-        suffix = f":{self.min_edges}" if self.min_edges > 1 else ""
-        return f"block_sparse:{self.block_size}{suffix}"
-
-    @classmethod
-    def from_key(cls, key: str) -> "BlockSparse":
-        """Builds the primitive that `key` names."""
-        return cls(*(int(part) for part in key.split(":")[1:]))
+    def arguments(self) -> tuple[int | str, ...]:
+        """Those of the keys `"block_sparse:b"` and `"block_sparse:b:m"`."""
+        if self.min_edges > 1:
+            return self.block_size, self.min_edges
+        return (self.block_size,)
 
     @property
     def covers_all(self) -> bool:
@@ -175,11 +173,8 @@ class BlockSparse(Primitive):
         pairs, row = np.unique(pair, return_inverse=True)
         kind, row_block = np.divmod(pairs, blocks)
         edge, pair_name = f"{key}.edge", f"{key}.row"
-        arrays = {
-            "sender": pad(edges.sender, length, 0, edge),
-            "receiver": pad(edges.receiver, length, 0, edge),
-            "type": pad(edges.type, length, 0, edge),
-            "mask": pad(np.ones(len(edges), bool), length, 0, edge),
+        return {
+            **edges.padded(length, edge, mask=True),
             "tile": pad(tile.astype(np.int32), length, 0, edge),
             "block": pad(block.astype(np.int32), count, 0, key),
             "row": pad(row.astype(np.int32), count, rows, key),
@@ -189,9 +184,6 @@ class BlockSparse(Primitive):
                 kind.astype(np.int32), rows, edges.num_types - 1, pair_name
             ),
         }
-        if edges.weight is not None:
-            arrays["weight"] = pad(edges.weight, length, 0, edge)
-        return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the tiles, [G, T, b, b].
@@ -244,7 +236,7 @@ class BlockSparse(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """A product per tile, sums per pair, a grouped product, sums per block.
 
-        The tiles serve all steps, so a step bears an eighth of making them.
+        The tiles serve all steps, so a step bears a part of making them.
         """
         key, size = self.key(), self.block_size
         tiles, rows = load.sizes[key] * size, load.sizes[f"{key}.row"] * size
@@ -254,8 +246,8 @@ class BlockSparse(Primitive):
             + hardware.scatter_seconds(tiles, load.width)
             + hardware.grouped_seconds(rows, load.width, load.units, size)
             + hardware.scatter_seconds(rows, load.units)
-            + hardware.write_seconds(tiles * size / 8)
-            + hardware.scatter_seconds(load.sizes[f"{key}.edge"] / 8, 1)
+            + hardware.write_seconds(tiles * size / STEPS)
+            + hardware.scatter_seconds(load.sizes[f"{key}.edge"] / STEPS, 1)
         )
 
 

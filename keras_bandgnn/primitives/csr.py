@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bandgnn.primitives.base import pad
+from keras_bandgnn.primitives.edges import pad
 
 
 def pointer_of(ids: np.ndarray, length: int) -> np.ndarray:

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
+from keras_bandgnn.primitives.edges import Edges, pad
 
 
 class Dense(Primitive):
@@ -33,20 +34,15 @@ class Dense(Primitive):
     array([ True,  True, False])
     """
 
+    name = "dense"
     depends_on_edges = True
 
     def __init__(self, max_nodes: int = 32):
         self.max_nodes = positive_int("max_nodes", max_nodes)
 
-    def key(self) -> str:
-        """`"dense:n"`."""
-        return f"dense:{self.max_nodes}"
-
-    @classmethod
-    def from_key(cls, key: str) -> "Dense":
-        """Builds the primitive that `key` names."""
-        _, max_nodes = key.split(":")
-        return cls(int(max_nodes))
+    def arguments(self) -> tuple[int | str, ...]:
+        """That of the key `"dense:n"`."""
+        return (self.max_nodes,)
 
     def cover(self, edges: Edges) -> np.ndarray:
         """Edges of intervals of at most n nodes, bool [E]."""
@@ -114,18 +110,15 @@ class Dense(Primitive):
         number = np.arange(len(first), dtype=np.int32).repeat(count)
         within = np.arange(count.sum(), dtype=np.int32)
         within -= (count.cumsum() - count).astype(np.int32).repeat(count)
-        arrays = {
-            "receiver": pad(edges.receiver, length, 0, f"{key}.edge"),
-            "type": pad(edges.type, length, 0, f"{key}.edge"),
-            "mask": pad(np.ones(len(edges), bool), length, 0, f"{key}.edge"),
+        arrays = edges.padded(length, f"{key}.edge", mask=True)
+        # Its place in the block stands for the sender.
+        del arrays["sender"]
+        return arrays | {
             "row": pad(row, length, 0, f"{key}.edge"),
             "column": pad(edges.sender - start, length, 0, f"{key}.edge"),
             "node": pad(first[number] + within, places, edges.num_nodes, key),
             "place": pad(number * size + within, places, places, key),
         }
-        if edges.weight is not None:
-            arrays["weight"] = pad(edges.weight, length, 0, f"{key}.edge")
-        return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Makes the blocks, [G, B, n * P, n], and the matrices that move the states.
@@ -186,7 +179,7 @@ class Dense(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """Reading the blocks, a batched matmul, and the product with the kernel.
 
-        The blocks serve all steps, so a step bears an eighth of making them.
+        The blocks serve all steps, so a step bears a part of making them.
         """
         nodes, places = load.sizes["node"], load.sizes[self.key()] * self.max_nodes
         rows = places * load.num_types
@@ -194,8 +187,8 @@ class Dense(Primitive):
             hardware.gather_seconds(places, load.width)
             + hardware.matmul_seconds(rows, self.max_nodes, load.width, blocks=True)
             + hardware.gather_seconds(nodes, load.num_types * load.width)
-            + hardware.write_seconds(rows * self.max_nodes / 8)
-            + hardware.scatter_seconds(load.sizes[f"{self.key()}.edge"] / 8, 1)
+            + hardware.write_seconds(rows * self.max_nodes / STEPS)
+            + hardware.scatter_seconds(load.sizes[f"{self.key()}.edge"] / STEPS, 1)
             + hardware.matmul_seconds(nodes * load.num_types, load.width, load.units)
         )
 

@@ -5,8 +5,9 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, per_receiver
+from keras_bandgnn.primitives.base import Load, Primitive, per_receiver
 from keras_bandgnn.primitives.csr import transposed
+from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.segment import (
     BACK,
     back_arrays,
@@ -32,6 +33,7 @@ class Grouped(Primitive):
             transformed. Whichever has fewer pairs is cheaper.
     """
 
+    name = "grouped"
     covers_all = True
     transforms = True
     bipartite = True
@@ -45,21 +47,17 @@ class Grouped(Primitive):
         self.group_size = positive_int("group_size", group_size)
         self.first = first
 
-    def key(self) -> str:
-        """`"grouped"`, `"grouped:R"`, `"grouped:aggregate"`, ..."""
-        parts = ["grouped"]
-        if self.group_size != _GROUP:
-            parts.append(str(self.group_size))
-        if self.first == "aggregate":
-            parts.append("aggregate")
-        return ":".join(parts)
+    def arguments(self) -> tuple[int | str, ...]:
+        """Those of the keys `"grouped"`, `"grouped:R"`, `"grouped:aggregate"`, ..."""
+        size = () if self.group_size == _GROUP else (self.group_size,)
+        return size if self.first == "transform" else (*size, self.first)
 
     @classmethod
-    def from_key(cls, key: str) -> "Grouped":
-        """Builds the primitive that `key` names."""
-        parts = key.split(":")[1:]
-        first = parts.pop() if parts[-1:] == ["aggregate"] else "transform"
-        return cls(int(parts[0]) if parts else _GROUP, first)
+    def from_arguments(cls, *arguments: int | str) -> "Grouped":
+        """Builds the primitive from the arguments in a key."""
+        if arguments[-1:] == ("aggregate",):
+            return cls(*(arguments[:-1] or (_GROUP,)), "aggregate")
+        return cls(*arguments)
 
     @property
     def takes_maximum(self) -> bool:

@@ -1,49 +1,15 @@
 """`Plan`: which primitive carries out the sum over which edges."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
 
 from keras_bandgnn.checks import mapping, optional, positive_int
-from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import Edges, Primitive
-from keras_bandgnn.primitives.block_sparse import BlockSparse
-from keras_bandgnn.primitives.dense import Dense
-from keras_bandgnn.primitives.grouped import Grouped
+from keras_bandgnn.primitives.base import Primitive, primitive_of
+from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
-from keras_bandgnn.primitives.segment import Segment
-from keras_bandgnn.primitives.supernode import Supernode
-
-# From the key of a primitive to the primitive.
-
-
-_PRIMITIVES = {
-    "active": ActiveBlocks,
-    "banded": Banded,
-    "block_sparse": BlockSparse,
-    "dense": Dense,
-    "grouped": Grouped,
-    "segment": Segment,
-    "supernode": Supernode,
-}
-
-
-def primitive_of(key: str, name: str = "key") -> Primitive:
-    """The primitive that a key such as `"banded:128"` names."""
-    try:
-        return _PRIMITIVES[key.split(":")[0]].from_key(key)
-    except (KeyError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
-            f"{sorted(_PRIMITIVES)}. Received: {key!r}."
-        ) from error
-
-
-def is_resource(name: str) -> bool:
-    """Whether a resource of this name belongs to some primitive."""
-    return "@" in name or re.split("[:.]", name)[0] in (*_PRIMITIVES, "tiles")
+from keras_bandgnn.registration import check_registered
 
 
 class Plan:
@@ -59,10 +25,33 @@ class Plan:
             `{"order": N}` those with fewer than N nodes (the filtered modes of Balog
             et al. 2019). Loaders leave the others out of training and count them.
 
+    What the library asks of a plan:
+
+    | attribute     | meaning                                                          |
+    | ------------- | ---------------------------------------------------------------- |
+    | `primitives`  | the primitives in order, the rest among them                     |
+    | `rest`        | the one that takes what the others leave, or None                |
+    | `schedule`    | a `ReceptiveField`, or None                                      |
+    | `filter`      | dict, see above                                                  |
+    | `keys`        | keys of the arrays that `pack` returns                           |
+    | `reads_nodes` | whether `pack` needs features of nodes and edges; else it may be |
+    |               | given the edges alone                                            |
+
+    | method    | duty                                                      |
+    | --------- | --------------------------------------------------------- |
+    | `measure` | what each of many graphs needs of a supergraph            |
+    | `sizes`   | the part of it that the primitives need, from edges alone |
+    | `pack`    | the arrays of a supergraph, key -> arrays                 |
+    | `dropped` | edges that nothing carries                                |
+    | `keeps`   | graphs that the filter lets pass                          |
+    | `replace` | the plan with other options                               |
+
     Example:
     >>> Plan(Banded(128))
     Plan('banded:128', rest='segment')
     """
+
+    reads_nodes: bool = False
 
     def __init__(
         self,
@@ -74,35 +63,42 @@ class Plan:
         for primitive in primitives:
             if not isinstance(primitive, Primitive):
                 raise ValueError(
-                    f"Expected primitives such as Banded(128). Received: {primitive!r}."
+                    "Expected primitives that edges can be assigned to, such as "
+                    f"Banded(128). Received: {primitive!r}."
                 )
-        if isinstance(rest, str):
-            rest = None if rest == "drop" else primitive_of(rest, "rest")
-        elif not isinstance(rest, Primitive):
+        lossy = isinstance(rest, str) and rest == "drop"
+        if isinstance(rest, str) and not lossy:
+            rest = primitive_of(rest, "rest")
+        if not lossy and not isinstance(rest, Primitive):
             raise ValueError(
                 "Expected `rest` to be 'drop' or a primitive such as Segment(). "
                 f"Received: rest={rest!r}."
             )
-        if rest is not None and not rest.covers_all:
+        if not lossy and not rest.covers_all:
             raise ValueError(
                 "Expected `rest` to cover every edge, as Segment() and Grouped() do. "
                 f"Received: rest={rest!r}."
             )
-        self.primitives = tuple(primitives)
-        if rest is not None and rest not in primitives:
-            self.primitives += (rest,)
-        self.rest = rest
+        if not lossy and rest not in primitives:
+            primitives += (rest,)
+        self._assign(primitives, None if lossy else rest, schedule, filter)
         if len(set(self.keys)) < len(self.keys):
             raise ValueError(f"Expected each primitive once. Received: {self.keys}.")
         if not self.primitives:
             raise ValueError(
                 "Expected at least one primitive when rest='drop'. Received: none."
             )
+        for primitive in primitives:
+            _check_key(primitive)
         self._check_order()
-        self.schedule = schedule
-        self.filter = _checked_filter(optional(mapping, "filter", filter) or {})
         if schedule is not None:
             self._check_schedule(schedule)
+
+    def _assign(self, primitives: tuple, rest, schedule, filter) -> None:
+        self.primitives = tuple(primitives)
+        self.rest = rest
+        self.schedule = schedule
+        self.filter = _checked_filter(optional(mapping, "filter", filter) or {})
 
     def _check_order(self) -> None:
         placed = None
@@ -152,20 +148,33 @@ class Plan:
         return kept
 
     def replace(self, **changes) -> "Plan":
-        """Returns the plan with another schedule or filter."""
-        rest = self.rest or "drop"
-        own = [p for p in self.primitives if p != self.rest]
-        given = {"schedule": self.schedule, "filter": self.filter, **changes}
-        return Plan(*own, rest=rest, **given)
+        """Returns the plan with another schedule or filter.
+
+        Args:
+            **changes: `schedule` and `filter` as for the constructor.
+        """
+        options = {"schedule": self.schedule, "filter": self.filter, **changes}
+        return Plan(*self.primitives, rest=self.rest or "drop", **options)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Keys of the primitives, in order."""
+        """Keys of the arrays that `pack` returns, in order."""
         return tuple(p.key() for p in self.primitives)
 
     def get_config(self) -> dict:
-        """Plain description; `Plan.from_config` reads it."""
+        """Plain description; `Plan.from_config` reads it.
+
+        Raises:
+            ValueError: If a primitive of one's own is not registered with Keras.
+        """
+        # The library's primitives have names of their own.
+        check_registered(*(p for p in self.primitives if p.prefix() != p.name))
+        return self._description()
+
+    def _description(self) -> dict:
         config = {"primitives": list(self.keys), "drop_rest": self.rest is None}
+        if self.rest is not None and self.rest != self.primitives[-1]:
+            config["rest"] = self.rest.key()
         if self.schedule is not None:
             config["schedule"] = self.schedule.get_config()
         if self.filter:
@@ -181,10 +190,23 @@ class Plan:
             options["schedule"] = ReceptiveField.from_config(config["schedule"])
         if config["drop_rest"]:
             return cls(*primitives, rest="drop", **options)
-        return cls(*primitives[:-1], rest=primitives[-1], **options)
+        return cls(*primitives, rest=config.get("rest", primitives[-1]), **options)
+
+    def measure(self, graphs, num_types: int) -> dict[str, np.ndarray]:
+        """Resources that each graph of a `FlatGraphs` needs at most.
+
+        Args:
+            graphs: The graphs.
+            num_types: P.
+
+        Returns:
+            Name -> int64 [n].
+        """
+        edges, graph_of_edge = Edges.of_graphs(graphs, num_types)
+        return self.sizes(edges, graph_of_edge, len(graphs))
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Resources that each graph needs at most, wherever it lies.
+        """Resources of the primitives that each graph needs, wherever it lies.
 
         Args:
             edges: The edges of all graphs, laid end to end with node offsets.
@@ -201,8 +223,22 @@ class Plan:
             edges, graph_of_edge = edges.keep(left), graph_of_edge[left]
         return sizes
 
-    def pack(self, edges: Edges, budget: Mapping[str, int]) -> dict[str, dict]:
-        """Assigns every edge to one primitive and lays the arrays out."""
+    def pack(
+        self,
+        edges: Edges,
+        budget: Mapping[str, int],
+        node: Mapping[str, np.ndarray] | None = None,
+        edge: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, dict]:
+        """Assigns every edge to one primitive and lays the arrays out.
+
+        Args:
+            edges: The edges of a supergraph.
+            budget: Capacities by name.
+            node: `x["node"]` of the supergraph, for plans with `reads_nodes`.
+            edge: `x["edge"]` of the supergraph, likewise.
+        """
+        del node, edge
         arrays = {}
         for primitive in self.primitives:
             if primitive.covers_all:
@@ -214,8 +250,14 @@ class Plan:
             edges = edges.keep(~covered)
         return arrays
 
-    def dropped(self, edges: Edges) -> np.ndarray:
-        """Which edges the plan leaves out, bool [E]."""
+    def dropped(
+        self,
+        edges: Edges,
+        node: Mapping[str, np.ndarray] | None = None,
+        edge: Mapping[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Which edges of a supergraph nothing carries, bool [E]; see `pack`."""
+        del node, edge
         left = np.arange(len(edges))
         for primitive in self.primitives:
             left = left[~primitive.cover(edges.keep(left))]
@@ -224,7 +266,8 @@ class Plan:
         return dropped
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self.get_config() == other.get_config()
+        same = isinstance(other, Plan)
+        return same and self._description() == other._description()
 
     def __hash__(self) -> int:
         return hash((self.keys, self.rest is None, self.schedule))
@@ -238,6 +281,22 @@ class Plan:
         if self.filter:
             parts.append(f"filter={self.filter}")
         return f"Plan({', '.join(parts)})"
+
+
+def _check_key(primitive: Primitive) -> None:
+    """Raises a ValueError if the key of a class of one's own says too little."""
+    if primitive.prefix() == primitive.name:
+        return
+    again, key = primitive_of(primitive.key()), primitive.key()
+    plain = (bool, int, float, str, type(None))
+    for name, value in vars(primitive).items():
+        if isinstance(value, plain) and vars(again).get(name) != value:
+            raise ValueError(
+                f"Expected the key of {type(primitive).__name__} to hold its arguments,"
+                f" integers and words. Received: {key!r}, which gives {name}="
+                f"{vars(again).get(name)!r} instead of {value!r}. Return every argument"
+                " of the constructor from `arguments()`."
+            )
 
 
 def _checked_filter(given: Mapping) -> dict[str, int]:

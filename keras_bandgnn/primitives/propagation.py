@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from keras import ops
 
-from keras_bandgnn.primitives.plan import primitive_of
+from keras_bandgnn.primitives.base import primitive_of
 
 
 def prepare(
@@ -28,12 +28,12 @@ def prepare(
     Returns:
         What `propagate` takes.
     """
+    primitives = {key: primitive_of(key) for key in plan}
     parts = {
-        key: primitive_of(key).prepare(arrays, num_nodes, num_types, dtype)
+        key: primitives[key].prepare(arrays, num_nodes, num_types, dtype)
         for key, arrays in plan.items()
     }
     prepared = {"parts": parts}
-    primitives = {key: primitive_of(key) for key in parts}
     if reduce == "mean":
         prepared["count"] = sum(
             p.count(parts[key], num_nodes, num_types) for key, p in primitives.items()
@@ -61,11 +61,13 @@ def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
     Returns:
         For each step the arrays of the plan and `state`, the gather of old states.
     """
-    found = sum(key.startswith("step:") for key in plan)
-    if found != num_steps:
+    count = 0
+    while f"step:{count}" in plan:
+        count += 1
+    if count != num_steps:
         raise ValueError(
             f"Expected a schedule of {num_steps} steps, as the model has. Received: a "
-            f"batch of {found} steps. Set ReceptiveField(steps={num_steps})."
+            f"batch of {count} steps. Set ReceptiveField(steps={num_steps})."
         )
     return [plan[f"step:{number}"] for number in range(num_steps)]
 

@@ -5,8 +5,9 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops.sequence import sequence_axis
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad
+from keras_bandgnn.primitives.base import Load, Primitive
 from keras_bandgnn.primitives.csr import pointer_of, transposed
+from keras_bandgnn.primitives.edges import Edges, pad
 
 
 class Segment(Primitive):
@@ -17,13 +18,11 @@ class Segment(Primitive):
     and a sum of sorted segments.
     """
 
+    name = "segment"
     covers_all = True
     takes_maximum = True
     bipartite = True
-
-    def key(self) -> str:
-        """`"segment"`."""
-        return "segment"
+    sequence = "exchange"
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
         """Edge ids sorted by receiver and type; padded edges have receiver N."""
@@ -31,7 +30,7 @@ class Segment(Primitive):
         if edges.num_types > 1:
             key = key.astype(np.int64) * edges.num_types + edges.type
         edges = edges.sorted_by(key)
-        length, what = budget["segment"], "segment"
+        length, what = budget[self.key()], self.key()
         arrays = edges.padded(length, what)
         if edges.transpose:
             row = edges.receiver * edges.num_types + edges.type
@@ -93,7 +92,7 @@ class Segment(Primitive):
         """A sparse product of N * P rows, and the product with the kernel."""
         rows = load.sizes["node"] * load.num_types
         return hardware.sparse_seconds(
-            load.sizes["segment"], rows, load.width
+            load.sizes[self.key()], rows, load.width
         ) + hardware.matmul_seconds(rows, load.width, load.units)
 
 

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.base import Edges, Load, Primitive, pad, supergraph_ids
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
+from keras_bandgnn.primitives.edges import Edges, pad
 
 # Rows that share a type. There are few rows, so groups are small.
 _GROUP = 8
@@ -39,22 +40,16 @@ class Supernode(Primitive):
     array([ True,  True, False, False])
     """
 
+    name = "supernode"
     transforms = True
-
     depends_on_edges = True
 
     def __init__(self, min_degree: int = 64):
         self.min_degree = positive_int("min_degree", min_degree)
 
-    def key(self) -> str:
-        """`"supernode:d"`."""
-        return f"supernode:{self.min_degree}"
-
-    @classmethod
-    def from_key(cls, key: str) -> "Supernode":
-        """Builds the primitive that `key` names."""
-        _, min_degree = key.split(":")
-        return cls(int(min_degree))
+    def arguments(self) -> tuple[int | str, ...]:
+        """That of the key `"supernode:d"`."""
+        return (self.min_degree,)
 
     def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
         """Which edges lie in dense rows, and which in dense columns, bool [E] each."""
@@ -98,14 +93,7 @@ class Supernode(Primitive):
         are the hubs, in groups of equal types `in_type`, `out_type` int32 [groups].
         """
         key, length = self.key(), budget[self.key()]
-        arrays = {
-            "sender": pad(edges.sender, length, 0, key),
-            "receiver": pad(edges.receiver, length, 0, key),
-            "type": pad(edges.type, length, 0, key),
-            "mask": pad(np.ones(len(edges), bool), length, 0, key),
-        }
-        if edges.weight is not None:
-            arrays["weight"] = pad(edges.weight, length, 0, key)
+        arrays = edges.padded(length, key, mask=True)
         sides, ends = self._sides(edges), (edges.receiver, edges.sender)
         for name, place, side, node, fill in zip(
             ("in", "out"),
@@ -177,7 +165,7 @@ class Supernode(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """A product with the dense rows, one with the columns, and grouped products.
 
-        Rows and columns serve all steps, so a step bears an eighth of making them.
+        Rows and columns serve all steps, so a step bears a part of making them.
         """
         key, nodes = self.key(), load.sizes["node"]
         rows, columns = (
@@ -190,8 +178,8 @@ class Supernode(Primitive):
             + hardware.grouped_seconds(rows + columns, load.width, load.units, _GROUP)
             + hardware.scatter_seconds(rows, load.units)
             + hardware.gather_seconds(columns, load.width)
-            + hardware.write_seconds((rows + columns) * nodes / 8)
-            + hardware.scatter_seconds(load.sizes[key] / 8, 1)
+            + hardware.write_seconds((rows + columns) * nodes / STEPS)
+            + hardware.scatter_seconds(load.sizes[key] / STEPS, 1)
         )
 
 

@@ -10,6 +10,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
+from registered import registered_primitives
 
 from keras_bandgnn import Graph, preprocessing, primitives
 from keras_bandgnn.data import FlatGraphs, GraphLoader, from_scipy, to_scipy
@@ -34,7 +35,6 @@ from keras_bandgnn.primitives import (
     Segment,
     Supernode,
 )
-from keras_bandgnn.primitives.plan import _PRIMITIVES
 from tests.oracles.dense import selector_logits, typed_messages
 
 TYPES = 3
@@ -91,7 +91,6 @@ BATCHERS = {
     ],
 }
 PRIMITIVES = {
-    "active": None,  # stands for `Banded` under a schedule, see SCHEDULES
     "banded": [Plan(Banded(4)), Plan(Banded(2, "band"), Banded(8), rest=Grouped(8))],
     "block_sparse": [Plan(rest=BlockSparse(4)), Plan(BlockSparse(4, 2))],
     "dense": [Plan(Dense(4)), Plan(Dense(64), rest=Grouped())],
@@ -120,14 +119,14 @@ def test_everything_registered_has_a_sample():
     advice = "add a sample of it to this file, in {}"
     registered = {
         "BATCHERS": (subclasses(Batcher, preprocessing.__all__), BATCHERS),
-        "PRIMITIVES": (_PRIMITIVES, PRIMITIVES),
+        "PRIMITIVES": (registered_primitives(), PRIMITIVES),
         "LAYERS": (subclasses(GraphLayer, preprocessing.__all__), LAYERS),
     }
     for where, (names, samples) in registered.items():
         missing = set(names) - set(samples)
         assert not missing, f"{missing}: {advice.format(where)}"
     listed = {p for p in primitives.__all__ if inspect.isclass(getattr(primitives, p))}
-    known = {c.__name__ for c in _PRIMITIVES.values()}
+    known = {c.__name__ for c in registered_primitives().values()}
     extra = {
         name
         for name in listed

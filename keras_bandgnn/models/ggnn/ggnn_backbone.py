@@ -12,8 +12,14 @@ from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops import remat as rematerialise
-from keras_bandgnn.primitives import ReceptiveField, is_scheduled, scheduled_steps
+from keras_bandgnn.primitives import (
+    Banded,
+    ReceptiveField,
+    is_scheduled,
+    scheduled_steps,
+)
 from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
+from keras_bandgnn.primitives.base import part_of
 
 # Steps of a GGNN that update the active blocks of nodes only.
 
@@ -41,7 +47,8 @@ def update_blocks(
     order, place = plan["blocks"]["order"], plan["blocks"]["place"]
     groups, num_nodes, width = ops.shape(states)
     num_blocks = ops.shape(order)[1]
-    (size,) = {int(key.split(":")[1]) for key in plan if key.startswith("banded:")}
+    banded, _ = part_of(plan, Banded)
+    size = banded.block_size
 
     def moved(x, ids):
         x = ops.reshape(x, (groups, num_blocks, size, width))

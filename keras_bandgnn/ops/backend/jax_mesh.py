@@ -104,25 +104,28 @@ class SequenceAxis:
 BATCH, SEQUENCE = "batch", "sequence"
 
 
-def batch_specs(x, with_sequence: bool):
+def batch_specs(x, with_sequence: bool, splits_part=lambda key: True):
     """How a batch lies on a mesh: nodes and their edges split, the rest on all.
 
     Args:
         x: A batch; with `with_sequence` laid out by `SequenceLayout`.
         with_sequence: Whether the mesh has the axis "sequence".
+        splits_part: Whether the part of `x["plan"]` with a key is split.
     """
     rows, both = PartitionSpec(BATCH), PartitionSpec(BATCH, SEQUENCE)
 
     def specs(path, _):
         names = [key.key for key in path]
         split = names[0] == "node"
-        split |= names[0] == "plan" and not names[1].startswith("tiles:")
+        split |= names[0] == "plan" and splits_part(names[1])
         return both if with_sequence and split else rows
 
     return jax.tree_util.tree_map_with_path(specs, x)
 
 
-def split_over_cores(call, mesh, node_outputs: bool = False):
+def split_over_cores(
+    call, mesh, node_outputs: bool = False, splits_part=lambda key: True
+):
     """A task's stateless call with each core on its own supergraphs, or nodes of one.
 
     Inside, nothing is shared: gathers and sums over nodes stay on a core, and the only
@@ -134,6 +137,7 @@ def split_over_cores(call, mesh, node_outputs: bool = False):
             0 = G, the updated non-trainable variables and perhaps more.
         mesh: A mesh with the axis "batch", and perhaps "sequence".
         node_outputs: Whether axis 1 of the values is that of nodes.
+        splits_part: See `batch_specs`.
 
     Returns:
         A function like `call`.
@@ -163,7 +167,7 @@ def split_over_cores(call, mesh, node_outputs: bool = False):
                 return run(trainable, non_trainable, x)
 
         given = (trainable, non_trainable, x)
-        specs = (whole, whole, batch_specs(x, size > 1))
+        specs = (whole, whole, batch_specs(x, size > 1, splits_part))
         if size > 1:
             node = {name: x["node"][name] for name in ("mask", "graph_id")}
             given, specs = (*given, node), (*specs, rows)

@@ -14,9 +14,9 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.preprocessing.attention.reformation import Reformation, reform
-from keras_bandgnn.primitives.base import Edges, pad
+from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.primitives.segment import Segment
+from keras_bandgnn.primitives.tiles import Tiles
 
 
 class AttentionPlan(Plan):
@@ -38,13 +38,9 @@ class AttentionPlan(Plan):
             the constants of this machine (`bandgnn calibrate`), about 30 % on CPUs.
         rest: What becomes of edges of transferred pairs of clusters that no tile
             holds: `"keep"`, single edges, so that nothing is lost; or `"drop"`.
+        filter: Graphs to train on, see `Plan`.
 
-    Resources: `"tiles:b"`, tiles; `"tiles:b.rest"`, single edges.
-
-    `x["plan"]["tiles:b"]` has `row` and `column`, int32 [G, T], the receiver and the
-    sender block of each tile; `edge` int32 [G, T, b, b], the edge of each pair (row,
-    column), E where there is none; `rest` int32 [G, R], the single edges, E where
-    padded.
+    Its one key is that of `Tiles`, if there are any, and it has no primitives.
 
     Reference:
         Zhang et al. 2024 (TorchGT), section III-D.
@@ -61,11 +57,10 @@ class AttentionPlan(Plan):
         share: float | None = None,
         rest: str = "keep",
         least_fill: float | str | None = None,
+        filter: Mapping[str, int] | None = None,
     ):
-        self.block_size = None
-        if block_size is not None:
-            self.block_size = positive_int("block_size", block_size)
-        super().__init__(Segment())
+        self.block_size = optional(positive_int, "block_size", block_size)
+        self._assign((), None, None, filter)
         self.threshold = non_negative_number("threshold", threshold)
         self.share = optional(non_negative_number, "share", share)
         if isinstance(least_fill, str):
@@ -80,11 +75,20 @@ class AttentionPlan(Plan):
     @property
     def keys(self) -> tuple[str, ...]:
         """Keys of the arrays in `x["plan"]`."""
-        return () if self.block_size is None else (f"tiles:{self.block_size}",)
+        return () if self.block_size is None else (Tiles(self.block_size).key(),)
 
     def replace(self, **changes) -> "AttentionPlan":
-        """Returns the plan with other arguments."""
-        changes.pop("filter", None)
+        """Returns the plan with other arguments.
+
+        Args:
+            **changes: Arguments of the constructor; `schedule` may be None alone.
+        """
+        schedule = changes.pop("schedule", None)
+        if schedule is not None:
+            raise ValueError(
+                "Expected no schedule for an AttentionPlan, whose edges all count in "
+                f"every layer. Received: schedule={schedule!r}. Set schedule=None."
+            )
         return AttentionPlan(**{**self.get_config()["attention"], **changes})
 
     def reform(self, senders, receivers, num_nodes: int, cluster) -> Reformation:
@@ -96,59 +100,49 @@ class AttentionPlan(Plan):
             num_nodes: N.
             cluster: int [N], ascending, or None without a threshold.
         """
-        facts = (senders, receivers, num_nodes)
+        graph, size = (senders, receivers, num_nodes), self.block_size
         if self.least_fill is not None:
             fill = self.least_fill
             fill = Hardware.current().tile_fill if fill == "auto" else fill
-            return reform(*facts, block_size=self.block_size, least_fill=fill)
+            return reform(*graph, block_size=size, least_fill=fill)
         if self.share is not None:
-            number = int(self.share * len(senders) / self.block_size**2)
-            return reform(*facts, block_size=self.block_size, num_tiles=number)
+            number = int(self.share * len(senders) / size**2)
+            return reform(*graph, block_size=size, num_tiles=number)
         if cluster is None:
             raise ValueError(
                 "Expected the node feature 'cluster' for tiles by threshold. Received: "
                 "none. Put ClusterCompile() before AttentionEdges(), or set `share`."
             )
         starts = np.searchsorted(cluster, np.arange(int(cluster[-1]) + 2))
-        return reform(*facts, starts, self.block_size, self.threshold)
+        return reform(*graph, starts, size, self.threshold)
 
-    def _single(self, made: Reformation) -> np.ndarray:
+    def _single(self, tiling: Reformation) -> np.ndarray:
         """Edges that stay single edges, bool [E]."""
         if self.uncovered == "keep":
-            return ~made.covered
-        return ~made.covered & ~made.transferred
+            return ~tiling.covered
+        return ~tiling.covered & ~tiling.transferred
 
-    def measure(self, part: FlatGraphs) -> dict[str, np.ndarray]:
+    def measure(self, graphs: FlatGraphs, num_types: int) -> dict[str, np.ndarray]:
         """Tiles and single edges of each graph, resource -> int64 [n]."""
+        del num_types
         if self.block_size is None:
             return {}
-        table = np.zeros((len(part), 2), np.int64)
-        for index in range(len(part)):
-            graph = part[index]
+        table = np.zeros((len(graphs), 2), np.int64)
+        for index in range(len(graphs)):
+            graph = graphs[index]
             attend, cluster = graph.edge.get("attend"), graph.node.get("cluster")
             sent, received = graph.senders, graph.receivers
             if attend is not None:
                 sent, received = sent[attend > 0], received[attend > 0]
-            made = self.reform(sent, received, graph.num_nodes, cluster)
-            table[index] = len(made.tiles), self._single(made).sum()
+            tiling = self.reform(sent, received, graph.num_nodes, cluster)
+            table[index] = len(tiling.tiles), self._single(tiling).sum()
         (key,) = self.keys
         return {key: table[:, 0], f"{key}.rest": table[:, 1]}
 
-    def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Nothing that edges alone tell; see `measure`."""
-        return {}
-
-    def pack(self, edges: Edges, budget: Mapping[str, int], node=None, edge=None):
-        """The arrays of a supergraph.
-
-        Args:
-            edges: Its edges.
-            budget: Capacities by name.
-            node: Its node features and `graph_id` [N], for tiles.
-            edge: Its edge features [E], for tiles.
-        """
-        if self.block_size is None:
-            return {}
+    def _tiling(
+        self, edges: Edges, node: Mapping, edge: Mapping
+    ) -> tuple[Reformation, np.ndarray]:
+        """The tiles of a supergraph, and int [e], the edges that are attended to."""
         real = node["mask"]
         if node["graph_id"][real].any():
             raise ValueError(
@@ -160,40 +154,73 @@ class AttentionPlan(Plan):
             chosen = np.flatnonzero(edge["attend"][: len(edges)] > 0)
         sender, receiver = edges.sender[chosen], edges.receiver[chosen]
         cluster = node["cluster"][real] if "cluster" in node else None
-        made = self.reform(sender, receiver, int(real.sum()), cluster)
+        return self.reform(sender, receiver, int(real.sum()), cluster), chosen
+
+    def pack(
+        self,
+        edges: Edges,
+        budget: Mapping[str, int],
+        node: Mapping[str, np.ndarray] | None = None,
+        edge: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, dict]:
+        """The arrays of a supergraph; see `Plan.pack`."""
+        if self.block_size is None:
+            return {}
+        tiling, chosen = self._tiling(edges, node, edge)
+        sender, receiver = edges.sender[chosen], edges.receiver[chosen]
         (key,) = self.keys
         size, none = self.block_size, budget["edge"]
         room = max(budget[key], 1)
-        row, column = made.tiles.T.astype(np.int32)
+        row, column = tiling.tiles.T.astype(np.int32)
         place = np.full((room, size, size), none, np.int32)
-        inside = np.flatnonzero(made.covered)
+        inside = np.flatnonzero(tiling.covered)
         blocks = -(-edges.num_nodes // size)
-        keys = made.tiles[:, 0].astype(np.int64) * blocks + made.tiles[:, 1]
-        own = receiver[inside].astype(np.int64) // size * blocks
-        tile = np.searchsorted(keys, own + sender[inside] // size)
+        keys = tiling.tiles[:, 0].astype(np.int64) * blocks + tiling.tiles[:, 1]
+        pair = receiver[inside].astype(np.int64) // size * blocks
+        pair += sender[inside] // size
+        tile = np.searchsorted(keys, pair)
         row, column = pad(row, room, 0, key), pad(column, room, 0, key)
         within = receiver[inside] % size, sender[inside] % size
         place[tile, *within] = chosen[inside]
         name = f"{key}.rest"
-        rest = chosen[self._single(made)].astype(np.int32)
+        rest = chosen[self._single(tiling)].astype(np.int32)
         rest = pad(rest, max(budget[name], 1), none, name)
         return {key: {"row": row, "column": column, "edge": place, "rest": rest}}
 
-    def dropped(self, edges: Edges) -> np.ndarray:
-        """Nothing is known to be left out from the edges alone, bool [E]."""
-        return np.zeros(len(edges), bool)
+    def dropped(
+        self,
+        edges: Edges,
+        node: Mapping[str, np.ndarray] | None = None,
+        edge: Mapping[str, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Edges of transferred clusters outside the tiles with rest="drop", bool [E].
+
+        Args:
+            edges: The edges of a supergraph.
+            node: Its `x["node"]`, which tiles depend on.
+            edge: Its `x["edge"]`, likewise.
+        """
+        dropped = np.zeros(len(edges), bool)
+        if self.block_size is not None and self.uncovered == "drop":
+            tiling, chosen = self._tiling(edges, node, edge)
+            dropped[chosen] = ~tiling.covered & ~self._single(tiling)
+        return dropped
 
     def get_config(self) -> dict:
         """Plain description; `AttentionPlan(**config["attention"])` is the plan."""
-        return {
-            "attention": {
-                "block_size": self.block_size,
-                "threshold": self.threshold,
-                "share": self.share,
-                "rest": self.uncovered,
-                "least_fill": self.least_fill,
-            }
+        return self._description()
+
+    def _description(self) -> dict:
+        options = {
+            "block_size": self.block_size,
+            "threshold": self.threshold,
+            "share": self.share,
+            "rest": self.uncovered,
+            "least_fill": self.least_fill,
         }
+        if self.filter:
+            options["filter"] = dict(self.filter)
+        return {"attention": options}
 
     @classmethod
     def from_config(cls, config: Mapping) -> "AttentionPlan":
@@ -201,13 +228,11 @@ class AttentionPlan(Plan):
         return cls(**config["attention"])
 
     def __hash__(self) -> int:
-        return hash(tuple(self.get_config()["attention"].values()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and self.get_config() == other.get_config()
+        return hash((self.block_size, self.threshold, self.share, self.uncovered))
 
     def __repr__(self) -> str:
-        given = ", ".join(
-            f"{k}={v!r}" for k, v in self.get_config()["attention"].items()
-        )
-        return f"AttentionPlan({given})" if self.block_size else "AttentionPlan()"
+        options = self.get_config()["attention"]
+        if self.block_size is None:
+            options = {k: v for k, v in options.items() if k == "filter"}
+        shown = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        return f"AttentionPlan({shown})"

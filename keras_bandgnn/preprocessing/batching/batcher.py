@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.checks import mapping, one_of, positive_int
 from keras_bandgnn.preprocessing.graph_layer import HostLayer
-from keras_bandgnn.primitives.plan import is_resource
+from keras_bandgnn.primitives.base import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
 # Of a supergraph: more would not fit any memory, and their nodes no 32-bit id.

@@ -12,6 +12,7 @@ from keras_bandgnn.preprocessing.batching.packing import (
     round_up_64,
     round_up_power_of_two,
 )
+from keras_bandgnn.primitives.base import owner_of
 
 _ROUND = {"64": round_up_64, "power_of_two": round_up_power_of_two}
 
@@ -136,7 +137,8 @@ class StaticBatcher(Batcher):
         for name in sizes:
             if name in (*PER_GRAPH, *padded):
                 continue
-            if name.startswith("tiles:"):
+            owner = owner_of(name)
+            if owner is not None and not owner.follows_edges:
                 padded[name] = round_up(most(name))
             elif np.array_equal(sizes[name], sizes["edge"]):
                 padded[name] = edges

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from registered import registered_primitives
 
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import assembler as levels
@@ -29,14 +30,14 @@ from keras_bandgnn.primitives import (
     Supernode,
     choose_plan,
 )
-from keras_bandgnn.primitives.plan import _PRIMITIVES
 
 TYPES = 2
 PLANS = {
-    "active": [
-        Plan(Banded(8), schedule=ReceptiveField(3, merge=False, order="blocks"))
+    "banded": [
+        Plan(Banded(16)),
+        Plan(Banded(16, "band"), rest=Grouped()),
+        Plan(Banded(8), schedule=ReceptiveField(3, merge=False, order="blocks")),
     ],
-    "banded": [Plan(Banded(16)), Plan(Banded(16, "band"), rest=Grouped())],
     "block_sparse": [
         Plan(rest=BlockSparse(8)),
         Plan(rest=BlockSparse(16)),
@@ -73,7 +74,7 @@ def star(count, seed):
     )
 
 
-@pytest.mark.parametrize("name", sorted(_PRIMITIVES))
+@pytest.mark.parametrize("name", sorted(registered_primitives()))
 @pytest.mark.parametrize("batcher", [*BATCHERS, StaticBatcher(2, "64")], ids=str)
 def test_no_resource_has_much_more_room_than_it_needs(name, batcher):
     assert name in PLANS, f"add plans with {name!r} to PLANS of this file"

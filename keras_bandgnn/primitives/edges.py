@@ -1,0 +1,119 @@
+"""`Edges`: what a plan shares out among primitives, on the host."""
+
+import dataclasses
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Edges:
+    """Edges of one supergraph or of many graphs laid end to end (E edges, N nodes).
+
+    Args:
+        sender: int32 [E].
+        receiver: int32 [E].
+        type: int32 [E].
+        num_nodes: N, nodes that receive.
+        num_types: P.
+        weight: float32 [E], factor of each message; 1 if omitted.
+        num_senders: M, nodes that send, where they are others than those that receive.
+        room: Sender, receiver and type with padding behind the edges, int32 [capacity]
+            each: sender and type 0, receiver N.
+        transpose: Whether to lay out the transposed sums too, as the gradient of large
+            supergraphs needs them; without it the device sorts once per batch.
+    """
+
+    sender: np.ndarray
+    receiver: np.ndarray
+    type: np.ndarray
+    num_nodes: int
+    num_types: int
+    weight: np.ndarray | None = None
+    num_senders: int | None = None
+    room: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    transpose: bool = False
+
+    def __len__(self) -> int:
+        return self.sender.shape[0]
+
+    def keep(self, mask: np.ndarray) -> "Edges":
+        """Returns the edges selected by a boolean mask."""
+        return dataclasses.replace(
+            self,
+            sender=self.sender[mask],
+            receiver=self.receiver[mask],
+            type=self.type[mask],
+            weight=None if self.weight is None else self.weight[mask],
+            room=None,
+        )
+
+    @classmethod
+    def of_graphs(cls, graphs, num_types: int) -> tuple["Edges", np.ndarray]:
+        """The edges of the graphs of a `FlatGraphs`, laid side by side.
+
+        Args:
+            graphs: The graphs; their nodes are counted through.
+            num_types: P.
+
+        Returns:
+            The edges, and int64 [E], the graph of each.
+        """
+        offset = np.repeat(graphs.node_ptr[:-1], graphs.num_edges).astype(np.int32)
+        edges = cls(
+            sender=graphs.senders + offset,
+            receiver=graphs.receivers + offset,
+            type=graphs.edge_type,
+            num_nodes=int(graphs.node_ptr[-1]),
+            num_types=num_types,
+        )
+        return edges, np.repeat(np.arange(len(graphs)), graphs.num_edges)
+
+    def padded(
+        self, length: int, what: str, mask: bool = False
+    ) -> dict[str, np.ndarray]:
+        """Sender, receiver, type and weight, padded to the capacity of a resource.
+
+        Args:
+            length: The capacity.
+            what: Name of the resource, for errors.
+            mask: Whether a mask tells what is padding, which then has the receiver 0
+                instead of N.
+        """
+        fill = 0 if mask else self.num_nodes
+        if self.room is not None and len(self.room[0]) == length and not mask:
+            sender, receiver, kind = self.room
+            arrays = {"sender": sender, "receiver": receiver, "type": kind}
+        else:
+            arrays = {
+                "sender": pad(self.sender, length, 0, what),
+                "receiver": pad(self.receiver, length, fill, what),
+                "type": pad(self.type, length, 0, what),
+            }
+        if mask:
+            arrays["mask"] = pad(np.ones(len(self), bool), length, 0, what)
+        if self.weight is not None:
+            arrays["weight"] = pad(self.weight, length, 0, what)
+        return arrays
+
+    def sorted_by(self, key: np.ndarray) -> "Edges":
+        """Returns the edges in ascending order of a key, ties as they were."""
+        if (key[1:] < key[:-1]).any():
+            return self.keep(np.argsort(key, kind="stable"))
+        return self
+
+    @property
+    def senders(self) -> int:
+        """Number of nodes that send."""
+        return self.num_nodes if self.num_senders is None else self.num_senders
+
+
+def pad(values: np.ndarray, length: int, fill: int, what: str) -> np.ndarray:
+    """Pads a 1-D array to the static length of its capacity."""
+    if values.shape[0] > length:
+        raise ValueError(
+            f"Expected at most {length} entries for '{what}'. "
+            f"Received: {values.shape[0]}. Raise the budget of '{what}'."
+        )
+    out = np.full(length, fill, values.dtype)
+    out[: values.shape[0]] = values
+    return out

@@ -1,0 +1,37 @@
+"""`Tiles`: edges that attention computes as dense products."""
+
+from keras_bandgnn.primitives.base import PlanPart
+
+
+class Tiles(PlanPart):
+    """Tiles of b by b nodes, and the edges outside them.
+
+    Attention reads them, and a sum of messages cannot: `AttentionPlan` lays them out.
+    `x["plan"]["tiles:b"]` has `row` and `column`, int32 [G, T], the receiver and the
+    sender block of each tile; `edge` int32 [G, T, b, b], the edge of each pair (row,
+    column), E where there is none; `rest` int32 [G, R], the single edges, E where
+    padded.
+
+    Args:
+        block_size: b.
+
+    Resources: `"tiles:b"`, tiles; `"tiles:b.rest"`, single edges.
+    """
+
+    name = "tiles"
+    sequence = "whole"
+    follows_edges = False
+
+    def __init__(self, block_size: int):
+        self.block_size = block_size
+
+    def arguments(self) -> tuple[int | str, ...]:
+        """That of the key `"tiles:b"`."""
+        return (self.block_size,)
+
+    def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
+        """Raises a ValueError: sums of messages need another plan."""
+        raise ValueError(
+            "Expected a plan whose primitives carry messages, such as Plan(Banded(128))"
+            f". Received: {self.key()!r}, tiles of an AttentionPlan. Set plan='auto'."
+        )
