@@ -113,17 +113,17 @@ def preprocessor(mode: str, batch_size: int, options, stored) -> tuple:
 def run(mode: str, batch_size: int, rate: float, train, valid, options) -> dict:
     """One training: where it crossed the target, and its curve."""
     keras.utils.set_random_seed(options.seed)
-    facts = options.facts
+    spec = options.spec
     stored = None
-    if facts.layers:
+    if spec.layers:
         config = {
-            "layers": list(facts.layers),
+            "layers": list(spec.layers),
             "batcher": {"class_name": "DynamicBatcher", "config": {}},
             "plan": "auto",
         }
         stored = preprocessing.GraphPreprocessor.from_config(config).graph_layers
     backbone = kb.models.GGNNBackbone(
-        facts.inputs, options.hidden, facts.steps or options.steps, facts.num_edge_types
+        spec.inputs, options.hidden, spec.steps or options.steps, spec.num_edge_types
     )
     made = preprocessor(mode, batch_size, options, stored)
     task = kb.models.NodeSelector(backbone, made)
@@ -248,11 +248,11 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    from keras_bandgnn.tuning.facts import Facts
+    from keras_bandgnn.tuning.dataset_spec import DatasetSpec
 
     options = parse()
     train, valid, stored = read(options)
-    options.facts = Facts.of(train, valid)
+    options.spec = DatasetSpec.of(train, valid)
     if stored and "reachable" in options.modes:
         options.modes = [mode for mode in options.modes if mode != "reachable"]
     options.out.mkdir(parents=True, exist_ok=True)

@@ -218,7 +218,7 @@ class Save:
     def run(self, place: Path) -> None:
         from keras_bandgnn.cli import interrupts
 
-        with interrupts.listen(whole_process=True):
+        with interrupts.handle_signals(whole_process=True):
             for seed in (1, 2, 1, 2):
                 self.write(place, seed)
                 interrupts.check()
@@ -255,7 +255,7 @@ class Export(Save):
     def run(self, place: Path) -> None:
         from keras_bandgnn.cli import interrupts
 
-        with interrupts.listen(whole_process=True):
+        with interrupts.handle_signals(whole_process=True):
             self.write(place, 1)
 
     def is_whole(self, place: Path) -> bool:
@@ -357,7 +357,7 @@ def interrupt(job, root: Path, moment: float, number: int, wanted) -> dict:
     again = place.start(job)
     resumed = again.wait() == 0
     # What was done does not train over its model.
-    done = isinstance(job, Train) and "a model is there" in again.said()
+    done = isinstance(job, Train) and "an existing model" in again.said()
     assert resumed or done, f"{job.name}: not resumed\n{again.said()}"
     found = place.result(job)
     assert found == wanted, f"{job.name}: {place.path}: {found} instead of {wanted}"

@@ -53,9 +53,9 @@ def search(path):
 
 def die(path):
     pytest.importorskip("keras_tuner")
-    from keras_bandgnn.tuning.failures import Deaths
+    from keras_bandgnn.tuning.failures import CrashLog
 
-    Deaths(path).add("its process crashed (SIGSEGV)")
+    CrashLog(path).add("its process crashed (SIGSEGV)")
 
 
 def calibrate(path, monkeypatch):

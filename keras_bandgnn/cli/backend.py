@@ -8,60 +8,60 @@ from collections.abc import Iterator
 from keras_bandgnn.default_backend import configured_backend, installed_backends
 
 
-def choose_backend(wanted: str | None) -> None:
+def choose_backend(backend: str | None) -> None:
     """Sets KERAS_BACKEND before Keras is imported.
 
-    The first that applies: `wanted`, KERAS_BACKEND, the one in the user's keras.json if
-    it is installed, the first installed of jax, torch and tensorflow.
+    The first that applies: `backend`, KERAS_BACKEND, the one in the user's keras.json
+    if it is installed, the first installed of jax, torch and tensorflow.
 
     Args:
-        wanted: Backend asked for on the command line, or None.
+        backend: Backend named on the command line, or None.
 
     Raises:
-        ImportError: If the backend, or any, is not installed.
+        ImportError: If the backend is not installed, or if none is.
     """
     if "keras" in sys.modules:
         import keras
 
-        if wanted not in (None, keras.backend.backend()):
+        if backend not in (None, keras.backend.backend()):
             raise ImportError(
                 f"Expected to choose the backend before Keras is imported. Received: "
-                f"--backend {wanted} after Keras started with "
-                f"{keras.backend.backend()}. Set KERAS_BACKEND={wanted}."
+                f"--backend {backend} after Keras started with "
+                f"{keras.backend.backend()}. Set KERAS_BACKEND={backend}."
             )
         return
     installed = installed_backends()
-    wanted = wanted or os.environ.get("KERAS_BACKEND") or None
-    if wanted is None and installed:
-        # Keras writes its file unasked, with a backend that may not be installed.
+    backend = backend or os.environ.get("KERAS_BACKEND") or None
+    if backend is None and installed:
+        # Keras writes keras.json by default, with a backend that may be missing.
         configured = configured_backend()
-        wanted = configured if configured in installed else installed[0]
-    if wanted not in installed:
+        backend = configured if configured in installed else installed[0]
+    if backend not in installed:
         raise ImportError(
-            f"Expected the backend {wanted or 'jax, torch or tensorflow'} to be "
+            f"Expected the backend {backend or 'jax, torch or tensorflow'} to be "
             f"installed. Received: {installed or 'none is'}. Install one with "
-            f"pip install 'keras-bandgnn[{wanted or 'jax'}]'."
+            f"pip install 'keras-bandgnn[{backend or 'jax'}]'."
         )
-    os.environ["KERAS_BACKEND"] = wanted
+    os.environ["KERAS_BACKEND"] = backend
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 @contextlib.contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Within it TensorFlow is not imported, unless it is the backend.
+    """Blocks imports of TensorFlow in its context, unless it is the backend.
 
-    Keras imports TensorFlow wherever it is installed, to ask whether an object is one
-    of it, or to set its seed: seconds, and lines of its log, for nothing.
+    Keras imports TensorFlow wherever it is installed, to test the type of an object or
+    to set its seed. This takes seconds and fills the log to no purpose.
     """
     if os.environ.get("KERAS_BACKEND") == "tensorflow" or "tensorflow" in sys.modules:
         yield
         return
-    sys.modules["tensorflow"] = None  # an import of it is an ImportError
+    sys.modules["tensorflow"] = None  # makes importing it an ImportError
     try:
         yield
     finally:
         del sys.modules["tensorflow"]
-        # What Keras remembers is of no use where Keras was not imported.
+        # Keras caches that TensorFlow is missing.
         if "keras" in sys.modules:
             from keras_bandgnn import compat
 

@@ -1,7 +1,7 @@
 """Forecasts which batching algorithm trains fastest on a data set.
 
-DATA is a folder with a store, or the name of a public data set such as qm9. Without
---model a GGNN of --hidden and --layers is taken, untrained. Nothing is trained.
+DATA is a store, or the name of a public data set such as qm9. Without --model, an
+untrained GGNN of --hidden and --layers is used. Nothing is trained.
 """
 
 import argparse
@@ -33,15 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--criterion",
         choices=("step", "graph"),
         default="step",
-        help="least time per step, or per graph",
+        help="rank by time per step, or per graph",
     )
     group.add_argument(
-        "--seed", type=shared.natural, default=0, help="seed of the orders"
+        "--seed", type=shared.natural, default=0, help="seed of the shuffled orders"
     )
     group = parser.add_argument_group("model")
     group.add_argument("--model", metavar="DIR", help="folder or name of a preset")
     group.add_argument("--hidden", type=shared.positive, default=64, help="state width")
-    group.add_argument("--layers", type=shared.positive, default=3, help="steps T")
+    group.add_argument(
+        "--layers", type=shared.positive, default=3, help="T: propagation steps"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

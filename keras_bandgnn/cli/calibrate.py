@@ -1,6 +1,6 @@
-"""Measures this machine, so that plan="auto" takes the cheapest plan.
+"""Measures this machine, so that plan="auto" chooses the cheapest plan.
 
-Times the library's own kernels on the backend in use, forward and backward, and keeps
+Times the library's kernels on the current backend, forward and backward, and stores
 the constants in a file for this machine, backend, version and dtype.
 """
 
@@ -21,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds",
         type=shared.above_zero,
         default=30.0,
-        help="how long to measure; compiling comes on top",
+        help="time to measure, not counting compilation",
     )
     parser.add_argument(
-        "--show", action="store_true", help="show what is known, measure nothing"
+        "--show",
+        action="store_true",
+        help="show the constants in use without measuring",
     )
 
 
@@ -40,14 +42,14 @@ def run(options: argparse.Namespace) -> None:
         with report.progress("measuring") as advance:
             hardware = calibrate(options.dtype, options.seconds, advance)
         hardware.save(options.dtype)
-    show(hardware)
+    print_constants(hardware)
     if hardware.date:
         report.say(f"calibrated on {hardware.date}: {path}")
     else:
-        report.say("default constants: nothing was measured here; bandgnn calibrate")
+        report.say("default constants: not calibrated here; run bandgnn calibrate")
 
 
-def show(hardware) -> None:
+def print_constants(hardware) -> None:
     """Prints the constants."""
     from keras_bandgnn.planning.cost import (
         BLOCK_SIZES,
@@ -71,17 +73,17 @@ def show(hardware) -> None:
     ]
     rows += [
         ["sparse products", hardware.sparse / 1e9, "G entries * channels / s"],
-        ["reading rows by index", hardware.gather / 1e9, "GB/s"],
-        ["summing rows by index", hardware.scatter / 1e9, "GB/s"],
+        ["gather of rows", hardware.gather / 1e9, "GB/s"],
+        ["scatter-add of rows", hardware.scatter / 1e9, "GB/s"],
     ]
     rows += [
-        ["attention, edges", hardware.edge_attention / 1e9, "G edges * channels / s"],
-        ["in tiles", hardware.tile_attention / 1e9, "G entries * channels / s"],
-        ["a tile pays when filled", 100 * hardware.tile_fill, "%"],
+        ["edge attention", hardware.edge_attention / 1e9, "G edges * channels / s"],
+        ["tile attention", hardware.tile_attention / 1e9, "G entries * channels / s"],
+        ["tile fill that pays off", 100 * hardware.tile_fill, "%"],
     ]
     rows += [
         [f"new arrays of {size / 2**20:.0f} MiB", rate / 1e9, "GB/s"]
         for size, rate in zip(WRITE_BYTES, hardware.write, strict=True)
     ]
-    rows.append(["an operation, however small", 1e6 * hardware.launch, "us"])
+    rows.append(["overhead of one operation", 1e6 * hardware.launch, "us"])
     report.table(hardware.name, ["forward and backward", "", ""], rows)

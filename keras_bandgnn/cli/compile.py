@@ -2,9 +2,9 @@
 
 The input is a Python file or folder, or the program graphs of Allamanis et al. (a
 file, a folder of files, or a folder with graphs-train, graphs-valid, graphs-test).
-Python source is split by file or by package, never by usage. A killed run goes on
-where it was when it is started again with the same options, on any engine. Every
-engine writes the same bytes.
+Python source is split by file or by package, never by usage. A killed run resumes when
+it is started again with the same options, on any engine. All engines write identical
+bytes.
 """
 
 import argparse
@@ -31,26 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--restart",
         action="store_true",
-        help="throw away an unfinished run with other options",
+        help="discard an unfinished run with other options",
     )
     parser.add_argument(
         "--engine",
         choices=("process", "ray"),
         default="process",
-        help="who works: processes of this machine, or those of Ray",
+        help="processes of this machine, or workers of a Ray cluster",
     )
     parser.add_argument(
         "--ray-address",
         metavar="ADDRESS",
-        help="cluster to join: auto or host:port; if omitted a Ray on this machine, "
-        "which other machines cannot reach",
+        help="cluster to join: auto or host:port; if omitted, a local Ray that other "
+        "machines cannot reach",
     )
     shared.add_reading(parser)
     shared.add_compiling(parser)
 
 
 def make_preprocessor(options: argparse.Namespace, language: str):
-    """The preprocessor that the command line describes."""
+    """Returns the preprocessor that the command line describes."""
     from keras_bandgnn import preprocessing
 
     return preprocessing.GraphPreprocessor(
@@ -67,7 +67,7 @@ def make_preprocessor(options: argparse.Namespace, language: str):
 
 
 def reading(options: argparse.Namespace) -> dict:
-    """Options of `program_graphs` that the command line gives."""
+    """Returns the options of `program_graphs` from the command line."""
     return {
         "max_instances": options.max_instances,
         "seed": options.seed,
@@ -76,7 +76,7 @@ def reading(options: argparse.Namespace) -> dict:
 
 
 def make_pool(options: argparse.Namespace):
-    """The Ray that the command line asks for, not yet started, or None."""
+    """Returns the `RayPool` that the command line asks for, not started, or None."""
     if options.engine == "ray":
         from keras_bandgnn.programs.ray_pool import RayPool
 
@@ -94,7 +94,8 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
 
     Args:
         options: The command line.
-        pool: A `RayPool`, entered only if there is work to do; else processes work.
+        pool: A `RayPool`, entered only if a split is unfinished. Local processes do
+            the work if omitted.
     """
     from keras_bandgnn.preprocessing.program_store import CompileJob
     from keras_bandgnn.programs.program_files import find_programs
@@ -102,7 +103,7 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
     kind, splits = find_programs(options.input, options.exclude, options.split)
     language = "python" if kind == "python" else "csharp"
     preprocessor = make_preprocessor(options, language)
-    # What speaks against any of the splits is said before the first is compiled.
+    # Creating all jobs first reports errors in any split before work begins.
     jobs = {
         split: CompileJob(
             kind,
@@ -116,34 +117,34 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
         for split, files in splits.items()
     }
     stores = {split: job.store for split, job in jobs.items()}
-    left = {split: job for split, job in jobs.items() if job.store is None}
-    with pool if pool and left else contextlib.nullcontext():
-        for split, job in left.items():
+    unfinished = {split: job for split, job in jobs.items() if job.store is None}
+    with pool if pool and unfinished else contextlib.nullcontext():
+        for split, job in unfinished.items():
             with report.progress(f"compile {split}", "files") as progress:
                 stores[split] = job.run(options.processes, pool, progress)
     if not any(map(len, stores.values())):
         left_out(stores)
-        for split in left:
+        for split in unfinished:
             shutil.rmtree(options.out / split)
-        with contextlib.suppress(OSError):  # something else is there
+        with contextlib.suppress(OSError):  # the folder holds other files
             options.out.rmdir()
         count = sum(map(len, splits.values()))
         raise ValueError(
             "Expected at least one variable usage with two candidates in "
             f"{options.input}. Received: none in {count} files. Choose other files."
         )
-    show_stores(stores)
+    print_stores(stores)
     return stores
 
 
 def left_out(stores: dict) -> None:
-    """Prints the files that were left out of stores."""
+    """Prints the files that the stores skipped."""
     entries = [entry for store in stores.values() for entry in store.reports]
     report.left_out([tuple(item) for entry in entries for item in entry["skipped"]])
 
 
-def show_stores(stores: dict) -> None:
-    """Prints the size of each store and the files that were left out."""
+def print_stores(stores: dict) -> None:
+    """Prints the size of each store and the skipped files."""
     rows = []
     for split, store in stores.items():
         nodes, edges = store.num_nodes, store.num_edges

@@ -1,26 +1,31 @@
-"""Commands on any data: a store, or a data set that `kb.data.load` reads."""
+"""Options that name graphs: a store, or a data set that `kb.data.load` reads."""
 
 import argparse
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 
-# Arguments of `load` that have their place on the command line.
-_OWN_OPTIONS = {
-    "name": "the name of the data set alone",
-    "split": "--split",
-    "path": "--path",
-    "limits": "it in Python: kb.data.load(..., limits=kb.data.Limits(...))",
-    "progress": "nothing, as the command shows its progress",
+# Arguments of `load` that have another form on the command line.
+_LOAD_ARGUMENTS = {
+    "name": "Pass the name of the data set as an argument",
+    "split": "Pass --split",
+    "path": "Pass --path",
+    "limits": "Set limits in Python: kb.data.load(..., limits=kb.data.Limits(...))",
+    "progress": "Leave it out: the command always shows its progress",
 }
 
 
 def add_data(
     parser: argparse.ArgumentParser,
-    what: str = "folder of a store, or name of a data set",
+    help_text: str = "folder of a store, or name of a data set",
 ) -> None:
-    """Adds the options that name graphs; `what` describes the first of them."""
-    parser.add_argument("data", help=what)
+    """Adds the options that name graphs.
+
+    Args:
+        parser: The parser.
+        help_text: Help of the positional argument.
+    """
+    parser.add_argument("data", help=help_text)
     add_data_options(parser)
 
 
@@ -32,9 +37,9 @@ def add_data_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_files(group) -> None:
-    """Adds the options that say where a data set is, and how it is read."""
+    """Adds the options that locate a data set and configure its reader."""
     group.add_argument(
-        "--path", type=shared.path, help="file or folder that has the data set's files"
+        "--path", type=shared.path, help="file or folder with the data set's files"
     )
     group.add_argument(
         "--option",
@@ -46,17 +51,17 @@ def add_files(group) -> None:
 
 
 def check_stores(options: argparse.Namespace) -> None:
-    """Refuses options of a data set's reader, which stores do not need."""
+    """Rejects options of a data set's reader, which stores do not use."""
     names = [name for name in ("path", "split", "option") if hasattr(options, name)]
-    if found := shared.given(options, names):
+    if passed := shared.passed_options(options, names):
         raise shared.OptionError(
-            f"Expected {' and '.join(map(shared.flag, found))} with the name of a "
+            f"Expected {' and '.join(map(shared.flag, passed))} with the name of a "
             "data set. Received: a store."
         )
 
 
 def read_graphs(options: argparse.Namespace):
-    """The store or the data set that the options name."""
+    """Returns the store or the data set that the options name."""
     from keras_bandgnn import data
 
     if (Path(options.data) / "store.json").is_file():
@@ -65,27 +70,27 @@ def read_graphs(options: argparse.Namespace):
     if Path(options.data).exists():
         raise ValueError(
             "Expected a folder with a store, or the name of a data set. Received: "
-            f"{options.data}. For files of a data set run: "
+            f"{options.data}. To read the files of a data set, run: "
             f"bandgnn {options.command} NAME --path {options.data}"
         )
-    given = {}
+    arguments = {}
     for item in options.option:
         name, sign, value = item.partition("=")
         if not sign:
             raise shared.OptionError(
                 f"Expected --option NAME=VALUE. Received: {item!r}."
             )
-        if name in _OWN_OPTIONS:
+        if name in _LOAD_ARGUMENTS:
             raise shared.OptionError(
                 f"Expected --option with an option of the data set. Received: {item!r}."
-                f" Pass {_OWN_OPTIONS[name]}."
+                f" {_LOAD_ARGUMENTS[name]}."
             )
-        given[name] = value
-    return data.load(options.data, options.split, options.path, **given)
+        arguments[name] = value
+    return data.load(options.data, options.split, options.path, **arguments)
 
 
 def node_inputs(parts) -> dict[str, dict[str, int]]:
-    """Which node features a backbone can embed, and how."""
+    """Returns the backbone inputs for the node features that it can embed."""
     inputs = {}
     for name, values in parts[0].node.items():
         if values.dtype.kind == "i" and values.ndim <= 2:
@@ -97,7 +102,7 @@ def node_inputs(parts) -> dict[str, dict[str, int]]:
 
 
 def make_model(graphs, hidden: int, layers: int):
-    """An untrained GGNN for graphs, with the head that their labels need."""
+    """Returns an untrained GGNN with the head that the graphs' labels require."""
     import numpy as np
 
     from keras_bandgnn import models
@@ -110,7 +115,7 @@ def make_model(graphs, hidden: int, layers: int):
             "Expected graphs with node features and a label per graph. Received: node "
             f"features {sorted(first.node)}, "
             f"{'no' if first.label is None else first.label_level} labels. "
-            "Name a model that fits with --model."
+            "Name a suitable model with --model."
         )
     types = max(int(part.edge_type.max(initial=0)) + 1 for part in parts)
     backbone = models.GGNNBackbone(inputs, hidden, layers, types)

@@ -1,8 +1,8 @@
 """Trains on the standard library of this Python and shows what the model finds.
 
-Compiles the library's source (or that of --source), trains for a few minutes, prints
-the accuracy on held-out modules beside trivial guesses, saves the model, and lists
-the usages of the held-out modules that look most suspicious. Needs no download.
+Compiles the library's source (or --source), trains for a few minutes, prints the
+accuracy on held-out modules compared with simple baselines, saves the model, and lists
+the most suspicious usages in the held-out modules. Needs no download.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 from keras_bandgnn.cli import train as train_command
 from keras_bandgnn.cli.evaluate import score
-from keras_bandgnn.cli.predict import show_suspicious
+from keras_bandgnn.cli.predict import print_suspicious_usages
 
 EXCLUDED = ["test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo"]
 
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=shared.path,
         default=Path("bandgnn-demo"),
-        help="folder for everything",
+        help="folder for the stores and the model",
     )
     parser.add_argument(
         "--top", type=shared.positive, default=10, help="usages to list"
@@ -62,5 +62,5 @@ def run(options: argparse.Namespace) -> None:
         test = train_command.with_random_labels(test, options.seed + 1)
     _, logits = score(task, test)
     if not options.shuffle_labels:
-        show_suspicious(test, logits, options.top)
+        print_suspicious_usages(test, logits, options.top)
     report.say(f"model saved to {model}; try: bandgnn predict {model} YOUR_FILE.py")

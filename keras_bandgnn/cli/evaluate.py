@@ -1,10 +1,11 @@
-"""Scores a model on held-out graphs, beside trivial guesses.
+"""Scores a model on held-out graphs, compared with simple baselines.
 
-The data is a store, or whatever `bandgnn compile` reads; for a model of numbers per
-graph a store, or the name of a data set with --path and --split.
+The data is a store, or any input of `bandgnn compile`. A regression model reads a
+store, or a data set by its name with --path and --split.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from keras_bandgnn.cli import data_sets, report, train_regression
@@ -15,72 +16,85 @@ from keras_bandgnn.cli.training_callbacks import progress_lines
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("model", help="folder or name of a preset")
-    data_sets.add_data(parser, "a store, source code, or name of a data set")
+    data_sets.add_data(parser, "a store, source code, or the name of a data set")
     shared.add_reading(parser)
-    shared.defer_defaults(parser, shared.READING)
+    shared.delay_defaults(parser, shared.READING)
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
-    """Refuses models of another kind, and options of the other of the two kinds."""
+    """Rejects unsupported models, and options that the model does not read."""
     from keras_bandgnn.models import GraphRegressor, NodeSelector
 
     if isinstance(task, NodeSelector):
-        unused = dict.fromkeys(("path", "split", "option"), "numbers of graphs")
-        who, advice = "a model that picks nodes", "It reads a store or program files."
+        unused = dict.fromkeys(("path", "split", "option"), "regression models")
+        reader = "a node selection model"
+        advice = "Pass a store or program files."
         if (Path(options.data) / "store.json").is_file():
             unused |= dict.fromkeys(shared.READING, "program files")
-            who, advice = "a store", "Its graphs are those that were compiled."
+            reader = "a store"
+            advice = "Leave them out: the graphs of a store are compiled already."
     elif isinstance(task, GraphRegressor):
-        unused = dict.fromkeys(shared.READING, "a model that picks nodes")
-        who = "a model of numbers per graph"
-        advice = "It reads a store or a data set."
+        unused = dict.fromkeys(shared.READING, "node selection models")
+        reader = "a regression model"
+        advice = "Pass a store or a data set."
     else:
         raise ValueError(
-            "Expected a model that picks nodes or predicts numbers of graphs. "
-            f"Received: a {type(task).__name__}. Call its {options.command}(graphs)."
+            "Expected a node selection or regression model. Received: a "
+            f"{type(task).__name__}. Call its {options.command}(graphs) in Python."
         )
-    shared.refuse(options, unused, who, advice)
+    shared.reject_unused_options(options, unused, reader, advice)
     shared.fill_defaults(options)
 
 
+def check_sources(task, paths: Sequence[Path]) -> None:
+    """Rejects folders of several stores, and models that cannot encode source code."""
+    for path in paths:
+        if (path / "test" / "store.json").is_file():
+            raise ValueError(
+                f"Expected a store or program files. Received: {path}, which holds "
+                f"several stores. Name one, such as {path / 'test'}."
+            )
+    if task.preprocessor is None or not task.preprocessor.graph_layers:
+        raise ValueError(
+            "Expected a model whose preprocessor encodes programs. Received: one "
+            "without. Pass a store."
+        )
+
+
+def reading_options(task, options: argparse.Namespace) -> dict:
+    """Returns the options of `program_graphs` for a task and a command line."""
+    return {
+        "max_instances": options.max_instances,
+        "seed": options.seed,
+        "steps": task.backbone.num_steps,
+    }
+
+
 def load_graphs(task, data: Path, options: argparse.Namespace):
-    """The graphs that a path holds, compiled for a task."""
+    """Returns the graphs at a path, compiled for a task."""
     from keras_bandgnn.data import FlatGraphs, open_store
     from keras_bandgnn.preprocessing.program_store import compiled_files
     from keras_bandgnn.programs.program_files import find_programs
 
     if (data / "store.json").is_file():
         return open_store(data)
-    if (data / "test" / "store.json").is_file():
-        raise ValueError(
-            f"Expected a store or program files. Received: {data}, which holds "
-            f"several stores. Name one, such as {data / 'test'}."
-        )
-    if task.preprocessor is None or not task.preprocessor.graph_layers:
-        raise ValueError(
-            "Expected a model whose preprocessor encodes programs. Received: one "
-            "without. Evaluate it on a store."
-        )
+    check_sources(task, [data])
     kind, splits = find_programs(data, options.exclude, "none")
-    files = [file for found in splits.values() for file in found]
+    files = [file for split_files in splits.values() for file in split_files]
     encoder, *layers = task.preprocessor.graph_layers
-    reading = {
-        "max_instances": options.max_instances,
-        "seed": options.seed,
-        "steps": task.backbone.num_steps,
-    }
+    reading = reading_options(task, options)
     graphs, left_out = [], []
     outcomes = compiled_files(kind, files, encoder, layers, reading, options.processes)
     with report.progress("read") as progress:
-        for done, (name, found, reasons) in enumerate(outcomes, start=1):
-            graphs += found
+        for count, (name, file_graphs, reasons) in enumerate(outcomes, start=1):
+            graphs += file_graphs
             left_out += [(name, reason) for reason in reasons]
-            progress(done, len(files))
+            progress(count, len(files))
     report.left_out(left_out)
     if not graphs:
         raise ValueError(
             f"Expected at least one variable usage with two candidates in {data}. "
-            f"Received: none in {len(files)} files."
+            f"Received: none in {len(files)} files. Choose other files."
         )
     compiled = FlatGraphs.from_graphs(graphs)
     compiled.metadata = {"layers": task.preprocessor.layers_config()}
@@ -113,18 +127,18 @@ def score(task, graphs) -> tuple[dict, list]:
     )
     names = {**GUESS_NAMES, "model": "model"}
     rows = []
-    for name, right in scores.items():
-        low, high = accuracy_interval(right)
+    for name, correct in scores.items():
+        low, high = accuracy_interval(correct)
         rows.append(
             [
                 names[name],
-                report.percent(right.mean()),
+                report.percent(correct.mean()),
                 f"{report.percent(low)} to {report.percent(high)}",
             ]
         )
     columns = ["", "accuracy", "95 % interval"]
     report.table(f"held-out usages: {len(graphs)}", columns, rows)
-    return {name: float(right.mean()) for name, right in scores.items()}, logits
+    return {name: float(correct.mean()) for name, correct in scores.items()}, logits
 
 
 def run(options: argparse.Namespace) -> None:

@@ -1,9 +1,9 @@
 """Shows sizes and bandwidths of graphs before and after reordering.
 
-Program graphs are taken whole, with the relations of their files and without
-subtokens; --subtokens and --steps change that. They are reordered as --ordering says,
-by Reverse Cuthill-McKee if it is omitted. With --figure the histograms of Balog et al.
-2019, Figure 1, are drawn.
+By default, program graphs keep all nodes and the edge types of their files, without
+subtoken nodes; --subtokens and --steps change that. --ordering chooses the ordering,
+Reverse Cuthill-McKee by default. --figure draws the histograms of Balog et al. 2019,
+Figure 1.
 """
 
 import argparse
@@ -21,12 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", default=None, help="only this split of a data set")
     parser.add_argument(
-        "--subtokens", action="store_true", help="with nodes for subtokens"
+        "--subtokens", action="store_true", help="add nodes for subtokens"
     )
     parser.add_argument(
         "--steps",
         type=shared.positive,
-        help="keep only nodes that reach a candidate in so many steps",
+        help="keep only nodes that reach a candidate in this many steps",
     )
     shared.add_ordering(parser, None)
     parser.add_argument(
@@ -39,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Sizes and bandwidths of the graphs that the options name, as arrays.
+    """Returns sizes and bandwidths of the graphs that the options name, as arrays.
 
-    "covered_edges" is the share of edges in the band after reordering.
+    "covered_edges" is the share of edges inside the band after reordering.
     """
     import numpy as np
 
@@ -59,7 +59,7 @@ def measure(options: argparse.Namespace) -> dict:
             raise shared.OptionError(
                 "Expected --subtokens, --steps, --split and --ordering with program "
                 "graphs or source code. Received: a store, whose graphs are compiled "
-                "already."
+                "already. Leave these options out."
             )
         store = open_store(options.data)
         before, after = bandwidths(store)
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> dict:
                 f"Received: {options.split!r}."
             )
         splits = {options.split: splits[options.split]}
-    files = [file for found in splits.values() for file in found]
+    files = [file for split_files in splits.values() for file in split_files]
     language = "python" if kind == "python" else "csharp"
     encoder = ProgramEncoder("none", language, subtoken_nodes=options.subtokens)
     layers = [] if options.steps is None else [ReachabilityFilter(options.steps)]
@@ -85,29 +85,29 @@ def measure(options: argparse.Namespace) -> dict:
     reorder, rows = RCMKCompile(options.block_size, options.ordering or "rcmk"), []
     outcomes = compiled_files(kind, files, encoder, layers, reading, options.processes)
     with report.progress("read") as progress:
-        for done, (name, graphs, reasons) in enumerate(outcomes, start=1):
+        for count, (name, graphs, reasons) in enumerate(outcomes, start=1):
             for reason in reasons:
                 report.say(f"left out: {name}: {reason}")
             for graph in graphs:
-                # Each relation has its reverse: half the edges are the program's.
+                # Half the edges are reverse edges, which the encoder adds.
                 edges = graph.num_edges // 2
                 row = [graph.num_nodes, edges, graph.bandwidth]
                 rows.append([*row, reorder(graph).bandwidth])
-            progress(done, len(files))
+            progress(count, len(files))
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     sizes = dict(zip(("nodes", "edges", "before", "after"), columns, strict=True))
     return {**sizes, "covered_edges": reorder.stats()["covered_edges"]}
 
 
-def show(sizes: dict, block_size: int) -> None:
+def print_sizes(sizes: dict, block_size: int) -> None:
     """Prints the tables."""
     import numpy as np
 
     names = {
         "nodes": "nodes",
         "edges": "edges",
-        "before": "bandwidth as given",
-        "after": "bandwidth reordered",
+        "before": "bandwidth before",
+        "after": "bandwidth after",
     }
     rows = []
     for key, name in names.items():
@@ -123,7 +123,7 @@ def show(sizes: dict, block_size: int) -> None:
         ]
         for limit in LIMITS
     ]
-    columns = ["bandwidth below", "as given", "reordered"]
+    columns = ["bandwidth below", "before", "after"]
     report.table("share of graphs", columns, rows)
     ratio = sizes["nodes"] / np.maximum(sizes["after"], 1)
     report.say(
@@ -131,7 +131,7 @@ def show(sizes: dict, block_size: int) -> None:
         f"beat one dense matrix) in {report.percent(np.mean(ratio > 3))} of the graphs"
     )
     report.say(
-        f"edges with |i - j| < {block_size}, reordered: "
+        f"edges with |i - j| < {block_size} after reordering: "
         f"{report.percent(sizes['covered_edges'])}"
     )
 
@@ -141,9 +141,10 @@ def run(options: argparse.Namespace) -> None:
     sizes = measure(options)
     if not len(sizes["nodes"]):
         raise ValueError(
-            f"Expected at least one graph in {options.data}. Received: none."
+            f"Expected at least one graph in {options.data}. Received: none. Choose "
+            "other files."
         )
-    show(sizes, options.block_size)
+    print_sizes(sizes, options.block_size)
     if options.figure is not None:
         from keras_bandgnn.plotting import plot_bandwidths
 

@@ -1,11 +1,11 @@
-"""How a command ends on Ctrl-C and SIGTERM: within seconds, whatever it is doing.
+"""Ends a command within seconds of Ctrl-C or SIGTERM, whatever it is doing.
 
-An exception that a signal raises anywhere may be printed and lost by the library that
-is running just then, and one that leaves a backend's call half done can crash it. So a
-signal is only remembered. Long jobs ask `check` between two steps, where they can be
-left in good order; if that takes more than `GRACE` seconds, or the signal comes again,
-a thread ends the process. That loses nothing: files are written as a whole, and what
-is hidden of those that were begun is removed.
+An exception raised from a signal handler may be swallowed by the library that happens
+to be running, and can crash a backend in the middle of a call. So the handler only
+records the signal. Long jobs call `check` between two steps, where it is safe to stop.
+If that takes more than `GRACE` seconds, or the signal arrives again, a thread ends the
+process. No data is lost: files are written atomically, and unfinished temporary files
+are removed.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from collections.abc import Iterator
 GRACE = 1.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR = b"\x1b[?25h"
-_seen: int | None = None
+_signal: int | None = None
 _message = "\ninterrupted"
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM came.
+    """Ctrl-C or SIGTERM arrived.
 
     Attributes:
         code: The exit code of the process.
@@ -37,45 +37,45 @@ class Interrupted(KeyboardInterrupt):
 
 
 def set_message(text: str) -> None:
-    """Sets what is said of an interruption from now on."""
+    """Sets the message printed on an interruption."""
     global _message
     _message = f"\n{text}"
 
 
 def message() -> str:
-    """What to say after an interruption, on a line of its own."""
+    """Returns the message to print after an interruption, starting a new line."""
     return _message
 
 
 def _remember(number: int, frame) -> None:
-    global _seen
-    _seen = number
+    global _signal
+    _signal = number
 
 
 def check() -> None:
-    """Raises `Interrupted` if Ctrl-C or SIGTERM came since `listen`."""
-    if _seen is not None:
-        raise Interrupted(_seen)
+    """Raises `Interrupted` if a signal arrived since `handle_signals` was entered."""
+    if _signal is not None:
+        raise Interrupted(_signal)
 
 
 @contextlib.contextmanager
-def listen(whole_process: bool) -> Iterator[None]:
-    """Within it signals are remembered for `check`.
+def handle_signals(whole_process: bool) -> Iterator[None]:
+    """Records signals in its context, for `check`.
 
     Args:
-        whole_process: Whether the process ends, also where nobody asks in time. If
-            not, as in a notebook, `KeyboardInterrupt` is raised as Python does.
+        whole_process: Whether a signal ends the process, even if `check` is not called
+            in time. If not, as in a notebook, `Interrupted` is raised immediately.
     """
-    global _seen
+    global _signal
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _seen, pipe = None, None
+    _signal, pipe = None, None
     handler = _remember if whole_process else _raise
     previous = {number: signal.signal(number, handler) for number in _NUMBERS}
     if whole_process:
-        # Written to by the interpreter when a signal comes, also while the main thread
-        # computes and cannot run a handler.
+        # The interpreter writes to it on a signal, even while the main thread is busy
+        # in native code and cannot run a handler.
         pipe, end = socket.socketpair()
         end.setblocking(False)
         before = signal.set_wakeup_fd(end.fileno(), warn_on_full_buffer=False)
@@ -91,7 +91,7 @@ def listen(whole_process: bool) -> Iterator[None]:
             signal.set_wakeup_fd(before)
             end.close()
         for number, old in previous.items():
-            # None is a handler that is no Python function.
+            # None is a handler that was not installed from Python.
             signal.signal(number, old or signal.SIG_DFL)
 
 
@@ -101,7 +101,7 @@ def _raise(number: int, frame) -> None:
 
 
 def _watch(pipe: socket.socket) -> None:
-    """Ends the process if the main thread does not, once a signal has come."""
+    """Ends the process after a signal if the main thread does not."""
     first, until = None, None
     while until is None or time.monotonic() < until:
         pipe.settimeout(None if until is None else max(1e-3, until - time.monotonic()))
@@ -109,7 +109,7 @@ def _watch(pipe: socket.socket) -> None:
             numbers = pipe.recv(64)
         except TimeoutError:
             break
-        if not numbers:  # `listen` is over
+        if not numbers:  # `handle_signals` is over
             return
         numbers = [n for n in numbers if n in _NUMBERS]
         if numbers and first is not None:
@@ -120,13 +120,14 @@ def _watch(pipe: socket.socket) -> None:
 
 
 def end_process(code: int) -> None:
-    """Ends this process at once, whatever its threads are doing.
+    """Ends this process immediately, whatever its threads are doing.
 
-    To free what threads of a backend still use, as leaving Python would, can crash.
+    A regular interpreter exit frees objects that backend threads still use, which can
+    crash.
     """
-    # The main thread may hold the locks of these, or wait for who reads them.
-    for what in (_flush, _clean):
-        thread = threading.Thread(target=what, daemon=True)
+    # The main thread may hold the locks of the streams, or wait for their reader.
+    for step in (_flush, _clean):
+        thread = threading.Thread(target=step, daemon=True)
         thread.start()
         thread.join(0.2)
     with contextlib.suppress(OSError):
@@ -143,16 +144,16 @@ def _flush() -> None:
 
 
 def _clean() -> None:
-    # What has not been imported has left nothing.
+    # A module that was never imported has nothing to clean up.
     if files := sys.modules.get("keras_bandgnn.data.files"):
         with contextlib.suppress(Exception):
             files.discard_unfinished()
     if "multiprocessing.util" in sys.modules:
         import multiprocessing.util
 
-        # Python warns of semaphores of pools that are not given back. Priority 0 and
-        # above is what waits for no other process. One that is just starting would
-        # miss them, and say so.
+        # Python warns about leaked semaphores of pools. Finalizers of priority 0 and
+        # above wait for no other process. A process that is just starting would print
+        # an error about the missing semaphores, so children are killed first.
         with contextlib.suppress(Exception):
             for process in multiprocessing.active_children():
                 process.kill()

@@ -13,12 +13,12 @@ from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 
 
 class _Command(NamedTuple):
-    """What is said of a command before its module is imported.
+    """Description of a command, available before its module is imported.
 
     Args:
         summary: A line of help.
-        resumes: The option that throws away what an interrupted run has done; None
-            if the command resumes none.
+        resumes: The option that discards an interrupted run; None if the command does
+            not resume.
     """
 
     summary: str
@@ -27,7 +27,7 @@ class _Command(NamedTuple):
 
 _COMMANDS = {
     "demo": _Command(
-        "train on the standard library of this Python and show what it finds",
+        "train on Python's standard library and list suspicious variable usages",
         resumes=None,
     ),
     "compile": _Command(
@@ -35,19 +35,19 @@ _COMMANDS = {
         resumes="restart",
     ),
     "train": _Command(
-        "train a model: the right variable, or numbers of molecules",
+        "train a model: variable misuse, or regression on molecules and graphs",
         resumes="restart",
     ),
     "tune": _Command(
-        "search for the best model, and the best way to run it",
+        "search hyperparameters, and how to run the model fastest",
         resumes="overwrite",
     ),
     "evaluate": _Command(
-        "score a model beside trivial guesses",
+        "score a model, compared with simple baselines",
         resumes=None,
     ),
     "predict": _Command(
-        "list the most suspicious variable usages, or numbers of graphs",
+        "list the most suspicious variable usages, or predict numbers of graphs",
         resumes=None,
     ),
     "inspect": _Command(
@@ -59,21 +59,21 @@ _COMMANDS = {
         resumes=None,
     ),
     "calibrate": _Command(
-        "measure this machine, so that automatic plans are cheap ones",
+        'measure this machine, so that plan="auto" chooses the cheapest plan',
         resumes=None,
     ),
     "tpu-check": _Command(
-        "compile a training step for TPUs that are not there",
+        "ahead-of-time compile a training step for a TPU topology (no TPU needed)",
         resumes=None,
     ),
     "scale": _Command(
-        "plan training on many TPU cores: what is compiled, what is predicted",
+        "predict training speed on many TPU cores from compiled programs",
         resumes=None,
     ),
 }
 _EPILOG = """\
 a first session:
-  bandgnn demo                              everything at once, in a few minutes
+  bandgnn demo                              all steps at once, in a few minutes
   bandgnn compile src/ --out data/          your own Python code
   bandgnn train data/ --out model/
   bandgnn evaluate model/ data/test
@@ -82,7 +82,7 @@ a first session:
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows defaults where they say something."""
+    """Shows defaults, except None, False and empty lists."""
 
     def _get_help_string(self, action):
         if action.default in (None, False, []):
@@ -90,34 +90,34 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action)
 
 
-def _wrong(program: str, message: str) -> str:
-    """What a wrong command line is answered with."""
-    from keras_bandgnn.cli.report import escaped  # takes time, and is seldom needed
+def _usage_error(program: str, message: str) -> str:
+    """Returns the line printed for a wrong command line."""
+    from keras_bandgnn.cli.report import escaped  # slow to import, rarely needed
 
     text = escaped(message).rstrip(".")
     return f"{program}: error: {text}. See {program} --help.\n"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and where the options are explained."""
+    """Prints an error in one line that points to --help."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, _wrong(self.prog, message))
+        self.exit(2, _usage_error(self.prog, message))
 
 
 def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """The parser.
+    """Builds the parser.
 
     Args:
-        arguments: A command line: the commands that it does not name get no options,
-            since importing them all takes longer than showing help. All if omitted.
+        arguments: A command line. Only the commands that it names get their options,
+            since importing all commands is slow. All commands do if omitted.
     """
     from keras_bandgnn.version import __version__
 
     parser = _Parser(
         prog="bandgnn",
-        description="Graph networks as dense, static-shape work: learns from program "
-        "graphs which variable belongs where.",
+        description="Graph neural networks compiled to dense, static-shape "
+        "computation.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -140,12 +140,12 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     return parser
 
 
-def _after_interruption(given: argparse.Namespace) -> str:
-    """What an interrupted command says."""
-    option = _COMMANDS[given.command].resumes
+def _after_interruption(parsed: argparse.Namespace) -> str:
+    """Returns the message of an interrupted command."""
+    option = _COMMANDS[parsed.command].resumes
     if option is None:
-        return "interrupted; the same command begins anew"
-    again = f" without --{option}" if getattr(given, option) else ""
+        return "interrupted; the same command starts over"
+    again = f" without --{option}" if getattr(parsed, option) else ""
     return f"interrupted; run the same command again{again} to resume"
 
 
@@ -156,30 +156,30 @@ def _run(arguments: Sequence[str] | None) -> int:
             "Expected one of the commands above. Received: bench. The benchmarks are "
             "in the repository: run python -m examples.benchmarks there."
         )
-    given = _parser(arguments).parse_args(arguments)
-    interrupts.set_message(_after_interruption(given))
-    given.line = shlex.join(["bandgnn", *arguments])
+    parsed = _parser(arguments).parse_args(arguments)
+    interrupts.set_message(_after_interruption(parsed))
+    parsed.line = shlex.join(["bandgnn", *arguments])
     try:
-        choose_backend(given.backend)
+        choose_backend(parsed.backend)
         with without_tensorflow():
-            return int(given.run(given) or 0)
+            return int(parsed.run(parsed) or 0)
     except BrokenPipeError:
-        # The reader of our output has seen enough.
+        # The reader closed the pipe, as `head` does.
         sys.stderr.close()
         return 0
     except options.OptionError as error:
-        if given.debug:
+        if parsed.debug:
             raise
-        sys.stderr.write(_wrong(f"bandgnn {given.command}", str(error)))
+        sys.stderr.write(_usage_error(f"bandgnn {parsed.command}", str(error)))
         return 2
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        if given.debug:
+        if parsed.debug:
             raise
         from keras_bandgnn.cli import report
 
         report.remark(f"error: {report.in_options(str(error))}")
-        # A command whose 1 means that it found something has another code.
-        return getattr(given, "failed", 1)
+        # `predict` uses 1 for findings, and so another code for errors.
+        return getattr(parsed, "failed", 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -190,11 +190,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
-        wrong command line, 130 after Ctrl-C, 143 after SIGTERM. Of `predict`: 1 if it
-        found something, 2 for any error.
+        wrong command line, 130 after Ctrl-C, 143 after SIGTERM. `predict` returns 1 if
+        it found suspicious usages, 2 for any error.
     """
     try:
-        with interrupts.listen(whole_process=False):
+        with interrupts.handle_signals(whole_process=False):
             return _run(arguments)
     except KeyboardInterrupt as error:
         print(interrupts.message(), file=sys.stderr)
@@ -202,6 +202,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command() -> None:
-    """Runs a command as a process: ends it with the exit code of `main`."""
-    with interrupts.listen(whole_process=True):
+    """Runs a command and exits the process with the exit code of `main`."""
+    with interrupts.handle_signals(whole_process=True):
         sys.exit(_run(None))

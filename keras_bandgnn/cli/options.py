@@ -1,4 +1,4 @@
-"""Options that several commands share."""
+"""Shared options of the commands."""
 
 import argparse
 import math
@@ -8,14 +8,13 @@ from pathlib import Path
 
 from keras_bandgnn.checks import INT32_MAX
 
-# Options that only some tasks, models or data use: the others refuse them.
-#
-# The parser gives them no defaults, so that a command knows which were given. What it
-# fills in afterwards is what the help shows.
+# Some options apply only to some tasks, models or data, and are rejected elsewhere. The
+# parser sets no defaults for them, so that a command knows which ones were passed. It
+# fills in the defaults that the help shows afterwards.
 
 
-def defer_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Takes the defaults of options away, until `fill_defaults`; help keeps them."""
+def delay_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
+    """Removes the defaults of options until `fill_defaults`; the help keeps them."""
     names, defaults = set(names), {}
     for action in parser._actions:
         if action.dest in names:
@@ -26,45 +25,45 @@ def defer_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> Non
 
 
 def fill_defaults(options: argparse.Namespace) -> None:
-    """Gives options that were not given their defaults."""
+    """Sets the delayed defaults of options that were not passed."""
     for name, value in vars(options).pop("deferred", {}).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
 
 
 def flag(name: str) -> str:
-    """An option as it is typed."""
+    """Returns an option as it is typed."""
     return "--" + name.replace("_", "-")
 
 
-def given(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Which of these options were given: no default is left, or it says nothing."""
+def passed_options(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Returns the names of the options that were passed."""
     values = {name: getattr(options, name) for name in names}
     return [k for k, v in values.items() if not (v is None or v is False or v == [])]
 
 
-def refuse(
+def reject_unused_options(
     options: argparse.Namespace,
     used_with: Mapping[str, str],
-    who: str,
+    reader: str,
     advice: str = "",
 ) -> None:
-    """Refuses options that what was asked for would not read.
+    """Rejects options that the chosen task, model or data does not read.
 
     Args:
-        options: Of the command.
-        used_with: Options that are not used here, and with what they are.
-        who: What was asked for, such as `"--task selection"`.
-        advice: What to do, if more is known.
+        options: The parsed command line.
+        used_with: The unused options, and what each one is for.
+        reader: The choice that does not read them, such as `"--task selection"`.
+        advice: What to do instead, as a sentence.
 
     Raises:
-        OptionError: If one of them was given.
+        OptionError: If one of the unused options was passed.
     """
-    found = given(options, used_with)
-    if found:
-        named = ", ".join(f"{flag(k)} (for {used_with[k]})" for k in found)
+    passed = passed_options(options, used_with)
+    if passed:
+        names = ", ".join(f"{flag(k)} (for {used_with[k]})" for k in passed)
         raise OptionError(
-            f"Expected options that {who} reads. Received: {named}. {advice}".strip()
+            f"Expected options that {reader} reads. Received: {names}. {advice}".strip()
         )
 
 
@@ -77,39 +76,39 @@ SELECTION = (
     "readout",
     "shuffle_labels",
 )
-"""Options of `add_training` that not every model reads, or only one that picks."""
+"""Options of `add_training` that not every model reads."""
 
 READING = ("exclude", "max_instances", "processes", "seed")
 """Options of `add_reading`."""
 
 
 class OptionError(ValueError):
-    """Options that are wrong for what they are used with, seen after parsing."""
+    """Invalid options or combinations of options, detected after parsing."""
 
 
 def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
+    """Parses an integer of at least 1, for argparse."""
     return _whole(text, 1, INT32_MAX)
 
 
 def natural(text: str) -> int:
-    """An integer of at least 0, for argparse."""
+    """Parses an integer of at least 0, for argparse."""
     return _whole(text, 0, 2**62)
 
 
-def _whole(text: str, least: int, most: int) -> int:
+def _whole(text: str, minimum: int, maximum: int) -> int:
     try:
         value = int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be an integer, is {text!r}") from None
-    if not least <= value <= most:
-        bound = f"at least {least}" if value < least else f"at most {most}"
+    if not minimum <= value <= maximum:
+        bound = f"at least {minimum}" if value < minimum else f"at most {maximum}"
         raise argparse.ArgumentTypeError(f"must be {bound}, is {value}")
     return value
 
 
 def above_zero(text: str) -> float:
-    """A number above 0, for argparse."""
+    """Parses a number above 0, for argparse."""
     value = finite(text)
     if value <= 0:
         raise argparse.ArgumentTypeError(f"must be above 0, is {text}")
@@ -117,7 +116,7 @@ def above_zero(text: str) -> float:
 
 
 def finite(text: str) -> float:
-    """A number, for argparse."""
+    """Parses a finite number, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -128,7 +127,7 @@ def finite(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """A number in [0, 1), for argparse."""
+    """Parses a number in [0, 1), for argparse."""
     value = finite(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, is {text}")
@@ -136,7 +135,7 @@ def fraction(text: str) -> float:
 
 
 def probability(text: str) -> float:
-    """A number in [0, 1], for argparse."""
+    """Parses a number in [0, 1], for argparse."""
     value = finite(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"must be a probability, 0 to 1, is {text}")
@@ -144,14 +143,14 @@ def probability(text: str) -> float:
 
 
 def path(text: str) -> Path:
-    """A path, for argparse; nothing is not the current folder."""
+    """Parses a path, for argparse; an empty string is not the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("must be a path, is empty; write . for here")
     return Path(text)
 
 
 def written_file(text: str) -> Path:
-    """A file to write, for argparse: its folder is there, and it is no folder."""
+    """Parses the path of a file to write in an existing folder, for argparse."""
     file = Path(text)
     if not text or file.is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, is {text!r}")
@@ -159,11 +158,9 @@ def written_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             f"must be in a folder that exists, is {text!r}"
         )
-    # "-" stands for standard output where a command can write to it.
+    # "-" is standard output for commands that support it.
     if text != "-" and not os.access(file.parent, os.W_OK):
-        raise argparse.ArgumentTypeError(
-            f"must be in a folder that can be written to, is {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be in a writable folder, is {text!r}")
     return file
 
 
@@ -171,14 +168,14 @@ def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
     """Adds the options of every command.
 
     Args:
-        parser: The command, or the subject of one.
-        again: Whether the command that it belongs to has them, too.
+        parser: The parser of a command or of a subcommand.
+        again: Whether the parent command has them, too.
     """
     missing = {"default": argparse.SUPPRESS} if again else {}
     parser.add_argument(
         "--backend",
         choices=("jax", "torch", "tensorflow"),
-        help="Keras backend; KERAS_BACKEND or an installed one if omitted",
+        help="Keras backend; if omitted, KERAS_BACKEND or an installed one",
         **missing,
     )
     parser.add_argument(
@@ -197,7 +194,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="files and folders to leave out, such as tests",
+        help="files and folders to skip, such as tests",
     )
     group.add_argument(
         "--max-instances",
@@ -211,18 +208,18 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--workers",
         type=positive,
         metavar="N",
-        help="one per core if omitted",
+        help="number of worker processes; one per core if omitted",
     )
-    group.add_argument("--seed", type=natural, default=0, help="seed of every choice")
+    group.add_argument("--seed", type=natural, default=0, help="seed of the sampling")
 
 
 def set_max_instances(
-    parser: argparse.ArgumentParser, default: int | None, what: str
+    parser: argparse.ArgumentParser, default: int | None, help_text: str
 ) -> None:
-    """Gives --max-instances another default, and the help that goes with it."""
+    """Sets another default and help for --max-instances."""
     for action in parser._actions:
         if action.dest == "max_instances":
-            action.default, action.help = default, what
+            action.default, action.help = default, help_text
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
@@ -232,10 +229,12 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--labels",
         choices=("subtoken", "character", "none"),
         default="subtoken",
-        help="feature made of the text of a node",
+        help="node feature computed from the node's text",
     )
     group.add_argument(
-        "--no-subtoken-nodes", action="store_true", help="20 edge types instead of 22"
+        "--no-subtoken-nodes",
+        action="store_true",
+        help="leave out subtoken nodes: 20 edge types instead of 22",
     )
     group.add_argument(
         "--steps", type=positive, default=8, help="T: propagation steps of the model"
@@ -244,11 +243,11 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ordering(group, default: str | None) -> None:
-    """Adds the options of the order of nodes.
+    """Adds the options of the node ordering.
 
     Args:
-        group: The parser, or a group of its options.
-        default: The ordering; None if the command must know that none was given.
+        group: The parser or an argument group.
+        default: The ordering; None if the command must know that none was passed.
     """
     group.add_argument(
         "--block-size", type=positive, default=128, help="S of the banded plan"
@@ -257,8 +256,7 @@ def add_ordering(group, default: str | None) -> None:
         "--ordering",
         choices=("rcmk", "natural", "breadth_first", "bisection", "metis"),
         default=default,
-        help="order of the nodes: rcmk if omitted; bisection puts the most edges "
-        "into the band",
+        help="node ordering, rcmk if omitted; bisection puts most edges into the band",
     )
 
 
@@ -268,7 +266,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--hidden", type=positive, default=128, help="H: state width")
     group.add_argument("--epochs", type=positive, default=10)
     group.add_argument(
-        "--minutes", type=above_zero, help="stop after so many minutes of training"
+        "--minutes", type=above_zero, help="stop after this many minutes of training"
     )
     group.add_argument(
         "--batch-nodes", type=positive, default=8192, help="nodes per supergraph"
@@ -279,28 +277,30 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         type=above_zero,
         help="default 0.002 (adam), 0.3 (sgd), 0.0001 (regression)",
     )
-    group.add_argument("--dropout", type=fraction, default=0.1, help="of the states")
+    group.add_argument(
+        "--dropout", type=fraction, default=0.1, help="dropout rate of the states"
+    )
     group.add_argument("--label-smoothing", type=fraction, default=0.0)
     group.add_argument(
         "--readout",
         choices=("slot", "candidate"),
         default="slot",
-        help="look at the slot too, or at the candidates alone (the paper)",
+        help="score candidates with the slot's state, or without it (as in the paper)",
     )
     group.add_argument(
         "--plan",
         default="auto",
-        help="auto, segment, grouped or banded:S, with ',drop' to drop the rest",
+        help="auto, segment, grouped or banded:S; append ',drop' to drop other edges",
     )
     group.add_argument(
         "--shuffle-labels",
         action="store_true",
-        help="train and test on random labels: shows what a leak would give",
+        help="train and test on random labels, to detect label leaks",
     )
     group.add_argument(
         "--weights",
         choices=("float32", "float16"),
         default="float32",
-        help="type on disk",
+        help="dtype of the saved weights",
     )
-    group.add_argument("--title", help="first line of the model's card")
+    group.add_argument("--title", help="title of the model card")

@@ -1,13 +1,12 @@
-"""Lists the usages for which the model prefers another variable, or predicts numbers.
+"""Lists usages where the model prefers another variable, or predicts numbers.
 
-A model that picks variables reads files and folders of Python source or program
-graphs, or one store. It looks at every usage, a few files at a time: memory does not
-grow with the input. Files that cannot be read are left out and listed at the end.
-A model of numbers per graph reads one store, or the name of a data set with --path
-and --split.
+A node selection model reads files and folders of Python source or program graphs, or
+one store. It checks every usage, a few files at a time, so memory use does not grow
+with the input. Unreadable files are skipped and listed at the end. A regression model
+reads one store, or a data set by its name with --path and --split.
 
 Exit code: 0 if no usage was reported (or numbers were predicted), 1 if some were, 2
-if the command line or a file was wrong, or there was nothing to check.
+for a wrong command line, an unreadable file, or nothing to check.
 """
 
 import argparse
@@ -22,48 +21,51 @@ from pathlib import Path
 
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli.evaluate import check_kind
+from keras_bandgnn.cli.evaluate import check_kind, check_sources, reading_options
 from keras_bandgnn.cli.training_callbacks import progress_lines
 
-# `bandgnn predict` with a model of numbers per graph.
+# Regression models.
 
 
 def predict_numbers(task, graphs) -> list[dict]:
-    """Predicts; returns for each graph `index`, `prediction` and `label`.
+    """Returns a dict with `index`, `prediction` and `label` for each graph.
 
-    A label is a number or a list, as the graphs have it; None where there is none.
+    A label is a number or a list, as in the graphs; None where it is missing.
     """
     import numpy as np
 
     from keras_bandgnn.data import parts_of
 
-    found = task.predict(graphs, callbacks=progress_lines(len(graphs)))
-    if not all(np.isfinite(row).all() for row in found if row is not None):
+    predictions = task.predict(graphs, callbacks=progress_lines(len(graphs)))
+    if not all(np.isfinite(row).all() for row in predictions if row is not None):
         raise ValueError(
             "Expected finite predictions. Received: NaN or infinity; the model "
             "diverged in training. Train it again with a smaller learning rate."
         )
     labels = [label for part in parts_of(graphs) for label in _labels(part)]
     return [
-        {"index": index, "prediction": None if row is None else row.tolist(), **known}
-        for index, (row, known) in enumerate(zip(found, labels, strict=True))
+        {
+            "index": index,
+            "prediction": None if row is None else row.tolist(),
+            "label": label,
+        }
+        for index, (row, label) in enumerate(zip(predictions, labels, strict=True))
     ]
 
 
-def _labels(part) -> Iterator[dict]:
+def _labels(part) -> Iterator:
     import numpy as np
 
     if part.label is None or part.label_level != "graph":
-        yield from ({"label": None} for _ in range(len(part)))
+        yield from [None] * len(part)
         return
     for label in part.label:
-        # JSON has no NaN, which stands for a label that is missing.
-        known = np.where(np.isnan(label), None, label.astype(object))
-        yield {"label": known.tolist()}
+        # NaN marks a missing label; JSON has no NaN.
+        yield np.where(np.isnan(label), None, label.astype(object)).tolist()
 
 
-def show_numbers(lines: list[dict], targets: int, count: int) -> None:
-    """Prints the first predictions, beside the labels that are there."""
+def print_predictions(lines: list[dict], targets: int, count: int) -> None:
+    """Prints the first predictions, and the labels if there are any."""
     names = [""] if targets == 1 else [f" {k}" for k in range(targets)]
     shown = lines[:count]
     labelled = any(line["label"] is not None for line in shown)
@@ -83,21 +85,21 @@ def _shown(value: float | None) -> str:
     return "-" if value is None else f"{value:.6g}"
 
 
-# `bandgnn predict` with a model that picks variables: usages as a stream.
+# Node selection models: usages as a stream.
 
 
 @dataclasses.dataclass
 class Coverage:
-    """What was looked at, and what was not.
+    """Counts of scored and skipped usages and files.
 
     Args:
         files: Files to read.
         read: Files that were read.
         usages: Usages that were scored.
-        unsampled: Usages that were not looked at, as --max-instances says.
+        unsampled: Usages skipped because of --max-instances.
         too_large: Usages in functions that are too large.
-        failed: (file, reason) of each file that could not be used.
-        reasons: (file, reason) of what else was left out.
+        failed: (file, reason) of each file that could not be read.
+        reasons: (file, reason) of everything else that was skipped.
     """
 
     files: int = 0
@@ -109,11 +111,11 @@ class Coverage:
     reasons: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
     def say(self, limit: int | None, say: Callable[[str], None]) -> None:
-        """Prints what was left out, with reasons."""
+        """Prints what was skipped, with reasons."""
         if self.unsampled:
             say(
-                f"left out: {self.unsampled} usages beyond --max-instances {limit} of "
-                "their file"
+                f"left out: {self.unsampled} usages beyond --max-instances {limit} per "
+                "file"
             )
         if self.too_large:
             say(f"left out: {self.too_large} usages in functions that are too large")
@@ -131,53 +133,49 @@ def source_pieces(
     from keras_bandgnn.programs.workers import ordered_map
 
     encoder = task.preprocessor.graph_layers[0]
-    reading = {
-        "max_instances": options.max_instances,
-        "seed": options.seed,
-        "steps": task.backbone.num_steps,
-    }
+    reading = reading_options(task, options)
     jobs: list[tuple] = []
-    known: set[str] = set()
+    filenames: set[str] = set()
     for path in options.paths:
         kind, splits = find_programs(path, options.exclude, "none")
-        files = [file for found in splits.values() for file in found]
-        files = [file for file in files if file[0] not in known]
-        known.update(path for path, _ in files)
+        files = [file for split_files in splits.values() for file in split_files]
+        files = [file for file in files if file[0] not in filenames]
+        filenames.update(path for path, _ in files)
         jobs += usage_jobs(kind, files, reading, encoder.options)
-    coverage.files = len(known)
+    coverage.files = len(filenames)
     died = UsagePieces(None, ["its process died"])
-    # One core is kept for the model.
+    # One core is reserved for the model.
     processes = options.processes or max(1, (os.cpu_count() or 1) - 1)
     outcomes = ordered_map(read_usages, jobs, processes, died, here=len(jobs) == 1)
     failed = False
 
-    def whole(job: tuple, found: UsagePieces) -> Iterator[UsagePieces]:
-        yield found
-        while found.following is not None:
-            # A function that is too long for one job, worked off as the model reads.
-            found = read_usages(*job, found.following)
-            yield found
+    def all_pieces(job: tuple, outcome: UsagePieces) -> Iterator[UsagePieces]:
+        yield outcome
+        while outcome.following is not None:
+            # A function too long for one job is read as the model consumes it.
+            outcome = read_usages(*job, outcome.following)
+            yield outcome
 
     with contextlib.closing(outcomes):
-        found_of = (
-            (job, found)
+        job_outcomes = (
+            (job, outcome)
             for job, first in zip(jobs, outcomes, strict=True)
-            for found in whole(job, first)
+            for outcome in all_pieces(job, first)
         )
-        for (_, path, *_, (part, parts)), found in found_of:
-            if found.pieces is None and not failed:
+        for (_, path, *_, (part, parts)), outcome in job_outcomes:
+            if outcome.pieces is None and not failed:
                 failed = True
-                coverage.failed += [(path, reason) for reason in found.reasons]
-            elif found.pieces is not None:
-                # The parts of a file may meet the same function.
-                coverage.reasons |= {(path, reason): None for reason in found.reasons}
-            coverage.unsampled += found.unsampled
-            coverage.too_large += found.too_large
-            if part == parts - 1 and found.following is None:
+                coverage.failed += [(path, reason) for reason in outcome.reasons]
+            elif outcome.pieces is not None:
+                # Several parts of a file may contain the same function.
+                coverage.reasons |= {(path, reason): None for reason in outcome.reasons}
+            coverage.unsampled += outcome.unsampled
+            coverage.too_large += outcome.too_large
+            if part == parts - 1 and outcome.following is None:
                 coverage.read += not failed
                 failed = False
             advance(coverage.read + len(coverage.failed), coverage.files)
-            yield from found.pieces or ()
+            yield from outcome.pieces or ()
 
 
 def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Iterator:
@@ -190,13 +188,13 @@ def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Ite
     store = open_store(path)
     if task.preprocessor is not None and store.metadata.get("layers"):
         task.preprocessor.compile(store)
-    coverage.files, done = 1, 0
+    coverage.files, count = 1, 0
     for part in parts_of(store):
-        for low in range(0, len(part), 64):
-            piece = part.take(np.arange(low, min(low + 64, len(part))))
-            yield piece
-            done += len(piece)
-            advance(done, len(store))
+        for start in range(0, len(part), 64):
+            chunk = part.take(np.arange(start, min(start + 64, len(part))))
+            yield chunk
+            count += len(chunk)
+            advance(count, len(store))
     coverage.read = 1
 
 
@@ -204,8 +202,8 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     """Scores the usages and reports those that look wrong.
 
     Returns:
-        Exit code: 0 if nothing was found, 1 if something was, 2 if there was nothing
-        to look at or a file could not be used.
+        Exit code: 0 if no usage is suspicious, 1 if some are, 2 if there was nothing
+        to check or a file could not be read.
     """
     from keras_bandgnn.data.files import atomic_write
     from keras_bandgnn.models.joint_selection import JointSelection
@@ -219,17 +217,17 @@ def predict_usages(task, options: argparse.Namespace) -> int:
 
         position = (0, 1)
 
-        def moved(done: int, total: int) -> None:
+        def report_progress(done: int, total: int) -> None:
             nonlocal position
             position = done, total
             advance(done, total, coverage.usages)
 
         if store:
-            pieces = store_pieces(task, first, coverage, moved)
+            pieces = store_pieces(task, first, coverage, report_progress)
             layers = []
         else:
             check_sources(task, options.paths)
-            pieces = source_pieces(task, options, coverage, moved)
+            pieces = source_pieces(task, options, coverage, report_progress)
             layers = layers[1:]
         pieces = stack.enter_context(contextlib.closing(pieces))
         write = None
@@ -238,7 +236,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
         elif options.json is not None:
             write = stack.enter_context(atomic_write(options.json)).write
         for piece, logits in JointSelection(task, layers).predict(pieces):
-            moved(*position)
+            report_progress(*position)
             for item in _suspicions(piece, logits, best.seen):
                 coverage.usages += 1
                 if item is None or item.share_suggested < options.threshold:
@@ -253,7 +251,7 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     else:
         say = report.say
         if best.count:
-            show(best.ranked(), coverage.usages)
+            print_usages(best.ranked(), coverage.usages)
     coverage.say(options.max_instances, say)
     if coverage.usages:
         say(
@@ -267,34 +265,19 @@ def predict_usages(task, options: argparse.Namespace) -> int:
     return 1 if best.count else 0
 
 
-def check_sources(task, paths: list[Path]) -> None:
-    """Refuses folders of stores, and models that cannot encode source code."""
-    for path in paths:
-        if (path / "test" / "store.json").is_file():
-            raise ValueError(
-                f"Expected a store or program files. Received: {path}, which holds "
-                f"several stores. Name one, such as {path / 'test'}."
-            )
-    if task.preprocessor is None or not task.preprocessor.graph_layers:
-        raise ValueError(
-            "Expected a model whose preprocessor encodes programs. Received: one "
-            "without. Give it a store."
-        )
-
-
 class _Best:
-    """The most suspicious usages so far, and the number of all."""
+    """The `limit` most suspicious usages, and the count of all suspicious ones."""
 
-    def __init__(self, count: int):
+    def __init__(self, limit: int):
         self.count = 0
         self.seen: set = set()
-        self._most = count
+        self._limit = limit
         self._heap: list[tuple[float, int, object]] = []
 
     def add(self, item) -> None:
         self.count += 1
         entry = (-item.ratio, -self.count, item)
-        if len(self._heap) < self._most:
+        if len(self._heap) < self._limit:
             heapq.heappush(self._heap, entry)
         else:
             heapq.heappushpop(self._heap, entry)
@@ -304,15 +287,15 @@ class _Best:
 
 
 def _suspicions(piece, logits, seen: set) -> Iterator:
-    """For each usage what is suspicious about it, or None; each place once."""
+    """Yields the `Suspicion` of each usage, or None; each place only once."""
     import numpy as np
 
     from keras_bandgnn.training.selection_report import suspicion
 
     if piece.label is None:
         raise ValueError(
-            "Expected graphs with labels, the variables in use. Received: graphs with "
-            "label=None."
+            "Expected graphs labelled with the variable in use. Received: label=None. "
+            "Choose a store with labels."
         )
     for info, label, row in zip(piece.info, piece.label, logits, strict=True):
         if not np.isfinite(row).all():
@@ -331,7 +314,7 @@ def _suspicions(piece, logits, seen: set) -> Iterator:
         yield item
 
 
-def show(found: list, count: int) -> None:
+def print_usages(suspicions: list, count: int) -> None:
     """Prints the most suspicious usages."""
     rows = [
         [
@@ -343,7 +326,7 @@ def show(found: list, count: int) -> None:
             s.suggested,
             report.percent(s.share_suggested),
         ]
-        for s in found
+        for s in suspicions
     ]
     columns = ["file", "line", "column", "used", "probability"]
     columns += ["suggested", "probability"]
@@ -360,37 +343,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     data_sets.add_data_options(parser)
     parser.add_argument(
-        "--top", type=shared.positive, default=10, help="usages, or graphs, to list"
+        "--top",
+        type=shared.positive,
+        default=10,
+        help="number of usages or graphs to list",
     )
     parser.add_argument(
         "--threshold",
         type=shared.probability,
         default=0.0,
         metavar="P",
-        help="report usages only if the suggested variable has this probability",
+        help="minimum probability of the suggested variable",
     )
     parser.add_argument(
         "--json",
         type=shared.written_file,
         metavar="FILE",
-        help="also write all of them, or the numbers of all graphs, as JSON lines; "
-        "- for standard output, and no table",
+        help="also write all results as JSON lines; - writes them to standard output "
+        "instead of the table",
     )
     shared.add_reading(parser)
-    shared.set_max_instances(parser, None, "usages per file, sampled; all if omitted")
+    shared.set_max_instances(parser, None, "usages sampled per file; all if omitted")
     parser.set_defaults(failed=2)
-    shared.defer_defaults(parser, shared.READING)
+    shared.delay_defaults(parser, shared.READING)
 
 
-def show_suspicious(graphs, logits, count: int) -> list:
+def print_suspicious_usages(graphs, logits, count: int) -> list:
     """Prints and returns the most suspicious usages."""
-    pass
     from keras_bandgnn.training.selection_report import suspicious
 
     graphs = [graphs[i] for i in range(len(graphs))]
-    found = suspicious(graphs, logits, count)
-    show(found, len(graphs))
-    return found
+    suspicions = suspicious(graphs, logits, count)
+    print_usages(suspicions, len(graphs))
+    return suspicions
 
 
 def run(options: argparse.Namespace) -> int:
@@ -400,14 +385,15 @@ def run(options: argparse.Namespace) -> int:
     options.paths, options.data = [Path(p) for p in options.data], options.data[0]
     task = Task.from_preset(options.model)
     check_kind(task, options)
-    picks = isinstance(task, NodeSelector)
+    selects_nodes = isinstance(task, NodeSelector)
     stores = [path for path in options.paths if (path / "store.json").is_file()]
-    if len(options.paths) > 1 and (stores or not picks):
+    if len(options.paths) > 1 and (stores or not selects_nodes):
         raise ValueError(
             "Expected one store or data set, or any number of files and folders of "
-            f"source code. Received: {', '.join(map(str, options.paths))}."
+            f"source code. Received: {', '.join(map(str, options.paths))}. Run the "
+            "command once for each."
         )
-    if picks:
+    if selects_nodes:
         return predict_usages(task, options)
     graphs = data_sets.read_graphs(options)
     lines = predict_numbers(task, graphs)
@@ -415,7 +401,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json == Path("-"):
         sys.stdout.write(text)
         return 0
-    show_numbers(lines, task.num_targets, options.top)
+    print_predictions(lines, task.num_targets, options.top)
     if options.json is not None:
         from keras_bandgnn.data.files import atomic_write
 

@@ -1,4 +1,4 @@
-"""Options of `bandgnn train --task regression`, and which models read them."""
+"""Options of `bandgnn train --task regression`, and the models that read them."""
 
 import argparse
 
@@ -39,58 +39,64 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--graph",
         default="full",
-        help="full, radius:5 (angstrom) or knn:24 (neighbours, also in crystals)",
+        help="edges: full, radius:5 (angstrom) or knn:24 (neighbours, also periodic)",
     )
     group.add_argument(
         "--reduce",
         choices=("mean", "sum"),
         default="mean",
-        help="of the atoms' outputs: sum for labels that grow with the molecule",
+        help="pooling of the atoms' outputs; sum for extensive labels",
     )
     group.add_argument(
         "--references",
         action="store_true",
-        help="learn what a value per element, fitted by least squares, leaves",
+        help="learn the residual of a value per element, fitted by least squares",
     )
     group.add_argument(
         "--cutoff",
         type=shared.above_zero,
-        help="angstrom: SchNet as Schuett et al. 2017 and PaiNN with this cutoff",
+        help="cutoff in angstrom, of SchNet as in Schuett et al. 2017 and of PaiNN",
     )
-    group.add_argument("--layers", type=shared.positive, help="T of the model")
+    group.add_argument(
+        "--layers", type=shared.positive, help="number of layers or steps T"
+    )
     group.add_argument(
         "--attention",
         choices=("sparse", "augment", "periodic", "full"),
         default="sparse",
-        help="of graph transformers",
+        help="attention of graph transformers",
     )
     group.add_argument("--loss", choices=("squared", "huber"), default="squared")
     group.add_argument(
         "--decay",
         choices=("staircase", "cosine", "warmup"),
         default="staircase",
-        help="of the rate: in steps of 100,000 as profiled, to 0, or up and down",
+        help="learning rate schedule: drops every 100,000 steps, cosine decay to 0, or "
+        "linear warmup and decay",
     )
     group.add_argument(
         "--batch-size", type=shared.positive, default=32, help="graphs per batch"
     )
     group.add_argument(
-        "--patience", type=shared.positive, help="stop after so many epochs of no gain"
+        "--patience",
+        type=shared.positive,
+        help="stop after this many epochs without improvement",
     )
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuses options that regression, or its model, does not read."""
+    """Rejects options that regression, or its model, does not read."""
     model = options.model or options.deferred["model"]
     unused = {
         name: "--task selection" for name in shared.SELECTION if name not in _MODELS
     }
     for name, models in _MODELS.items():
         if model not in models:
-            *most, last = models
-            listed = f"{', '.join(most)} or {last}" if most else last
-            unused[name] = f"--model {listed}"
+            *others, last = models
+            names = f"{', '.join(others)} or {last}" if others else last
+            unused[name] = f"--model {names}"
     advice = ""
     if options.cutoff is not None and model == "mpeu":
         advice = "Limit the edges with --graph radius:R."
-    shared.refuse(options, unused, f"--task regression --model {model}", advice)
+    reader = f"--task regression --model {model}"
+    shared.reject_unused_options(options, unused, reader, advice)

@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""Output of the commands: lines, tables, progress bars and model cards."""
 
 import argparse
 import collections
@@ -23,41 +23,38 @@ from rich.text import Text
 
 from keras_bandgnn.cli import interrupts
 
-# The card of a model that a command has trained.
 
-
-def make_facts(options: argparse.Namespace, facts: dict) -> dict:
-    """A model's card for `save_to_preset`."""
+def make_card(options: argparse.Namespace, entries: dict) -> dict:
+    """Returns the model card for `save_to_preset`."""
     import keras
 
     if options.title:
-        facts["title"] = options.title
+        entries["title"] = options.title
     return {
-        **facts,
+        **entries,
         "seed": f"{options.seed}, backend {keras.backend.backend()}",
         "command": f"    {options.line}",
     }
 
 
-# Work that is done within so many seconds shows no progress.
+# Seconds before a progress bar appears.
 _PATIENCE = 2.0
 
 
 def console() -> Console:
-    """The console of standard output, of fixed width where that is no screen."""
+    """Returns a console on standard output, of fixed width if it is no terminal."""
     width = None if sys.stdout.isatty() else 120
     return Console(highlight=False, width=width)
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Text of others, such as names of files, on one line and without commands.
+    """Escapes untrusted text, such as names of files, for the terminal.
 
-    Control characters of a terminal, line breaks and what is not Unicode become escape
-    sequences of Python.
+    Control characters, line breaks and invalid Unicode become Python escape sequences.
 
     Args:
         text: The text.
-        keep: Characters that stay as they are.
+        keep: Characters to keep unchanged.
     """
     return "".join(
         character
@@ -68,60 +65,62 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def in_options(text: str) -> str:
-    """An error of the library in the terms of the command line.
+    """Rewrites an error message of the library in terms of the command line.
 
-    Messages name an argument of Python with its option behind it, as in
-    "overwrite=True (--overwrite)", and end with what can be done in Python alone, as in
-    "In Python, call ...".
+    Messages name the option after the Python argument, as in
+    "overwrite=True (--overwrite)", and end with advice that applies to Python only, as
+    in "In Python, call ...".
     """
     text = re.sub(r"\w+=\w+ \((--[\w-]+)\)", r"\1", text)
     return re.sub(r"\s+In Python, .*\Z", "", text, flags=re.DOTALL)
 
 
 def say(text: str) -> None:
-    """Prints a line, or several."""
+    """Prints one or more lines."""
     console().print(escaped(text, "\n"), markup=False, soft_wrap=True)
 
 
 def remark(text: str) -> None:
-    """Prints a line about the work, not of its result: to standard error."""
+    """Prints a line to standard error: progress and errors, not results."""
     print(escaped(text, "\n"), file=sys.stderr)
 
 
 def left_out(
-    reasons: Sequence[tuple[str, str]], say: Callable[[str], None] = say, most: int = 20
+    reasons: Sequence[tuple[str, str]],
+    say: Callable[[str], None] = say,
+    limit: int = 20,
 ) -> None:
-    """Prints what could not be used.
+    """Prints what was skipped.
 
     Args:
         reasons: (file, reason) pairs; a reason begins with its kind, up to a colon.
-        say: What prints a line.
-        most: Reasons that are printed whole; the rest is counted by kind.
+        say: Function that prints a line.
+        limit: Number of reasons printed in full; the others are counted by kind.
     """
-    for name, reason in reasons[:most]:
+    for name, reason in reasons[:limit]:
         say(escaped(f"left out: {name}: {reason}"))
-    if len(reasons) > most:
-        kinds = collections.Counter(r.split(":")[0] for _, r in reasons[most:])
+    if len(reasons) > limit:
+        kinds = collections.Counter(r.split(":")[0] for _, r in reasons[limit:])
         counts = ", ".join(f"{n} {escaped(kind)}" for kind, n in kinds.most_common(10))
-        say(f"left out: {len(reasons) - most} more: {counts}")
+        say(f"left out: {len(reasons) - limit} more: {counts}")
 
 
 @contextlib.contextmanager
 def progress(
     title: str, unit: str | None = None, every: float = 10.0
 ) -> Iterator[Callable]:
-    """A progress bar on standard error, once the work takes over two seconds.
+    """Shows a progress bar on standard error after two seconds.
 
-    Where that is no terminal, a line is printed every so often.
+    Prints a line at regular intervals instead if standard error is no terminal.
 
     Args:
-        title: What is done.
-        unit: What is counted, to show how many are done per second.
-        every: Seconds between two lines where the output is no terminal.
+        title: Name of the work.
+        unit: Unit of the rate per second; no rate if omitted.
+        every: Seconds between two lines if the output is no terminal.
 
     Yields:
-        A function of (done, total), or of (done, total, count) if something else than
-        `done` is counted.
+        A function of (done, total), or of (done, total, count) if the rate counts
+        something other than `done`.
     """
     shown = Console(stderr=True, highlight=False)
     bar = Progress(
@@ -133,31 +132,31 @@ def progress(
         TimeRemainingColumn(),
         console=shown,
     )
-    begun = said = time.monotonic()
+    start = printed = time.monotonic()
     first: tuple[int, int] | None = None
     task = bar.add_task(title, total=None, rate="")
 
     def advance(done: int, total: int, count: int | None = None) -> None:
-        nonlocal first, said
+        nonlocal first, printed
         interrupts.check()
         count = done if count is None else count
-        # What an earlier run did is no work of this one.
+        # Work done by an earlier run does not count towards the rate.
         first = (done, count) if first is None else first
         now, rate = time.monotonic(), ""
         if unit and count > first[1]:
-            rate = f"{(count - first[1]) / (now - begun):,.1f} {unit}/s"
+            rate = f"{(count - first[1]) / (now - start):,.1f} {unit}/s"
         bar.update(task, completed=done, total=total, rate=rate)
         if shown.is_terminal:
-            if not bar.live.is_started and now - begun > _PATIENCE:
+            if not bar.live.is_started and now - start > _PATIENCE:
                 bar.start()
-        elif now - said >= every:
-            said = now
-            left = ""
+        elif now - printed >= every:
+            printed = now
+            remaining = ""
             if done > first[0]:
-                seconds = (total - done) * (now - begun) / (done - first[0])
-                left = f", {duration(seconds)} left"
+                seconds = (total - done) * (now - start) / (done - first[0])
+                remaining = f", {duration(seconds)} left"
             rate = f", {rate}" if rate else ""
-            remark(f"{title}: {done} of {total}{rate}{left}")
+            remark(f"{title}: {done} of {total}{rate}{remaining}")
 
     try:
         yield advance
@@ -166,7 +165,7 @@ def progress(
 
 
 def duration(seconds: float) -> str:
-    """A time in its usual unit."""
+    """Formats a duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -174,7 +173,7 @@ def duration(seconds: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
-    """Prints a table; numbers to the right."""
+    """Prints a table with right-aligned numbers."""
     shown = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], int | float) for row in rows)
@@ -182,11 +181,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
         shown.add_column(Text(column), justify=justify, overflow="fold")
     for row in rows:
         cells = (f"{c:,.3f}" if isinstance(c, float) else f"{c}" for c in row)
-        # Text, as square brackets would be taken for markup.
+        # Text, since strings with square brackets would be parsed as markup.
         shown.add_row(*(Text(escaped(cell)) for cell in cells))
     console().print(shown)
 
 
 def percent(share: float) -> str:
-    """A share as a percentage with one decimal."""
+    """Formats a share as a percentage with one decimal."""
     return f"{100 * share:.1f} %"

@@ -1,10 +1,10 @@
-"""Plans training on many TPU cores on paper, on any machine.
+"""Predicts training speed on many TPU cores, on any machine.
 
-Compiles the training step for slices of 8, 32, 128 and 512 cores and says, per core and
-step, what the compiler says: memory, operations, what is sent. From that and from
-published rates it predicts steps and graphs per second, beside those that Balog et al.
-2019 measured. Nothing is run. The exit code is 1 if a program does not fit. Needs
-pip install "keras-bandgnn[tpu]".
+Compiles the training step ahead of time for slices of 8, 32, 128 and 512 cores and
+prints the compiler's figures per core and step: memory, operations, communication. From
+these and from published rates it predicts steps and graphs per second, and compares
+them with the measurements of Balog et al. 2019. Nothing is run. The exit code is 1 if a
+program does not fit. Needs pip install "keras-bandgnn[tpu]".
 """
 
 import argparse
@@ -15,16 +15,16 @@ from pathlib import Path
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report, tpu_options
 
-# What `bandgnn scale` prints and writes.
+# Output of `bandgnn scale`.
 
 
-def show(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
-    """Prints what is compiled and what is predicted.
+def print_tables(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
+    """Prints the compiled and the predicted figures.
 
     Args:
         steps: A `StepReport` per slice.
         forecasts: A `ScaleForecast` per slice; None where the step does not compile.
-        plan: Who carries which edge.
+        plan: The plan.
         sizes: Capacities of a supergraph.
     """
     report.say(
@@ -32,7 +32,7 @@ def show(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
         f"{sizes.graphs} graphs; {plan}"
     )
     report.table(
-        "compiled: a training step of one core, as the TPU compiler says",
+        "compiled: a training step on one core, according to the TPU compiler",
         ["topology", "cores"]
         + [f"compiled\n{name}" for name in ("GiB", "of GiB", "TFLOP", "sent", "in s")],
         [_compiled(step) for step in steps],
@@ -44,10 +44,10 @@ def show(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
         [step.topology, step.cores, *_predicted(forecast)]
         for step, forecast in zip(steps, forecasts, strict=True)
     ]
-    measured = _measured(plan, sizes)
-    if measured:
+    paper_speeds = _measured(plan, sizes)
+    if paper_speeds:
         columns += ["paper, v2\nsteps/s", "paper, v2\ngraphs/s"]
-        rows = [[*row, *measured.get(row[1], ("", ""))] for row in rows]
+        rows = [[*row, *paper_speeds.get(row[1], ("", ""))] for row in rows]
     report.table("predicted: nothing was run", columns, rows)
     for step in steps:
         if step.error is not None:
@@ -55,20 +55,22 @@ def show(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
 
 
 def _compiled(step) -> list:
-    flops, sent = "", "does not compile"
+    flops, collectives = "", "does not compile"
     if step.costs is not None:
-        flops, sent = step.costs.flops / 1e12, tpu_options.sent(step.costs)
+        flops = step.costs.flops / 1e12
+        collectives = tpu_options.describe_collectives(step.costs)
     memory = [step.memory.get("total", ""), step.available]
-    return [step.topology, step.cores, *memory, flops, sent, step.compile_seconds]
+    program = [flops, collectives, step.compile_seconds]
+    return [step.topology, step.cores, *memory, *program]
 
 
 def _predicted(forecast) -> list:
     if forecast is None:
         return [""] * 5
-    modelled = forecast.model_seconds
+    model_seconds = forecast.model_seconds
     return [
         forecast.product_seconds,
-        "" if modelled is None else modelled,
+        "" if model_seconds is None else model_seconds,
         1e3 * forecast.sending_seconds,
         forecast.steps_per_second,
         round(forecast.graphs_per_second),
@@ -76,37 +78,37 @@ def _predicted(forecast) -> list:
 
 
 def _measured(plan, sizes) -> dict[int, tuple[float, int]]:
-    """Cores to the paper's speed, if supergraphs and plan are those of the paper."""
+    """Returns cores -> the paper's speeds, if supergraphs and plan are the paper's."""
     from keras_bandgnn.primitives import Banded
-    from keras_bandgnn.tpu import scaling as balog2019
+    from keras_bandgnn.tpu import scaling
 
     first = plan.primitives[0]
     if plan.rest is not None or not isinstance(first, Banded):
         return {}
     size = first.block_size
-    if balog2019.SUPERGRAPHS.get(size) != (sizes.nodes, sizes.graphs):
+    if scaling.SUPERGRAPHS.get(size) != (sizes.nodes, sizes.graphs):
         return {}
     speeds = zip(
-        balog2019.STEPS_PER_SECOND[size], balog2019.GRAPHS_PER_SECOND[size], strict=True
+        scaling.STEPS_PER_SECOND[size], scaling.GRAPHS_PER_SECOND[size], strict=True
     )
-    return dict(zip(balog2019.CORES, speeds, strict=True))
+    return dict(zip(scaling.CORES, speeds, strict=True))
 
 
-def show_paper() -> None:
+def print_paper() -> None:
     """Prints the figures of Balog et al. 2019."""
-    from keras_bandgnn.tpu import scaling as balog2019
+    from keras_bandgnn.tpu import scaling
 
     columns = ["S", "nodes", "graphs"]
     for unit in ("steps/s", "graphs/s"):
-        columns += [f"{unit}\n{cores} cores" for cores in balog2019.CORES]
+        columns += [f"{unit}\n{cores} cores" for cores in scaling.CORES]
     rows = [
         [
             size,
-            *balog2019.SUPERGRAPHS[size],
-            *balog2019.STEPS_PER_SECOND[size],
-            *balog2019.GRAPHS_PER_SECOND[size],
+            *scaling.SUPERGRAPHS[size],
+            *scaling.STEPS_PER_SECOND[size],
+            *scaling.GRAPHS_PER_SECOND[size],
         ]
-        for size in sorted(balog2019.SUPERGRAPHS)
+        for size in sorted(scaling.SUPERGRAPHS)
     ]
     report.table(
         "paper: measured by Balog et al. 2019 on TPU v2 (Tables 1 and 2, Figure 2)",
@@ -115,8 +117,10 @@ def show_paper() -> None:
     )
 
 
-def show_basis(topology: str, share: float, hardware, modelled: float | None) -> None:
-    """Prints what the prediction rests on."""
+def print_assumptions(
+    topology: str, share: float, hardware, model_seconds: float | None
+) -> None:
+    """Prints the assumptions of the prediction."""
     from keras_bandgnn.tpu.generations import TPUGeneration
 
     generation = TPUGeneration.of(topology)
@@ -125,30 +129,30 @@ def show_basis(topology: str, share: float, hardware, modelled: float | None) ->
         f"products: compiled FLOPs at {100 * share:g} % (a guess: --share) of the "
         f"published peak of a {generation.name} core, {peak}"
     )
-    if modelled is None:
-        report.say("cost model: does not know this backbone or this plan")
+    if model_seconds is None:
+        report.say("cost model: not available for this backbone or this plan")
     elif hardware.date:
         report.say(
-            f"cost model: constants measured on {hardware.date}, {hardware.name}; its "
-            "time is that of computing"
+            f"cost model: constants measured on {hardware.date}, {hardware.name}; "
+            "compute time is that of the cost model"
         )
     else:
         report.say(
-            "cost model: default constants of TPUs, which are guesses and the same for "
-            "all generations; computing takes the longer of both times"
+            "cost model: default TPU constants, which are guesses and the same for all "
+            "generations; compute time is the longer of both estimates"
         )
     report.say(
-        f"sending: after computing, on one ring of links of {generation.link / 1e9:g} "
-        "GB/s (published) without latency; the hosts' work is left out"
+        f"communication: after compute, on one ring of {generation.link / 1e9:g} GB/s "
+        "links (published) without latency; host work is not included"
     )
-    report.say("measured: nothing here; what the paper measured is not this program")
+    report.say("measured: nothing here; the paper measured a different program")
 
 
-def facts(
+def figures(
     steps: Sequence, forecasts: Sequence, share: float, hardware
 ) -> dict[str, object]:
-    """The figures for a file, compiled and predicted apart."""
-    from keras_bandgnn.tpu import scaling as balog2019
+    """Returns the figures for a file, with compiled and predicted ones separated."""
+    from keras_bandgnn.tpu import scaling
     from keras_bandgnn.tpu.generations import TPUGeneration
 
     return {
@@ -160,21 +164,21 @@ def facts(
             "hardware": hardware.to_dict(),
         },
         "paper": {
-            "cores": balog2019.CORES,
-            "supergraphs": balog2019.SUPERGRAPHS,
-            "steps_per_second": balog2019.STEPS_PER_SECOND,
-            "graphs_per_second": balog2019.GRAPHS_PER_SECOND,
+            "cores": scaling.CORES,
+            "supergraphs": scaling.SUPERGRAPHS,
+            "steps_per_second": scaling.STEPS_PER_SECOND,
+            "graphs_per_second": scaling.GRAPHS_PER_SECOND,
         },
     }
 
 
 def _forecast(step, forecast) -> dict[str, object]:
-    found: dict[str, object] = {"topology": step.topology, "cores": step.cores}
+    entry: dict[str, object] = {"topology": step.topology, "cores": step.cores}
     if forecast is not None:
-        found |= dataclasses.asdict(forecast)
+        entry |= dataclasses.asdict(forecast)
         for name in ("computing_seconds", "steps_per_second", "graphs_per_second"):
-            found[name] = getattr(forecast, name)
-    return found
+            entry[name] = getattr(forecast, name)
+    return entry
 
 
 _CORES = (8, 32, 128, 512)
@@ -189,15 +193,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         default="v2",
         metavar="NAME",
-        help="generation of TPUs, such as v2 or v5e, or a slice of one, such as "
-        "v5e:16x16, which is compiled too",
+        help="TPU generation, such as v2 or v5e, or a slice to compile as well, such "
+        "as v5e:16x16",
     )
     parser.add_argument(
         "--cores",
         type=shared.positive,
         nargs="+",
         metavar="N",
-        help="sizes of slices (default: those of 8 32 128 512 that there are)",
+        help="slice sizes (default: 8 32 128 512, as far as the generation has them)",
     )
     parser.add_argument(
         "--json", type=shared.written_file, metavar="FILE", help="write the figures"
@@ -207,14 +211,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--share",
         type=_share,
         default=0.5,
-        help="of the published peak that products reach: a guess",
+        help="share of the published peak that matrix products reach (a guess)",
     )
     group.add_argument(
         "--hardware",
         type=shared.path,
         metavar="FILE",
-        help="constants of the cost model that bandgnn calibrate wrote on such a TPU; "
-        "default constants, which are guesses, if omitted",
+        help="cost model constants that bandgnn calibrate wrote on such a TPU; if "
+        "omitted, default constants, which are guesses",
     )
     tpu_options.add_program(parser)
 
@@ -227,11 +231,11 @@ def _share(text: str) -> float:
 
 
 def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
-    """The slices to compile for, small ones first.
+    """Returns the slices to compile for, in order of size.
 
     Args:
-        topology: A generation, or a slice that is one of them.
-        cores: Sizes; the usual ones that the generation has if None.
+        topology: A generation, or one of the slices.
+        cores: Slice sizes; if None, the default ones that the generation has.
     """
     from keras_bandgnn.tpu.generations import TPUGeneration
 
@@ -245,7 +249,7 @@ def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
 
 
 def load_hardware(path: Path | None, dtype: str):
-    """Constants of the cost model: those of a file, or the default ones of TPUs."""
+    """Loads cost model constants from a file, or returns the TPU defaults."""
     import json
 
     from keras_bandgnn.planning.cost import Hardware, bytes_of
@@ -263,30 +267,29 @@ def load_hardware(path: Path | None, dtype: str):
 
 def run(options: argparse.Namespace) -> int:
     """Runs the command."""
-    from keras_bandgnn.tpu import aot_compile as tpu_check
-    from keras_bandgnn.tpu import scaling
+    from keras_bandgnn.tpu import aot_compile, scaling
 
     topologies = make_topologies(options.topology, options.cores)
     for name in topologies:
-        tpu_check.topology_devices(name)
-    task, plan, sizes = tpu_options.make(options)
+        aot_compile.topology_devices(name)
+    task, plan, sizes = tpu_options.make_program(options)
     hardware = load_hardware(options.hardware, task.backbone.compute_dtype)
-    modelled = scaling.step_seconds(task, plan, sizes, hardware)
+    model_seconds = scaling.step_seconds(task, plan, sizes, hardware)
     steps, forecasts = [], []
     for number, name in enumerate(topologies, 1):
         report.say(f"compiling for {name}, {number} of {len(topologies)}")
-        step = tpu_check.check_training_step(task, plan, sizes, name)
+        step = aot_compile.check_training_step(task, plan, sizes, name)
         report.say(f"  {step.compile_seconds:.0f} s")
         steps.append(step)
         forecasts.append(
             scaling.ScaleForecast.of(
-                step, sizes.graphs, options.share, modelled, bool(hardware.date)
+                step, sizes.graphs, options.share, model_seconds, bool(hardware.date)
             )
         )
-    show(steps, forecasts, plan, sizes)
-    show_paper()
-    show_basis(steps[0].topology, options.share, hardware, modelled)
+    print_tables(steps, forecasts, plan, sizes)
+    print_paper()
+    print_assumptions(steps[0].topology, options.share, hardware, model_seconds)
     if options.json is not None:
-        found = facts(steps, forecasts, options.share, hardware)
-        tpu_options.write(options, plan, sizes, found)
+        contents = figures(steps, forecasts, options.share, hardware)
+        tpu_options.write_figures(options, plan, sizes, contents)
     return 0 if all(step.fits for step in steps) else 1

@@ -1,8 +1,8 @@
-"""Compiles a preset's training step for TPUs, on any machine.
+"""Compiles a preset's training step ahead of time for TPU topologies; no TPU needed.
 
-Says whether the step fits a core's memory, how much it computes and what the cores send
-to each other. It says nothing about speed. The exit code is 1 if a program does not
-fit. Needs pip install "keras-bandgnn[tpu]".
+Reports whether the step fits a core's memory, its operations and its collectives. It
+does not predict speed. The exit code is 1 if a program does not fit. Needs
+pip install "keras-bandgnn[tpu]".
 """
 
 import argparse
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology",
         action="append",
         metavar="NAME",
-        help="TPU slice, such as v2:16x16, v4:2x2x1 or v5e:4x4; may be given several "
-        "times (default: v5e:2x2)",
+        help="TPU slice, such as v2:16x16, v4:2x2x1 or v5e:4x4; repeatable (default: "
+        "v5e:2x2)",
     )
     parser.add_argument(
         "--json", type=shared.written_file, metavar="FILE", help="write the figures"
@@ -28,15 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tpu_options.add_program(parser)
 
 
-def show(checked: list, plan, sizes) -> None:
+def print_reports(reports: list, plan, sizes) -> None:
     """Prints the reports as two tables."""
     program, memory = [], []
-    for step in checked:
-        flops, sent = "", "does not compile"
+    for step in reports:
+        flops, collectives = "", "does not compile"
         if step.costs is not None:
             flops = step.costs.flops / 1e12
-            sent = tpu_options.sent(step.costs)
-        program.append([step.topology, step.cores, flops, sent, step.compile_seconds])
+            collectives = tpu_options.describe_collectives(step.costs)
+        figures = [flops, collectives, step.compile_seconds]
+        program.append([step.topology, step.cores, *figures])
         parts = ("arguments", "temporaries", "outputs", "total")
         memory.append(
             [step.topology, *(step.memory.get(part, "") for part in parts)]
@@ -50,7 +51,7 @@ def show(checked: list, plan, sizes) -> None:
     )
     names = ["topology", "arguments", "temporaries", "outputs", "total", "available"]
     report.table("memory of a core, GiB", [*names, "fits"], memory)
-    for step in checked:
+    for step in reports:
         if step.error is not None:
             report.say(f"{step.topology}: {step.error}")
 
@@ -62,13 +63,13 @@ def run(options: argparse.Namespace) -> int:
     topologies = options.topology or ["v5e:2x2"]
     for name in topologies:
         topology_devices(name)
-    task, plan, sizes = tpu_options.make(options)
-    checked = []
+    task, plan, sizes = tpu_options.make_program(options)
+    reports = []
     for name in topologies:
         report.say(f"compiling for {name}")
-        checked.append(check_training_step(task, plan, sizes, name))
-    show(checked, plan, sizes)
+        reports.append(check_training_step(task, plan, sizes, name))
+    print_reports(reports, plan, sizes)
     if options.json is not None:
-        steps = [dataclasses.asdict(step) for step in checked]
-        tpu_options.write(options, plan, sizes, {"steps": steps})
-    return 0 if all(step.fits for step in checked) else 1
+        steps = [dataclasses.asdict(step) for step in reports]
+        tpu_options.write_figures(options, plan, sizes, {"steps": steps})
+    return 0 if all(step.fits for step in reports) else 1

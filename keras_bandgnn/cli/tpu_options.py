@@ -1,4 +1,4 @@
-"""What the commands that compile for TPUs share: options, and files of figures."""
+"""Shared options and output files of the commands that compile for TPUs."""
 
 import argparse
 import dataclasses
@@ -9,34 +9,42 @@ from keras_bandgnn.cli import options as shared
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of supergraphs and of the program."""
+    """Adds the options of the supergraphs and of the program."""
     group = parser.add_argument_group("sizes of a supergraph, one per core")
     group.add_argument(
-        "--nodes", type=shared.positive, help="of the preset's batcher, or 8192"
+        "--nodes",
+        type=shared.positive,
+        help="if omitted, from the preset's batcher, or 8192",
     )
     group.add_argument(
-        "--edges", type=shared.positive, help="of the batcher, or 3.72 per node"
+        "--edges",
+        type=shared.positive,
+        help="if omitted, from the preset's batcher, or 3.72 per node",
     )
     group.add_argument(
-        "--graphs", type=shared.positive, help="of the batcher, or its batch size"
+        "--graphs",
+        type=shared.positive,
+        help="if omitted, from the preset's batcher, or its batch size",
     )
     group.add_argument(
-        "--candidates", type=shared.positive, help="of the batcher, or 16"
+        "--candidates",
+        type=shared.positive,
+        help="if omitted, from the preset's batcher, or 16",
     )
     group = parser.add_argument_group("program")
     group.add_argument(
         "--plan",
-        help="key of a primitive, such as banded:128 or segment; the preset's plan if "
-        "omitted, and blocks where that is auto",
+        help="key of a primitive, such as banded:128 or segment; if omitted, the "
+        "preset's plan, or banded if that is auto",
     )
     group.add_argument(
-        "--block-size", type=shared.positive, default=128, help="S of the blocks"
+        "--block-size", type=shared.positive, default=128, help="S: block size"
     )
     group.add_argument(
         "--rest",
         choices=("drop", "segment", "grouped"),
         default="grouped",
-        help="who carries the edges that the primitive does not",
+        help="how edges that the primitive does not cover are processed",
     )
     group.add_argument(
         "--precision",
@@ -47,34 +55,34 @@ def add_program(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--remat",
         action=argparse.BooleanOptionalAction,
-        help="whether steps are computed again for the gradient; as the preset says "
-        "if omitted",
+        help="gradient checkpointing (rematerialisation); the preset's setting if "
+        "omitted",
     )
 
 
-def make(options: argparse.Namespace) -> tuple:
-    """The task, the plan and the sizes that the options name."""
+def make_program(options: argparse.Namespace) -> tuple:
+    """Returns the task, the plan and the sizes that the options name."""
     task = _make_task(options)
     plan = _make_plan(options, getattr(task.preprocessor, "plan", None))
     return task, plan, _make_sizes(options, task.preprocessor)
 
 
 def _make_plan(options: argparse.Namespace, preset_plan):
-    """The plan that the options and the preset name."""
+    """Returns the plan from the options or the preset."""
     from keras_bandgnn.primitives import Plan
 
     if options.plan is None and isinstance(preset_plan, Plan):
         return preset_plan
     key = options.plan or f"banded:{options.block_size}"
-    alone = Plan.from_config({"primitives": [key], "drop_rest": True})
-    (primitive,) = alone.primitives
+    plan = Plan.from_config({"primitives": [key], "drop_rest": True})
+    (primitive,) = plan.primitives
     if primitive.covers_all:
         return Plan(rest=primitive)
-    return alone if options.rest == "drop" else Plan(primitive, rest=options.rest)
+    return plan if options.rest == "drop" else Plan(primitive, rest=options.rest)
 
 
 def _make_task(options: argparse.Namespace):
-    """The task of the preset, with new weights and the wanted precision."""
+    """Returns the preset's task with new weights and the requested precision."""
     from keras_bandgnn.models import NodeSelector
 
     task = NodeSelector.from_preset(options.preset, load_weights=False)
@@ -84,7 +92,7 @@ def _make_task(options: argparse.Namespace):
     if options.remat is not None:
         if "remat" not in config:
             raise shared.OptionError(
-                f"Expected a backbone with the option remat. Received: "
+                "Expected a backbone with the option remat. Received: "
                 f"{type(task.backbone).__name__}. Leave --remat out."
             )
         config["remat"] = options.remat
@@ -95,7 +103,7 @@ def _make_task(options: argparse.Namespace):
 
 
 def _make_sizes(options: argparse.Namespace, preprocessor):
-    """The capacities that the options and the preset's batcher name."""
+    """Returns the capacities from the options or the preset's batcher."""
     from keras_bandgnn.tpu.aot_compile import EDGES_PER_NODE, Sizes
 
     budget, batch_size = {}, 32
@@ -113,11 +121,11 @@ def _make_sizes(options: argparse.Namespace, preprocessor):
     )
 
 
-def sent(costs) -> str:
-    """What a core sends per step."""
+def describe_collectives(costs) -> str:
+    """Describes the collectives of a step and the bytes that a core sends."""
     parts = (
-        f"{found.count} {kind} ({found.bytes / 1e6:.3g} MB)"
-        for kind, found in costs.collectives.items()
+        f"{collective.count} {kind} ({collective.bytes / 1e6:.3g} MB)"
+        for kind, collective in costs.collectives.items()
     )
     text = ", ".join(parts) or "none"
     if costs.unknown_loops:
@@ -125,14 +133,14 @@ def sent(costs) -> str:
     return text
 
 
-def write(options: argparse.Namespace, plan, sizes, found: Mapping) -> None:
-    """Writes the figures to `options.json`, and what they depend on."""
+def write_figures(options: argparse.Namespace, plan, sizes, figures: Mapping) -> None:
+    """Writes the figures and their settings to `options.json`."""
     import importlib.metadata
 
     from keras_bandgnn.data.files import atomic_write, json_text
 
     packages = ("jax", "keras", "keras-bandgnn", "libtpu")
-    facts = {
+    contents = {
         "date": datetime.date.today().isoformat(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "preset": options.preset,
@@ -141,7 +149,7 @@ def write(options: argparse.Namespace, plan, sizes, found: Mapping) -> None:
         "precision": options.precision,
         "optimizer": options.optimizer,
         "remat": options.remat,
-        **found,
+        **figures,
     }
     with atomic_write(options.json) as file:
-        file.write(json_text("the figures", facts, indent=2).encode())
+        file.write(json_text("the figures", contents, indent=2).encode())

@@ -1,10 +1,10 @@
 """Trains a model and saves it as a preset.
 
-By default a model that picks the right variable, on a folder that `bandgnn compile`
-wrote. With `--task regression` SchNet, MPEU or PaiNN on molecules or crystals, or a
-graph transformer on graphs with node features: the name of a data set with --path, or a
-folder of stores. The weights that are best on the validation split are kept. An
-interrupted run goes on after its last whole epoch when it is started again.
+By default, a variable misuse model, on a folder that `bandgnn compile` wrote. With
+`--task regression`, SchNet, MPEU or PaiNN on molecules or crystals, or a graph
+transformer on graphs with node features: DATA is a data set's name with --path, or a
+folder of stores. Keeps the weights with the best validation score. An interrupted run
+resumes after its last complete epoch when it is started again.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from keras_bandgnn.cli import (
     train_regression,
     training_callbacks,
 )
-from keras_bandgnn.cli.report import make_facts
+from keras_bandgnn.cli.report import make_card
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
         type=shared.path,
-        help="folder with the stores train, valid; or a data set",
+        help="folder with the stores train and valid, or a data set",
     )
     parser.add_argument(
         "--task", choices=("selection", "regression"), default="selection"
@@ -34,19 +34,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=shared.path, required=True, help="folder of the preset"
     )
     parser.add_argument(
-        "--seed", type=shared.natural, default=0, help="seed of weights and order"
+        "--seed", type=shared.natural, default=0, help="seed of weights and shuffling"
     )
     parser.add_argument(
-        "--restart", action="store_true", help="throw away an interrupted run"
+        "--restart", action="store_true", help="discard an interrupted run"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
     shared.add_training(parser)
     regression_options.add_arguments(parser)
-    shared.defer_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
+    shared.delay_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
 
 
 def make_plan(text: str):
-    """The plan that `--plan` names."""
+    """Returns the plan that `--plan` names."""
     from keras_bandgnn.primitives import Plan
     from keras_bandgnn.primitives.base import primitive_of
 
@@ -55,7 +55,7 @@ def make_plan(text: str):
     keys, _, drop = text.partition(",")
     try:
         if drop not in ("", "drop"):
-            raise ValueError("Expected a primitive, or one with ',drop'.")
+            raise ValueError("Expected a primitive, optionally followed by ',drop'.")
         primitive = primitive_of(keys)
         lossy = Plan(primitive, rest="drop")
         if drop:
@@ -68,7 +68,7 @@ def make_plan(text: str):
 
 
 def make_task(options: argparse.Namespace, metadata: dict):
-    """A new `NodeSelector` for graphs whose store has this metadata."""
+    """Returns a new `NodeSelector` for graphs of a store with this metadata."""
     import keras
 
     from keras_bandgnn import models, preprocessing
@@ -113,32 +113,32 @@ def open_split(data: Path, split: str):
     if not (data / split).is_dir():
         raise FileNotFoundError(
             f"Expected a store {data / split}. Received: no such folder. "
-            f"Make it with: bandgnn compile INPUT --out {data}"
+            f"Create it with: bandgnn compile INPUT --out {data}"
         )
     return open_store(data / split)
 
 
 def check_compiled(store) -> None:
-    """Refuses a store without compiled programs."""
+    """Rejects a store without compiled programs."""
     from keras_bandgnn.data import parts_of
 
-    found = [entry["class_name"] for entry in store.metadata.get("layers") or []]
-    if found[:2] == ["ProgramEncoder", "ReachabilityFilter"]:
+    layers = [entry["class_name"] for entry in store.metadata.get("layers") or []]
+    if layers[:2] == ["ProgramEncoder", "ReachabilityFilter"]:
         return
     advice = ""
     for part in parts_of(store)[:1]:
-        numbers = part.label is not None and part.label_level == "graph"
-        if numbers and part.candidates is None:
-            advice = " The labels are numbers of graphs: add --task regression."
+        graph_labels = part.label is not None and part.label_level == "graph"
+        if graph_labels and part.candidates is None:
+            advice = " For labels that are numbers of graphs, pass --task regression."
     raise ValueError(
         "Expected a store of programs that `bandgnn compile` wrote, for --task "
-        f"selection. Received: {store.path}, whose metadata names the layers {found}."
+        f"selection. Received: {store.path}, whose metadata names the layers {layers}."
         f"{advice}"
     )
 
 
 def with_random_labels(store, seed: int):
-    """The graphs of a store with labels drawn at random, and the store's metadata."""
+    """Returns the graphs and metadata of a store with random labels."""
     import numpy as np
 
     from keras_bandgnn.data import FlatGraphs
@@ -146,15 +146,15 @@ def with_random_labels(store, seed: int):
     flat = FlatGraphs.concatenate([part for part in store.shards if len(part)])
     columns = flat.columns()
     counts = np.diff(flat.candidate_ptr)
-    drawn = np.random.default_rng(seed).integers(0, counts)
-    columns["label/graph"] = drawn.astype(np.int32)
+    labels = np.random.default_rng(seed).integers(0, counts)
+    columns["label/graph"] = labels.astype(np.int32)
     graphs = FlatGraphs.from_columns(columns, flat.info)
     graphs.metadata = store.metadata
     return graphs
 
 
 def train(options: argparse.Namespace, stores: dict):
-    """Trains and saves; returns the task with its best weights."""
+    """Trains and saves a task; returns it with its best weights."""
     from keras_bandgnn.training import make_optimizer
 
     training_callbacks.check_out(options)
@@ -168,7 +168,7 @@ def train(options: argparse.Namespace, stores: dict):
         rate = {"adam": 2e-3, "sgd": 0.3}[options.optimizer]
     steps = options.epochs * len(loader)
     task.compile(make_optimizer(options.optimizer, rate, steps))
-    describe(options, task, loader, stores)
+    print_setup(options, task, loader, stores)
     data = {split: store.fingerprint for split, store in stores.items()}
     with training_callbacks.run_folder(options, data) as work:
         training_callbacks.fit(task, loader, graphs["valid"], options, work)
@@ -177,43 +177,44 @@ def train(options: argparse.Namespace, stores: dict):
 
 
 def save(options: argparse.Namespace, task, loader, stores: dict, rate: float) -> None:
-    """Saves a trained task as a preset, with its card."""
+    """Saves a trained task as a preset, with a model card."""
     sizes = ", ".join(f"{len(store):,} {name}" for name, store in stores.items())
-    facts = {
+    entries = {
         "data": f"{options.data}: usages of variables in programs; {sizes}.",
         "recipe": f"{options.optimizer}, rate {rate:g} with linear decay, "
-        f"{options.epochs} epochs of {len(loader):,} supergraphs; the weights that "
-        "are best on the validation split.",
+        f"{options.epochs} epochs of {len(loader):,} supergraphs; the weights with the "
+        "best validation score.",
     }
-    card = make_facts(options, facts)
+    card = make_card(options, entries)
     task.save_to_preset(options.out, options.weights, card)
 
 
-def describe(options, task, loader, stores) -> None:
+def print_setup(options, task, loader, stores) -> None:
     """Prints the model, the data and the plan."""
     import keras
 
     backbone = task.backbone
     batches = loader.composition(0)
-    room = sum(batch.budget["node"] for batch in batches)
-    fill = loader.sizes["node"].sum() / room
+    capacity = sum(batch.budget["node"] for batch in batches)
+    fill = loader.sizes["node"].sum() / capacity
     budget = loader.batcher.budget["node"]
-    above = [batch.budget["node"] for batch in batches if batch.budget["node"] > budget]
+    sizes = [batch.budget["node"] for batch in batches]
+    oversized = [size for size in sizes if size > budget]
     larger = ""
-    if above:
+    if oversized:
         larger = (
-            f", {len(above)} of {above[0]} nodes for the {loader.num_oversized} graphs "
-            "that are larger,"
+            f", {len(oversized)} of {oversized[0]} nodes for the "
+            f"{loader.num_oversized} larger graphs,"
         )
-    sizes = ", ".join(f"{len(store)} {split}" for split, store in stores.items())
+    splits = ", ".join(f"{len(store)} {split}" for split, store in stores.items())
     report.say(
         f"GGNN: H = {backbone.hidden_dim}, T = {backbone.num_steps}, "
         f"P = {backbone.num_edge_types}, {task.count_params():,} parameters; "
         f"backend {keras.backend.backend()}"
     )
-    report.say(f"graphs: {sizes}")
+    report.say(f"graphs: {splits}")
     report.say(
-        f"batches: {len(batches) - len(above)} supergraphs of {budget} nodes{larger} "
+        f"batches: {len(sizes) - len(oversized)} supergraphs of {budget} nodes{larger} "
         f"{100 * fill:.0f} % filled; plan: {loader.plan}"
     )
 
@@ -225,11 +226,11 @@ def run(options: argparse.Namespace) -> None:
         shared.fill_defaults(options)
         train_regression.run(options)
         return
-    shared.refuse(
+    shared.reject_unused_options(
         options,
         dict.fromkeys(regression_options.OPTIONS, "--task regression"),
         "--task selection",
-        "To predict numbers of graphs add --task regression.",
+        "To predict numbers of graphs, pass --task regression.",
     )
     shared.fill_defaults(options)
     make_plan(options.plan)

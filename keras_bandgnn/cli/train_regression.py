@@ -5,13 +5,13 @@ import argparse
 from keras_bandgnn.cli import data_sets, report, training_callbacks
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.regression_options import ATOMISTIC, TRANSFORMERS
-from keras_bandgnn.cli.report import make_facts
+from keras_bandgnn.cli.report import make_card
 
 SPLITS = ("train", "valid", "test")
 
 
 def graph_layer(text: str):
-    """The preprocessing layer that `--graph` names."""
+    """Returns the preprocessing layer that `--graph` names."""
     from keras_bandgnn import preprocessing
 
     kind, _, value = text.partition(":")
@@ -31,38 +31,38 @@ def graph_layer(text: str):
     )
 
 
-def read(options: argparse.Namespace) -> dict:
-    """Training, validation and test graphs, as `FlatGraphs`."""
+def load_splits(options: argparse.Namespace) -> dict:
+    """Loads the training, validation and test graphs as `FlatGraphs`."""
     from keras_bandgnn.data import FlatGraphs, open_store, parts_of
 
     if all((options.data / split / "store.json").is_file() for split in SPLITS):
         data_sets.check_stores(options)
         stores = {s: open_store(options.data / s) for s in SPLITS}
     else:
-        given = vars(options) | {"data": str(options.data)}
+        arguments = vars(options) | {"data": str(options.data)}
         stores = {
-            s: data_sets.read_graphs(argparse.Namespace(**given | {"split": s}))
+            s: data_sets.read_graphs(argparse.Namespace(**arguments | {"split": s}))
             for s in SPLITS
         }
     return {s: FlatGraphs.concatenate(parts_of(store)) for s, store in stores.items()}
 
 
 def make_backbone(options: argparse.Namespace, graphs):
-    """A new backbone, and the arguments of the head that goes with it."""
+    """Returns a new backbone, and the arguments of its head."""
     import numpy as np
 
     from keras_bandgnn import layers, models
 
     if options.model in TRANSFORMERS:
         kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
-        given = {"num_layers": options.layers or 4, "attention": options.attention}
+        arguments = {"num_layers": options.layers or 4, "attention": options.attention}
         if options.model == "graphormer":
-            given["max_distance"] = 5
+            arguments["max_distance"] = 5
         if options.attention in ("periodic", "full"):
             largest = max(int(part.num_nodes.max()) for part in graphs.values())
-            given["max_length"] = largest
+            arguments["max_length"] = largest
         types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
-        # One more for pairs without an edge.
+        # One more type for pairs without an edge.
         types = types + 1 if types > 1 else 1
         inputs = data_sets.node_inputs(list(graphs.values()))
         backbone = kind[options.model](
@@ -70,14 +70,14 @@ def make_backbone(options: argparse.Namespace, graphs):
             options.hidden,
             dropout=options.dropout,
             num_edge_types=types,
-            **given,
+            **arguments,
         )
         return backbone, {}
     numbers = [part.node.get("atomic_number") for part in graphs.values()]
     if any(values is None for values in numbers):
         raise ValueError(
             f"Expected graphs of atoms for --model {options.model}, with the node "
-            "features 'atomic_number' and 'position'. Received: "
+            "features 'atomic_number' and 'position'. Received: the features "
             f"{sorted(graphs['train'].node)}. Pass --model gt or --model graphormer, "
             "which read any node features."
         )
@@ -87,17 +87,17 @@ def make_backbone(options: argparse.Namespace, graphs):
         cutoff = options.cutoff or 6.0
         backbone = models.PaiNNBackbone(elements, options.hidden, steps, cutoff)
         return backbone, {"hidden": options.hidden}
-    profiled = {"activation": layers.shifted_softplus, "use_bias": False}
+    head = {"activation": layers.shifted_softplus, "use_bias": False}
     if options.model == "mpeu":
         backbone = models.MPEUBackbone(
             elements, options.hidden, steps, reduce=options.reduce
         )
-        return backbone, profiled
+        return backbone, head
     if options.cutoff is None:
         backbone = models.SchNetBackbone(
             elements, options.hidden, steps, reduce=options.reduce
         )
-        return backbone, profiled
+        return backbone, head
     backbone = models.SchNetBackbone(
         elements,
         options.hidden,
@@ -112,22 +112,22 @@ def make_backbone(options: argparse.Namespace, graphs):
 
 
 def make_task(options: argparse.Namespace, graphs):
-    """A new regressor, by default as profiled by Speckhard et al. 2025."""
+    """Returns a new regressor, by default as profiled by Speckhard et al. 2025."""
     import keras
 
     from keras_bandgnn import models, preprocessing
 
     keras.utils.set_random_seed(options.seed)
     backbone, head = make_backbone(options, graphs)
-    made = backbone.graph_layers()
+    graph_layers = backbone.graph_layers()
     if options.model in ATOMISTIC:
-        made = [graph_layer(options.graph)]
+        graph_layers = [graph_layer(options.graph)]
     key = "atomic_number" if options.references else None
     mode = "atom" if options.reduce == "sum" else "graph"
     batcher = preprocessing.DynamicBatcher(options.batch_size)
     return models.GraphRegressor(
         backbone,
-        preprocessor=preprocessing.GraphPreprocessor(made, batcher),
+        preprocessor=preprocessing.GraphPreprocessor(graph_layers, batcher),
         readout=options.reduce,
         normalizer=preprocessing.TargetNormalizer(mode, element_key=key),
         **head,
@@ -135,7 +135,7 @@ def make_task(options: argparse.Namespace, graphs):
 
 
 def set_training(options: argparse.Namespace, task, steps: int) -> str:
-    """Compiles a task for so many steps; returns the recipe in words."""
+    """Compiles a task for `steps` training steps; returns a text of the recipe."""
     import keras
 
     from keras_bandgnn.training import WarmupDecay
@@ -160,7 +160,7 @@ def set_training(options: argparse.Namespace, task, steps: int) -> str:
     return (
         f"Adam, rate {peak:g} with {options.decay} decay, {options.loss} loss, "
         f"{options.epochs} epochs of {steps // options.epochs:,} batches; the weights "
-        "that are best on the validation split."
+        "with the best validation score."
     )
 
 
@@ -171,7 +171,7 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.saving.preset_files import count_parameters
 
     training_callbacks.check_out(options)
-    graphs = read(options)
+    graphs = load_splits(options)
     task = make_task(options, graphs)
     loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
     recipe = set_training(options, task, options.epochs * len(loader))
@@ -187,27 +187,26 @@ def run(options: argparse.Namespace) -> None:
             task, loader, graphs["valid"], options, work, *metric, options.patience
         )
         score = evaluate(task, graphs["test"], graphs["train"])
-        facts = {
+        entries = {
             "data": f"{options.data} {' '.join(options.option)}: {sizes} graphs.",
             "recipe": recipe,
             "score": score,
         }
-        card = make_facts(options, facts)
+        card = make_card(options, entries)
         task.save_to_preset(options.out, options.weights, card)
     report.say(f"model saved to {options.out}")
 
 
 def evaluate(task, graphs, train=None) -> str:
-    """Scores a regressor, beside the training mean; prints and returns the text."""
+    """Prints and returns the test errors, compared with the training mean's."""
     import numpy as np
 
     lines = training_callbacks.progress_lines()
-    found = task.evaluate(graphs, return_dict=True, verbose=0, callbacks=lines)
-    text = (
-        f"test, in the label's unit: MAE {found['mae']:.4g}, RMSE {found['rmse']:.4g}"
-    )
+    metrics = task.evaluate(graphs, return_dict=True, verbose=0, callbacks=lines)
+    mae, rmse = metrics["mae"], metrics["rmse"]
+    text = f"test, in the label's unit: MAE {mae:.4g}, RMSE {rmse:.4g}"
     if train is not None:
-        plain = np.ravel(graphs.label) - np.ravel(train.label).mean()
-        text += f"; the training mean: MAE {np.abs(plain).mean():.4g}"
+        errors = np.ravel(graphs.label) - np.ravel(train.label).mean()
+        text += f"; the training mean: MAE {np.abs(errors).mean():.4g}"
     report.say(text)
     return text

@@ -1,4 +1,4 @@
-"""Training of `bandgnn train`: the best weights, the state to resume from, the end."""
+"""Training of `bandgnn train`: checkpoints, best weights, time limit, progress."""
 
 import argparse
 import contextlib
@@ -13,31 +13,29 @@ from pathlib import Path
 from keras_bandgnn.cli import interrupts, report
 from keras_bandgnn.cli.options import flag
 
-# Options that a run began with, to tell whether it goes on with the same.
-
-
-# Options that may name files: the same ones wherever the command is started.
+# Options that may name files. Their paths are stored resolved, independent of the
+# working directory.
 _PATHS = ("data", "path", "source")
 
 
 def settings_of(options: argparse.Namespace, free: Collection[str]) -> dict:
-    """The options as plain values, but for those that may change."""
-    kept = {k: v for k, v in vars(options).items() if k not in free}
-    return json.loads(json.dumps(resolved(kept), default=str))
+    """Returns the options as JSON values, except the `free` ones."""
+    settings = {k: v for k, v in vars(options).items() if k not in free}
+    return json.loads(json.dumps(resolved(settings), default=str))
 
 
 def resolved(settings: dict) -> dict:
-    """Settings with whole paths, where they name something that is there."""
-    found = {
+    """Returns settings with the paths of existing files resolved."""
+    paths = {
         name: str(Path(value).resolve())
         for name, value in settings.items()
         if name in _PATHS and value is not None and Path(value).exists()
     }
-    return settings | found
+    return settings | paths
 
 
 def differences(old: dict, new: dict, free: Collection[str] = ()) -> list[str]:
-    """What differs, with the new and the old value."""
+    """Describes each changed setting with its new and old value."""
     old = resolved(old)
     return [
         f"{flag(name)} is {_shown(new.get(name))}, was {_shown(old.get(name))}"
@@ -48,13 +46,13 @@ def differences(old: dict, new: dict, free: Collection[str] = ()) -> list[str]:
 
 def _shown(value) -> str:
     if value is None or value is False or value == []:
-        return "not given"
+        return "not set"
     if value is True:
-        return "given"
+        return "set"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-# Seconds between two lines about work that is under way.
+# Seconds between two lines of progress.
 EVERY = 30.0
 
 # Options that may change between a run and its continuation.
@@ -64,7 +62,7 @@ _FREE = (
     "debug",
     "line",
     "minutes",
-    # What is kept lies beside it.
+    # The run's folder is next to it.
     "out",
     "overwrite",
     "restart",
@@ -76,11 +74,11 @@ _FREE = (
 
 
 def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
-    """Refuses to resume another run; the caller holds the folder's lock."""
+    """Rejects the folder of another run; the caller holds the folder's lock."""
     from keras_bandgnn.data.files import write_json
     from keras_bandgnn.data.reading import read_json, reading
 
-    kept = settings_of(options, _FREE)
+    settings = settings_of(options, _FREE)
     data = json.loads(json.dumps(data, default=str))
     saved = work / "settings.json"
     if options.restart:
@@ -89,23 +87,23 @@ def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
     elif saved.is_file():
         with reading(saved):
             old, graphs = read_json(saved, list)
-            found = differences(old, kept, _FREE)
-            found += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
-        if found:
+            changes = differences(old, settings, _FREE)
+            changes += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
+        if changes:
             raise ValueError(
                 f"Expected the interrupted run in {work} to have the same options and "
-                f"data. Received: {'; '.join(found)}. Pass --restart to throw it away, "
+                f"data. Received: {'; '.join(changes)}. Pass --restart to discard it, "
                 "or choose another --out."
             )
-    write_json(saved, [kept, data])
+    write_json(saved, [settings, data])
 
 
 class History:
-    """The metrics of the epochs of a run, which outlive a kill.
+    """Metrics of the epochs of a run, stored on disk.
 
     Args:
         work: Folder of the run.
-        monitor: The metric that says which epoch is best.
+        monitor: The metric that determines the best epoch.
         mode: "max" or "min".
     """
 
@@ -121,17 +119,17 @@ class History:
                 self._scores(self._rows)
 
     def _scores(self, rows: list[dict]) -> list[float]:
-        """The metric, as a number of which more is better."""
+        """Returns the monitored metric, negated if lower is better."""
         values = [self._sign * row[self._monitor] for row in rows]
         return [-math.inf if math.isnan(value) else value for value in values]
 
     def is_best(self, epoch: int, logs: dict) -> bool:
-        """Whether an epoch is better than those before it."""
+        """Returns whether an epoch is better than all before it."""
         (score,) = self._scores([logs])
         return score > max(self._scores(self._rows[:epoch]), default=-math.inf)
 
     def add(self, epoch: int, logs: dict) -> None:
-        """Keeps the metrics of an epoch, also of one that was repeated."""
+        """Stores the metrics of an epoch; replaces them if it is repeated."""
         from keras_bandgnn.data.files import write_json
 
         row = {name: float(value) for name, value in logs.items()}
@@ -139,48 +137,51 @@ class History:
         write_json(self._file, self._rows)
 
     def is_over(self, patience: int | None, epochs: int | None = None) -> bool:
-        """Whether the best of the first epochs is `patience` epochs back."""
+        """Returns whether the best of the first epochs is `patience` epochs ago."""
         scores = self._scores(self._rows[:epochs])
         if not patience or not scores:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
-def work_of(out: Path) -> Path:
-    """The folder of the run that writes a model."""
+def run_folder_path(out: Path) -> Path:
+    """Returns the folder of the run that writes a model."""
     return out.with_name(out.name + ".partial")
 
 
 def check_out(options: argparse.Namespace) -> None:
-    """Refuses to replace a model, but for one that this run saved before a kill."""
+    """Rejects an existing model, unless this run saved it before it was killed."""
     from keras_bandgnn.data.files import remove_leftovers
     from keras_bandgnn.saving.preset_files import check_target
 
     check_target(options.out)
-    remove_leftovers(work_of(options.out))
-    unfinished = (work_of(options.out) / "settings.json").is_file()
+    remove_leftovers(run_folder_path(options.out))
+    unfinished = (run_folder_path(options.out) / "settings.json").is_file()
     if options.out.exists() and not options.overwrite and not unfinished:
         raise ValueError(
-            f"Expected --out {options.out} to be new. Received: a model is there. "
+            f"Expected --out {options.out} to be new. Received: an existing model. "
             "Pass --overwrite to replace it, or choose another folder."
         )
 
 
 @contextlib.contextmanager
 def run_folder(options: argparse.Namespace, data: dict) -> Iterator[Path]:
-    """The folder of a run until its model is saved, which one process has at a time.
+    """Locks the folder of a run, and removes it after the model is saved.
 
     Args:
         options: The command line.
-        data: Facts that tell the graphs from others.
+        data: Values that identify the graphs.
+
+    Yields:
+        The folder.
 
     Raises:
         ValueError: If it holds another run.
-        RuntimeError: If another process has it.
+        RuntimeError: If another process has locked it.
     """
     from keras_bandgnn.data.files import FolderLock, remove_folder, remove_leftovers
 
-    work = work_of(options.out)
+    work = run_folder_path(options.out)
     with FolderLock(work):
         check_run(options, data, work)
         yield work
@@ -198,7 +199,7 @@ def fit(
     mode: str = "max",
     patience: int | None = None,
 ) -> None:
-    """Trains, from where an earlier run ended, and loads the best weights.
+    """Trains, resuming an interrupted run, and loads the best weights.
 
     Args:
         task: The compiled task.
@@ -206,9 +207,9 @@ def fit(
         valid: Validation graphs.
         options: The command line.
         work: Folder of the run.
-        monitor: The metric that says which epoch is best.
+        monitor: The metric that determines the best epoch.
         mode: "max" or "min".
-        patience: Epochs without a better one after which training ends.
+        patience: Epochs without improvement after which training ends.
     """
     history = History(work, monitor, mode)
     if not history.is_over(patience):
@@ -229,13 +230,13 @@ def fit(
 
 
 def checkpoints(work: Path, history: History, patience: int | None = None) -> list:
-    """The callbacks that keep the best weights, and the state to resume from."""
+    """Returns the callbacks that save the best weights and the resumable state."""
     import keras
 
     from keras_bandgnn.training import SaveProgress
 
     class Best(keras.callbacks.Callback):
-        """Keeps the best weights and the metrics, before the epoch counts as done."""
+        """Saves best weights and metrics before the epoch is marked as complete."""
 
         def on_epoch_end(self, epoch, logs=None):
             if history.is_best(epoch, logs):
@@ -245,7 +246,7 @@ def checkpoints(work: Path, history: History, patience: int | None = None) -> li
                 self.model.stop_training = True
 
     class Progress(SaveProgress):
-        """Keeps the progress until the model is saved."""
+        """Keeps the saved progress until the model is saved."""
 
         def clear(self):
             pass
@@ -254,11 +255,11 @@ def checkpoints(work: Path, history: History, patience: int | None = None) -> li
 
 
 def limits(minutes: float | None):
-    """The callback that ends training when the time is up or Ctrl-C came."""
+    """Returns the callback that ends training on the time limit or on Ctrl-C."""
     import keras
 
     class Limits(keras.callbacks.Callback):
-        """Ends training when the time is up or Ctrl-C came."""
+        """Ends training on the time limit or on Ctrl-C."""
 
         def on_train_begin(self, logs=None):
             self.end = float("inf")
@@ -280,17 +281,17 @@ def limits(minutes: float | None):
 
 
 def progress_lines(graphs: int | None = None) -> list:
-    """The callback that prints a line now and then, where there is no terminal.
+    """Returns the callback that prints progress if there is no terminal.
 
-    Where there is one, Keras shows a bar.
+    On a terminal, Keras shows a progress bar.
 
     Args:
-        graphs: Graphs of an epoch, to print how many are done per second.
+        graphs: Number of graphs per epoch, to print graphs per second.
     """
     import keras
 
     class Lines(keras.callbacks.Callback):
-        """Prints step, loss, graphs per second and the time that is left."""
+        """Prints step, loss, graphs per second and the remaining time."""
 
         def _begin(self):
             self.said, self.first, self.epoch = time.monotonic(), None, 0
@@ -298,7 +299,7 @@ def progress_lines(graphs: int | None = None) -> list:
         on_train_begin = on_predict_begin = lambda self, logs=None: self._begin()
 
         def on_test_begin(self, logs=None):
-            # Within training it is validation, which the clock of training includes.
+            # Validation during training uses the clock of training.
             if not hasattr(self, "said"):
                 self._begin()
 
@@ -335,8 +336,8 @@ def progress_lines(graphs: int | None = None) -> list:
                 if graphs is not None:
                     rate = graphs / self.params["steps"] / seconds
                     where += f", {rate:,.1f} graphs/s"
-                left = report.duration((total - 1 - done) * seconds)
-                where += f", {left} left"
+                remaining = report.duration((total - 1 - done) * seconds)
+                where += f", {remaining} left"
             report.remark(where)
 
     return [] if sys.stdout.isatty() else [Lines()]

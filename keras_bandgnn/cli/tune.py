@@ -1,9 +1,9 @@
-"""Searches for the best model, and for the best way to run it.
+"""Searches hyperparameters, and the fastest way to run a model.
 
 DATA is a folder with the stores train and valid (`bandgnn compile`), the name of a
-data set with --path, or `demo`: the standard library of this Python, or --source. The
-table of trials grows as they finish. The same command goes on with a search that was
-interrupted or killed; failed trials are listed with their reason.
+data set with --path, or `demo`: Python's standard library, or --source. Trials are
+printed as they finish. The same command resumes a search that was interrupted or
+killed; failed trials are listed with the reason.
 """
 
 import argparse
@@ -25,8 +25,6 @@ from keras_bandgnn.cli.demo import EXCLUDED
 from keras_bandgnn.cli.regression_options import ATOMISTIC
 from keras_bandgnn.cli.training_callbacks import differences, settings_of
 
-# Graphs for `bandgnn tune`: stores, data sets, the demo.
-
 
 def add_data(parser: argparse.ArgumentParser) -> None:
     """Adds the options that name graphs."""
@@ -36,43 +34,45 @@ def add_data(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=shared.positive,
         metavar="N",
-        help="use the first N graphs to train on, and N / 4 to validate",
+        help="use the first N training graphs and the first N / 4 validation graphs",
     )
     group.add_argument("--source", type=shared.path, help="source code for demo")
     group.add_argument(
-        "--processes", type=shared.positive, help="to compile with; one per core"
+        "--processes",
+        type=shared.positive,
+        help="worker processes for compiling; one per core if omitted",
     )
 
 
 def _demo(options: argparse.Namespace) -> dict:
-    """Stores of the demo, compiled once."""
+    """Returns the stores of the demo, compiling them once."""
     from keras_bandgnn.cli import compile as compile_command
     from keras_bandgnn.data import open_store
 
     folder = Path(options.out) / "data"
-    # A search goes on with its graphs, whatever has become of their source.
-    begun = (folder.parent / "settings.json").is_file() and not options.overwrite
-    made = all((folder / s / "store.json").is_file() for s in ("train", "valid"))
-    if not (begun and made):
+    # A resumed search uses the same graphs, even if their source has changed.
+    started = (folder.parent / "settings.json").is_file() and not options.overwrite
+    compiled = all((folder / s / "store.json").is_file() for s in ("train", "valid"))
+    if not (started and compiled):
         parser = argparse.ArgumentParser()
         compile_command.add_arguments(parser)
         source = str(options.source or sysconfig.get_path("stdlib"))
-        given = parser.parse_args(
+        arguments = parser.parse_args(
             [source, "--out", str(folder), "--steps", "6", "--exclude", *EXCLUDED]
         )
-        given.processes, given.restart = options.processes, options.overwrite
+        arguments.processes, arguments.restart = options.processes, options.overwrite
         try:
-            compile_command.compile_splits(given)
+            compile_command.compile_splits(arguments)
         except FileExistsError:
             if not options.overwrite:
                 raise
-            given.overwrite = True
-            compile_command.compile_splits(given)
+            arguments.overwrite = True
+            compile_command.compile_splits(arguments)
     return {split: open_store(folder / split) for split in ("train", "valid")}
 
 
-def read(options: argparse.Namespace) -> dict:
-    """Graphs to train on and to validate on; one graph with masks is both."""
+def load_splits(options: argparse.Namespace) -> dict:
+    """Loads the training and validation graphs; a single graph with masks is both."""
     from keras_bandgnn.data import open_store
 
     folder = Path(options.data)
@@ -86,7 +86,8 @@ def read(options: argparse.Namespace) -> dict:
         if len(whole) == 1:
             if options.limit is not None:
                 raise shared.OptionError(
-                    "Expected --limit with several graphs. Received: one with masks."
+                    "Expected --limit with several graphs. Received: one graph with "
+                    "masks. Leave --limit out."
                 )
             return {"train": whole[0]}
         splits = {s: _split(options, s) for s in ("train", "valid")}
@@ -112,11 +113,8 @@ def _first(graphs, count: int | None):
     return flat
 
 
-# What `bandgnn tune` prints of its trials.
-
-
 def shown(value) -> str:
-    """A value in few letters."""
+    """Formats a value concisely."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -124,20 +122,20 @@ def _values(values: dict) -> str:
     return ", ".join(f"{name}={shown(value)}" for name, value in values.items())
 
 
-def say_trial(trial) -> None:
-    """Prints a trial that is done in a line."""
+def print_trial(trial) -> None:
+    """Prints a finished trial in one line."""
     from keras_bandgnn.tuning.oracles import trial_row
 
     row = trial_row(trial)
-    found = ", ".join(f"{name} {shown(v)}" for name, v in row["metrics"].items())
+    metrics = ", ".join(f"{name} {shown(v)}" for name, v in row["metrics"].items())
     report.say(
-        f"trial {row['trial']} {row['status']}: {row['reason'] or found}; "
+        f"trial {row['trial']} {row['status']}: {row['reason'] or metrics}; "
         f"{_values(row['values'])}"
     )
 
 
-def show(tuner) -> list[dict]:
-    """Prints the table of the trials that are done; returns its rows, best first."""
+def print_trials(tuner) -> list[dict]:
+    """Prints the table of finished trials; returns its rows, best first."""
     from keras_bandgnn import tuning
 
     rows = tuning.trial_table(tuner)
@@ -171,7 +169,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=shared.path, required=True, help="folder of the search"
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="throw away the search in --out"
+        "--overwrite", action="store_true", help="discard the search in --out"
     )
     parser.add_argument(
         "--export",
@@ -188,7 +186,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--objective",
         choices=("accuracy", "time-to-accuracy", "accuracy-in-time"),
         default="accuracy",
-        help="best in --epochs; seconds until --target; value after --seconds",
+        help="best accuracy in --epochs, seconds until --target is reached, or "
+        "accuracy after --seconds",
     )
     group.add_argument(
         "--target", type=shared.finite, help="accuracy (or RMSE) to reach"
@@ -197,22 +196,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seconds", type=shared.above_zero, help="seconds of training per trial"
     )
     group.add_argument(
-        "--epochs", type=shared.positive, help="per trial; 10, or by time"
+        "--epochs",
+        type=shared.positive,
+        help="epochs per trial; 10 if omitted, unlimited with --seconds",
     )
     group.add_argument(
         "--system",
         action="store_true",
-        help="search batcher, batch size, plan, block size and ordering, too",
+        help="also search batcher, batch size, plan, block size and ordering",
     )
     group.add_argument(
         "--workers",
         type=shared.positive,
         default=1,
         metavar="N",
-        help="processes that train at the same time",
+        help="number of processes that train in parallel",
     )
     group.add_argument(
-        "--seed", type=shared.natural, default=0, help="seed of draws and weights"
+        "--seed", type=shared.natural, default=0, help="seed of sampling and weights"
     )
     group = parser.add_argument_group("space")
     group.add_argument(
@@ -228,7 +229,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--layers",
         type=shared.positive,
         nargs="+",
-        help="steps or layers, if not fixed",
+        help="numbers of layers or propagation steps",
     )
     group.add_argument(
         "--batch-size", type=shared.positive, nargs="+", help="graphs per batch"
@@ -237,50 +238,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--graph",
         nargs="+",
         default=["full"],
-        help="edges of molecules: full, radius:5, knn:24, or several",
+        help="edges of molecules: full, radius:5 or knn:24; several are searched",
     )
     add_data(parser)
-    shared.defer_defaults(parser, ("space", "graph"))
+    shared.delay_defaults(parser, ("space", "graph"))
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Refuses options that the model or the data does not read."""
+    """Rejects options that the model or the data does not read."""
     unused = {}
     if options.model != "ggnn":
         unused["space"] = "--model ggnn"
     if options.model not in ATOMISTIC:
         unused["graph"] = "--model schnet, mpeu or painn"
-    shared.refuse(options, unused, f"--model {options.model}")
+    shared.reject_unused_options(options, unused, f"--model {options.model}")
     if options.data == "demo":
         unused = dict.fromkeys(("path", "option"), "the name of a data set")
     else:
         unused = dict.fromkeys(("source", "processes"), "demo")
-    shared.refuse(options, unused, options.data)
+    shared.reject_unused_options(options, unused, options.data)
 
 
 def make_hypermodel(options: argparse.Namespace, splits: dict):
-    """The hypermodel that the command line describes."""
+    """Returns the hypermodel that the command line describes."""
     from keras_bandgnn import tuning
 
-    given = {
+    arguments = {
         name: getattr(options, name)
         for name in ("objective", "target", "seconds", "epochs", "system", "seed")
     }
-    given |= {"batch_size": options.batch_size, "hidden_dim": options.hidden}
+    arguments |= {"batch_size": options.batch_size, "hidden_dim": options.hidden}
     sources = (splits["train"], splits.get("valid"))
     layers = options.layers
     if options.model == "ggnn":
         steps = {"num_steps": layers} if layers else {}
-        return tuning.GGNNHyperModel(*sources, space=options.space, **steps, **given)
+        arguments["space"] = options.space
+        return tuning.GGNNHyperModel(*sources, **steps, **arguments)
     if options.model in ("graphormer", "gt"):
         depth = {"num_layers": layers} if layers else {}
         return tuning.GraphTransformerHyperModel(
-            *sources, model=options.model, **depth, **given
+            *sources, model=options.model, **depth, **arguments
         )
     steps = {"num_steps": layers} if layers else {}
     edges = [train_regression.graph_layer(text) for text in options.graph]
     return tuning.GraphRegressorHyperModel(
-        *sources, model=options.model, edges=edges, **steps, **given
+        *sources, model=options.model, edges=edges, **steps, **arguments
     )
 
 
@@ -301,7 +303,7 @@ def _search(tuner, splits: dict) -> None:
     import keras
 
     class Interrupts(keras.callbacks.Callback):
-        """Ends the search between two steps when Ctrl-C came."""
+        """Ends the search between two steps on Ctrl-C."""
 
         def on_train_batch_begin(self, batch, logs=None):
             interrupts.check()
@@ -313,28 +315,28 @@ def _search(tuner, splits: dict) -> None:
             interrupts.check()
 
     callbacks = [Interrupts(), *training_callbacks.progress_lines()]
-    given = {"validation_data": splits.get("valid"), "callbacks": callbacks}
+    arguments = {"validation_data": splits.get("valid"), "callbacks": callbacks}
     if "valid" not in splits:
-        given |= {"mask": "train_mask", "validation_mask": "valid_mask"}
-    tuner.search(splits["train"], verbose=0, **given)
+        arguments |= {"mask": "train_mask", "validation_mask": "valid_mask"}
+    tuner.search(splits["train"], verbose=0, **arguments)
     interrupts.check()
 
 
-def work(folder: str) -> None:
-    """Runs a worker of the search in a folder, as a process."""
+def run_worker(folder: str) -> None:
+    """Runs a worker process of the search in a folder."""
     from keras_bandgnn.tuning.workers import end_with_parent
 
     end_with_parent()
-    with interrupts.listen(whole_process=True), without_tensorflow():
+    with interrupts.handle_signals(whole_process=True), without_tensorflow():
         options = argparse.Namespace(
             **json.loads((Path(folder) / "worker.json").read_text())
         )
-        splits = read(options)
+        splits = load_splits(options)
         _search(_tuner(options, make_hypermodel(options, splits)), splits)
 
 
 def _check_folder(options: argparse.Namespace) -> None:
-    """Refuses to go on with a search of other options or another kind of data."""
+    """Rejects a folder with a search of other options, or with other content."""
     from keras_bandgnn.data.reading import read_json, reading
 
     saved = Path(options.out) / "settings.json"
@@ -343,30 +345,30 @@ def _check_folder(options: argparse.Namespace) -> None:
     if saved.is_file():
         new = settings_of(options, _FREE)
         with reading(saved):
-            found = differences(read_json(saved), new, _FREE)
-        if found:
+            changes = differences(read_json(saved), new, _FREE)
+        if changes:
             raise ValueError(
                 f"Expected the search in {options.out} to have the same options. "
-                f"Received: {'; '.join(found)}. Pass --overwrite to throw it away, or "
+                f"Received: {'; '.join(changes)}. Pass --overwrite to discard it, or "
                 "choose another --out."
             )
-    # What a command leaves that fails before its search begins.
+    # A command that fails before its search begins leaves these two folders.
     elif {path.name for path in Path(options.out).glob("*")} - {"data", "search"}:
         raise ValueError(
             f"Expected --out {options.out} to be new or to hold a search. Received: "
-            "another folder. Choose another --out."
+            "a folder with other files. Choose another --out."
         )
 
 
 def run(options: argparse.Namespace) -> None:
     """Runs the command."""
-    import keras_bandgnn.tuning.extra  # noqa: F401 - says at once what is missing
+    import keras_bandgnn.tuning.extra  # noqa: F401 - fails early if it is missing
     from keras_bandgnn.data.files import FolderLock
 
     check_options(options)
     shared.fill_defaults(options)
     _check_folder(options)
-    splits = read(options)
+    splits = load_splits(options)
     hypermodel = make_hypermodel(options, splits)
     with FolderLock(options.out.resolve()):
         tune(options, hypermodel, splits)
@@ -388,19 +390,20 @@ def tune(options: argparse.Namespace, hypermodel, splits: dict) -> None:
         f"{tuner.oracle.objective.name}; graphs: {sizes}; backend "
         f"{keras.backend.backend()}; workers: {options.workers}"
     )
-    begun, done = len(tuner.oracle.trials), len(tuner.oracle.end_order)
-    if begun:
-        report.say(f"resumed: {done} done, {begun - done} run again")
-    tuner.oracle.ended = say_trial
+    started, done = len(tuner.oracle.trials), len(tuner.oracle.end_order)
+    if started:
+        report.say(f"resumed: {done} finished, {started - done} restarted")
+    tuner.oracle.ended = print_trial
     if options.workers > 1:
         _run_workers(options, tuner)
     else:
         _search(tuner, splits)
-    rows = show(tuner)
+    rows = print_trials(tuner)
     if not rows or rows[0]["status"] != "completed":
         raise RuntimeError(
             "Expected at least one trial to be completed. Received: "
-            f"{len(rows)} failed ones, the first: {rows[0]['reason'] if rows else '-'}"
+            f"{len(rows)} failed trials, the first with: "
+            f"{rows[0]['reason'] if rows else '-'}"
         )
     best = rows[0]
     report.say(f"best: trial {best['trial']}, score {shown(best['score'])}")
@@ -415,14 +418,14 @@ def _run_workers(options: argparse.Namespace, tuner) -> None:
     from keras_bandgnn.tuning.workers import Workers
 
     folder = Path(options.out)
-    given = {k: v for k, v in vars(options).items() if k != "run"}
-    # That is done.
-    given["overwrite"] = False
-    # Paths become text.
-    write_json(folder / "worker.json", json.loads(json.dumps(given, default=str)))
+    arguments = {k: v for k, v in vars(options).items() if k != "run"}
+    # The tuner has overwritten the search already.
+    arguments["overwrite"] = False
+    # Paths are stored as strings.
+    write_json(folder / "worker.json", json.loads(json.dumps(arguments, default=str)))
     tuner.oracle.verbose = 0
     tuner.save()
-    code = f"from keras_bandgnn.cli.tune import work; work({str(folder)!r})"
+    code = f"from keras_bandgnn.cli.tune import run_worker; run_worker({str(folder)!r})"
     command = [sys.executable, "-c", code]
     Workers(
         tuner.oracle,

@@ -1,4 +1,4 @@
-"""`plot_bandwidths`: sizes and bandwidths of a set of graphs."""
+"""`plot_bandwidths`: histograms of graph sizes and bandwidths."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
 
     Args:
         sizes: "nodes", "before" and "after" (bandwidths), int arrays [n].
-        path: File to write; its suffix decides the format.
+        path: File to write; its suffix determines the format.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -34,7 +34,7 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
     left, middle, right = figure.subplots(1, 3)
     top = max(int(sizes["nodes"].max()), 2)
     bins = np.geomspace(1, top, 40)
-    names = {"nodes": "nodes", "before": "bandwidth as given", "after": "reordered"}
+    names = {"nodes": "nodes", "before": "bandwidth before", "after": "bandwidth after"}
     for key, name in names.items():
         values = np.maximum(sizes[key], 1)
         left.hist(values, bins=bins, histtype="step", label=name)
@@ -43,11 +43,11 @@ def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) ->
     share = np.arange(1, len(sizes["after"]) + 1) / len(sizes["after"])
     for key in ("before", "after"):
         middle.step(np.sort(sizes[key]), 100 * share, where="post", label=names[key])
-    middle.set(xscale="symlog", xlabel="bandwidth", ylabel="% of graphs up to it")
+    middle.set(xscale="symlog", xlabel="bandwidth", ylabel="cumulative % of graphs")
     middle.set_ylim(0, 100)
     middle.legend(fontsize="small")
     ratio = sizes["nodes"] / np.maximum(sizes["after"], 1)
     right.hist(np.minimum(ratio, 15), bins=np.arange(0.5, 16, 0.5))
     right.axvline(3, color="black", linewidth=0.8)
-    right.set(xlabel="nodes / bandwidth, reordered", ylabel="graphs")
+    right.set(xlabel="nodes / bandwidth after reordering", ylabel="graphs")
     save_figure(figure, path)

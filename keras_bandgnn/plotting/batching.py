@@ -1,4 +1,4 @@
-"""Figures 3 to 5 of Speckhard et al. 2025: shapes, times and speed-ups of batching."""
+"""Figures 3 to 5 of Speckhard et al. 2025: batch shapes, step times and speed-ups."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ def _new_figure(width: float, height: float):
 
 
 def save_figure(figure, path: str | os.PathLike) -> None:
-    """Writes a figure; the suffix of the path decides the format."""
+    """Writes a figure; the suffix of the path determines the format."""
     with atomic_write(path) as file:
         kind = Path(path).suffix.lstrip(".") or "png"
         figure.savefig(file, format=kind, dpi=150)
 
 
 def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
-    """Cells that differ in nothing but the batch size, by what they have in common."""
+    """Groups the cells that differ only in the batch size, by title."""
     groups: dict[str, list[Mapping]] = {}
     for cell in sorted(cells, key=lambda cell: cell["batch_size"]):
         title = f"{cell['backend']}, {cell['edges']}, H = {cell['hidden']}"
@@ -39,13 +39,14 @@ def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
         groups.setdefault(title, []).append(cell)
     if not groups:
         raise ValueError(
-            "Expected at least one cell to draw. Received: none. Measure first."
+            "Expected at least one cell to plot. Received: none. Run the measurements "
+            "first."
         )
     return groups
 
 
 def _lines(axes, group: Sequence[Mapping], value) -> None:
-    """One line per algorithm over the batch sizes."""
+    """Plots one line per algorithm over the batch sizes."""
     for name, marker in _MARKERS.items():
         points = [
             (cell["batch_size"], value(cell["algorithms"][name]))
@@ -61,14 +62,14 @@ def _lines(axes, group: Sequence[Mapping], value) -> None:
 
 
 def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Draws Figure 3: distinct shapes over the batch size, and graphs in a batch.
+    """Plots Figure 3: distinct shapes over the batch size, and graphs per batch.
 
     Args:
         cells: Measurements, each a dict with `backend`, `edges`, `hidden`,
-            `batch_size`, maybe `model`, and `algorithms`: name -> dict with `shapes`
-            (number of steps -> distinct shapes) and `graphs_in_batch` (counts of
-            batches with 0, 1, ... real graphs).
-        path: File to write; its suffix decides the format.
+            `batch_size`, optionally `model`, and `algorithms`: name -> dict with
+            `shapes` (number of steps -> distinct shapes) and `graphs_in_batch` (counts
+            of batches with 0, 1, ... real graphs).
+        path: File to write; its suffix determines the format.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -100,12 +101,12 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
 
 
 def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Draws Figure 4: batching, update and combined time per step, no compilations.
+    """Plots Figure 4: batching, update and combined time per step, not compilation.
 
     Args:
-        cells: As for `plot_shapes`; of each algorithm `batching_ms`, `update_ms` and
-            `combined_ms`, dicts with `mean`.
-        path: File to write; its suffix decides the format.
+        cells: As for `plot_shapes`; each algorithm has `batching_ms`, `update_ms` and
+            `combined_ms`, which are dicts with `mean`.
+        path: File to write; its suffix determines the format.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -126,12 +127,13 @@ def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
 
 
 def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Draws Figure 5: how much faster each algorithm is than the slowest.
+    """Plots Figure 5: speed-up of each algorithm over the slowest.
 
     Args:
-        cells: As for `plot_shapes`; of each algorithm `total_ms`: number of steps ->
-            milliseconds per step, compilations included. The largest number is drawn.
-        path: File to write; its suffix decides the format.
+        cells: As for `plot_shapes`; each algorithm has `total_ms`: number of steps ->
+            milliseconds per step, including compilation. The largest number of steps
+            is plotted.
+        path: File to write; its suffix determines the format.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -139,7 +141,7 @@ def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
     groups = _groups(cells)
     figure = _new_figure(3.2 * len(groups), 3.4)
     axes = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
-    for place, (title, group) in zip(axes, groups.items(), strict=True):
+    for panel, (title, group) in zip(axes, groups.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["total_ms"]))
         width = 0.8 / len(_MARKERS)
         for number, name in enumerate(_MARKERS):
@@ -148,17 +150,17 @@ def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
                     k: v["total_ms"][str(steps)] for k, v in cell["algorithms"].items()
                 }
                 if name in times:
-                    place.bar(
+                    panel.bar(
                         position + (number - 1.5) * width,
                         max(times.values()) / times[name],
                         width,
                         color=f"C{number}",
                         label=name if position == 0 else None,
                     )
-        place.set_xticks(range(len(group)), [str(c["batch_size"]) for c in group])
-        place.axhline(1, color="black", linewidth=0.8)
-        place.set_title(title, fontsize="medium")
-        place.set_xlabel("batch size")
+        panel.set_xticks(range(len(group)), [str(c["batch_size"]) for c in group])
+        panel.axhline(1, color="black", linewidth=0.8)
+        panel.set_title(title, fontsize="medium")
+        panel.set_xlabel("batch size")
     axes[0].set_ylabel(f"speed-up over the slowest, {steps:,} steps")
     axes[0].legend(fontsize="small")
     save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""Checks for layers of one's own: random graphs, gradients, a test of everything."""
+"""Test helpers for custom layers: random graphs, gradients, a layer test."""
 
 from keras_bandgnn.testing.graphs import random_graph as random_graph
 from keras_bandgnn.testing.harness import gradients_of as gradients_of

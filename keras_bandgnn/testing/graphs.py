@@ -13,18 +13,20 @@ def random_graph(
     num_ids: int = 10,
     candidates: int = 3,
 ) -> Graph:
-    """A graph with ids, a slot, candidates and a label; loops and repeats included.
+    """Returns a random graph with ids, a slot, candidates and a label.
+
+    It may contain self-loops and parallel edges.
 
     Args:
         rng: Source of randomness.
         num_nodes: N.
         num_edges: E, 3 N if omitted.
         num_types: P.
-        num_ids: Ids of the node features "type" and "subtoken" are below it.
-        candidates: At most so many candidates.
+        num_ids: Exclusive upper bound of the node features "type" and "subtoken".
+        candidates: Maximum number of candidates.
     """
     count = 3 * num_nodes if num_edges is None else num_edges
-    chosen = rng.permutation(num_nodes)[: min(candidates, num_nodes)]
+    candidate_nodes = rng.permutation(num_nodes)[: min(candidates, num_nodes)]
     return Graph(
         num_nodes,
         senders=rng.integers(0, num_nodes, count),
@@ -35,7 +37,7 @@ def random_graph(
             "subtoken": rng.integers(0, num_ids, (num_nodes, 3)),
             "x": rng.normal(size=(num_nodes, 2)),
         },
-        candidates=chosen,
-        label=int(rng.integers(len(chosen))),
+        candidates=candidate_nodes,
+        label=int(rng.integers(len(candidate_nodes))),
         slot=int(rng.integers(num_nodes)),
     )

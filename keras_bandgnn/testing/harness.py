@@ -1,16 +1,16 @@
-"""Checks that every layer passes."""
+"""Checks that every layer must pass."""
 
 import keras
 import numpy as np
 
 
 def run_layer_test(layer, *inputs, mixed: bool = True):
-    """Checks a layer's config round trip, symbolic shape and reduced precision.
+    """Checks a layer's config round trip, symbolic shape and mixed precision.
 
     Args:
-        layer: A layer that was not called yet.
-        *inputs: Arrays or nested dicts of arrays for its call.
-        mixed: Whether to run the layer under "mixed_bfloat16" too.
+        layer: A layer that has not been called.
+        *inputs: Arrays or nested dicts of arrays to call it with.
+        mixed: Whether to also run the layer under "mixed_bfloat16".
 
     Returns:
         The layer's output, as NumPy.
@@ -41,7 +41,7 @@ def run_layer_test(layer, *inputs, mixed: bool = True):
 
 
 def gradients_of(task, batch) -> dict[str, np.ndarray]:
-    """Gradient of the task's loss for each trainable weight, by the weight's path.
+    """Returns the gradient of the task's loss for each trainable weight, by path.
 
     Args:
         task: A compiled task.
@@ -71,8 +71,8 @@ def gradients_of(task, batch) -> dict[str, np.ndarray]:
 
         with tf.GradientTape() as tape:
             loss = task.compute_loss(x, y, task(x), weight)
-        found = tape.gradient(loss, [v.value for v in variables])
-        gradients = [tf.convert_to_tensor(g) for g in found]
+        tape_gradients = tape.gradient(loss, [v.value for v in variables])
+        gradients = [tf.convert_to_tensor(g) for g in tape_gradients]
     return {
         v.path: np.asarray(keras.ops.convert_to_numpy(g))
         for v, g in zip(variables, gradients, strict=True)

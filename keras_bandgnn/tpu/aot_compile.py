@@ -1,8 +1,8 @@
-"""`check_training_step`: compiles a training step for TPUs that are not there.
+"""`check_training_step`: compiles a training step ahead of time for TPU topologies.
 
-The package `libtpu` holds the TPU compiler, which needs no TPU. What it says is true of
-the program: whether it fits the memory of a core, what it computes and what the cores
-send to each other. It does not say how fast the program runs.
+The package `libtpu` contains the TPU compiler, which needs no TPU. It reports whether
+the program fits the memory of a core, its operations and its collectives, but not how
+fast it runs.
 """
 
 import dataclasses
@@ -24,12 +24,9 @@ from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.tpu.hlo import ProgramCosts
 
-# `made_up_batch`: a batch of the wanted sizes without data.
-
-
 # Edges per node of the public VarMisuse graphs: 30,464 for 8,192 nodes.
 EDGES_PER_NODE = 30_464 / 8_192
-# Edges of a made-up graph join nodes at most so far apart, but for one in ten.
+# Largest distance of the nodes that most edges of a synthetic graph connect.
 _NEAR = 16
 
 
@@ -40,7 +37,7 @@ class Sizes:
     Args:
         nodes: N.
         edges: E.
-        graphs: Real graphs; the padding graph comes on top.
+        graphs: Real graphs, not counting the padding graph.
         candidates: C, candidates per graph.
     """
 
@@ -50,24 +47,24 @@ class Sizes:
     candidates: int
 
 
-def made_up_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
-    """Builds one supergraph of random graphs, as the loader gives it to `fit`.
+def synthetic_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
+    """Builds one supergraph of random graphs, as the loader passes it to `fit`.
 
-    Nine edges of ten join near nodes, one joins any two nodes of its graph; with it a
-    plan's rest has a size. Types are random.
+    Nine of ten edges connect nearby nodes. The others connect random nodes of a graph,
+    so that the plan's rest is not empty. Edge types are random.
 
     Args:
         task: The task.
-        plan: Who carries which edge.
+        plan: The plan.
         sizes: Capacities.
 
     Returns:
         (x, y, sample_weight) with axis 0 = 1.
 
     Raises:
-        ValueError: If the graphs cannot be that small.
+        ValueError: If the sizes leave too few nodes or edges per graph.
     """
-    graphs = made_up_graphs(task, sizes)
+    graphs = synthetic_graphs(task, sizes)
     budget = {
         "node": sizes.nodes,
         "edge": sizes.edges,
@@ -85,24 +82,26 @@ def made_up_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
     return loader.build(0, 0)
 
 
-def made_up_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
-    """The graphs of `made_up_batch`.
+def synthetic_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
+    """Returns the graphs of `synthetic_batch`.
 
     Raises:
-        ValueError: If the graphs cannot be that small.
+        ValueError: If the sizes leave too few nodes or edges per graph.
     """
     nodes, edges = (sizes.nodes - 1) // sizes.graphs, sizes.edges // sizes.graphs
     if nodes < 2 or edges < 1:
         raise ValueError(
             "Expected two nodes and an edge per graph, and a node for padding. "
-            f"Received: {sizes}. Give more nodes and edges, or fewer graphs."
+            f"Received: {sizes}. Pass more nodes and edges, or fewer graphs."
         )
     rng = np.random.default_rng(0)
     types = task.backbone.num_edge_types
-    return [_graph(task, rng, nodes, edges, types) for _ in range(sizes.graphs)]
+    return [
+        _synthetic_graph(task, rng, nodes, edges, types) for _ in range(sizes.graphs)
+    ]
 
 
-def _graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
+def _synthetic_graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
     receivers = rng.integers(0, nodes, edges)
     near = receivers + rng.integers(-_NEAR, _NEAR + 1, edges)
     senders = np.where(
@@ -113,25 +112,25 @@ def _graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
         senders,
         receivers,
         edge_type=rng.integers(0, types, edges),
-        node=_features(task, nodes),
+        node=_synthetic_features(task, nodes),
         candidates=[0, 1],
         slot=0,
         label=0,
     )
 
 
-def _features(task, nodes: int) -> dict[str, np.ndarray]:
-    """Node features of the shapes that the backbone's encoder takes."""
-    several = {}
+def _synthetic_features(task, nodes: int) -> dict[str, np.ndarray]:
+    """Returns node features with the shapes that the backbone's encoder expects."""
+    lengths = {}
     layers = task.preprocessor.graph_layers if task.preprocessor else []
     for layer in layers:
         if isinstance(layer, ProgramEncoder):
-            several["subtoken"] = layer.options["max_subtokens"]
+            lengths["subtoken"] = layer.options["max_subtokens"]
     features = {}
     for name, spec in task.backbone.encoder.inputs.items():
         ((kind, size),) = spec.items()
         if kind == "ids":
-            shape = (nodes, several[name]) if name in several else (nodes,)
+            shape = (nodes, lengths[name]) if name in lengths else (nodes,)
             features[name] = np.zeros(shape, np.int32)
         elif kind == "characters":
             features[name] = np.zeros((nodes, size), np.int32)
@@ -142,7 +141,7 @@ def _features(task, nodes: int) -> dict[str, np.ndarray]:
 
 _GIB = 2.0**30
 _UNITS = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
-# libtpu asks for the machine that it is on, and waits for an answer that never comes.
+# Keeps libtpu from querying the metadata server, which hangs outside Google Cloud.
 _ENVIRONMENT = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "JAX_PLATFORMS": "cpu",
@@ -154,17 +153,17 @@ _ENVIRONMENT = {
 
 @dataclasses.dataclass(frozen=True)
 class StepReport:
-    """What the compiler says about a training step.
+    """The compiler's report on a training step.
 
     Args:
         topology: Name of the slice, such as "v5e:2x2".
-        cores: Its cores, which is G.
-        available: Memory of a core that programs can use, GiB.
-        compile_seconds: Time that compilation took.
+        cores: Number of cores, which is G.
+        available: Memory of a core that is available to programs, GiB.
+        compile_seconds: Compilation time.
         memory: "arguments", "temporaries", "outputs" and "total" of a core, GiB. The
-            total is the largest at any time; outputs take the place of arguments. Only
-            "total" if the program does not fit.
-        error: What the compiler said if it refused the program.
+            total is the peak; outputs reuse the memory of arguments. Only "total" if
+            the program does not fit.
+        error: The compiler's error message if compilation failed.
         costs: FLOPs and collectives per step and core, if it compiled.
     """
 
@@ -178,7 +177,7 @@ class StepReport:
 
     @property
     def fits(self) -> bool:
-        """Whether the program compiled."""
+        """Whether the program compiled, and so fits."""
         return self.error is None
 
 
@@ -187,12 +186,13 @@ def check_training_step(
 ) -> StepReport:
     """Compiles the step that `fit` runs, one supergraph per core of a TPU slice.
 
-    Forward, masked loss, gradients, clipping, update of the weights and metrics:
-    `task.train_step`, with weights on every core and batches split over the cores.
+    This is `task.train_step` with forward pass, masked loss, gradients, clipping, and
+    updates of weights and metrics. Weights are replicated, batches are sharded over the
+    cores.
 
     Args:
-        task: A compiled task. Its weights stay as they are.
-        plan: Who carries which edge.
+        task: A compiled task. Its weights do not change.
+        plan: The plan.
         sizes: Capacities of a supergraph.
         topology: A slice, such as "v2:2x2", "v4:2x2x1" or "v5e:16x16".
 
@@ -202,18 +202,18 @@ def check_training_step(
     """
     devices = topology_devices(topology)
     available = available_memory(devices[0])
-    step, arguments = _step(task, made_up_batch(task, plan, sizes), devices)
+    step, arguments = _jitted_step(task, synthetic_batch(task, plan, sizes), devices)
     lowered = step.lower(*arguments)
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
         compiled = lowered.compile()
     except RuntimeError as error:
-        # Also what the compiler has no code for; its first line says so.
+        # Out of memory, or not implemented; the first line of the message says which.
         text = str(error).splitlines()[0]
-        seconds = time.perf_counter() - began
-        memory = {"total": needed} if (needed := _needed(text)) else {}
+        seconds = time.perf_counter() - start
+        memory = {"total": needed} if (needed := _required_memory(text)) else {}
         return StepReport(topology, len(devices), available, seconds, memory, text)
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     analysis = compiled.memory_analysis()
     memory = {
         "arguments": analysis.argument_size_in_bytes / _GIB,
@@ -226,78 +226,81 @@ def check_training_step(
 
 
 def topology_devices(topology: str) -> list:
-    """Devices of a TPU slice to compile for; there need be none."""
+    """Returns the devices of a TPU slice to compile for; no TPU is needed."""
     if keras.backend.backend() != "jax":
         raise ImportError(
-            "Expected the backend 'jax', whose compiler makes TPU programs. Received: "
+            "Expected the backend 'jax', which compiles for TPUs. Received: "
             f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax or pass --backend jax."
         )
     if not importlib.util.find_spec("libtpu"):
         raise ImportError(
             "Expected the TPU compiler libtpu. Received: not installed. Install it "
-            'with pip install "keras-bandgnn[tpu]", best in an environment of its own.'
+            'with pip install "keras-bandgnn[tpu]", preferably in a separate '
+            "environment."
         )
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     import jax
     from jax.experimental import topologies
 
-    # JAX would look for a TPU when it makes the first array.
+    # JAX would look for a TPU when it creates the first array.
     jax.config.update("jax_platforms", os.environ["JAX_PLATFORMS"])
     try:
-        found = topologies.get_topology_desc(topology, "tpu").devices
+        devices = topologies.get_topology_desc(topology, "tpu").devices
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(
             "Expected a TPU topology such as 'v2:2x2', 'v4:2x2x1' or 'v5e:4x4'. "
-            f"Received: {topology!r}; libtpu says: {str(error).splitlines()[0]}"
+            f"Received: {topology!r}, for which libtpu reports: "
+            f"{str(error).splitlines()[0]}"
         ) from error
-    return list(found)
+    return list(devices)
 
 
 def available_memory(device) -> float:
-    """Memory of a core that programs can use, GiB, as its compiler says."""
+    """Returns the memory of a core that is available to programs, GiB."""
     import jax
 
-    # Too much for any core: the refusal names what there is.
+    # Too large for any core: the error message names the available memory.
     sharding = jax.sharding.SingleDeviceSharding(device)
     large = jax.ShapeDtypeStruct((2**30, 1024), np.float32, sharding=sharding)
     try:
         jax.jit(lambda x: x + 1).lower(large).compile()
     except jax.errors.JaxRuntimeError as error:
-        found = re.search(r"available \w+ \(([\d.]+)([KMGT])\)", str(error))
-        if found:
-            return float(found.group(1)) * _UNITS[found.group(2)]
+        match = re.search(r"available \w+ \(([\d.]+)([KMGT])\)", str(error))
+        if match:
+            return float(match.group(1)) * _UNITS[match.group(2)]
         raise
     raise RuntimeError(
-        "Expected the compiler to refuse 4 TiB. Received: a program. This version of "
-        "libtpu does not say how much memory a core has."
+        "Expected the compiler to reject an array of 4 TiB. Received: a program. "
+        "Install another version of libtpu; this one does not report the memory of a "
+        "core."
     )
 
 
-def _needed(text: str) -> float | None:
-    """The memory that a refused program needs, GiB."""
-    found = re.search(r"required .*?\(([\d.]+)([KMGT])\) exceeds", text)
-    return float(found.group(1)) * _UNITS[found.group(2)] if found else None
+def _required_memory(text: str) -> float | None:
+    """Returns the memory that a rejected program needs, GiB."""
+    match = re.search(r"required .*?\(([\d.]+)([KMGT])\) exceeds", text)
+    return float(match.group(1)) * _UNITS[match.group(2)] if match else None
 
 
-def _step(task: NodeSelector, batch: tuple, devices: list):
-    """The jitted step and its abstract arguments."""
+def _jitted_step(task: NodeSelector, batch: tuple, devices: list):
+    """Returns the jitted step and its abstract arguments."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 
-    # Metrics and optimizer have no variables before they have seen a batch.
+    # Metrics and optimizer create their variables on the first batch.
     tree = keras.tree
     symbols = tree.map_structure(
         lambda a: keras.KerasTensor(a.shape, a.dtype.name), batch
     )
     compat.build_step(task, symbols)
     mesh = Mesh(np.array(devices), ("batch",))
-    whole = NamedSharding(mesh, PartitionSpec())
-    split = NamedSharding(mesh, PartitionSpec("batch"))
+    replicated = NamedSharding(mesh, PartitionSpec())
+    sharded = NamedSharding(mesh, PartitionSpec("batch"))
     state = tuple(
-        [jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=whole) for v in variables]
+        [jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=replicated) for v in variables]
         for variables in (
             task.trainable_variables,
             task.non_trainable_variables,
@@ -307,19 +310,19 @@ def _step(task: NodeSelector, batch: tuple, devices: list):
     )
     data = tree.map_structure(
         lambda a: jax.ShapeDtypeStruct(
-            (len(devices), *a.shape[1:]), a.dtype, sharding=split
+            (len(devices), *a.shape[1:]), a.dtype, sharding=sharded
         ),
         batch,
     )
-    whole_call = task.stateless_call
+    stateless_call = task.stateless_call
 
     def train_step(state, data):
-        task.stateless_call = split_over_cores(whole_call, mesh)
+        task.stateless_call = split_over_cores(stateless_call, mesh)
         try:
             return task.train_step(state, data)
         finally:
             del task.stateless_call
 
-    shardings = tree.map_structure(lambda _: whole, state)
+    shardings = tree.map_structure(lambda _: replicated, state)
     step = jax.jit(train_step, donate_argnums=0, out_shardings=(None, shardings))
     return step, (state, data)

@@ -1,4 +1,4 @@
-"""`TPUGeneration`: what is published about the speed of TPUs."""
+"""`TPUGeneration`: published speeds of TPUs."""
 
 import dataclasses
 import math
@@ -10,11 +10,11 @@ class TPUGeneration:
     """Published figures of a generation. A core is a device of the compiler.
 
     Args:
-        name: As in names of topologies, such as "v5e".
+        name: Name as in topologies, such as "v5e".
         flops: Peak FLOP/s of a core in bfloat16.
         link: Bytes/s of a link to a neighbouring chip, in one direction.
         cores: Cores per chip.
-        axes: Axes of the torus.
+        axes: Number of axes of the torus.
         chips: Chips of the largest slice.
 
     Example:
@@ -31,10 +31,10 @@ class TPUGeneration:
 
     @classmethod
     def of(cls, topology: str) -> "TPUGeneration":
-        """The generation of a topology such as "v5e:4x8", or of a bare "v5e".
+        """Returns the generation of a topology such as "v5e:4x8", or "v5e".
 
         Raises:
-            ValueError: If nothing is known about it.
+            ValueError: If the generation is unknown.
         """
         name = topology.split(":")[0]
         if name not in _GENERATIONS:
@@ -45,25 +45,25 @@ class TPUGeneration:
         return _GENERATIONS[name]
 
     @property
-    def most_cores(self) -> int:
+    def max_cores(self) -> int:
         """Cores of the largest slice."""
         return self.cores * self.chips
 
     def forms(self, cores: int) -> bool:
-        """Whether `topology` has a name for a slice of so many cores."""
+        """Returns whether `topology` supports slices with this number of cores."""
         chips = cores // self.cores
         power = chips >= 4 and chips & (chips - 1) == 0
         return cores % self.cores == 0 and power and chips <= self.chips
 
     def topology(self, cores: int) -> str:
-        """The slice of so many cores with axes as equal as can be.
+        """Returns the slice with `cores` cores whose axes are most nearly equal.
 
         Raises:
-            ValueError: If there is none.
+            ValueError: If there is no such slice.
         """
         if not self.forms(cores):
             raise ValueError(
-                f"Expected a power of two of {4 * self.cores} to {self.most_cores} "
+                f"Expected a power of two of {4 * self.cores} to {self.max_cores} "
                 f"cores for {self.name}. Received: {cores}."
             )
         power = (cores // self.cores).bit_length() - 1
@@ -73,7 +73,7 @@ class TPUGeneration:
         return f"{self.name}:{'x'.join(str(2**part) for part in parts)}"
 
     def cores_of(self, topology: str) -> int:
-        """Cores of a topology such as "v5e:4x8".
+        """Returns the number of cores of a topology such as "v5e:4x8".
 
         Raises:
             ValueError: If the name has no shape.

@@ -1,7 +1,7 @@
-"""`ProgramCosts`: what the text of a compiled XLA program says about its work.
+"""`ProgramCosts`: FLOPs and collectives from the text of a compiled XLA program.
 
-XLA's own analysis counts the body of a loop once. Here a body counts as often as it
-runs, so a model that scans over its steps shows the same work as an unrolled one.
+XLA's cost analysis counts the body of a loop once. This one counts every iteration, so
+that a model that scans over its steps has the same costs as an unrolled one.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ COLLECTIVES = (
     "ragged-all-to-all",
     "reduce-scatter",
 )
-# Asynchronous forms return their operands in front of their results.
+# Asynchronous operations return their operands before their results.
 _RETURNS_OPERANDS = ("all-gather-start", "collective-permute-start")
 _HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
@@ -39,8 +39,8 @@ class Collective:
     """All collectives of one kind.
 
     Args:
-        count: How often they run per step.
-        bytes: Size of their results per step and core.
+        count: Number of runs per step.
+        bytes: Size of the results per step and core.
     """
 
     count: int
@@ -49,12 +49,12 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramCosts:
-    """Work of a program on one core.
+    """Costs of a program on one core.
 
     Args:
-        flops: Floating-point operations of its matrix products.
-        collectives: Kind, such as `"all-reduce"`, to its `Collective`.
-        unknown_loops: Loops without a known number of rounds, counted as one round.
+        flops: Floating-point operations of the matrix products.
+        collectives: Maps each kind, such as `"all-reduce"`, to its `Collective`.
+        unknown_loops: Number of loops with an unknown trip count, taken as 1.
     """
 
     flops: float
@@ -63,10 +63,10 @@ class ProgramCosts:
 
     @classmethod
     def from_text(cls, text: str) -> "ProgramCosts":
-        """Reads the text of a compiled program.
+        """Parses the text of a compiled program.
 
         Args:
-            text: What `compiled.as_text()` of JAX returns.
+            text: Output of `compiled.as_text()` in JAX.
 
         Example:
         >>> text = '''
@@ -83,14 +83,14 @@ class ProgramCosts:
         totals: dict[str, float] = defaultdict(float)
         counts: dict[str, float] = defaultdict(float)
         unknown = 0
-        for name, times in _times(computations, entry).items():
+        for name, times in _run_counts(computations, entry).items():
             for instruction in computations[name].values():
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in COLLECTIVES:
                     counts[kind] += times
                     totals[kind] += times * instruction.result_bytes()
                 unknown += instruction.opcode == "while" and (
-                    _trips(instruction, computations) is None
+                    _trip_count(instruction, computations) is None
                 )
                 totals["flops"] += times * _flops(instruction, computations[name])
         collectives = {
@@ -108,37 +108,37 @@ class _Instruction:
     attributes: str
 
     def dims(self) -> tuple[int, ...]:
-        """Sizes of an array."""
+        """Returns the shape of an array."""
         return _arrays(self.shape)[0][1]
 
     def result_bytes(self) -> int:
         arrays = _arrays(self.shape)
         if self.opcode in _RETURNS_OPERANDS:
-            # (operands, results, perhaps semaphores), the first two equally many.
+            # (operands, results, optional semaphores), as many results as operands.
             count = len(self.operands)
             arrays = arrays[count : 2 * count]
         return sum(math.prod(dims) * _width(dtype) for dtype, dims in arrays)
 
 
 def _arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Types and sizes of the arrays of a shape, which may be a tuple."""
-    found = []
+    """Returns dtypes and shapes of the arrays of an HLO shape, possibly a tuple."""
+    arrays = []
     for dtype, dims in _ARRAY.findall(shape):
         sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
-        found.append((dtype, sizes))
-    return found
+        arrays.append((dtype, sizes))
+    return arrays
 
 
 def _width(dtype: str) -> float:
-    """Bytes of an element."""
+    """Returns the bytes of an element."""
     if dtype == "pred":
         return 1
     digits = re.search(r"\d+", dtype)
     return int(digits.group()) / 8 if digits else 0
 
 
-def _closing(text: str) -> int:
-    """Place behind the parenthesis that closes the one at the start."""
+def _closing_parenthesis(text: str) -> int:
+    """Returns the index after the parenthesis that closes the first one."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -148,11 +148,11 @@ def _closing(text: str) -> int:
 
 
 def _instruction(text: str) -> _Instruction:
-    # A tuple's layouts have parentheses of their own: `(f32[8]{0:T(256)}, s32[])`.
-    end = _closing(text) if text.startswith("(") else text.index(" ")
+    # The layouts in a tuple can contain parentheses: `(f32[8]{0:T(256)}, s32[])`.
+    end = _closing_parenthesis(text) if text.startswith("(") else text.index(" ")
     shape, rest = text[:end], text[end:].lstrip()
     opening = rest.index("(")
-    closing = opening + _closing(rest[opening:])
+    closing = opening + _closing_parenthesis(rest[opening:])
     operands = re.sub(r"/\*.*?\*/", "", rest[opening + 1 : closing - 1])
     names = re.findall(r"%([\w.\-]+)", operands)
     return _Instruction(
@@ -164,7 +164,7 @@ def _instruction(text: str) -> _Instruction:
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """Computation -> name -> instruction, and the name of the entry."""
+    """Returns computation -> name -> instruction, and the name of the entry."""
     computations: dict[str, dict[str, _Instruction]] = {}
     entry, current = None, None
     for line in text.splitlines():
@@ -174,8 +174,8 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
             entry = header.group(2) if header.group(1) else entry
         elif line.startswith("}"):
             current = None
-        elif current is not None and (found := _INSTRUCTION.match(line)):
-            current[found.group(1)] = _instruction(found.group(2))
+        elif current is not None and (match := _INSTRUCTION.match(line)):
+            current[match.group(1)] = _instruction(match.group(2))
     if entry is None:
         raise ValueError(
             "Expected the text of an XLA program with an ENTRY computation. "
@@ -184,29 +184,29 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
     return computations, entry
 
 
-def _times(computations: dict, entry: str) -> dict[str, int]:
-    """How often each computation runs."""
+def _run_counts(computations: dict, entry: str) -> dict[str, int]:
+    """Returns how often each computation runs."""
     times: dict[str, int] = defaultdict(int)
-    waiting = [(entry, 1)]
-    while waiting:
-        name, factor = waiting.pop()
+    stack = [(entry, 1)]
+    while stack:
+        name, factor = stack.pop()
         times[name] += factor
         for instruction in computations[name].values():
             rounds = factor
             if instruction.opcode == "while":
-                rounds *= _trips(instruction, computations) or 1
+                rounds *= _trip_count(instruction, computations) or 1
             called = _CALLED.findall(instruction.attributes)
             for names in _CALLED_LIST.findall(instruction.attributes):
                 called += [n.strip().lstrip("%") for n in names.split(",")]
-            waiting += [(n, rounds) for n in called if n in computations]
+            stack += [(n, rounds) for n in called if n in computations]
     return times
 
 
-def _trips(loop: _Instruction, computations: dict) -> int | None:
-    """Rounds of a loop: as XLA states them, or counted from 0 to a constant."""
-    known = _TRIPS.search(loop.attributes)
-    if known:
-        return int(json.loads(known.group(1))["n"])
+def _trip_count(loop: _Instruction, computations: dict) -> int | None:
+    """Returns a loop's trip count: XLA's annotation, or the bound of its condition."""
+    match = _TRIPS.search(loop.attributes)
+    if match:
+        return int(json.loads(match.group(1))["n"])
     condition = re.search(r"condition=%?([\w.\-]+)", loop.attributes)
     body = computations.get(condition.group(1), {}) if condition else {}
     compares = [i for i in body.values() if i.opcode == "compare"]
@@ -219,7 +219,7 @@ def _trips(loop: _Instruction, computations: dict) -> int | None:
 
 
 def _flops(instruction: _Instruction, computation: dict) -> float:
-    """Operations of a matrix product, a multiplication and an addition each."""
+    """Returns the FLOPs of a matrix product, two per multiply-add."""
     if instruction.opcode == "dot":
         lhs = computation[instruction.operands[0]].dims()
         contracted = re.search(
@@ -233,8 +233,8 @@ def _flops(instruction: _Instruction, computation: dict) -> float:
 
 
 def _convolution_flops(instruction: _Instruction, computation: dict) -> float:
-    # On TPUs every product is a convolution. Batch dimensions become spatial ones with
-    # dilations, of which most positions are holes: those are no work.
+    # On TPUs every product is a convolution. Batch dimensions become spatial dimensions
+    # with dilation; positions in the holes cost no FLOPs.
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", instruction.attributes)
     lhs_labels, rhs_labels, out_labels = labels.groups()
     lhs, rhs = (computation[o].dims() for o in instruction.operands[:2])

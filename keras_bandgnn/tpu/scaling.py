@@ -1,7 +1,7 @@
-"""`ScaleForecast`: how fast a compiled training step may run on many cores.
+"""`ScaleForecast`: predicted speed of a compiled training step on many cores.
 
-Nothing here is measured. The work is what the compiler says, see `check_training_step`;
-the time is work divided by rates that are published, guessed or calibrated elsewhere.
+Nothing here is measured. The amount of work comes from the compiler, see
+`check_training_step`; time is work divided by published, guessed or calibrated rates.
 """
 
 import dataclasses
@@ -15,17 +15,14 @@ from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.estimate import Estimate, sampled
 from keras_bandgnn.primitives.plan import Plan
-from keras_bandgnn.tpu.aot_compile import Sizes, StepReport, made_up_graphs
+from keras_bandgnn.tpu.aot_compile import Sizes, StepReport, synthetic_graphs
 from keras_bandgnn.tpu.generations import TPUGeneration
 from keras_bandgnn.tpu.hlo import Collective
 
-# Speeds that Balog et al. 2019 measured on TPU v2, keyed by the block size.
-#
-# "Fast Training of Sparse Graph Neural Networks on Dense Hardware"; a supergraph per
-# core.
+# Speeds that Balog et al. 2019, "Fast Training of Sparse Graph Neural Networks on Dense
+# Hardware", measured on TPU v2 with a supergraph per core, by block size.
 
-
-# Of the four lists below.
+# Numbers of cores in each row below.
 CORES = (8, 32, 128, 512)
 # Table 2: global steps (gradient updates) per second.
 STEPS_PER_SECOND = {
@@ -51,12 +48,12 @@ class ScaleForecast:
     """Predicted time of a training step.
 
     Args:
-        product_seconds: Compiled FLOPs of a core over a share of its peak.
-        model_seconds: What the cost model says of the same step, or None.
-        sending_seconds: Compiled collectives over the bandwidth of one link.
-        calibrated: Whether the constants of the cost model were measured. Then its
-            time counts; otherwise the longer of both.
-        graphs: Graphs of a step, of all cores.
+        product_seconds: Compiled FLOPs of a core, divided by a share of its peak.
+        model_seconds: The cost model's estimate of the same step, or None.
+        sending_seconds: Bytes of compiled collectives, divided by a link's bandwidth.
+        calibrated: Whether the constants of the cost model were measured. If so, its
+            estimate is used, otherwise the longer of both.
+        graphs: Graphs per step over all cores.
     """
 
     product_seconds: float
@@ -67,7 +64,7 @@ class ScaleForecast:
 
     @property
     def computing_seconds(self) -> float:
-        """Time that a core computes."""
+        """Compute time of a core."""
         if self.model_seconds is None:
             return self.product_seconds
         if self.calibrated:
@@ -76,12 +73,12 @@ class ScaleForecast:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps per second if cores compute first and send then."""
+        """Steps per second if communication follows compute without overlap."""
         return 1 / (self.computing_seconds + self.sending_seconds)
 
     @property
     def graphs_per_second(self) -> float:
-        """Training graphs per second, of all cores."""
+        """Training graphs per second over all cores."""
         return self.graphs * self.steps_per_second
 
     @classmethod
@@ -93,12 +90,12 @@ class ScaleForecast:
         model_seconds: float | None = None,
         calibrated: bool = False,
     ) -> "ScaleForecast | None":
-        """The forecast of a compiled step; None if it did not compile.
+        """Returns the forecast of a compiled step; None if it did not compile.
 
         Args:
-            step: What the compiler said.
-            graphs: Graphs of a supergraph, of which each core has one.
-            share: Share of the peak at which products run.
+            step: The compiler's report.
+            graphs: Graphs per supergraph; each core has one supergraph.
+            share: Share of the peak that matrix products reach.
             model_seconds: See `step_seconds`.
             calibrated: Whether the constants of the cost model were measured.
         """
@@ -117,13 +114,13 @@ class ScaleForecast:
 def sending_seconds(
     collectives: Mapping[str, Collective], cores: int, link: float
 ) -> float:
-    """Time of collectives on a ring of all cores, in one direction.
+    """Returns the time of collectives on a ring of all cores, in one direction.
 
     An all-reduce of b bytes sends 2 (n-1)/n b over each link. A torus has links along
-    several axes, so this is an upper bound of the transfer; it has no latency.
+    several axes, so this is an upper bound of the transfer time. Latency is ignored.
 
     Args:
-        collectives: Kind to number and bytes of results per core and step.
+        collectives: Maps kinds to counts and result bytes per core and step.
         cores: n.
         link: Bytes/s of a link in one direction.
 
@@ -131,43 +128,43 @@ def sending_seconds(
     >>> sending_seconds({"all-reduce": Collective(1, 1000)}, 4, 1500.0)
     1.0
     """
-    parts = {
+    factors = {
         "all-reduce": 2 * (cores - 1) / cores,
-        # Results are the shares of the cores, not the whole.
+        # The result is a core's share, not the whole array.
         "reduce-scatter": cores - 1,
         "collective-permute": 1,
         "collective-broadcast": 1,
     }
-    sent = sum(
-        parts.get(kind, (cores - 1) / cores) * found.bytes
-        for kind, found in collectives.items()
+    total = sum(
+        factors.get(kind, (cores - 1) / cores) * collective.bytes
+        for kind, collective in collectives.items()
     )
-    return sent / link
+    return total / link
 
 
 def step_seconds(
     task: NodeSelector, plan: Plan, sizes: Sizes, hardware: Hardware
 ) -> float | None:
-    """What the cost model says of a core's training step, without collectives.
+    """Returns the cost model's time of a core's training step, without collectives.
 
-    Messages and the two products of the GRU, T times; encoder, readout and optimizer
-    are left out. Steps that are computed again cost a third more.
+    Counts T times the messages and the two products of the GRU, not the encoder, the
+    readout and the optimizer. Gradient checkpointing adds a third.
 
     Args:
         task: The task.
-        plan: Who carries which edge.
-        sizes: Capacities of a supergraph, filled with made-up graphs.
+        plan: The plan.
+        sizes: Capacities of a supergraph, filled with synthetic graphs.
         hardware: Constants of a core.
 
     Returns:
         Seconds, or None for backbones other than `GGNNBackbone` and for plans with a
-        primitive that carries nearly no edge.
+        primitive that covers almost no edges.
     """
     backbone = task.backbone
     if not isinstance(backbone, GGNNBackbone):
         return None
     width = backbone.hidden_dim
-    graphs = FlatGraphs.from_graphs(made_up_graphs(task, sizes))
+    graphs = FlatGraphs.from_graphs(synthetic_graphs(task, sizes))
     shape = (backbone.num_edge_types, width, width, sizes.nodes)
     row = Estimate(sampled([graphs]), *shape, hardware).row(plan, np.inf)
     if row is None:

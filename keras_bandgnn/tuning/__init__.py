@@ -1,4 +1,4 @@
-"""Searches of models and of how they run, on keras-tuner (extra: tuner).
+"""Hyperparameter search with keras-tuner (extra: tuner).
 
 keras-tuner is imported when one of the names is first used.
 """
@@ -30,6 +30,6 @@ _lazy, __dir__ = lazy_names(__name__, _HOMES)
 
 def __getattr__(name: str):
     if name in _HOMES:
-        # Says what is missing before anything large is imported.
+        # Fails with a clear error before anything slow is imported.
         importlib.import_module(f"{__name__}.extra")
     return _lazy(name)

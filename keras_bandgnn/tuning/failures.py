@@ -1,4 +1,4 @@
-"""What makes a trial fail, not the search."""
+"""Errors and crashes that fail a trial, but not the search."""
 
 import contextlib
 import json
@@ -24,22 +24,22 @@ _MEMORY = (
 )
 
 
-# A trial that ended its process so often is not begun again.
-MOST_DEATHS = 3
-# Signals that a process gives itself, by an error in compiled code.
+# A trial that crashed its process this many times is not restarted.
+MAX_CRASHES = 3
+# Signals raised by errors in native code.
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 
 
 class DiskError(keras_tuner.errors.FatalError, OSError):
-    """A file of a search cannot be written: no fault of a trial, so it ends all."""
+    """A file of a search cannot be written; ends the search, not only the trial."""
 
 
-class Deaths:
-    """How often a trial ended the process that ran it, kept in the trial's folder.
+class CrashLog:
+    """Crashes of the processes that ran a trial, stored in the trial's folder.
 
-    Only evidence counts: a process that crashed, or that the system killed because
-    memory ran out, while the chief that started it lived on. Where all is killed, as
-    by a scheduler, nothing says that it was the trial.
+    Counts only crashes that the trial itself can have caused: the process crashed, or
+    the system killed it because memory ran out, while the chief kept running. If a
+    scheduler kills all processes, the trial is not to blame.
 
     Args:
         folder: The trial's folder.
@@ -50,34 +50,34 @@ class Deaths:
 
     @property
     def reasons(self) -> list[str]:
-        """What ended each process."""
+        """The cause of each crash."""
         try:
             return list(json.loads(self._file.read_text()))
         except FileNotFoundError:
             return []
 
     def add(self, reason: str) -> int:
-        """Counts one; returns how many there are."""
+        """Adds a crash; returns the number of crashes."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         reasons = [*self.reasons, reason]
         write_json(self._file, reasons)
         return len(reasons)
 
     def check(self) -> None:
-        """Raises a FailedTrialError if there were too many."""
+        """Raises a FailedTrialError after too many crashes."""
         reasons = self.reasons
-        if len(reasons) >= MOST_DEATHS:
+        if len(reasons) >= MAX_CRASHES:
             kind = "crashed" if "crashed" in reasons[-1] else "too large"
             raise FailedTrialError(f"{kind}: {reasons[-1]}, {len(reasons)} times")
 
 
-def cause_of_death(number: int, memory_kills: int | None) -> str | None:
-    """What a signal that ended a process says of its trial; None if nothing.
+def crash_cause(number: int, memory_kills: int | None) -> str | None:
+    """Returns the cause if a signal counts as a crash of the trial, or None.
 
     Args:
-        number: The signal.
-        memory_kills: How many processes the system has killed meanwhile because memory
-            ran out; None if that is not known, as it is on Linux alone.
+        number: The signal that ended the process.
+        memory_kills: Number of processes that the system has killed in the meantime
+            because memory ran out; None if unknown. Only Linux counts them.
     """
     name = signal.Signals(number).name
     if name in _CRASHES:
@@ -88,7 +88,7 @@ def cause_of_death(number: int, memory_kills: int | None) -> str | None:
 
 
 def memory_kills() -> int | None:
-    """Processes that the system has killed because memory ran out, if it says so."""
+    """Returns how many processes the system has killed for lack of memory, if known."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -98,18 +98,18 @@ def memory_kills() -> int | None:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Whether an error of Python, NumPy or a backend says that memory is used up."""
-    named = type(error).__name__ in ("ResourceExhaustedError", "OutOfMemoryError")
-    said = any(text in str(error) for text in _MEMORY)
-    return isinstance(error, MemoryError) or named or said
+    """Returns whether an error of Python, NumPy or a backend means out of memory."""
+    by_name = type(error).__name__ in ("ResourceExhaustedError", "OutOfMemoryError")
+    by_message = any(text in str(error) for text in _MEMORY)
+    return isinstance(error, MemoryError) or by_name or by_message
 
 
 @contextlib.contextmanager
 def failed_trials() -> Iterator[None]:
-    """Turns what is wrong with one draw of values into a failed trial.
+    """Turns errors caused by a trial's hyperparameters into a failed trial.
 
-    That is memory used up, and a ValueError: graphs that do not fit a batcher, a plan
-    or a model.
+    These are out-of-memory errors, and any ValueError: the graphs do not fit a batcher,
+    a plan or a model.
 
     Raises:
         keras_tuner.errors.FailedTrialError: With the reason in one line.
@@ -132,10 +132,10 @@ def _line(error: BaseException) -> str:
 
 
 class StopDiverged(keras.callbacks.Callback):
-    """Makes a trial fail when the loss of an epoch is not finite."""
+    """Fails a trial when the loss of an epoch is not finite."""
 
     def on_epoch_end(self, epoch, logs=None):
-        """Looks at the loss."""
+        """Checks the loss."""
         loss = float(logs["loss"])
         if not math.isfinite(loss):
             raise FailedTrialError(f"diverged: the loss of epoch {epoch + 1} is {loss}")

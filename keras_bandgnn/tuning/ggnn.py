@@ -1,4 +1,4 @@
-"""`GGNNHyperModel`: the search of Balog et al. 2019, and plans."""
+"""`GGNNHyperModel`: the search space of Balog et al. 2019, and plans."""
 
 from collections.abc import Sequence
 
@@ -12,25 +12,26 @@ from keras_bandgnn.tuning.hypermodel import GraphHyperModel, without_order
 
 
 class GGNNHyperModel(GraphHyperModel):
-    """GGNNs, with the search space of the low-bandwidth paper.
+    """Hypermodel of GGNNs with the search space of the low-bandwidth paper.
 
-    `space="paper"` has the ranges of Appendix E for one GPU, `"paper-large-batch"`
-    those for large batches, both for SGD with momentum, and `"adam"` is a small space
-    for searches of minutes. With `system=True` the batcher, the batch size, the plan,
-    its block size, tile size and tile budget, and the ordering of the nodes are drawn,
-    too. A plan that drops edges trains without them and is validated with all.
+    `space="paper"` uses the ranges of Appendix E for one GPU, `"paper-large-batch"`
+    those for large batches, both for SGD with momentum. `"adam"` is a small space for
+    searches of a few minutes. `system=True` also searches the batcher, the batch size,
+    the plan, its block size, tile size and tile budget, and the node ordering. A plan
+    that drops edges is used in training only; validation uses all edges.
 
-    Weight decay is an L2 term in the loss, over kernels and embeddings, and clipping is
-    by the global norm, see docs/training.md.
+    Weight decay is an L2 term in the loss, over kernels and embeddings, and gradients
+    are clipped by the global norm, see docs/training.md.
 
     Args:
-        graphs: See `GraphHyperModel`. Stored graphs keep the T that they were cut to.
+        graphs: See `GraphHyperModel`. Stored graphs fix T if a `ReachabilityFilter` was
+            applied to them.
         validation_data: See `GraphHyperModel`.
         space: `"paper"`, `"paper-large-batch"` or `"adam"`.
-        hidden_dim: H, or several to choose from.
-        num_steps: T, or several to choose from.
-        readout: `"slot"`, `"candidate"` (the paper's) or `"auto"`: slot if graphs
-            have one.
+        hidden_dim: H, or several values to search.
+        num_steps: T, or several values to search.
+        readout: `"slot"`, `"candidate"` (the paper's) or `"auto"`: `"slot"` if all
+            graphs have a slot.
         **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
             and `seed`, see `GraphHyperModel`.
 
@@ -63,11 +64,11 @@ class GGNNHyperModel(GraphHyperModel):
         super().__init__(graphs, validation_data, **options)
         self.space_name = one_of("space", space, tuple(spaces.SPACES))
         self.hidden_dim = positive_ints("hidden_dim", hidden_dim)
-        self.num_steps = self.facts.steps or positive_ints("num_steps", num_steps)
+        self.num_steps = self.spec.steps or positive_ints("num_steps", num_steps)
         self.readout = one_of("readout", readout, ("auto", "slot", "candidate"))
 
     def fixed(self) -> dict:
-        """What no trial changes, as plain facts."""
+        """Returns the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "space": self.space_name,
             "hidden_dim": self.hidden_dim,
@@ -76,7 +77,7 @@ class GGNNHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares what is searched; the values by name, None for inactive ones."""
+        """Declares the search space; returns values by name, None for inactive ones."""
         values = spaces.draw_sgd(hp, self.space_name)
         values |= {
             "hidden_dim": spaces.choice(hp, "hidden_dim", self.hidden_dim),
@@ -84,51 +85,55 @@ class GGNNHyperModel(GraphHyperModel):
             **spaces.draw_batcher(hp, self.batch_size, self.system),
         }
         if self.system:
-            values |= spaces.draw_plan(hp, self.facts.label == "candidate")
+            values |= spaces.draw_plan(hp, self.spec.label == "candidate")
         return values
 
     def backbone(self, values: dict):
-        """The backbone of these values."""
+        """Builds the backbone."""
         return models.GGNNBackbone(
-            self.facts.inputs,
+            self.spec.inputs,
             int(values["hidden_dim"]),
             int(values["num_steps"]),
-            self.facts.num_edge_types,
+            self.spec.num_edge_types,
             dropout=round(1.0 - values["dropout_keep_prob"], 6),
             name="ggnn_backbone",
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """The layers, the batcher and the plan of these values."""
-        layers = list(self.facts.layers)
+        """Builds the preprocessor: layers, batcher and plan."""
+        layers = list(self.spec.layers)
         stored = bool(layers)
         ordering = values.get("ordering")
         if ordering is not None:
             layers = without_order(layers)
-        made = GraphPreprocessor.from_config(
+        graph_layers = GraphPreprocessor.from_config(
             {
                 "layers": layers,
                 "batcher": {"class_name": "DynamicBatcher", "config": {}},
                 "plan": "auto",
             }
         ).graph_layers
-        if not stored and self.facts.label == "candidate":
-            made.append(ReachabilityFilter(backbone.num_steps))
+        if not stored and self.spec.label == "candidate":
+            graph_layers.append(ReachabilityFilter(backbone.num_steps))
         if ordering is not None:
             size = values["block_size"] or values["tile_size"]
-            made.append(RCMKCompile(int(size), ordering))
-        elif not stored and made:
-            # As `bandgnn compile` does; no other plan reads the order.
-            made.append(RCMKCompile())
+            graph_layers.append(RCMKCompile(int(size), ordering))
+        elif not stored and graph_layers:
+            # As `bandgnn compile` does; no other plan depends on the node order.
+            graph_layers.append(RCMKCompile())
         plan = spaces.make_plan(values, backbone.receptive_field(training=True))
-        return GraphPreprocessor(made, spaces.make_batcher(values), plan)
+        return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
     def head(self, values: dict) -> dict:
-        """Arguments of the task beyond backbone and preprocessor."""
-        if self.facts.label != "candidate":
+        """Returns further arguments of the task."""
+        if self.spec.label != "candidate":
             return {}
-        given = {"label_smoothing": values["label_smoothing"]}
-        return given if self.readout == "auto" else {"readout": self.readout, **given}
+        arguments = {"label_smoothing": values["label_smoothing"]}
+        return (
+            arguments
+            if self.readout == "auto"
+            else {"readout": self.readout, **arguments}
+        )
 
     def compile(self, task, values: dict) -> None:
         """Compiles the task."""

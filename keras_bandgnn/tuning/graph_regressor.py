@@ -19,22 +19,22 @@ _BACKBONES = {
 
 
 class GraphRegressorHyperModel(GraphHyperModel):
-    """Geometric models that predict numbers per graph.
+    """Hypermodel of geometric models for regression on graphs.
 
-    Drawn are the learning rate of Adam (1e-4 to 1e-2), C, T and, if there are several,
-    which atoms are linked; with `system=True` also the batcher and the batch size.
-    These models read no plan.
+    Searches Adam's learning rate (1e-4 to 1e-2), C, T and, if there are several, the
+    layers that create the edges. `system=True` also searches the batcher and the batch
+    size. These models use no plan.
 
     Args:
         graphs: See `GraphHyperModel`; molecules or crystals.
         validation_data: See `GraphHyperModel`.
         model: `"schnet"`, `"mpeu"` or `"painn"`.
-        edges: Layers that make the edges, such as `[FullyConnectedGraph(),
-            RadiusGraph(5.0)]`, one of which is taken; none if the graphs have edges
+        edges: Alternative layers that create the edges, such as
+            `[FullyConnectedGraph(), RadiusGraph(5.0)]`; empty if the graphs have edges
             with lengths.
-        reduce: `"mean"` or `"sum"` of the atoms' outputs.
-        hidden_dim: C, or several to choose from.
-        num_steps: T, or several to choose from.
+        reduce: Pooling of the atoms' outputs, `"mean"` or `"sum"`.
+        hidden_dim: C, or several values to search.
+        num_steps: T, or several values to search.
         **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
             and `seed`, see `GraphHyperModel`.
 
@@ -64,11 +64,11 @@ class GraphRegressorHyperModel(GraphHyperModel):
         **options,
     ):
         super().__init__(graphs, validation_data, **options)
-        if self.facts.label != "number" or not self.facts.elements:
+        if self.spec.label != "number" or not self.spec.elements:
             raise ValueError(
                 "Expected graphs with the node feature 'atomic_number' and numbers as "
-                f"labels. Received: labels that are a {self.facts.label}, "
-                f"{len(self.facts.elements)} elements."
+                f"labels. Received: labels of type {self.spec.label!r}, "
+                f"{len(self.spec.elements)} elements. Choose another hypermodel."
             )
         self.model = one_of("model", model, tuple(_BACKBONES))
         edges = sequence("edges", edges, "a list of graph layers")
@@ -80,7 +80,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
         self.num_steps = positive_ints("num_steps", num_steps)
 
     def fixed(self) -> dict:
-        """What no trial changes, as plain facts."""
+        """Returns the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "model": self.model,
             "edges": list(self.edges),
@@ -90,7 +90,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares what is searched; the values by name, None for inactive ones."""
+        """Declares the search space; returns values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
                 "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
@@ -104,24 +104,24 @@ class GraphRegressorHyperModel(GraphHyperModel):
         return values
 
     def backbone(self, values: dict):
-        """The backbone of these values."""
-        given = {}
+        """Builds the backbone."""
+        arguments = {}
         if self.model != "painn":
-            given["reduce"] = self.reduce
+            arguments["reduce"] = self.reduce
         return _BACKBONES[self.model](
-            self.facts.elements,
+            self.spec.elements,
             int(values["hidden_dim"]),
             int(values["num_steps"]),
-            **given,
+            **arguments,
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """The layers and the batcher of these values."""
-        made = [self.edges[values["edges"]]] if self.edges else []
-        return GraphPreprocessor(made, spaces.make_batcher(values))
+        """Builds the preprocessor: layers and batcher."""
+        graph_layers = [self.edges[values["edges"]]] if self.edges else []
+        return GraphPreprocessor(graph_layers, spaces.make_batcher(values))
 
     def head(self, values: dict) -> dict:
-        """Arguments of the task beyond backbone and preprocessor."""
+        """Returns further arguments of the task."""
         if self.model == "painn":
             return {"readout": self.reduce, "hidden": int(values["hidden_dim"])}
         return {
@@ -136,8 +136,8 @@ class GraphRegressorHyperModel(GraphHyperModel):
 
 
 def _name(layer: GraphLayer) -> str:
-    """Class and arguments of a layer, as a value that can be drawn."""
+    """Returns class and arguments of a layer, as a hyperparameter value."""
     config = layer.get_config()
-    kept = [k for k in config if k not in ("name", "trainable", "dtype")]
-    given = ", ".join(f"{k}={config[k]}" for k in kept if config[k] is not None)
-    return f"{type(layer).__name__}({given})"
+    names = [k for k in config if k not in ("name", "trainable", "dtype")]
+    arguments = ", ".join(f"{k}={config[k]}" for k in names if config[k] is not None)
+    return f"{type(layer).__name__}({arguments})"

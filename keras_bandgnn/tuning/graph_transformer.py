@@ -21,24 +21,24 @@ _BACKBONES = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
 
 
 class GraphTransformerHyperModel(GraphHyperModel):
-    """Graph transformers: numbers or classes of graphs, classes of nodes.
+    """Hypermodel of graph transformers, for graph-level and node-level tasks.
 
-    Drawn are the learning rate of AdamW (1e-4 to 1e-2), dropout, H, L, the attention
-    pattern and, where a pattern has them, the distance up to which pairs have a bias of
-    their own (Graphormer) and how often a layer is full. With `system=True` also the
-    batcher and the batch size; for classes of nodes instead whether dense tiles carry
-    the sparse pattern, their size, and their budget: how many entries tiles have, in
-    multiples of the number of edges (the extra `metis`).
+    Searches AdamW's learning rate (1e-4 to 1e-2), dropout, H, L, the attention pattern
+    and, where a pattern has them, the largest distance with a separate bias
+    (Graphormer) and the interval of full-attention layers. `system=True` also searches
+    the batcher and the batch size. For node-level tasks it searches dense tiles for the
+    sparse pattern instead: whether to use them, their size, and their budget, which is
+    the number of tile entries as a multiple of the number of edges (extra: metis).
 
     Args:
         graphs: See `GraphHyperModel`.
         validation_data: See `GraphHyperModel`. With one graph pass `mask` and
             `validation_mask` to `search` instead.
         model: `"graphormer"` or `"gt"`.
-        attention: The patterns to choose from, see `GraphTransformerBackbone`.
-        hidden_dim: H, or several to choose from.
-        num_layers: L, or several to choose from.
-        num_heads: K, or several to choose from.
+        attention: The patterns to search, see `GraphTransformerBackbone`.
+        hidden_dim: H, or several values to search.
+        num_layers: L, or several values to search.
+        num_heads: K, or several values to search.
         **options: `objective`, `target`, `seconds`, `epochs`, `system`, `batch_size`
             and `seed`, see `GraphHyperModel`.
 
@@ -78,7 +78,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         self.num_heads = positive_ints("num_heads", num_heads)
 
     def fixed(self) -> dict:
-        """What no trial changes, as plain facts."""
+        """Returns the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "model": self.model,
             "attention": self.attention,
@@ -88,7 +88,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares what is searched; the values by name, None for inactive ones."""
+        """Declares the search space; returns values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
                 "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
@@ -106,7 +106,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         if several and "periodic" in long:
             with hp.conditional_scope("attention", ["periodic"]):
                 values["full_every"] = hp.Choice("full_every", [2, 4])
-        if self.facts.level == "graph":
+        if self.spec.level == "graph":
             return values | spaces.draw_batcher(hp, self.batch_size, self.system)
         metis = importlib.util.find_spec("pymetis") is not None
         if self.system and metis and several and "sparse" in self.attention:
@@ -118,32 +118,32 @@ class GraphTransformerHyperModel(GraphHyperModel):
         return values
 
     def backbone(self, values: dict):
-        """The backbone of these values."""
-        given = {k: values.get(k) for k in ("max_distance", "full_every")}
-        types = self.facts.num_edge_types
+        """Builds the backbone."""
+        arguments = {k: values.get(k) for k in ("max_distance", "full_every")}
+        types = self.spec.num_edge_types
         return _BACKBONES[self.model](
-            self.facts.inputs,
+            self.spec.inputs,
             int(values["hidden_dim"]),
             int(values["num_layers"]),
             int(values["num_heads"]),
             attention=values["attention"],
             dropout=values["dropout"],
-            # "No edge" has a type, too.
+            # One more type for pairs without an edge.
             num_edge_types=types + 1 if types > 1 else 1,
-            max_length=self.facts.max_nodes,
-            **{k: int(v) for k, v in given.items() if v is not None},
+            max_length=self.spec.max_nodes,
+            **{k: int(v) for k, v in arguments.items() if v is not None},
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """The layers, the batcher and the plan of these values."""
-        made, plan = backbone.graph_layers(), backbone.auto_plan()
+        """Builds the preprocessor: layers, batcher and plan."""
+        graph_layers, plan = backbone.graph_layers(), backbone.auto_plan()
         if values.get("tiles"):
             size = int(values["tile_size"])
-            made.insert(0, ClusterCompile(block_size=size))
+            graph_layers.insert(0, ClusterCompile(block_size=size))
             plan = AttentionPlan(size, share=values["tile_budget"])
-        if self.facts.level == "node":
-            return GraphPreprocessor(made, StaticBatcher(2, "64"), plan)
-        return GraphPreprocessor(made, spaces.make_batcher(values), plan)
+        if self.spec.level == "node":
+            return GraphPreprocessor(graph_layers, StaticBatcher(2, "64"), plan)
+        return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
     def compile(self, task, values: dict) -> None:
         """Compiles the task."""

@@ -1,4 +1,4 @@
-"""`GraphHyperModel`: what the hypermodels share: tasks, training, scores."""
+"""`GraphHyperModel`, the base of the hypermodels, and the `Objective` of a search."""
 
 import contextlib
 import dataclasses
@@ -31,38 +31,35 @@ from keras_bandgnn.training.time_to_accuracy import (
     TimeToAccuracy,
     direction_of,
 )
+from keras_bandgnn.tuning.dataset_spec import DatasetSpec
 from keras_bandgnn.tuning.extra import keras_tuner
-from keras_bandgnn.tuning.facts import Facts
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials
-
-# `Goal`: what a search is for, and how a trial is scored.
-
 
 OBJECTIVES = ("accuracy", "time-to-accuracy", "accuracy-in-time")
 
 
 @dataclasses.dataclass(frozen=True)
-class Goal:
-    """What a search is for.
+class Objective:
+    """The objective of a search, which scores the trials.
 
-    - `"accuracy"`: the best value of the metric in `epochs` epochs.
+    - `"accuracy"`: the best value of the metric within `epochs` epochs.
     - `"time-to-accuracy"`: seconds of training until the smoothed metric reaches
-      `target`, see `TimeToAccuracy`; a trial trains for `seconds` at most. One that
-      does not get there is no failure: it scores twice to three times `seconds`, the
-      more the further its best smoothed value is from the target. So it comes after
-      all that do, and after those that get nearer, and the score is finite.
+      `target`, see `TimeToAccuracy`. A trial trains for at most `seconds`. A trial that
+      misses the target has not failed: it scores between 2 and 3 times `seconds`,
+      growing with the distance between its best smoothed value and the target. So it
+      ranks below all trials that reach the target, and its score is finite.
     - `"accuracy-in-time"`: the value of the metric after `seconds` of training.
 
-    Seconds are those of `TrainingClock`: without validation, and without the first
-    step, which compiles. A trial takes longer by the wall clock.
+    Seconds are measured by `TrainingClock`, which excludes validation and the first
+    step, which compiles. The wall-clock time of a trial is longer.
 
     Args:
-        objective: One of these.
+        objective: One of the objectives above.
         metric: Name of the metric in the logs of `fit`.
         target: Value of the metric to reach.
         seconds: Seconds of training.
-        epochs: Epochs at most; with `seconds` unlimited if omitted, else 10.
-        window: Epochs that the smoothed value is the mean of.
+        epochs: Maximum number of epochs; if omitted, unlimited with `seconds`, else 10.
+        window: Number of epochs over which the metric is averaged.
     """
 
     objective: str
@@ -82,13 +79,13 @@ class Goal:
             positive_number("seconds", self.seconds)
         elif self.timed:
             raise ValueError(
-                f"Expected `seconds`, the most that a trial trains, with objective="
-                f"{self.objective!r}. Received: seconds=None."
+                "Expected `seconds`, the time limit of a trial, with objective="
+                f"{self.objective!r}. Received: seconds=None. Pass `seconds`."
             )
         if self.objective == "time-to-accuracy" and self.target is None:
             raise ValueError(
                 f"Expected `target`, a value of {self.metric}, with "
-                "objective='time-to-accuracy'. Received: target=None."
+                "objective='time-to-accuracy'. Received: target=None. Pass `target`."
             )
 
     @property
@@ -98,40 +95,40 @@ class Goal:
 
     @property
     def direction(self) -> str:
-        """`"max"` or `"min"`, of the metric."""
+        """`"max"` or `"min"`, the direction of the metric."""
         return direction_of(self.metric)
 
     @property
     def max_epochs(self) -> int:
-        """Epochs at most."""
-        # As many as the time allows.
+        """Maximum number of epochs; practically unlimited with a time limit."""
         return self.epochs or (10 if self.seconds is None else 100_000)
 
     def to_keras_tuner(self) -> "keras_tuner.Objective":
-        """The objective as keras-tuner takes it."""
+        """Returns the objective for keras-tuner."""
         if self.objective == "time-to-accuracy":
             return keras_tuner.Objective("time_to_accuracy", "min")
         return keras_tuner.Objective(self.metric, self.direction)
 
     def watch(self) -> TimeToAccuracy:
-        """The callback that measures a trial."""
-        stops = self.objective == "time-to-accuracy"
-        # Without a target there is nothing to cross.
-        never = math.copysign(1e300, 1 if self.direction == "max" else -1)
-        target = never if self.target is None else self.target
+        """Returns the callback that measures a trial."""
+        stop = self.objective == "time-to-accuracy"
+        target = self.target
+        if target is None:
+            # A target that is never reached.
+            target = math.copysign(1e300, 1 if self.direction == "max" else -1)
         return TimeToAccuracy(
-            target, self.metric, self.window, self.direction, stop=stops
+            target, self.metric, self.window, self.direction, stop=stop
         )
 
     def results(self, watch: TimeToAccuracy) -> dict[str, float]:
-        """What a trial reports, the objective among it."""
+        """Returns the metrics of a trial, including the objective."""
         values = [row["value"] for row in watch.curve]
         best = max if self.direction == "max" else min
         value = values[-1] if self.objective == "accuracy-in-time" else best(values)
-        found = {self.metric: value, "seconds": watch.seconds, "steps": watch.steps}
+        metrics = {self.metric: value, "seconds": watch.seconds, "steps": watch.steps}
         if self.objective == "time-to-accuracy":
-            found["time_to_accuracy"] = self._time(watch)
-        return {name: float(value) for name, value in found.items()}
+            metrics["time_to_accuracy"] = self._time(watch)
+        return {name: float(value) for name, value in metrics.items()}
 
     def _time(self, watch: TimeToAccuracy) -> float:
         if watch.reached:
@@ -142,39 +139,42 @@ class Goal:
         return self.seconds * (2.0 + gap)
 
 
-# Data sets with layers applied that are kept: two sets of layers, to train and to
-# validate on.
-_COMPILED = 4
+Goal = Objective  # the name in version 0.1.0
+
+# Number of cached data sets with layers applied: training and validation graphs for two
+# sets of layers.
+_CACHE_SIZE = 4
 
 
 class GraphHyperModel(keras_tuner.HyperModel):
-    """A search space of tasks on graphs, and how a trial is trained and scored.
+    """Base class of hypermodels: a search space of tasks, their training and scoring.
 
-    `build(hp)` returns a compiled task with its preprocessor, `fit(hp, task, graphs,
-    validation_data=...)` trains it and returns the objective, beside seconds and steps.
-    Every trial begins with the same seed. Subclasses say what is drawn (`space`) and
-    what is made of it (`backbone`, `layers`, `plan`, `compile`).
+    `build(hp)` returns a compiled task with its preprocessor. `fit(hp, task, graphs,
+    validation_data=...)` trains it and returns the objective, seconds and steps. All
+    trials use the same seed. Subclasses declare the search space (`space`) and build
+    the parts of a task from its values (`backbone`, `preprocessor`, `compile`).
 
-    A trial *fails*, and the search goes on, if memory runs out, if graphs do not fit
-    the batcher, the plan or the model (a ValueError), or if the loss is not finite.
+    A trial *fails*, and the search continues, if memory runs out, if the graphs do not
+    fit the batcher, the plan or the model (a ValueError), or if the loss is not finite.
 
     Args:
-        graphs: The graphs to train on, in any form that `fit` of a task takes; read
-            for the sizes of features and labels.
-        validation_data: Those to validate on, read for the same.
+        graphs: The training graphs, in any form that `fit` of a task accepts. Their
+            features and labels determine the sizes of the model.
+        validation_data: The validation graphs, used for the same purpose.
         objective: `"accuracy"`, `"time-to-accuracy"` or `"accuracy-in-time"`, see
-            `Goal`. For numbers per graph the RMSE stands for the accuracy.
+            `Objective`. Regression uses the RMSE in place of the accuracy.
         target: Value to reach, for `"time-to-accuracy"`.
         seconds: Seconds of training per trial, for the objectives with time.
-        epochs: Epochs at most; 10 if omitted, with `seconds` unlimited.
-        system: Whether to search how the model is run, too: the batcher and others.
-        batch_size: Graphs per supergraph, padding included: a number, or several to
-            choose from; 32 if omitted, with `system` 8 to 64.
-        seed: Of weights, order and dropout.
+        epochs: Maximum number of epochs; if omitted, unlimited with `seconds`, else 10.
+        system: Whether to also search how the model runs, such as the batcher.
+        batch_size: Graphs per supergraph including the padding graph, or several values
+            to search. If omitted, 32, or 8 to 64 with `system`.
+        seed: Seed of weights, shuffling and dropout.
 
     Attributes:
-        objective: The objective, for keras-tuner.
-        goal: The `Goal`.
+        objective: The objective for keras-tuner.
+        search_objective: The `Objective`.
+        spec: The `DatasetSpec` of the graphs.
     """
 
     def __init__(
@@ -191,27 +191,37 @@ class GraphHyperModel(keras_tuner.HyperModel):
     ):
         super().__init__()
         sources = [graphs] if validation_data is None else [graphs, validation_data]
-        self.facts = Facts.of(*sources)
-        metric = "val_rmse" if self.facts.label == "number" else "val_accuracy"
-        self.goal = Goal(objective, metric, target, seconds, epochs)
-        self.objective = self.goal.to_keras_tuner()
+        self.spec = DatasetSpec.of(*sources)
+        metric = "val_rmse" if self.spec.label == "number" else "val_accuracy"
+        self.search_objective = Objective(objective, metric, target, seconds, epochs)
+        self.objective = self.search_objective.to_keras_tuner()
         self.system = boolean("system", system)
         self.batch_size = optional(positive_ints, "batch_size", batch_size)
         self.seed = seed_number("seed", seed)
         self._compiled: dict[tuple, tuple] = {}
 
-    # === What subclasses say ===
+    @property
+    def goal(self) -> Objective:
+        """Alias of `search_objective`, the name in version 0.1.0."""
+        return self.search_objective
+
+    @property
+    def facts(self) -> DatasetSpec:
+        """Alias of `spec`, the name in version 0.1.0."""
+        return self.spec
+
+    # === Implemented by subclasses ===
 
     def space(self, hp) -> dict[str, Any]:
-        """Declares what is searched; the values by name, None for inactive ones."""
+        """Declares the search space; returns values by name, None for inactive ones."""
         raise NotImplementedError
 
     def backbone(self, values: dict[str, Any]):
-        """The backbone of these values."""
+        """Builds the backbone."""
         raise NotImplementedError
 
     def preprocessor(self, values: dict[str, Any], backbone) -> GraphPreprocessor:
-        """The layers, the batcher and the plan of these values."""
+        """Builds the preprocessor: layers, batcher and plan."""
         raise NotImplementedError
 
     def compile(self, task, values: dict[str, Any]) -> None:
@@ -219,31 +229,32 @@ class GraphHyperModel(keras_tuner.HyperModel):
         raise NotImplementedError
 
     def head(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of the task beyond backbone and preprocessor."""
+        """Returns further arguments of the task."""
         return {}
 
     def fixed(self) -> dict[str, Any]:
-        """What no trial changes, as plain facts: trials of others do not compare.
+        """Returns the settings that identify the search, as JSON values.
 
-        Subclasses add their own arguments to these.
+        Trials are comparable only if these settings are equal. Subclasses add their own
+        arguments.
         """
-        goal = self.goal
+        objective = self.search_objective
         return {
             "class": type(self).__name__,
-            "objective": goal.objective,
-            "metric": goal.metric,
-            "target": goal.target,
-            "seconds": goal.seconds,
-            "epochs": goal.max_epochs,
+            "objective": objective.objective,
+            "metric": objective.metric,
+            "target": objective.target,
+            "seconds": objective.seconds,
+            "epochs": objective.max_epochs,
             "system": self.system,
             "batch_size": self.batch_size,
             "seed": self.seed,
         }
 
-    # === What keras-tuner calls ===
+    # === Called by keras-tuner ===
 
     def declare_hyperparameters(self, hp) -> None:
-        """Declares the whole space, so that no model is built for it."""
+        """Declares the whole search space without building a model."""
         self.space(hp)
 
     def build(self, hp):
@@ -253,7 +264,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
             backbone = self.backbone(values)
             task = self._task(backbone, self.preprocessor(values, backbone), values)
             self.compile(task, values)
-            # Checkpoints hold its state, too.
+            # Checkpoints include the optimizer's state.
             task.optimizer.build(task.trainable_variables)
         return task
 
@@ -270,12 +281,12 @@ class GraphHyperModel(keras_tuner.HyperModel):
         """Trains a task on graphs and scores it.
 
         Args:
-            hp: The hyperparameters, not read.
-            model: What `build(hp)` returned.
-            graphs: The graphs to train on.
-            validation_data: Those to validate on.
+            hp: The hyperparameters, unused.
+            model: The task that `build(hp)` returned.
+            graphs: The training graphs.
+            validation_data: The validation graphs.
             callbacks: More callbacks of `fit`.
-            epochs: Epochs at most, in the place of the hypermodel's own (Hyperband).
+            epochs: Maximum number of epochs, overrides the hypermodel's (Hyperband).
             **options: More arguments of `fit`, such as `mask` and `validation_mask` of
                 `NodeClassifier`.
 
@@ -283,97 +294,100 @@ class GraphHyperModel(keras_tuner.HyperModel):
             The metric, the seconds and steps of training, and the objective.
 
         Raises:
-            keras_tuner.errors.FailedTrialError: See above.
-            keras_tuner.errors.FatalValueError: Without anything to validate on.
+            keras_tuner.errors.FailedTrialError: If the trial fails, see the class.
+            keras_tuner.errors.FatalValueError: Without validation data.
         """
         del hp
         if validation_data is None and not options.get("validation_mask"):
             raise keras_tuner.errors.FatalValueError(
-                f"Expected `validation_data`, for {self.goal.metric}. Received: None. "
-                "Pass it to `search`."
+                f"Expected `validation_data`, for {self.search_objective.metric}. "
+                "Received: None. Pass it to `search`."
             )
-        goal = self.goal
-        watch = goal.watch()
+        objective = self.search_objective
+        watch = objective.watch()
         callbacks = [watch, StopDiverged(), *callbacks]
-        if goal.seconds is not None:
-            callbacks.append(TimeLimit(goal.seconds))
+        if objective.seconds is not None:
+            callbacks.append(TimeLimit(objective.seconds))
         with failed_trials():
             if validation_data is not None:
                 validation_data = self._prepared(model.preprocessor, validation_data)
             graphs = self._prepared(model.preprocessor, graphs)
             if _drops(model.preprocessor.plan):
                 graphs = model.loader(graphs, shuffle=True, seed=self.seed, adapt=True)
-                # What is left out of training is still predicted, as in the paper.
+                # Validation uses all edges, as in the paper.
                 model.preprocessor.plan = _exact(model.preprocessor.plan)
             model.fit(
                 graphs,
                 validation_data=validation_data,
                 seed=self.seed,
                 callbacks=callbacks,
-                **{"verbose": 0, "epochs": epochs or goal.max_epochs, **options},
+                **{"verbose": 0, "epochs": epochs or objective.max_epochs, **options},
             )
-        return goal.results(watch)
+        return objective.results(watch)
 
     def prepare(self, task, graphs) -> None:
-        """Adapts a task that was read from a checkpoint, so that it can be saved.
+        """Adapts the preprocessor of a task loaded from a checkpoint, to save it.
 
         Args:
             task: A task from `build`.
-            graphs: The graphs that it was trained on, whose sizes its batcher keeps.
+            graphs: The training graphs, to which the batcher adapts its budget.
         """
         if _drops(task.preprocessor.plan):
             task.preprocessor.plan = _exact(task.preprocessor.plan)
         task.loader(self._prepared(task.preprocessor, graphs), adapt=True)
 
     def _task(self, backbone, preprocessor, values):
-        facts = self.facts
-        given = self.head(values)
-        if facts.label == "candidate":
-            readout = "slot" if facts.slots else "candidate"
-            given = {"readout": readout, **given}
-            return models.NodeSelector(backbone, preprocessor, **given)
-        if facts.label == "number":
-            given = {"num_targets": facts.num_outputs, **given}
-            return models.GraphRegressor(backbone, preprocessor=preprocessor, **given)
-        kind = (
-            models.NodeClassifier if facts.level == "node" else models.GraphClassifier
-        )
-        return kind(backbone, facts.num_outputs, preprocessor, **given)
+        spec = self.spec
+        arguments = self.head(values)
+        if spec.label == "candidate":
+            readout = "slot" if spec.slots else "candidate"
+            arguments = {"readout": readout, **arguments}
+            return models.NodeSelector(backbone, preprocessor, **arguments)
+        if spec.label == "number":
+            arguments = {"num_targets": spec.num_outputs, **arguments}
+            return models.GraphRegressor(
+                backbone, preprocessor=preprocessor, **arguments
+            )
+        kind = models.NodeClassifier if spec.level == "node" else models.GraphClassifier
+        return kind(backbone, spec.num_outputs, preprocessor, **arguments)
 
     def _prepared(self, preprocessor: GraphPreprocessor, graphs):
-        """Graphs with the preprocessor's layers applied, kept for the next trials.
+        """Returns graphs with the preprocessor's layers applied, and caches them.
 
-        The data set is copied for each set of layers, so only those that were used last
-        are kept.
-
-        Stored graphs have been reordered already; another order is made from theirs.
+        Each set of layers needs a copy of the data set, so the cache holds only the
+        most recently used ones. Stored graphs have been reordered already; another
+        ordering starts from their original node order.
         """
-        wanted = preprocessor.layers_config()
+        layers = preprocessor.layers_config()
         applied = applied_layers(graphs)
-        if applied == wanted:
+        if applied == layers:
             return graphs
-        key = (id(graphs), json.dumps(wanted))
+        key = (id(graphs), json.dumps(layers))
         if key in self._compiled:
             self._compiled[key] = self._compiled.pop(key)
         else:
-            if applied and without_order(applied) == without_order(wanted):
+            if applied and without_order(applied) == without_order(layers):
                 layer = preprocessor.graph_layers[-1]
-                made = FlatGraphs.from_graphs(layer(_as_given(g)) for g in graphs)
-                made.metadata = {"layers": wanted}
+                prepared = FlatGraphs.from_graphs(
+                    layer(_original_order(g)) for g in graphs
+                )
+                prepared.metadata = {"layers": layers}
             else:
-                given = [graphs] if isinstance(graphs, Graph) else graphs
-                made = preprocessor.compile([_numbered(graph) for graph in given])
-            while len(self._compiled) >= _COMPILED:
+                source = [graphs] if isinstance(graphs, Graph) else graphs
+                prepared = preprocessor.compile(
+                    [_with_origin(graph) for graph in source]
+                )
+            while len(self._compiled) >= _CACHE_SIZE:
                 del self._compiled[next(iter(self._compiled))]
-            # The source is kept, so that its id stays its own.
-            self._compiled[key] = (made, graphs)
+            # The reference to the source keeps its id unique.
+            self._compiled[key] = (prepared, graphs)
         return self._compiled[key][0]
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Keras draws the seeds of weights alike; the caller's `random` stays as it is."""
-    # Keras' `set_random_seed` would import TensorFlow, whatever the backend.
+    """Seeds the weights that Keras creates; restores the caller's `random` state."""
+    # Keras' `set_random_seed` would import TensorFlow on every backend.
     state = random.getstate()
     random.seed(seed)
     try:
@@ -383,21 +397,21 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def without_order(layers: Iterable[dict]) -> list[dict]:
-    """Configurations of layers but the last one's, if that only orders the nodes."""
+    """Returns configurations of layers without a final layer that orders the nodes."""
     layers = list(layers)
     last = layers[-1]["class_name"] if layers else None
     return layers[:-1] if last == "RCMKCompile" else layers
 
 
-def _as_given(graph: Graph) -> Graph:
-    """The graph in the order that it had before it was reordered."""
+def _original_order(graph: Graph) -> Graph:
+    """Returns the graph in its node order before reordering."""
     if graph.origin is None:
         return graph
     return graph.subgraph(np.argsort(graph.origin))
 
 
-def _numbered(graph: Graph) -> Graph:
-    """The graph with its own order as origin: a layer may set it for some graphs."""
+def _with_origin(graph: Graph) -> Graph:
+    """Returns the graph with an origin; layers may set one for some graphs only."""
     if graph.origin is not None:
         return graph
     return graph.replace(origin=np.arange(graph.num_nodes, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""Oracles of keras-tuner whose state survives a kill at any moment."""
+"""Oracles of keras-tuner that can be killed at any time and resumed."""
 
 import math
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from keras_bandgnn.data.files import write_json
 from keras_bandgnn.data.reading import read_json, reading, refuse_file
 from keras_bandgnn.tuning.extra import keras_tuner
 
-# What came of the trials of a search.
+# Results of the trials.
 
 
 def reason_of(trial) -> str:
-    """Why a trial failed, in one line; empty if it did not."""
+    """Returns why a trial failed, in one line; empty if it did not fail."""
     lines = (trial.message or "").strip().splitlines()
     if not lines:
         return ""
-    name, _, said = lines[-1].partition(": ")
-    return said if name.endswith("FailedTrialError") and said else lines[-1]
+    name, _, text = lines[-1].partition(": ")
+    return text if name.endswith("FailedTrialError") and text else lines[-1]
 
 
 def trial_row(trial) -> dict:
-    """A trial as plain facts.
+    """Describes a trial by plain values.
 
     Returns:
         `trial`, `status`, `score`, `metrics` by name, `values` by name, `reason`.
     """
-    found = trial.metrics.metrics
-    # The service of several workers gives them in any order.
-    names = sorted(found, key=lambda name: (not name.startswith("val_"), name))
-    metrics = {name: float(found[name].get_best_value()) for name in names}
+    histories = trial.metrics.metrics
+    # The service for several workers returns them in no fixed order.
+    names = sorted(histories, key=lambda name: (not name.startswith("val_"), name))
+    metrics = {name: float(histories[name].get_best_value()) for name in names}
     return {
         "trial": trial.trial_id,
         "status": trial.status.lower(),
@@ -44,10 +44,10 @@ def trial_row(trial) -> dict:
 
 
 def trial_table(tuner) -> list[dict]:
-    """The trials of a search that are done, best first, failed ones last.
+    """Returns the finished trials of a search, best first, failed ones last.
 
     Args:
-        tuner: A tuner of `make_tuner`, or any of keras-tuner.
+        tuner: A tuner of `make_tuner`, or any keras-tuner tuner.
 
     Returns:
         A dictionary per trial: `trial`, `status` ("completed" or "failed"), `score`,
@@ -56,14 +56,14 @@ def trial_table(tuner) -> list[dict]:
     if not hasattr(tuner, "oracle"):
         refuse("tuner", "a tuner of keras-tuner", tuner)
     rows = [trial_row(t) for t in tuner.oracle.trials.values() if t.status in DONE]
-    falls = tuner.oracle.objective.direction == "min"
-    return sorted(rows, key=lambda row: _rank(row, falls))
+    ascending = tuner.oracle.objective.direction == "min"
+    return sorted(rows, key=lambda row: _rank(row, ascending))
 
 
-def _rank(row: dict, falls: bool) -> tuple:
+def _rank(row: dict, ascending: bool) -> tuple:
     if row["score"] is None or row["status"] != "completed":
         return (1, row["trial"])
-    return (0, row["score"] if falls else -row["score"])
+    return (0, row["score"] if ascending else -row["score"])
 
 
 DONE = ("COMPLETED", "FAILED")
@@ -72,9 +72,9 @@ _STATES = ("RUNNING", "IDLE", "INVALID", "STOPPED", "COMPLETED", "FAILED")
 
 
 def plain_values(values: dict) -> dict:
-    """Numbers as short decimals, which they are again after single precision.
+    """Rounds floats to the shortest decimal of the same float32 value.
 
-    The service between chief and workers carries floats in single precision.
+    The service between chief and workers transmits floats in single precision.
     """
     return {
         name: float(str(np.float32(value))) if isinstance(value, float) else value
@@ -83,7 +83,7 @@ def plain_values(values: dict) -> dict:
 
 
 def _check_state(folder: Path) -> None:
-    """Raises a ValueError for files that no search writes.
+    """Validates the files of a search; raises a ValueError if they are malformed.
 
     Args:
         folder: The folder of a search: `oracle.json`, and `trial_<id>/trial.json`.
@@ -103,7 +103,7 @@ def _check_state(folder: Path) -> None:
         trial = read_json(path, dict)
         if not isinstance(trial, dict):
             refuse_file(path, "to hold a JSON object", type(trial).__name__)
-        # It names the folder that weights are read from.
+        # The id names the folder that weights are loaded from.
         name = trial.get("trial_id")
         if not isinstance(name, str) or path.parent.name != f"trial_{name}":
             refuse_file(path, "to have the trial_id of its folder", name)
@@ -119,47 +119,47 @@ def _check_state(folder: Path) -> None:
 
 
 class SafeOracle(keras_tuner.Oracle):
-    """What keras-tuner's oracles lack to be killed and resumed.
+    """Makes an oracle of keras-tuner safe to kill and resume.
 
-    - Files are replaced as a whole.
-    - A trial that was under way runs again, with the same values, wherever the kill
-      came: also between the files of the trial and of the oracle. keras-tuner would
-      lose it, or average its metrics with those from before.
-    - The reason of a failure that a worker met is kept, and so are exact values.
-    - Failures, however many follow each other, do not end the search.
+    - Files are written atomically.
+    - A trial that was running restarts with the same values, even if the process was
+      killed between writing the files of the trial and of the oracle. keras-tuner would
+      lose the trial, or average its metrics with earlier ones.
+    - Failure reasons from workers, and exact values, are preserved.
+    - Any number of consecutive failures does not end the search.
 
-    `ended(trial)` is called with every trial that is done.
+    `ended(trial)` is called with every finished trial.
     """
 
     ended: Callable | None = None
 
     def populate_space(self, trial_id):
-        """Draws values."""
-        drawn = super().populate_space(trial_id)
-        if drawn.get("values"):
-            drawn["values"] = plain_values(drawn["values"])
-        return drawn
+        """Samples the values of a trial."""
+        trial = super().populate_space(trial_id)
+        if trial.get("values"):
+            trial["values"] = plain_values(trial["values"])
+        return trial
 
     def create_trial(self, tuner_id):
-        """Hands a trial out, to be run from its beginning."""
+        """Returns the next trial, reset to its start."""
         trial = super().create_trial(tuner_id)
         trial.metrics = type(trial.metrics)()
         trial.score, trial.message = None, None
         return trial
 
     def end_trial(self, trial):
-        """Ends a trial; says so to `ended`."""
-        own = self.trials[trial.trial_id]
-        trial.hyperparameters = own.hyperparameters
+        """Ends a trial and calls `ended`."""
+        stored = self.trials[trial.trial_id]
+        trial.hyperparameters = stored.hyperparameters
         if trial.message is None and trial.status not in ("COMPLETED", "RUNNING"):
             path = Path(self._get_trial_dir(trial.trial_id)) / FAILURE
             trial.message = path.read_text("utf-8") if path.is_file() else None
         super().end_trial(trial)
-        if self.ended is not None and own.status in DONE:
-            self.ended(own)
+        if self.ended is not None and stored.status in DONE:
+            self.ended(stored)
 
     def save(self) -> None:
-        """Saves the state, but for the trials, which have files of their own."""
+        """Saves the state, except the trials, which have separate files."""
         write_json(self._get_oracle_fname(), self.get_state())
 
     def _save_trial(self, trial) -> None:
@@ -167,7 +167,7 @@ class SafeOracle(keras_tuner.Oracle):
         write_json(folder / "trial.json", trial.get_state())
 
     def reload(self) -> None:
-        """Goes on with a search; trials that are not done will run again."""
+        """Resumes a search; unfinished trials will run again."""
         folder = Path(self._project_dir)
         with reading(folder):
             _check_state(folder)
@@ -175,19 +175,19 @@ class SafeOracle(keras_tuner.Oracle):
             self._resume_order()
 
     def _resume_order(self) -> None:
-        """Puts trials that are not done before new ones."""
+        """Schedules unfinished trials before new ones."""
         order = {name: place for place, name in enumerate(self.end_order)}
         done = [t.trial_id for t in self.trials.values() if t.status in DONE]
         self.end_order = sorted(done, key=lambda name: order.get(name, len(order)))
-        again = sorted(self.trials.keys() - set(done))
-        for name in again:
+        unfinished = sorted(self.trials.keys() - set(done))
+        for name in unfinished:
             self._run_times.pop(name, None)
         for trial in self.trials.values():
             self._record_values(trial)
             if trial.trial_id not in self.start_order:
                 self.start_order.append(trial.trial_id)
-        # Taken from the end.
-        self._retry_queue = again[::-1]
+        # The queue is popped from the end.
+        self._retry_queue = unfinished[::-1]
 
 
 class RandomOracle(SafeOracle, keras_tuner.oracles.RandomSearchOracle):

@@ -1,4 +1,4 @@
-"""`make_tuner`: a keras-tuner tuner for graphs that can be killed and resumed."""
+"""`make_tuner`: a resumable keras-tuner tuner for graph models."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.files import FULL, FolderLock, atomic_write, write_json
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.tuning.extra import keras_tuner
-from keras_bandgnn.tuning.failures import Deaths, DiskError
+from keras_bandgnn.tuning.failures import CrashLog, DiskError
 from keras_bandgnn.tuning.hypermodel import GraphHyperModel
 from keras_bandgnn.tuning.oracles import (
     FAILURE,
@@ -31,79 +31,76 @@ from keras_bandgnn.tuning.oracles import (
     plain_values,
 )
 
-# What a search is of: the fixed facts of its hypermodel, kept in its folder.
+# The settings that identify a search, stored in its folder.
+FINGERPRINT = "hypermodel.json"
 
 
-NAME = "hypermodel.json"
-
-
-def _facts(hypermodel) -> dict:
-    # As the file gives them back, with lists for tuples, ranges and arrays.
+def _fingerprint(hypermodel) -> dict:
+    # As read back from JSON, with lists in place of tuples, ranges and arrays.
     text = json.dumps(
         hypermodel.fixed(), default=lambda value: np.asarray(value).tolist()
     )
     return json.loads(text)
 
 
-def keep(folder: Path, hypermodel) -> None:
-    """Writes the facts of a new search; called by the chief alone."""
+def save_fingerprint(folder: Path, hypermodel) -> None:
+    """Writes the settings of a new search; called by the chief only."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / NAME, _facts(hypermodel))
+    write_json(folder / FINGERPRINT, _fingerprint(hypermodel))
 
 
-def check(folder: Path, hypermodel) -> None:
-    """Refuses the search of another hypermodel, whose trials mean something else.
+def check_fingerprint(folder: Path, hypermodel) -> None:
+    """Rejects the folder of a search with another hypermodel.
 
     Raises:
         ValueError: If the folder holds such a search.
     """
-    file = folder / NAME
-    # Without a state nothing is taken over. Folders from before
-    # there was this file have none.
+    file = folder / FINGERPRINT
+    # Without a state there is nothing to resume. Older folders lack this file.
     if not (folder / "oracle.json").is_file() or not file.is_file():
         return
-    old, new = read_json(file), _facts(hypermodel)
+    old, new = read_json(file), _fingerprint(hypermodel)
     if not isinstance(old, dict):
         refuse_file(file, "to hold a JSON object", type(old).__name__)
     names = [k for k in {**old, **new} if old.get(k) != new.get(k)]
     if names:
-        differ = ", ".join(f"{k}={new.get(k)!r}, there {old.get(k)!r}" for k in names)
+        changes = ", ".join(f"{k}={new.get(k)!r}, was {old.get(k)!r}" for k in names)
         raise ValueError(
-            f"Expected the search in {folder} to be of the same hypermodel. Received: "
-            f"{differ}. Take another folder, or pass overwrite=True "
-            "(--overwrite) to throw it away."
+            f"Expected the search in {folder} to use the same hypermodel. Received: "
+            f"{changes}. Choose another folder, or pass overwrite=True "
+            "(--overwrite) to discard it."
         )
 
 
 TUNERS = ("random", "hyperband", "bayesian")
-# More than any search has: failures never end it.
+# More trials than any search has, so that failures never end it.
 _NEVER = 1 << 30
 
 
 class _Resumable:
-    """What tuners of keras-tuner lack; see `SafeOracle`."""
+    """Makes a tuner of keras-tuner resumable; see `SafeOracle`."""
 
     def _get_tuner_fname(self):
         return str(Path(self.project_dir) / "oracle.json")
 
     def save(self):
-        """Saves the oracle; tuners have no state of their own."""
+        """Saves the oracle; tuners have no other state."""
         if not self._is_worker():
             self.oracle.save()
 
     def reload(self):
-        """Goes on with the oracle that was saved."""
+        """Reloads the saved oracle."""
         if not self._is_worker():
             self.oracle.reload()
 
     def _populate_initial_space(self):
-        # The space is declared as a whole; keras-tuner would build models to find it.
+        # Declares the whole space; keras-tuner would build models to discover it.
         space = self.oracle.get_space()
         self.hypermodel.declare_hyperparameters(space)
         self.oracle.update_space(space)
-        # The search is new, and no worker begins one.
+        # Called for new searches only, which workers never start.
         if not self._is_worker():
-            keep(Path(self.project_dir), self.hypermodel)
+            save_fingerprint(Path(self.project_dir), self.hypermodel)
 
     def _try_build(self, hp):
         policy = keras.config.dtype_policy()
@@ -113,23 +110,23 @@ class _Resumable:
         return self._build_hypermodel(hp)
 
     def _build_and_fit_model(self, trial, *args, **kwargs):
-        # keras-tuner's own callbacks wait for every step, and save every epoch.
-        own = [c for c in kwargs.pop("callbacks") if not _is_foreign(c)]
-        goal = self.hypermodel.goal
+        # keras-tuner's callbacks synchronise every step, and save every epoch.
+        callbacks = [c for c in kwargs.pop("callbacks") if not _is_tuner_callback(c)]
+        objective = self.hypermodel.search_objective
         best = keras.callbacks.ModelCheckpoint(
             self._get_checkpoint_fname(trial.trial_id),
-            monitor=goal.metric,
-            mode=goal.direction,
-            save_best_only=goal.objective != "accuracy-in-time",
+            monitor=objective.metric,
+            mode=objective.direction,
+            save_best_only=objective.objective != "accuracy-in-time",
             save_weights_only=True,
         )
-        kwargs["callbacks"] = [*own, best]
+        kwargs["callbacks"] = [*callbacks, best]
         return super()._build_and_fit_model(trial, *args, **kwargs)
 
     def run_trial(self, trial, *args, **kwargs):
-        """Runs a trial, unless it has ended its process too often; see `Deaths`."""
+        """Runs a trial, unless it has crashed too often; see `CrashLog`."""
         trial.hyperparameters.values = plain_values(trial.hyperparameters.values)
-        Deaths(self.get_trial_dir(trial.trial_id)).check()
+        CrashLog(self.get_trial_dir(trial.trial_id)).check()
         try:
             return super().run_trial(trial, *args, **kwargs)
         except OSError as error:
@@ -138,7 +135,7 @@ class _Resumable:
             raise DiskError(*error.args) from error
 
     def search(self, *args, **kwargs):
-        """Runs the search, which no other process may do at the same time."""
+        """Runs the search, locked against other processes."""
         if self._is_worker():
             super().search(*args, **kwargs)
             return
@@ -146,7 +143,7 @@ class _Resumable:
             super().search(*args, **kwargs)
 
     def on_trial_end(self, trial):
-        """Keeps the reason of a failure, which the service does not carry."""
+        """Stores the reason of a failure, which the service does not transmit."""
         if trial.message is not None:
             folder = Path(self.get_trial_dir(trial.trial_id))
             with atomic_write(folder / FAILURE) as file:
@@ -154,16 +151,16 @@ class _Resumable:
         super().on_trial_end(trial)
 
 
-def _is_foreign(callback) -> bool:
+def _is_tuner_callback(callback) -> bool:
     return type(callback).__module__.startswith("keras_tuner.")
 
 
 class _Tuner(_Resumable, keras_tuner.Tuner):
-    """Random search and Bayesian optimisation, by the oracle."""
+    """Random search or Bayesian optimisation, depending on the oracle."""
 
 
 class _Hyperband(_Resumable, keras_tuner.Hyperband):
-    """Trains on from the checkpoints of earlier rounds."""
+    """Hyperband, which continues from the checkpoints of earlier rounds."""
 
     def __init__(self, oracle, hypermodel, **options):
         keras_tuner.Tuner.__init__(self, oracle, hypermodel, **options)
@@ -179,25 +176,26 @@ def make_tuner(
 ) -> "keras_tuner.Tuner":
     """Returns a tuner; `search(graphs, validation_data=...)` runs it.
 
-    It is a tuner of keras-tuner, whose methods (`search`, `get_best_models`,
-    `get_best_hyperparameters`, `results_summary`) it has. It resumes by itself: when
-    the folder holds a search, `search` goes on with it, and a trial that was under way
-    runs again. Failed trials never end a search. A folder belongs to one hypermodel:
-    what is fixed there (`hypermodel.fixed()`) lies beside the state.
+    The tuner has the methods of keras-tuner (`search`, `get_best_models`,
+    `get_best_hyperparameters`, `results_summary`). It resumes automatically: if the
+    folder holds a search, `search` continues it, and restarts the trial that was
+    running. Failed trials never end a search. A folder belongs to one hypermodel, whose
+    settings (`hypermodel.fixed()`) are stored with the state.
 
     Args:
-        hypermodel: What is searched.
+        hypermodel: The hypermodel to search.
         directory: Folder for the state and the best weights of each trial.
-        tuner: `"random"` (the paper), `"hyperband"` (`max_trials` is not used: it
+        tuner: `"random"` (the paper's), `"hyperband"` (which ignores `max_trials`: it
             follows from the epochs) or `"bayesian"` (needs scikit-learn).
-        max_trials: Trials.
-        overwrite: Whether to throw away what is in the folder.
-        seed: Of the draws.
+        max_trials: Number of trials.
+        overwrite: Whether to discard an existing search in the folder.
+        seed: Seed of the sampling.
 
     Raises:
-        RuntimeError: From `search`, or for `overwrite`, if another process searches.
-        ValueError: For Hyperband with an objective with time: it trains in rounds, each
-            with a new clock. For a folder with the search of another hypermodel.
+        RuntimeError: From `search`, or with `overwrite`, if another process runs the
+            search.
+        ValueError: For Hyperband with an objective with time, since each of its rounds
+            starts a new clock. For a folder with the search of another hypermodel.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -216,29 +214,33 @@ def make_tuner(
     positive_int("max_trials", max_trials)
     common = {
         "objective": hypermodel.objective,
-        # 0 stands for a random seed there.
+        # keras-tuner replaces seed 0 by a random one.
         "seed": seed_number("seed", seed) + 1,
         "max_consecutive_failed_trials": _NEVER,
     }
     if not overwrite:
-        check(path, hypermodel)
-    kind = _Tuner
+        check_fingerprint(path, hypermodel)
+    tuner_class = _Tuner
     if tuner == "hyperband":
-        if hypermodel.goal.timed:
+        objective = hypermodel.search_objective
+        if objective.timed:
             raise ValueError(
                 "Expected objective='accuracy' with tuner='hyperband', which trains "
-                f"in rounds. Received: objective={hypermodel.goal.objective!r}."
+                f"in rounds. Received: objective={objective.objective!r}. Choose "
+                "another tuner."
             )
-        kind = _Hyperband
-        epochs = hypermodel.goal.max_epochs
+        tuner_class = _Hyperband
+        epochs = objective.max_epochs
         oracle: SafeOracle = HyperbandOracle(max_epochs=epochs, **common)
     else:
-        made = {"random": RandomOracle, "bayesian": BayesianOracle}[tuner]
-        oracle = made(max_trials=positive_int("max_trials", max_trials), **common)
-    # What another process is searching is not thrown away.
+        oracle_class = {"random": RandomOracle, "bayesian": BayesianOracle}[tuner]
+        oracle = oracle_class(
+            max_trials=positive_int("max_trials", max_trials), **common
+        )
+    # The lock prevents discarding a search that another process is running.
     lock = FolderLock(path.resolve()) if overwrite else contextlib.nullcontext()
     with lock:
-        return kind(
+        return tuner_class(
             oracle,
             hypermodel,
             directory=str(path.parent),

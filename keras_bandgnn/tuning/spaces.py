@@ -1,4 +1,4 @@
-"""Search spaces: Appendix E of Balog et al. 2019, and what runs a model."""
+"""Search spaces: Appendix E of Balog et al. 2019, batchers and plans."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,8 @@ from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.training.learning_rates import LinearDecay
 
-# Appendix E, the runs on a GPU. The text prints 10^-1 for the first weight decay, in
-# a list that goes on with 10^-6: surely 10^-7.
+# Appendix E, the runs on a GPU. The text prints 10^-1 for the first weight decay, in a
+# list that continues with 10^-6: presumably a misprint of 10^-7.
 APPENDIX_E = {
     "dropout_keep_prob": [0.6, 0.7, 0.8, 0.9],
     "label_smoothing": [0.0, 0.005, 0.05],
@@ -28,13 +28,13 @@ APPENDIX_E = {
     "nesterov": [False, True],
     "gradient_clip": [0.003, 0.01, 0.1, 0.3],
 }
-# The same, the runs with large batches on TPUs.
+# Appendix E, the runs with large batches on TPUs.
 LARGE_BATCH = {
     **APPENDIX_E,
     "learning_rate": [1.0, 3.0, 7.0, 10.0, 30.0],
     "decay_steps": [500, 1000, 5000, 10_000],
 }
-# Not of the paper: for searches of minutes on small data.
+# Not in the paper: for short searches on small data.
 ADAM = {
     "dropout_keep_prob": [0.7, 0.8, 0.9, 1.0],
     "label_smoothing": [0.0, 0.05],
@@ -48,7 +48,7 @@ PLANS = ("auto", "segment", "grouped", "banded", "block_sparse")
 
 
 def choice(hp, name: str, values) -> Any:
-    """A hyperparameter if there are several values; the value if there is one."""
+    """Declares a hyperparameter if there are several values; returns a single value."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         return values
     values = list(values)
@@ -60,13 +60,13 @@ def choice(hp, name: str, values) -> Any:
 
 
 def orderings() -> list[str]:
-    """The orderings that can be had on this machine."""
+    """Returns the orderings available in this installation."""
     metis = importlib.util.find_spec("pymetis") is not None
     return [name for name in ORDERINGS if name != "metis" or metis]
 
 
 def draw_sgd(hp, space: str) -> dict[str, Any]:
-    """Declares one of `SPACES`; its values by name."""
+    """Declares one of `SPACES`; returns its values by name."""
     values = {name: choice(hp, name, list(v)) for name, v in SPACES[space].items()}
     if space == "adam":
         values["learning_rate"] = hp.Float(
@@ -76,7 +76,7 @@ def draw_sgd(hp, space: str) -> dict[str, Any]:
 
 
 def make_sgd(values: Mapping) -> keras.optimizers.Optimizer:
-    """The optimiser of values that `draw_sgd` gave."""
+    """Returns the optimizer for the values of `draw_sgd`."""
     if "momentum" not in values:
         return keras.optimizers.Adam(values["learning_rate"], global_clipnorm=1.0)
     rate = LinearDecay(
@@ -98,14 +98,14 @@ def add_l2(task: keras.Model, weight_decay: float) -> None:
 
 
 def draw_batcher(hp, batch_size, system: bool) -> dict[str, Any]:
-    """Declares the batcher and its batch size, or takes the fixed ones."""
+    """Declares the batcher and its batch size, or returns the fixed ones."""
     kind = hp.Choice("batcher", list(BATCHERS)) if system else "dynamic"
     sizes = list(BATCH_SIZES) if system and batch_size is None else batch_size or 32
     return {"batcher": kind, "batch_size": choice(hp, "batch_size", sizes)}
 
 
 def make_batcher(values: Mapping) -> Batcher:
-    """The batcher of values that `draw_batcher` gave."""
+    """Returns the batcher for the values of `draw_batcher`."""
     kind, size = values["batcher"], int(values["batch_size"])
     if kind in ("dynamic", "best_fit"):
         packing = "sequential" if kind == "dynamic" else "best_fit"
@@ -114,7 +114,7 @@ def make_batcher(values: Mapping) -> Batcher:
 
 
 def draw_plan(hp, schedules: bool) -> dict[str, Any]:
-    """Declares the plan, and what only some plans have under these alone.
+    """Declares the plan, and the options of each plan conditionally.
 
     Args:
         hp: The hyperparameters.
@@ -136,7 +136,7 @@ def draw_plan(hp, schedules: bool) -> dict[str, Any]:
 
 
 def make_plan(values: Mapping, schedule=None) -> "Plan | str":
-    """The plan of values that `draw_plan` gave.
+    """Returns the plan for the values of `draw_plan`.
 
     Args:
         values: Values by name.
@@ -148,6 +148,6 @@ def make_plan(values: Mapping, schedule=None) -> "Plan | str":
     if kind == "banded":
         return Plan(Banded(int(values["block_size"])), rest=values["rest"])
     if kind == "block_sparse":
-        tile, least = int(values["tile_size"]), int(values["tile_budget"])
-        return Plan(BlockSparse(tile, least), rest="segment")
+        tile, budget = int(values["tile_size"]), int(values["tile_budget"])
+        return Plan(BlockSparse(tile, budget), rest="segment")
     return Plan(rest=kind, schedule=schedule if values.get("schedule") else None)

@@ -1,7 +1,7 @@
-"""Several workers of one search: processes of this machine, and their chief.
+"""Parallel workers of a search: processes on this machine, and their chief.
 
-The chief is this process. It owns the oracle and answers over keras-tuner's service,
-on the loopback interface alone.
+The chief is this process. It owns the oracle and serves it through keras-tuner's
+service, on the loopback interface only.
 """
 
 import collections
@@ -21,23 +21,28 @@ import keras
 import keras_bandgnn
 from keras_bandgnn.data.files import FolderLock
 from keras_bandgnn.tuning.failures import (
-    MOST_DEATHS,
-    Deaths,
-    cause_of_death,
+    MAX_CRASHES,
+    CrashLog,
+    crash_cause,
     memory_kills,
 )
 
 _HOST = "127.0.0.1"
 _GRACE = 1.5
-# Restarts of a trial in one run that say nothing of the trial.
-_MOST_RESTARTS = 10
-# Exit codes of workers that were asked to end.
-_ASKED = (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+# Maximum restarts of a trial in one run for reasons unrelated to the trial.
+_MAX_RESTARTS = 10
+# Exit codes of workers that were asked to stop.
+_INTERRUPT_CODES = (
+    128 + signal.SIGINT,
+    128 + signal.SIGTERM,
+    -signal.SIGINT,
+    -signal.SIGTERM,
+)
 _PARENT = "BANDGNN_TUNE_CHIEF"
 
 
 def cores_of(number: int, count: int) -> list[int] | None:
-    """The cores that worker `number` of `count` gets; None where all share all."""
+    """Returns the cores of worker `number` of `count`; None if they share all cores."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))
@@ -45,7 +50,7 @@ def cores_of(number: int, count: int) -> list[int] | None:
 
 
 def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
-    """Environment of a worker: who it is, where the chief is, and its backend."""
+    """Returns the environment of a worker: its id, the chief's address, the backend."""
     cores = cores_of(number, count)
     root = str(Path(keras_bandgnn.__file__).resolve().parents[1])
     paths = [root, os.environ.get("PYTHONPATH", "")]
@@ -58,14 +63,14 @@ def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
         "KERASTUNER_TUNER_ID": f"tuner{number}",
         "KERASTUNER_ORACLE_IP": _HOST,
         "KERASTUNER_ORACLE_PORT": str(port),
-        # A proxy for the web has no business here.
+        # Connect to the chief directly, even if a proxy is configured.
         "no_grpc_proxy": _HOST,
     }
 
 
 def end_with_parent() -> None:
-    """Ends this process when the one that started it is gone, even if killed."""
-    # It may be gone already.
+    """Ends this process when its parent has ended, even if the parent was killed."""
+    # The parent may have ended already.
     parent = int(os.environ.get(_PARENT, os.getppid()))
 
     def watch():
@@ -77,12 +82,12 @@ def end_with_parent() -> None:
 
 
 def _name(code: int) -> str:
-    """The name of the signal that ended a process."""
+    """Returns the name of the signal that ended a process."""
     return signal.Signals(-code if code < 0 else code - 128).name
 
 
 def _quiet(servicer: type) -> type:
-    """The service without what keras-tuner prints when it sends conditions."""
+    """Returns the service without keras-tuner's prints on conditional parameters."""
 
     def silent(name):
         def call(self, request, context):
@@ -98,22 +103,22 @@ def _quiet(servicer: type) -> type:
 class Workers:
     """Runs a search with several processes.
 
-    A worker that dies is started again, and gets its trial again; what counts as the
-    trial's fault says `Deaths`. When this process is interrupted, its workers are, too;
-    if it is killed, they end by themselves (see `end_with_parent`).
+    A worker that dies is restarted with the same trial; see `CrashLog` for which deaths
+    count against the trial. If this process is interrupted, so are its workers; if it
+    is killed, they end on their own (see `end_with_parent`).
 
     Args:
         oracle: The oracle of the search.
         count: Number of workers.
         command: Command line of a worker, which runs `search` of a tuner on the same
             folder and calls `end_with_parent` first.
-        logs: Folder for what the workers print.
-        check: Called again and again; what it raises ends the workers and `run`.
-        say: Takes a line about each worker that died, and what follows from it.
+        logs: Folder for the workers' output.
+        check: Called periodically; an exception from it ends the workers and `run`.
+        say: Called with a line about each worker that died.
 
     Raises:
-        RuntimeError: From `run`, if a worker ends with an error, not by a signal, or
-            if it is killed again and again, or if another process runs the search.
+        RuntimeError: From `run`, if a worker exits with an error, if it is killed
+            repeatedly, or if another process runs the search.
     """
 
     def __init__(
@@ -141,7 +146,7 @@ class Workers:
             self._run()
 
     def _run(self) -> None:
-        # At use: it brings gRPC.
+        # Imported late, since they load gRPC.
         import grpc
         from keras_tuner.src import protos
         from keras_tuner.src.distribute.oracle_chief import OracleServicer
@@ -156,8 +161,8 @@ class Workers:
         self.logs.mkdir(parents=True, exist_ok=True)
         try:
             self.processes = [self._start(k, port) for k in range(self.count)]
-            # All are looked after, also while the first goes on.
-            while any([self._goes_on(k, port) for k in range(self.count)]):
+            # A list, since `any` of a generator would stop at the first running worker.
+            while any([self._is_running(k, port) for k in range(self.count)]):
                 if self._check is not None:
                     self._check()
                 time.sleep(0.2)
@@ -176,7 +181,7 @@ class Workers:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C in the terminal is for the chief.
+                # Ctrl-C in the terminal reaches only the chief.
                 start_new_session=True,
             )
         cores = cores_of(number, self.count)
@@ -184,54 +189,55 @@ class Workers:
             os.sched_setaffinity(process.pid, cores)
         return process
 
-    def _goes_on(self, number: int, port: int) -> bool:
+    def _is_running(self, number: int, port: int) -> bool:
         code = self.processes[number].poll()
         if code is None:
             return True
-        if code > 0 and code not in _ASKED:
+        if code > 0 and code not in _INTERRUPT_CODES:
             last = self._log(number).read_text(errors="replace").strip().splitlines()
             raise RuntimeError(
-                f"Expected worker {number} to end well. Received: exit code {code}: "
+                f"Expected worker {number} to exit with code 0. Received: code {code}: "
                 f"{last[-1] if last else 'nothing was printed'}. See "
                 f"{self._log(number)}."
             )
         if code == 0:
             return False
-        self._judge(number, code)
+        self._record_exit(number, code)
         self.processes[number] = self._start(number, port)
         return True
 
-    def _judge(self, number: int, code: int) -> None:
-        """Counts the death of a worker against its trial if there is evidence."""
+    def _record_exit(self, number: int, code: int) -> None:
+        """Counts a worker's death against its trial if the trial may have caused it."""
         trial = self.oracle.ongoing_trials.get(f"tuner{number}")
         before, self._memory_kills = self._memory_kills, memory_kills()
         new = None if before is None else self._memory_kills - before
-        cause = None if code in _ASKED else cause_of_death(-code, new)
+        cause = None if code in _INTERRUPT_CODES else crash_cause(-code, new)
         if trial is None:
-            self._say(f"worker {number} ended ({_name(code)}) and is started again")
+            self._say(f"worker {number} ended ({_name(code)}) and is restarted")
         elif cause is not None:
-            count = Deaths(self.oracle._get_trial_dir(trial.trial_id)).add(cause)
+            count = CrashLog(self.oracle._get_trial_dir(trial.trial_id)).add(cause)
             self._say(
-                f"trial {trial.trial_id}: {cause}; this counts, {count} of "
-                f"{MOST_DEATHS}; it runs again"
-                if count < MOST_DEATHS
+                f"trial {trial.trial_id}: {cause}; crash {count} of {MAX_CRASHES}; it "
+                "is restarted"
+                if count < MAX_CRASHES
                 else f"trial {trial.trial_id}: {cause}, {count} times; it has failed"
             )
         else:
             self._restarts[trial.trial_id] += 1
-            if self._restarts[trial.trial_id] > _MOST_RESTARTS:
+            if self._restarts[trial.trial_id] > _MAX_RESTARTS:
                 raise RuntimeError(
-                    f"Expected worker {number} to be left alone. Received: it was "
-                    f"killed {_MOST_RESTARTS + 1} times in trial {trial.trial_id} "
-                    f"({_name(code)}). See what ends it, and run the search again."
+                    f"Expected worker {number} to run undisturbed. Received: it was "
+                    f"killed {_MAX_RESTARTS + 1} times in trial {trial.trial_id} "
+                    f"({_name(code)}). Find out what kills it, and run the search "
+                    "again."
                 )
             self._say(
                 f"trial {trial.trial_id}: its process was killed ({_name(code)}); "
-                "this does not count, it runs again"
+                "not counted as a crash; it is restarted"
             )
 
     def end(self) -> None:
-        """Ends the workers that still run: asks, then kills."""
+        """Ends running workers: interrupts them, then kills them."""
         running = [p for p in self.processes if p.poll() is None]
         for process in running:
             process.send_signal(signal.SIGINT)

@@ -52,8 +52,8 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert main(["train", str(data), "--out", str(tmp_path / "small"), *small]) == 0
     out = capsys.readouterr().out
     found = re.search(
-        r"supergraphs of 40 nodes, (\d+) of \d+ nodes for the \d+ graphs that are "
-        r"larger, (\d+) % filled",
+        r"supergraphs of 40 nodes, (\d+) of \d+ nodes for the \d+ larger "
+        r"graphs, (\d+) % filled",
         out,
     )
     assert found and int(found[1]) > 0 and int(found[2]) <= 100, out
@@ -74,13 +74,13 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     assert "nearest previous use" in out and "95 % interval" in out
     command = ["evaluate", str(model), str(data / "test"), "--split", "test"]
     assert main(command) == 2
-    assert "Its graphs are those" in capsys.readouterr().err
+    assert "graphs of a store are compiled" in capsys.readouterr().err
     command[3:] = ["--exclude", "tests"]
     assert main(command) == 2
     assert "--exclude (for program files)" in capsys.readouterr().err
     command = ["predict", str(model), str(data / "test"), "--option", "a=b"]
     assert main(command) == 2
-    assert "Received: --option (for numbers of graphs)" in capsys.readouterr().err
+    assert "Received: --option (for regression models)" in capsys.readouterr().err
     found = tmp_path / "found.jsonl"
     one = next((source / "p0").iterdir())
     command = ["predict", str(model), str(one), "--json", str(found), "--top", "3"]

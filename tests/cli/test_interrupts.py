@@ -130,7 +130,7 @@ def test_every_command_ends_within_two_seconds(tmp_path, number):
         assert seconds < interrupts.GRACE + 5.0, f"{command}, {way}: {seconds} s"
         resumes = _COMMANDS[command].resumes is not None
         assert ("run the same command again to resume" in said) == resumes
-        assert ("interrupted; the same command begins anew" in said) != resumes
+        assert ("interrupted; the same command starts over" in said) != resumes
     quick = sorted(seconds for _, way, _, seconds in rows if way == "steps")
     assert quick[len(quick) // 2] < interrupts.GRACE + 2.5
 
@@ -148,7 +148,7 @@ def test_a_call_in_python_answers_at_once(monkeypatch, capsys, tmp_path):
         begun = time.monotonic()
         assert main(["inspect", str(tmp_path)]) == 128 + number
         assert time.monotonic() - begun < 5
-        assert "the same command begins anew" in capsys.readouterr().err
+        assert "the same command starts over" in capsys.readouterr().err
         assert signal.getsignal(number) is before
 
 
@@ -208,14 +208,14 @@ def test_nothing_is_left_and_nothing_warned_of(number, hears, tmp_path):
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
-    assert said.strip() == "interrupted; the same command begins anew"
+    assert said.strip() == "interrupted; the same command starts over"
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_a_signal_is_remembered_until_someone_asks(monkeypatch):
-    with interrupts.listen(whole_process=False):
+    with interrupts.handle_signals(whole_process=False):
         interrupts.check()
-    monkeypatch.setattr(interrupts, "_seen", signal.SIGTERM)
+    monkeypatch.setattr(interrupts, "_signal", signal.SIGTERM)
     with pytest.raises(interrupts.Interrupted, match="SIGTERM") as caught:
         interrupts.check()
     assert caught.value.code == 143
@@ -227,7 +227,7 @@ def test_a_signal_is_remembered_until_someone_asks(monkeypatch):
 
 def test_other_threads_leave_signals_alone():
     def listen():
-        with interrupts.listen(whole_process=True):
+        with interrupts.handle_signals(whole_process=True):
             found.append(signal.getsignal(signal.SIGINT))
 
     found = []

@@ -63,7 +63,7 @@ def test_tables(preset, made_up, tmp_path, capsys):
     assert "256 nodes, 952 edges, 4 graphs" in out
     assert out.index("compiled: a training") < out.index("predicted: nothing was run")
     assert "compiling for v2:16x16, 2 of 2" in out and "2 all-reduce (10 MB)" in out
-    assert "50 % (a guess: --share)" in out and "default constants" in out
+    assert "50 % (a guess: --share)" in out and "default TPU constants" in out
     assert "measured by Balog et al. 2019 on TPU v2" in out and "24000" in out
     # Other supergraphs than the paper's: its speeds are not beside ours.
     predicted = out.split("predicted: nothing was run")[1]

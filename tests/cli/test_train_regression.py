@@ -117,7 +117,7 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
     np.testing.assert_allclose(
         [line["prediction"] for line in lines], task.predict(graphs), 1e-5
     )
-    predict.show_numbers(lines, 2, 3)
+    predict.print_predictions(lines, 2, 3)
     said = capsys.readouterr().out
     assert "prediction 1" in said and "label 1" in said and " - " in said
     kb.data.write_store(tmp_path / "store", graphs)
@@ -130,7 +130,7 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
         given = [name, *command[1:], "--exclude", "tests", "--seed", "0"]
         assert main(given) == 2
         said = capsys.readouterr().err
-        assert "Received: --exclude (for a model that picks nodes), --seed (" in said
+        assert "Received: --exclude (for node selection models), --seed (" in said
     kb.models.GraphClassifier(backbone, 2).save_to_preset(tmp_path / "classes")
     assert main(["predict", str(tmp_path / "classes"), command[2]]) == 2
     assert "a GraphClassifier. Call its predict(graphs)" in capsys.readouterr().err
@@ -142,7 +142,7 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
         (
             "--model painn --option target=u0",
             "that --task selection reads. Received: --model (for --task regression), "
-            "--option (for --task regression). To predict numbers of graphs add",
+            "--option (for --task regression). To predict numbers of graphs, pass",
         ),
         (
             "--task regression --attention full --plan banded:64 --shuffle-labels "
@@ -158,7 +158,7 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
             "--task regression --path x",
             "--path with the name of a data set. Received: a st",
         ),
-        ("", "names the layers []. The labels are numbers of graphs: add --task"),
+        ("", "names the layers []. For labels that are numbers of graphs, pass --task"),
     ],
 )
 def test_options_that_nothing_reads(data, tmp_path, capsys, given, message):

@@ -39,7 +39,7 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     # More trials, and the best as a preset.
     assert main([*command, "--trials", "2", "--export", "best"]) == 0
     said = capsys.readouterr().out
-    assert "resumed: 1 done, 0 run again" in said
+    assert "resumed: 1 finished, 0 restarted" in said
     assert "trial 1 completed" in said and "trial 0 completed" not in said
     task = kb.models.NodeSelector.from_preset(out / "best")
     assert task.preprocessor.batcher.budget["graph"] == 8
@@ -65,7 +65,7 @@ def test_searches_resumes_and_exports(data, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(data)
     command[1], command[3] = ".", "../out"
     assert main([*command, "--trials", "2"]) == 0
-    assert "resumed: 2 done" in capsys.readouterr().out
+    assert "resumed: 2 finished" in capsys.readouterr().out
     again = ["--trials", "1", "--seed", "3", "--overwrite"]
     assert main([*command, *again]) == 0
     said = capsys.readouterr().out
@@ -77,7 +77,7 @@ def test_errors(data, tmp_path, capsys):
     (tmp_path / "full" / "file").touch()
     out = ["--out", str(tmp_path / "out")]
     for given, message in (
-        ([str(data), "--out", str(tmp_path / "full")], "another folder"),
+        ([str(data), "--out", str(tmp_path / "full")], "a folder with other files"),
         ([str(data), *out, "--objective", "time-to-accuracy"], "`seconds`"),
         # What failed has not taken the folder.
         ([str(data), *out, "--model", "schnet"], "atomic_number"),

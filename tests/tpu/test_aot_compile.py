@@ -11,7 +11,7 @@ import pytest
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.primitives import Plan
-from keras_bandgnn.tpu.aot_compile import Sizes, made_up_batch
+from keras_bandgnn.tpu.aot_compile import Sizes, synthetic_batch
 from keras_bandgnn.tpu.hlo import Collective, ProgramCosts
 
 # What is meant for TPUs, as options of the command.
@@ -184,7 +184,7 @@ def test_made_up_batch_has_the_sizes():
     plan = Plan.from_config(
         {"primitives": ["banded:16", "grouped"], "drop_rest": False}
     )
-    x, y, weight = made_up_batch(small_task(), plan, Sizes(100, 300, 7, 5))
+    x, y, weight = synthetic_batch(small_task(), plan, Sizes(100, 300, 7, 5))
     assert x["node"]["type"].shape == x["node"]["mask"].shape == (1, 100)
     assert x["edge"]["sender"].shape == (1, 300)
     assert x["candidate"]["node"].shape == (1, 8, 5)
@@ -194,7 +194,7 @@ def test_made_up_batch_has_the_sizes():
     # Some edges are for the rest.
     assert 16 < np.asarray(x["plan"]["grouped"]["receiver"]).shape[-1] < 200
     with pytest.raises(ValueError, match="Expected two nodes .* fewer graphs"):
-        made_up_batch(small_task(), plan, Sizes(10, 300, 7, 5))
+        synthetic_batch(small_task(), plan, Sizes(10, 300, 7, 5))
 
 
 def test_missing_compiler_and_other_backends(monkeypatch, capsys):
@@ -219,12 +219,12 @@ from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.primitives import Plan
 from keras_bandgnn.tpu.hlo import ProgramCosts
-from keras_bandgnn.tpu.aot_compile import Sizes, made_up_batch
+from keras_bandgnn.tpu.aot_compile import Sizes, synthetic_batch
 
 keras.utils.set_random_seed(0)
 task = NodeSelector(GGNNBackbone({"type": 8}, 8, 1, 3, dropout=DROPOUT))
 plan = Plan.from_config({"primitives": ["banded:16", "segment"], "drop_rest": False})
-one = made_up_batch(task, plan, Sizes(64, 200, 3, 4))
+one = synthetic_batch(task, plan, Sizes(64, 200, 3, 4))
 data = keras.tree.map_structure(lambda a: np.concatenate([a] * 2), one)
 data[0]["node"]["type"] = np.arange(128, dtype="int32").reshape(2, 64) % 8
 if DROPOUT:

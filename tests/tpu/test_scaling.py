@@ -41,7 +41,7 @@ def test_slices_that_do_not_exist():
     assert [v2.forms(n) for n in (1, 4, 7, 8, 24, 512, 1024)] == [
         *(False, False, False, True, False, True, False)
     ]
-    assert v5e.most_cores == 256 and not v5e.forms(512)
+    assert v5e.max_cores == 256 and not v5e.forms(512)
     with pytest.raises(ValueError, match="power of two of 4 to 256 cores for v5e.*512"):
         v5e.topology(512)
     with pytest.raises(ValueError, match="Expected a topology of v2, v3.*'v9:2x2'"):

@@ -8,9 +8,9 @@ from keras_bandgnn.primitives import Plan
 
 keras_tuner = pytest.importorskip("keras_tuner")
 from keras_bandgnn.tuning import spaces  # noqa: E402
-from keras_bandgnn.tuning.facts import Facts  # noqa: E402
+from keras_bandgnn.tuning.dataset_spec import DatasetSpec  # noqa: E402
 from keras_bandgnn.tuning.failures import StopDiverged, failed_trials  # noqa: E402
-from keras_bandgnn.tuning.hypermodel import Goal  # noqa: E402
+from keras_bandgnn.tuning.hypermodel import Objective  # noqa: E402
 
 FailedTrialError = keras_tuner.errors.FailedTrialError
 
@@ -144,9 +144,9 @@ def test_facts_of_stored_graphs(tmp_path):
         [preprocessing.ReachabilityFilter(3), preprocessing.RCMKCompile(64)]
     )
     compiled = preprocessor.compile(selections(6))
-    facts = Facts.of(compiled)
-    assert facts.steps == 3 and facts.num_edge_types == 2 and not facts.slots
-    assert facts.label == "candidate" and facts.inputs == {"type": {"ids": 3}}
+    spec = DatasetSpec.of(compiled)
+    assert spec.steps == 3 and spec.num_edge_types == 2 and not spec.slots
+    assert spec.label == "candidate" and spec.inputs == {"type": {"ids": 3}}
     hypermodel = kb.tuning.GGNNHyperModel(compiled, hidden_dim=4, system=True)
     hp = drawn(hypermodel, plan="banded", ordering="breadth_first", block_size=32)
     task = hypermodel.build(hp)
@@ -229,7 +229,7 @@ def test_transformer_on_one_graph_with_masks():
     hypermodel = kb.tuning.GraphTransformerHyperModel(
         graph, hidden_dim=8, num_layers=1, num_heads=2, epochs=1, system=True
     )
-    assert hypermodel.facts.inputs == {"x": {"features": 2}}
+    assert hypermodel.spec.inputs == {"x": {"features": 2}}
     hp = drawn(hypermodel, attention="sparse")
     assert "max_distance" not in all_active(hp)
     full = all_active(drawn(hypermodel, attention="periodic"))
@@ -292,7 +292,7 @@ def test_a_loss_that_is_not_finite_fails():
 
 
 def test_goals():
-    goal = Goal("time-to-accuracy", "val_accuracy", 0.8, 10.0)
+    goal = Objective("time-to-accuracy", "val_accuracy", 0.8, 10.0)
     scores = []
     for values in ([0.8], [0.7], [0.2], [float("nan")]):
         watch = goal.watch()
@@ -301,15 +301,15 @@ def test_goals():
         scores.append(goal.results(watch)["time_to_accuracy"])
     assert scores[0] == 4.0 and scores == sorted(scores) and max(scores) == 30.0
     with pytest.raises(ValueError, match="`target`"):
-        Goal("time-to-accuracy", "val_accuracy", seconds=3.0)
+        Objective("time-to-accuracy", "val_accuracy", seconds=3.0)
     with pytest.raises(ValueError, match="`seconds`"):
-        Goal("accuracy-in-time", "val_accuracy")
+        Objective("accuracy-in-time", "val_accuracy")
     with pytest.raises(ValueError, match="`objective`"):
-        Goal("speed", "val_accuracy")
+        Objective("speed", "val_accuracy")
 
 
 def test_graphs_that_do_not_fit_a_hypermodel():
     with pytest.raises(ValueError, match="with labels"):
-        Facts.of([kb.Graph(1, [], [])])
+        DatasetSpec.of([kb.Graph(1, [], [])])
     with pytest.raises(ValueError, match="atomic_number"):
         kb.tuning.GraphRegressorHyperModel(selections(2))

@@ -112,14 +112,14 @@ def test_finds_the_best_and_keeps_failures(stub, tmp_path):
 def test_the_search_of_another_hypermodel_is_refused(stub, tmp_path):
     folder = tmp_path / "s"
     rows = run_to_end(stub, folder, trials=2)
-    with pytest.raises(ValueError, match=r"same hypermodel.*epochs=3, there 10\. Take"):
+    with pytest.raises(ValueError, match=r"same hypermodel.*epochs=3, was 10\. Choose"):
         stub["make"](folder, epochs=3)
 
     class Other(stub["Stub"]):
         def fixed(self):
             return super().fixed() | {"widths": range(2)}
 
-    found = r"class='Other', there 'Stub', widths=\[0, 1\], there None\. Take"
+    found = r"class='Other', was 'Stub', widths=\[0, 1\], was None\. Choose"
     with pytest.raises(ValueError, match=found):
         kb.tuning.make_tuner(Other(stub["GRAPHS"]), folder)
     # What was refused has changed nothing.
@@ -212,8 +212,8 @@ def test_a_kill_between_two_files_loses_no_trial(stub, tmp_path, known):
 def test_a_trial_that_kills_its_process_fails_at_last(stub, tmp_path):
     run_to_end(stub, tmp_path / "s", trials=2)
     torn(tmp_path / "s", "1", {})
-    deaths = failures.Deaths(tmp_path / "s" / "trial_1")
-    for count in range(failures.MOST_DEATHS):
+    deaths = failures.CrashLog(tmp_path / "s" / "trial_1")
+    for count in range(failures.MAX_CRASHES):
         assert deaths.add("its process crashed (SIGSEGV)") == count + 1
     rows = run_to_end(stub, tmp_path / "s", trials=2)
     (row,) = [row for row in rows if row["trial"] == "1"]
@@ -222,7 +222,7 @@ def test_a_trial_that_kills_its_process_fails_at_last(stub, tmp_path):
 
 
 def test_what_a_signal_says_of_a_trial():
-    cause = failures.cause_of_death
+    cause = failures.crash_cause
     assert "crashed (SIGABRT)" in cause(signal.SIGABRT, 0)
     # The system killed it for memory, or may have.
     assert "memory" in cause(signal.SIGKILL, 1) and "memory" in cause(
@@ -262,28 +262,28 @@ def test_only_evidence_counts_against_a_trial(
     known, said = [5], []
     monkeypatch.setattr(tuning_workers, "memory_kills", lambda: known[0])
     workers = Workers(_Oracle(tmp_path), 1, [], tmp_path / "logs", say=said.append)
-    for _ in range(failures.MOST_DEATHS):
+    for _ in range(failures.MAX_CRASHES):
         known[0] += kills
-        workers._judge(0, code)
-    deaths = failures.Deaths(tmp_path / "trial_7")
-    assert len(deaths.reasons) == (failures.MOST_DEATHS if counts else 0)
+        workers._record_exit(0, code)
+    deaths = failures.CrashLog(tmp_path / "trial_7")
+    assert len(deaths.reasons) == (failures.MAX_CRASHES if counts else 0)
     assert all("trial 7" in line for line in said) and len(said) == 3
     if counts:
         assert "has failed" in said[-1]
         with pytest.raises(failures.FailedTrialError, match="3 times"):
             deaths.check()
     else:
-        assert all("does not count" in line for line in said)
+        assert all("not counted" in line for line in said)
         deaths.check()
         # It does not go on for ever.
         with pytest.raises(RuntimeError, match="killed 11 times in trial 7"):
             for _ in range(10):
-                workers._judge(0, code)
+                workers._record_exit(0, code)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_kills_of_a_search_are_no_fault_of_its_trial(stub, tmp_path, error):
-    for _ in range(failures.MOST_DEATHS + 2):
+    for _ in range(failures.MAX_CRASHES + 2):
         tuner = stub["make"](tmp_path / "s", trials=2)
 
         def end(*args, **options):
@@ -382,7 +382,7 @@ def test_two_workers_one_killed(stub, tmp_path):
     command = [sys.executable, str(script), str(tmp_path)]
     workers = Workers(tuner.oracle, 2, command, tmp_path / "workers")
     hit = []
-    goes_on = workers._goes_on
+    goes_on = workers._is_running
 
     def kill_one(number, port):
         if len(lines(log)) >= 2 and not hit:
@@ -393,7 +393,7 @@ def test_two_workers_one_killed(stub, tmp_path):
                 process.wait()
         return goes_on(number, port)
 
-    workers._goes_on = kill_one
+    workers._is_running = kill_one
     os.environ["PYTHONPATH"], before = (
         environment()["PYTHONPATH"],
         os.environ.get("PYTHONPATH"),

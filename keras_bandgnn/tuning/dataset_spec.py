@@ -1,4 +1,4 @@
-"""`Facts`: what a hypermodel must know of the graphs that it is searched on."""
+"""`DatasetSpec`: sizes and types of features and labels that a hypermodel needs."""
 
 import dataclasses
 from typing import Any
@@ -13,19 +13,19 @@ _MASKS = ("train_mask", "valid_mask", "test_mask")
 
 
 @dataclasses.dataclass(frozen=True)
-class Facts:
-    """Sizes and kinds of features and labels.
+class DatasetSpec:
+    """Sizes and types of the features and labels of a data set.
 
     Attributes:
-        inputs: Node features that a `NodeEncoder` can embed, and how.
+        inputs: Inputs of a `NodeEncoder` for the node features.
         num_edge_types: P.
-        label: What is predicted: `"candidate"`, `"class"` or `"number"`.
+        label: The prediction target: `"candidate"`, `"class"` or `"number"`.
         level: `"graph"` or `"node"`.
-        num_outputs: Classes, or numbers per graph.
+        num_outputs: Number of classes, or of regression targets per graph.
         slots: Whether every graph has a slot.
-        elements: The atomic numbers that occur.
+        elements: The atomic numbers in the data set.
         max_nodes: Nodes of the largest graph.
-        steps: The T that stored graphs were cut to, or None.
+        steps: The T of the `ReachabilityFilter` applied to stored graphs, or None.
         layers: Configurations of the layers that were applied to the graphs.
     """
 
@@ -41,14 +41,14 @@ class Facts:
     layers: tuple[dict, ...]
 
     @classmethod
-    def of(cls, *sources) -> "Facts":
-        """Reads them off graphs, those to validate on among them.
+    def of(cls, *sources) -> "DatasetSpec":
+        """Derives the spec from training and validation graphs.
 
         Args:
-            *sources: Graphs in any form that `fit` of a task takes.
+            *sources: Graphs in any form that `fit` of a task accepts.
 
         Raises:
-            ValueError: For no graphs, or graphs without labels.
+            ValueError: If there are no graphs, or if they have no labels.
         """
         layers = tuple(applied_layers(sources[0]))
         sources = [[s] if isinstance(s, Graph) else s for s in sources]
@@ -56,12 +56,15 @@ class Facts:
         if not parts or any(part.label is None for part in parts):
             raise ValueError(
                 "Expected graphs with labels to search on. Received: "
-                f"{'graphs without labels' if parts else 'no graphs'}."
+                f"{'graphs without labels' if parts else 'no graphs'}. Pass labelled "
+                "graphs."
             )
         first = parts[0]
         label, outputs = _label(parts)
-        numbers = [p.node["atomic_number"] for p in parts if "atomic_number" in p.node]
-        cut = [e for e in layers if e["class_name"] == "ReachabilityFilter"]
+        atomic_numbers = [
+            p.node["atomic_number"] for p in parts if "atomic_number" in p.node
+        ]
+        filters = [e for e in layers if e["class_name"] == "ReachabilityFilter"]
         return cls(
             inputs=_stored_inputs(layers) or _inputs(parts),
             num_edge_types=_stored_types(layers)
@@ -71,17 +74,17 @@ class Facts:
             num_outputs=outputs,
             slots=first.candidates is not None
             and all(int(part.slot.min()) >= 0 for part in parts),
-            elements=tuple(np.unique(np.concatenate(numbers)).tolist())
-            if numbers
+            elements=tuple(np.unique(np.concatenate(atomic_numbers)).tolist())
+            if atomic_numbers
             else (),
             max_nodes=max(int(part.num_nodes.max()) for part in parts),
-            steps=cut[0]["config"]["steps"] if cut else None,
+            steps=filters[0]["config"]["steps"] if filters else None,
             layers=layers,
         )
 
 
 def _encoding(layers) -> dict | None:
-    """How programs were encoded, if the graphs are programs."""
+    """Returns the config of the `ProgramEncoder`, if the graphs are programs."""
     if not layers or layers[0]["class_name"] != "ProgramEncoder":
         return None
     return layers[0]["config"]
@@ -93,7 +96,7 @@ def _stored_types(layers) -> int | None:
 
 
 def _stored_inputs(layers) -> dict | None:
-    """Features of encoded programs, whose ids may be any below a fixed number."""
+    """Returns the inputs of encoded programs, whose id ranges are fixed."""
     encoding = _encoding(layers)
     if encoding is None:
         return None
@@ -119,7 +122,7 @@ def _inputs(parts) -> dict:
 
 
 def _label(parts) -> tuple[str, int]:
-    """What is predicted, and of how many classes or numbers."""
+    """Returns the prediction target and the number of outputs."""
     first = parts[0]
     if first.candidates is not None:
         return "candidate", 1
