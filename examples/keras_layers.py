@@ -38,18 +38,18 @@ class EdgeCounter(keras.Model):
         self.update = layers.GRUUpdate(units)
         self.head = keras.layers.Dense(1)
 
-    def call(self, x):
+    def call(self, batch):
         """Returns one number per graph, [G, B, 1]."""
-        states = self.embedding(x["node"]["type"])
-        plan = self.messages.prepare(x["plan"], ops.shape(states)[1])
+        states = self.embedding(batch["node"]["type"])
+        prepared = self.messages.prepare(batch)  # Once for both steps.
         for _ in range(2):
-            states = self.update(self.messages(states, plan), states)
+            states = self.update(self.messages(states, prepared), states)
         # Padding nodes belong to the last slot, which is padding too.
-        slots = ops.shape(x["graph"]["mask"])[1]
+        slots = ops.shape(batch["graph"]["mask"])[1]
         total = batched_segment_sum(
-            states, x["node"]["graph_id"], slots, is_sorted=True
+            states, batch["node"]["graph_id"], slots, is_sorted=True
         )
-        count = ops.cast(ops.maximum(x["graph"]["n_node"], 1), total.dtype)
+        count = ops.cast(ops.maximum(batch["graph"]["n_node"], 1), total.dtype)
         return self.head(total / ops.expand_dims(count, -1))
 
 

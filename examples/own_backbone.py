@@ -35,9 +35,9 @@ class SAGEBackbone(kb.models.Backbone):
         self.mean.build((None, None, self.hidden_dim))
         self.built = True
 
-    def call(self, x, training=False):
-        states = self.encoder(x["node"])
-        return keras.ops.relu(self.dense(states) + self.mean(states, x["plan"]))
+    def call(self, batch, training=False):
+        states = self.encoder(batch)
+        return keras.ops.relu(self.dense(states) + self.mean(states, batch))
 
     def get_config(self):
         config = {"inputs": self.encoder.inputs, "hidden_dim": self.hidden_dim}

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.ops.sequence import sequence_axis
 
 
@@ -26,8 +27,9 @@ class AttentionBias(keras.layers.Layer):
         use_tokens: Whether links to tokens have a number of their own.
 
     Input shape:
-        edge: `x["edge"]`; of it are read `type` and `distance`, int32 [G, E]; without
-            distances all edges have the distance 1.
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["type"]` and `["distance"]`, int32 [G, E]. Without distances
+            all edges have the distance 1.
 
     Output shape:
         Biases of edges, float [G, E, K], or [K] where all edges have the same (without
@@ -43,7 +45,7 @@ class AttentionBias(keras.layers.Layer):
     Example:
     >>> import numpy as np
     >>> edge = {"type": np.zeros((1, 5), int), "distance": np.ones((1, 5), int)}
-    >>> edges, own, token = AttentionBias(num_heads=4, max_distance=2)(edge)
+    >>> edges, own, token = AttentionBias(4, max_distance=2)({"edge": edge})
     >>> edges.shape[-1], own.shape[0], token is None
     (4, 4, True)
     """
@@ -65,7 +67,7 @@ class AttentionBias(keras.layers.Layer):
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
         self.use_tokens = boolean("use_tokens", use_tokens)
 
-    def build(self, edge_shape=None):
+    def build(self, batch_shape=None):
         """Makes b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""
 
         def table(name, rows):
@@ -81,8 +83,9 @@ class AttentionBias(keras.layers.Layer):
             self.tokens = table("tokens", 1)
         self.built = True
 
-    def call(self, edge):
-        """Returns the biases of edges, of nodes themselves and of tokens."""
+    def call(self, batch):
+        """Return the biases of edges, of nodes themselves and of tokens."""
+        edge = batch_part(batch, "edge", "type")
         axis = sequence_axis()
 
         def table(weight):
@@ -108,8 +111,9 @@ class AttentionBias(keras.layers.Layer):
             tokens = table(self.tokens)[0] - table(self.distances)[-1]
         return bias, distances[0], tokens
 
-    def compute_output_shape(self, edge_shape):
+    def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""
+        edge_shape = batch_part(batch_shape, "edge", "type")
         own = (self.num_heads,)
         several = "distance" in edge_shape or self.num_edge_types > 1
         edges = (*edge_shape["type"], *own) if several else own

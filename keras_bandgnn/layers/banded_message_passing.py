@@ -4,10 +4,11 @@ import keras
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class BandedMessagePassing(keras.layers.Layer):
+class BandedMessagePassing(BatchLayer):
     """Sum of linear messages over typed edges, carried out by the batch's plan.
 
     Balog et al. 2019, Algorithm 1, lines 1 to 5:
@@ -30,7 +31,7 @@ class BandedMessagePassing(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, H] (supergraphs, nodes, channels).
-        plan: `x["plan"]` of a batch, or what `prepare` made of it.
+        batch: A batch (see `keras_bandgnn.batch`), or what `prepare` returned for it.
 
     Output shape:
         float [G, N, U].
@@ -43,10 +44,10 @@ class BandedMessagePassing(keras.layers.Layer):
 
     Example:
     >>> import keras_bandgnn as kb
-    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"x": [[1.0], [2.0], [3.0]]})
-    >>> x, = kb.data.GraphLoader([graph], plan=kb.primitives.Plan())[0]
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
+    >>> batch, = kb.data.GraphLoader([graph], plan=kb.primitives.Plan())[0]
     >>> layer = kb.layers.BandedMessagePassing(4)
-    >>> layer(x["node"]["x"], x["plan"]).shape[-1]
+    >>> layer(batch["node"]["h"], batch).shape[-1]
     4
     """
 
@@ -71,7 +72,7 @@ class BandedMessagePassing(keras.layers.Layer):
         # === Layers ===
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
-    def build(self, states_shape, plan_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes the kernel [P, H, U] and the bias [P, U]."""
         if len(states_shape) != 3 or states_shape[-1] is None:
             raise ValueError(
@@ -95,18 +96,20 @@ class BandedMessagePassing(keras.layers.Layer):
             )
         self.built = True
 
-    def prepare(self, plan, num_nodes: int):
-        """Does the device work of a plan that several calls on one batch share.
+    def prepare(self, batch, num_nodes: int | None = None):
+        """Do the device work of the plan that several calls on one batch share.
 
         Args:
-            plan: `x["plan"]` of a batch.
-            num_nodes: N.
+            batch: A batch, or its `"plan"`.
+            num_nodes: N, with a plan.
 
         Returns:
-            What to pass as `plan` to the calls.
+            What to pass as `batch` to the calls.
         """
+        if num_nodes is None:
+            num_nodes = keras.ops.shape(batch_part(batch, "node", "mask")["mask"])[1]
         return primitives.prepare(
-            plan,
+            batch_part(batch, "plan"),
             num_nodes,
             self.num_edge_types,
             self.compute_dtype,
@@ -114,8 +117,9 @@ class BandedMessagePassing(keras.layers.Layer):
             self.reduce,
         )
 
-    def call(self, states, plan, training=False):
-        """Returns the incoming messages of every node."""
+    def call(self, states, batch, training=False):
+        """Return the incoming messages of every node."""
+        plan = batch_part(batch, "plan")
         if not primitives.is_prepared(plan):
             plan = self.prepare(plan, keras.ops.shape(states)[1])
         states = self.dropout_layer(states, training=training)
@@ -123,7 +127,7 @@ class BandedMessagePassing(keras.layers.Layer):
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)
         return primitives.propagate(plan, states, kernel, bias, self.reduce)
 
-    def compute_output_shape(self, states_shape, plan_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

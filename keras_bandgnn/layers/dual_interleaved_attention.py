@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
     EMPTY,
@@ -26,16 +27,16 @@ class AttentionRows:
     """Where the nodes of a batch lie in the sequences of full attention.
 
     Args:
-        x: A batch.
+        batch: A batch.
         length: L, nodes of a sequence, which is a graph; None for whole supergraphs.
     """
 
-    def __init__(self, x, length: int | None):
-        self.graph = ops.convert_to_tensor(x["node"]["graph_id"])
-        real = ops.convert_to_tensor(x["node"]["mask"])
+    def __init__(self, batch, length: int | None):
+        self.graph = ops.convert_to_tensor(batch["node"]["graph_id"])
+        real = ops.convert_to_tensor(batch["node"]["mask"])
         self.groups, self.nodes = ops.shape(self.graph)
         self.length = length
-        counts = ops.convert_to_tensor(x["graph"]["n_node"])
+        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
         self.first = ops.cumsum(counts, axis=1) - counts
         self.slots = ops.shape(counts)[1]
         place = ops.broadcast_to(
@@ -116,7 +117,7 @@ PATTERNS = ("sparse", "full")
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class DualInterleavedAttention(keras.layers.Layer):
+class DualInterleavedAttention(BatchLayer):
     """Multi-head attention of the nodes of a graph, sparse or full.
 
         s_ij = (W_q h_i) . (W_k h_j) / sqrt(d) + bias_ij   for each of K heads
@@ -145,7 +146,7 @@ class DualInterleavedAttention(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, H].
-        x: A batch; of it are read `edge` (`sender`, `receiver`, and `attend` where
+        batch: A batch; of it are read `edge` (`sender`, `receiver`, and `attend` where
             there is one), `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
         edge_bias: float [G, E, K] or None, biases of the edges over that of pairs
             that are no edges. Full attention adds them too.
@@ -165,10 +166,10 @@ class DualInterleavedAttention(keras.layers.Layer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
-    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
     >>> layer = DualInterleavedAttention(num_heads=2, key_dim=4)
-    >>> states = keras.random.normal((*x["node"]["mask"].shape, 8))
-    >>> layer(states, x).shape[-1], layer(states, x, pattern="full").shape[-1]
+    >>> states = keras.random.normal((*batch["node"]["mask"].shape, 8))
+    >>> layer(states, batch).shape[-1], layer(states, batch, pattern="full").shape[-1]
     (8, 8)
     """
 
@@ -224,7 +225,7 @@ class DualInterleavedAttention(keras.layers.Layer):
     def call(
         self,
         states,
-        x,
+        batch,
         edge_bias=None,
         self_bias=None,
         token_bias=None,
@@ -244,18 +245,18 @@ class DualInterleavedAttention(keras.layers.Layer):
             # Some heads of all nodes in the place of all heads of some nodes.
             self._check_heads(axis)
             q, k, v = axis.to_heads(ops.stack([q, k, v]))
-            x = axis.whole(x)
+            batch = axis.whole(batch)
         if pattern == "full" and self.fused:
             if tokens is not None or edge_bias is not None or self_bias is not None:
                 raise ValueError(
                     "Expected neither biases nor tokens with fused=True. Received: "
                     "some. Use fused=False."
                 )
-            return self._output(self._fused(q, k, v, x))
+            return self._output(self._fused(q, k, v, batch))
         if pattern == "full":
-            parts = [self._full(q, k, v, x, edge_bias, self_bias, dropping)]
+            parts = [self._full(q, k, v, batch, edge_bias, self_bias, dropping)]
         else:
-            parts = self._sparse(q, k, v, x, edge_bias, dropping)
+            parts = self._sparse(q, k, v, batch, edge_bias, dropping)
             if self.self_loops:
                 parts.append(self._one(q, k, v, self_bias, dropping))
         if tokens is None:
@@ -266,11 +267,11 @@ class DualInterleavedAttention(keras.layers.Layer):
         )
         if axis is not None:
             token_q, token_k, token_v = map(axis.own, (token_q, token_k, token_v))
-        graph = ops.convert_to_tensor(x["node"]["graph_id"])
+        graph = ops.convert_to_tensor(batch["node"]["graph_id"])
         given = (graph_ops.batched_gather(t, graph) for t in (token_k, token_v))
         parts.append(self._one(q, *given, token_bias, dropping))
         gathered = [
-            self._to_tokens(token_q, k, v, x, dropping),
+            self._to_tokens(token_q, k, v, batch, dropping),
             self._one(token_q, token_k, token_v, None, dropping),
         ]
         gathered = self._joined(gathered, tokens)
@@ -307,8 +308,8 @@ class DualInterleavedAttention(keras.layers.Layer):
             ops.ones_like(like), self.dropout, seed=self.seed_generator
         )
 
-    def _sparse(self, q, k, v, x, edge_bias, dropping):
-        edge = x["edge"]
+    def _sparse(self, q, k, v, batch, edge_bias, dropping):
+        edge = batch["edge"]
         sender, receiver = (
             ops.convert_to_tensor(edge[name]) for name in ("sender", "receiver")
         )
@@ -318,7 +319,7 @@ class DualInterleavedAttention(keras.layers.Layer):
         shape = (*ops.shape(sender), self._heads)
         weight = self._weights(ops.ones(shape), True) if dropping else None
         facts = (weight, sender, receiver, self._heads)
-        _, tiles = part_of(x["plan"], Tiles) or (None, None)
+        _, tiles = part_of(batch["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
             # Among the edges a number that all have changes nothing.
             out, logs = edge_attention(q, k, v, None, *facts, keep)
@@ -341,10 +342,10 @@ class DualInterleavedAttention(keras.layers.Layer):
             weight = self._weights(ops.ones((*ops.shape(q)[:-1], self._heads)), True)
         return attend_to_one(q, k, v, bias, weight, self._heads)
 
-    def _to_tokens(self, q, k, v, x, dropping):
+    def _to_tokens(self, q, k, v, batch, dropping):
         """Attention of the tokens to the nodes of their graphs."""
-        graph = ops.convert_to_tensor(x["node"]["graph_id"])
-        real = ops.convert_to_tensor(x["node"]["mask"])
+        graph = ops.convert_to_tensor(batch["node"]["graph_id"])
+        real = ops.convert_to_tensor(batch["node"]["mask"])
         groups, count = ops.shape(graph)
         bias = ops.where(ops.expand_dims(real, -1), 0.0, EMPTY)
         bias = ops.broadcast_to(bias, (groups, count, self._heads))
@@ -352,11 +353,11 @@ class DualInterleavedAttention(keras.layers.Layer):
         weight = self._weights(bias, dropping)
         return edge_attention(q, k, v, bias, weight, sender, graph, self._heads)
 
-    def _full(self, q, k, v, x, edge_bias, self_bias, dropping):
-        rows = AttentionRows(x, self.max_length)
+    def _full(self, q, k, v, batch, edge_bias, self_bias, dropping):
+        rows = AttentionRows(batch, self.max_length)
         pairs, bias = None, None
         if edge_bias is not None or self_bias is not None:
-            pairs, bias = rows.pairs(x["edge"], edge_bias, self_bias, self._heads)
+            pairs, bias = rows.pairs(batch["edge"], edge_bias, self_bias, self._heads)
         seed = self.seed_generator.next() if dropping else None
         out, logs = full_attention(
             *(rows.spread(t) for t in (q, k, v)),
@@ -369,15 +370,15 @@ class DualInterleavedAttention(keras.layers.Layer):
         )
         return rows.collect(out), rows.collect(logs)
 
-    def _fused(self, q, k, v, x):
-        rows = AttentionRows(x, self.max_length)
+    def _fused(self, q, k, v, batch):
+        rows = AttentionRows(batch, self.max_length)
         given = (rows.spread(t) for t in (q, k, v))
         return rows.collect(fused_attention(*given, rows.mask, self._heads))
 
     def compute_output_shape(
         self,
         states_shape,
-        x_shape=None,
+        batch_shape=None,
         edge_bias_shape=None,
         self_bias_shape=None,
         token_bias_shape=None,

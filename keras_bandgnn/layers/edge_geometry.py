@@ -9,7 +9,7 @@ def edge_distances(edge):
     """Length of each edge, from its displacement or, without one, as it is given.
 
     Args:
-        edge: `x["edge"]`: `displacement` float [G, E, 3] or `distance` float [G, E],
+        edge: `batch["edge"]`: `displacement` float [G, E, 3] or `distance` [G, E],
             in angstrom.
 
     Returns:
@@ -41,7 +41,7 @@ def edge_directions(edge, distances):
     """Unit vectors from each receiver to its sender.
 
     Args:
-        edge: `x["edge"]` with `displacement` float [G, E, 3].
+        edge: `batch["edge"]` with `displacement` float [G, E, 3].
         distances: float [G, E], from `edge_distances`.
 
     Returns:
@@ -69,7 +69,7 @@ def in_degrees(edge, num_nodes):
     """Number of edges into each node, at least 1.
 
     Args:
-        edge: `x["edge"]` with `receiver` int32 [G, E].
+        edge: `batch["edge"]` with `receiver` int32 [G, E].
         num_nodes: N.
 
     Returns:
@@ -94,7 +94,7 @@ def forces_on_nodes(slopes, edge, num_nodes):
 
     Args:
         slopes: float [G, E, 3], dE/d(d_e); 0 for padded edges.
-        edge: `x["edge"]` with `sender` and `receiver` int32 [G, E].
+        edge: `batch["edge"]` with `sender` and `receiver` int32 [G, E].
         num_nodes: N.
 
     Returns:

@@ -5,12 +5,12 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
-from keras_bandgnn.layers.schnet_interaction import check_width
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphAttention(keras.layers.Layer):
+class GraphAttention(BatchLayer):
     """Attention of each node over the senders of its edges and itself.
 
     Velickovic et al. 2018, Eqs. 1 to 5, without the activation, for each of K heads:
@@ -19,7 +19,7 @@ class GraphAttention(keras.layers.Layer):
         out[n] = sum over j of softmax over j (e[j, n]) W h[j] + b
 
     where j goes over the senders of the edges into n and n itself, once. The heads lie
-    side by side in the output. Types of edges and `x["plan"]` are not read. The
+    side by side in the output. Types of edges and `batch["plan"]` are not read. The
     softmax runs in float32.
 
     Args:
@@ -33,8 +33,8 @@ class GraphAttention(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, H].
-        edge: `x["edge"]` of a batch; of it are read `sender` and `receiver`, int32
-            [G, E].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
 
     Output shape:
         float [G, N, U].
@@ -47,9 +47,10 @@ class GraphAttention(keras.layers.Layer):
         Velickovic et al. 2018, https://arxiv.org/abs/1710.10903.
 
     Example:
-    >>> import numpy as np
-    >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
-    >>> GraphAttention(8, num_heads=2)(np.ones((1, 3, 4)), edge).shape[-1]
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> GraphAttention(8, num_heads=2)(batch["node"]["h"], batch).shape[-1]
     8
     """
 
@@ -86,7 +87,7 @@ class GraphAttention(keras.layers.Layer):
             )
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
 
-    def build(self, states_shape, edge_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes W [H, U], a_s and a_r [K, U / K] and the bias [U]."""
         if self.use_kernel:
             self.transform.build(states_shape)
@@ -115,8 +116,9 @@ class GraphAttention(keras.layers.Layer):
         )
         return rows, sent, wanted
 
-    def call(self, states, edge, training=False):
-        """Returns the new states."""
+    def call(self, states, batch, training=False):
+        """Return the new states."""
+        edge = batch_part(batch, "edge", "sender")
         num_nodes = ops.shape(states)[1]
         heads, width = self.num_heads, self.units // self.num_heads
         sender = ops.convert_to_tensor(edge["sender"])
@@ -156,7 +158,7 @@ class GraphAttention(keras.layers.Layer):
         out = ops.reshape(total, (-1, num_nodes, self.units))
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def compute_output_shape(self, states_shape, edge_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

@@ -6,11 +6,11 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.schnet_interaction import check_width
+from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphConvolution(keras.layers.Layer):
+class GraphConvolution(BatchLayer):
     """Weighted sum over the neighbours and the node itself, after a linear map.
 
     Kipf and Welling 2017, Eq. 2, without the activation:
@@ -35,7 +35,7 @@ class GraphConvolution(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, H].
-        x: A batch (see `keras_bandgnn.batch`), or what `prepare` made of it.
+        batch: A batch (see `keras_bandgnn.batch`), or what `prepare` returned for it.
 
     Output shape:
         float [G, N, U].
@@ -50,8 +50,8 @@ class GraphConvolution(keras.layers.Layer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> GraphConvolution(4)(x["node"]["h"], x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> GraphConvolution(4)(batch["node"]["h"], batch).shape[-1]
     4
     """
 
@@ -72,7 +72,7 @@ class GraphConvolution(keras.layers.Layer):
         self.use_bias = boolean("use_bias", use_bias)
         self.use_kernel = boolean("use_kernel", use_kernel)
 
-    def build(self, states_shape, x_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes the kernel [H, U] and the bias [U]."""
         self.kernel = None
         if self.use_kernel:
@@ -90,19 +90,19 @@ class GraphConvolution(keras.layers.Layer):
             )
         self.built = True
 
-    def prepare(self, x):
+    def prepare(self, batch):
         """Does what several layers of as many edge types share on one batch.
 
         Args:
-            x: A batch.
+            batch: A batch.
 
         Returns:
-            What to pass as `x` to the calls.
+            What to pass as `batch` to the calls.
         """
-        edge = x["edge"]
-        num_nodes = ops.shape(x["node"]["mask"])[1]
+        edge = batch["edge"]
+        num_nodes = ops.shape(batch["node"]["mask"])[1]
         plan = primitives.prepare(
-            x["plan"], num_nodes, self.num_edge_types, self.compute_dtype
+            batch["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
         loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
         loops = graph_ops.batched_segment_sum(
@@ -120,22 +120,22 @@ class GraphConvolution(keras.layers.Layer):
             "own": ops.cast(ops.expand_dims(own, -1), self.compute_dtype),
         }
 
-    def call(self, states, x):
+    def call(self, states, batch):
         """Returns the new states."""
-        if "scale" not in x:
-            x = self.prepare(x)
-        own = scaled = states * x["scale"]
+        if "scale" not in batch:
+            batch = self.prepare(batch)
+        own = scaled = states * batch["scale"]
         if self.use_kernel:
             kernel = ops.convert_to_tensor(self.kernel)
             own = ops.matmul(scaled, kernel)
         else:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
         shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-        total = primitives.propagate(x["plan"], scaled, shared)
-        out = x["scale"] * (total + x["own"] * own)
+        total = primitives.propagate(batch["plan"], scaled, shared)
+        out = batch["scale"] * (total + batch["own"] * own)
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
-    def compute_output_shape(self, states_shape, x_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""
         return (*states_shape[:-1], self.units)
 

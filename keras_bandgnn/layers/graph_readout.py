@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.ops.sequence import over_devices
@@ -13,7 +14,7 @@ REDUCTIONS = ("sum", "mean", "attention")
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphReadout(keras.layers.Layer):
+class GraphReadout(BatchLayer):
     """Sum over the nodes of each graph of a small network per node.
 
         u_n = W_2 activation(W_1 h_n + b_1) + b_2
@@ -34,8 +35,8 @@ class GraphReadout(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
-        x: The batch (see `keras_bandgnn.batch`); of it are read `x["node"]["mask"]`,
-            `x["node"]["graph_id"]` [G, N] and `x["graph"]["n_node"]` [G, B].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `batch["node"]["mask"]`,
+            `batch["node"]["graph_id"]` [G, N] and `batch["graph"]["n_node"]` [G, B].
 
     Output shape:
         float [G, B, D].
@@ -51,8 +52,8 @@ class GraphReadout(keras.layers.Layer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> GraphReadout(4)(x["node"]["h"], x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> GraphReadout(4)(batch["node"]["h"], batch).shape[-1]
     4
     """
 
@@ -75,7 +76,7 @@ class GraphReadout(keras.layers.Layer):
         self.activation = keras.activations.get(activation)
         self.use_bias = boolean("use_bias", use_bias)
 
-    def build(self, states_shape, x_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
@@ -95,14 +96,14 @@ class GraphReadout(keras.layers.Layer):
             self.score_dense.build((None, None, width))
         self.built = True
 
-    def call(self, states, x):
+    def call(self, states, batch):
         """Returns one vector per graph."""
         values = self.output_dense(self.hidden_dense(states))
-        counts = x["graph"]["n_node"]
+        counts = batch["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
         # Padding goes to a segment of its own, which is dropped.
-        mask = x["node"]["mask"]
-        ids = ops.where(mask, ops.cast(x["node"]["graph_id"], "int32"), num_graphs)
+        mask = batch["node"]["mask"]
+        ids = ops.where(mask, ops.cast(batch["node"]["graph_id"], "int32"), num_graphs)
         if self.reduce == "attention":
             shares = segment_softmax(
                 self.score_dense(states), ids, mask, num_graphs, split=True
@@ -116,11 +117,11 @@ class GraphReadout(keras.layers.Layer):
             sums = sums / ops.expand_dims(counts, axis=-1)
         return ops.cast(sums, self.compute_dtype)
 
-    def compute_output_shape(self, states_shape, x_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, D]."""
-        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
-        return (*x_shape["graph"]["n_node"], self.units)
+        return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.ops.remat import checkpoint
@@ -11,7 +12,7 @@ from keras_bandgnn.ops.sequence import same_on_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphTransformerLayer(keras.layers.Layer):
+class GraphTransformerLayer(BatchLayer):
     """One pre-norm block of a graph transformer.
 
         h' = h + attend(norm(h))
@@ -110,7 +111,7 @@ class GraphTransformerLayer(keras.layers.Layer):
     def call(
         self,
         states,
-        x,
+        batch,
         edge_bias=None,
         self_bias=None,
         token_bias=None,
@@ -130,7 +131,7 @@ class GraphTransformerLayer(keras.layers.Layer):
             normed = norm(self.attention_norm, rows)
             given = None if tokens is None else normed[:, count:]
             out = self.attention(
-                normed[:, :count], x, *biases, given, training=training
+                normed[:, :count], batch, *biases, given, training=training
             )
             if tokens is not None:
                 out = ops.concatenate(out, axis=1)
@@ -155,7 +156,7 @@ class GraphTransformerLayer(keras.layers.Layer):
     def compute_output_shape(
         self,
         states_shape,
-        x_shape=None,
+        batch_shape=None,
         edge_bias_shape=None,
         self_bias_shape=None,
         token_bias_shape=None,

@@ -5,14 +5,14 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 from keras_bandgnn.layers.gru_update import GRUUpdate
-from keras_bandgnn.layers.schnet_interaction import check_width
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 from keras_bandgnn.ops.sequence import over_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GRUReadout(keras.layers.Layer):
+class GRUReadout(BatchLayer):
     """One state per graph, which looks at the graph's nodes several times.
 
     The readout of AttentiveFP, as in the authors' program and torch_geometric:
@@ -32,8 +32,8 @@ class GRUReadout(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
-        x: The batch (see `keras_bandgnn.batch`); of it are read `x["node"]["mask"]`,
-            `x["node"]["graph_id"]` [G, N] and `x["graph"]["n_node"]` [G, B].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `batch["node"]["mask"]`,
+            `batch["node"]["graph_id"]` [G, N] and `batch["graph"]["n_node"]` [G, B].
 
     Output shape:
         float [G, B, C].
@@ -47,8 +47,8 @@ class GRUReadout(keras.layers.Layer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> GRUReadout(2)(x["node"]["h"], x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> GRUReadout(2)(batch["node"]["h"], batch).shape[-1]
     2
     """
 
@@ -69,7 +69,7 @@ class GRUReadout(keras.layers.Layer):
         self.graph_score = keras.layers.Dense(1, name="graph_score", **options)
         self.update = GRUUpdate(self.units, dtype=policy, name="update")
 
-    def build(self, states_shape, x_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes the weights, shared by all steps."""
         check_width("states", states_shape, self.units)
         for layer in (self.transform, self.node_score, self.graph_score):
@@ -80,10 +80,10 @@ class GRUReadout(keras.layers.Layer):
         )
         self.built = True
 
-    def call(self, states, x):
+    def call(self, states, batch):
         """Returns one state per graph."""
-        mask, slot = x["node"]["mask"], ops.cast(x["node"]["graph_id"], "int32")
-        counts = x["graph"]["n_node"]
+        mask, slot = batch["node"]["mask"], ops.cast(batch["node"]["graph_id"], "int32")
+        counts = batch["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
         ids = ops.where(mask, slot, num_graphs)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
@@ -111,11 +111,11 @@ class GRUReadout(keras.layers.Layer):
             graph = ops.relu(self.update(context, graph))
         return ops.where(ops.expand_dims(counts > 0, -1), graph, 0.0)
 
-    def compute_output_shape(self, states_shape, x_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, C]."""
-        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
-        return (*x_shape["graph"]["n_node"], self.units)
+        return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.dense import (
     FlatDense,
@@ -12,11 +13,11 @@ from keras_bandgnn.layers.dense import (
     flat_matmul,
     shifted_softplus,
 )
-from keras_bandgnn.layers.schnet_interaction import SchNetInteraction, check_width
+from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class MPEUInteraction(keras.layers.Layer):
+class MPEUInteraction(BatchLayer):
     """One step of message passing with edge updates, without biases.
 
         e' = W_b s(W_a [h_j, h_i, e])  for each edge j -> i
@@ -31,8 +32,9 @@ class MPEUInteraction(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
         edges: float [G, E, K], radial basis (first step) or states of edges.
-        edge: `x["edge"]`; of it are read `sender` and `receiver`, int32 [G, E].
         degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
             sums.
 
@@ -50,7 +52,7 @@ class MPEUInteraction(keras.layers.Layer):
     >>> import numpy as np
     >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
     >>> layer = MPEUInteraction(4)
-    >>> states, edges = layer(np.ones((1, 3, 4)), np.ones((1, 2, 8)), edge)
+    >>> states, edges = layer(np.ones((1, 3, 4)), {"edge": edge}, np.ones((1, 2, 8)))
     >>> states.shape[-1], edges.shape[-1]
     (4, 4)
     """
@@ -98,10 +100,10 @@ class MPEUInteraction(keras.layers.Layer):
         )
         return self.edge_output(shifted_softplus(hidden))
 
-    def call(self, states, edges, edge, degree=None):
-        """Returns the new states of nodes and edges."""
-        edges = self._new_edges(states, edges, edge)
-        return self.interaction(states, self.filter(edges), edge, degree), edges
+    def call(self, states, batch, edges, degree=None):
+        """Return the new states of nodes and edges."""
+        edges = self._new_edges(states, edges, batch_part(batch, "edge", "sender"))
+        return self.interaction(states, batch, self.filter(edges), degree), edges
 
     def compute_output_shape(self, states_shape, edges_shape):
         """[G, N, C] and [G, E, C]."""

@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import mapping, positive_int, shown
+from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
 _KINDS = ("ids", "characters", "features")
@@ -23,8 +24,8 @@ class NodeEncoder(keras.layers.Layer):
             is short for `{"ids": V}`.
 
     Input shape:
-        dict of name -> int32 [G, N], int32 [G, N, K] or float [G, N, F]
-        (`x["node"]`; other entries are not used).
+        batch: A batch (see `keras_bandgnn.batch`); it reads the features in
+            `batch["node"]`: int32 [G, N], int32 [G, N, K] or float [G, N, F].
 
     Output shape:
         float [G, N, H].
@@ -79,7 +80,7 @@ class NodeEncoder(keras.layers.Layer):
     def _encoder(self, name):
         return getattr(self, f"encode_{name}")
 
-    def build(self, node_shapes=None):
+    def build(self, batch_shape=None):
         """Makes the embeddings; their shapes follow from the configuration."""
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
@@ -123,8 +124,9 @@ class NodeEncoder(keras.layers.Layer):
                     "the backbone's `inputs`, or map the ids."
                 )
 
-    def call(self, node):
-        """Returns the first states."""
+    def call(self, batch):
+        """Return the first states."""
+        node = batch_part(batch, "node")
         self._check_names(node)
         total = 0
         for name, spec in self.inputs.items():
@@ -146,9 +148,9 @@ class NodeEncoder(keras.layers.Layer):
             total = total + encoder(values[..., k]) * weight[..., k : k + 1]
         return total / count
 
-    def compute_output_shape(self, node_shapes):
+    def compute_output_shape(self, batch_shape):
         """[G, N, H]."""
-        shape = node_shapes[next(iter(self.inputs))]
+        shape = batch_part(batch_shape, "node")[next(iter(self.inputs))]
         return (*shape[:2], self.units)
 
     def get_config(self):

@@ -5,12 +5,12 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel, flat_matmul
-from keras_bandgnn.layers.schnet_interaction import check_width
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class PaiNNMessage(keras.layers.Layer):
+class PaiNNMessage(BatchLayer):
     """Messages between scalar and vector states.
 
         [a_e, b_e, c_e] = (W_2 silu(W_1 s_j + b_1) + b_2) * f_e (W_3 e + b_3)
@@ -25,11 +25,12 @@ class PaiNNMessage(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
         vectors: float [G, N, 3, C]; None where all are 0, which saves their part.
         basis: float [G, E, K].
         factor: float [G, E].
         directions: float [G, E, 3].
-        edge: `x["edge"]`; of it are read `sender` and `receiver`, int32 [G, E].
 
     Output shape:
         Two arrays: new states, float [G, N, C], and vectors, float [G, N, 3, C].
@@ -44,8 +45,10 @@ class PaiNNMessage(keras.layers.Layer):
     >>> import numpy as np
     >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
     >>> directions = np.array([[[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]])
-    >>> inputs = np.ones((1, 2, 20)), np.ones((1, 2)), directions, edge
-    >>> states, vectors = PaiNNMessage(4)(np.ones((1, 3, 4)), None, *inputs)
+    >>> states, vectors = PaiNNMessage(4)(
+    ...     np.ones((1, 3, 4)), {"edge": edge}, vectors=None,
+    ...     basis=np.ones((1, 2, 20)), factor=np.ones((1, 2)), directions=directions,
+    ... )
     >>> tuple(vectors.shape)
     (1, 3, 3, 4)
     """
@@ -82,8 +85,9 @@ class PaiNNMessage(keras.layers.Layer):
         kernel = dense_kernel(self.filter)
         return flat_matmul(rows, ops.concatenate([kernel, bias], axis=0))
 
-    def call(self, states, vectors, basis, factor, directions, edge):
-        """Returns the new states and vectors."""
+    def call(self, states, batch, vectors, basis, factor, directions):
+        """Return the new states and vectors."""
+        edge = batch_part(batch, "edge", "sender")
         num_nodes, sender = ops.shape(states)[1], edge["sender"]
 
         def total(messages):

@@ -4,8 +4,8 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_int, positive_number
+from keras_bandgnn.layers.batch_layer import check_width
 from keras_bandgnn.layers.dense import FlatDense
-from keras_bandgnn.layers.schnet_interaction import check_width
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

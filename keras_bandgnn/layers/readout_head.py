@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import keras
 
 from keras_bandgnn.checks import boolean, one_of, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 
 # From the argument `readout` of a task to its head, and back.
@@ -66,7 +67,7 @@ def head_arguments(head: keras.layers.Layer) -> dict:
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class ReadoutHead(keras.layers.Layer):
+class ReadoutHead(BatchLayer):
     """A linear map of what a readout gives per graph.
 
     Args:
@@ -78,7 +79,7 @@ class ReadoutHead(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
-        x: The batch (see `keras_bandgnn.batch`).
+        batch: The batch (see `keras_bandgnn.batch`).
 
     Output shape:
         float [G, B, D].
@@ -89,9 +90,9 @@ class ReadoutHead(keras.layers.Layer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
     >>> head = ReadoutHead(5, kb.layers.GRUReadout(2))
-    >>> head(x["node"]["h"], x).shape[-1]
+    >>> head(batch["node"]["h"], batch).shape[-1]
     5
     """
 
@@ -118,22 +119,22 @@ class ReadoutHead(keras.layers.Layer):
             name="output",
         )
 
-    def build(self, states_shape, x_shape=None):
+    def build(self, states_shape, batch_shape=None):
         """Makes the weights of the readout and of the map."""
         if not self.readout.built:
             self.readout.build(states_shape)
         self.output_dense.build((None, None, self.readout.units))
         self.built = True
 
-    def call(self, states, x):
+    def call(self, states, batch):
         """Returns one vector per graph."""
-        return self.output_dense(self.readout(states, x))
+        return self.output_dense(self.readout(states, batch))
 
-    def compute_output_shape(self, states_shape, x_shape=None):
+    def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, D]."""
-        if x_shape is None:  # As in `summary`, which knows what `build` was given.
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None, self.units)
-        return (*x_shape["graph"]["n_node"], self.units)
+        return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
         """Returns the arguments of the constructor."""

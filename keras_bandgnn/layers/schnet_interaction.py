@@ -5,11 +5,12 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, shifted_softplus
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class SchNetInteraction(keras.layers.Layer):
+class SchNetInteraction(BatchLayer):
     """One step of SchNet: a continuous-filter convolution and a residual update.
 
         m_i = sum or mean over the edges e (j -> i) of (W_1 h_j) * w_e
@@ -24,8 +25,9 @@ class SchNetInteraction(keras.layers.Layer):
 
     Input shape:
         states: float [G, N, C].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
         filters: float [G, E, F].
-        edge: `x["edge"]`; of it are read `sender` and `receiver`, int32 [G, E].
         degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
             sums.
 
@@ -42,7 +44,7 @@ class SchNetInteraction(keras.layers.Layer):
     >>> import numpy as np
     >>> edge = {"sender": np.array([[1, 0]]), "receiver": np.array([[0, 1]])}
     >>> layer = SchNetInteraction(4)
-    >>> layer(np.ones((1, 3, 4)), np.ones((1, 2, 8)), edge).shape[-1]
+    >>> layer(np.ones((1, 3, 4)), {"edge": edge}, np.ones((1, 2, 8))).shape[-1]
     4
     """
 
@@ -69,8 +71,9 @@ class SchNetInteraction(keras.layers.Layer):
         self.output_dense.build((None, None, self.units))
         self.built = True
 
-    def call(self, states, filters, edge, degree=None):
-        """Returns the new states."""
+    def call(self, states, batch, filters, degree=None):
+        """Return the new states."""
+        edge = batch_part(batch, "edge", "sender")
         sent = graph_ops.batched_gather(self.send_dense(states), edge["sender"])
         messages = graph_ops.batched_segment_sum(
             sent * filters, edge["receiver"], ops.shape(states)[1], is_sorted=True
@@ -94,12 +97,3 @@ class SchNetInteraction(keras.layers.Layer):
             "units": self.units,
             "use_bias": self.use_bias,
         }
-
-
-def check_width(name: str, shape, units: int) -> None:
-    """Raises a ValueError if the last axis is not `units` long."""
-    if shape[-1] != units:
-        raise ValueError(
-            f"Expected `{name}` with {units} channels, as units={units}. "
-            f"Received: shape {tuple(shape)}."
-        )

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.sequence import over_devices
 
 # Facts of labelled graphs that a normaliser is made of.
@@ -80,7 +81,7 @@ def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class TargetNormalizer(keras.layers.Layer):
+class TargetNormalizer(BatchLayer):
     """Maps labels y of graphs to normalised ones, and predictions back.
 
         mode="graph":  normalised = (y - r - mean) / std
@@ -105,7 +106,7 @@ class TargetNormalizer(keras.layers.Layer):
 
     Input shape:
         values: float [G, B, D], normalised.
-        x: The batch (see `keras_bandgnn.batch`).
+        batch: The batch (see `keras_bandgnn.batch`).
 
     Output shape:
         float32 [G, B, D], in the units of the labels.
@@ -189,7 +190,7 @@ class TargetNormalizer(keras.layers.Layer):
                 )
         return out
 
-    def build(self, values_shape, x_shape=None):
+    def build(self, values_shape, batch_shape=None):
         """Makes the constants for D targets: mean 0, deviation 1 until adapted."""
         targets = values_shape[-1]
         self.mean = self.add_weight((targets,), "zeros", trainable=False, name="mean")
@@ -320,36 +321,36 @@ class TargetNormalizer(keras.layers.Layer):
                 "Adapt to graphs that have them, or pass `references`."
             )
 
-    def _shift(self, x):
+    def _shift(self, batch):
         shift = ops.convert_to_tensor(self.mean)
-        counts = x["graph"]["n_node"]
+        counts = batch["graph"]["n_node"]
         if self.mode == "atom":
             shift = shift * ops.expand_dims(ops.cast(counts, shift.dtype), -1)
         if self.element_key is None:
             return shift
         # Nodes of padding belong to the last slot, which is no graph.
         ids, elements = (
-            ops.convert_to_tensor(x["node"][name], "int32")
+            ops.convert_to_tensor(batch["node"][name], "int32")
             for name in ("graph_id", self.element_key)
         )
         values = graph_ops.gather(ops.convert_to_tensor(self.reference), elements)
         values = graph_ops.batched_segment_sum(values, ids, ops.shape(counts)[1])
         return shift + over_devices(values)
 
-    def normalize(self, y, x):
+    def normalize(self, y, batch):
         """Normalised labels [G, B, D] of labels in their units; NaN stays NaN."""
         y = ops.convert_to_tensor(y, self.compute_dtype)
-        return (y - self._shift(x)) / ops.convert_to_tensor(self.std)
+        return (y - self._shift(batch)) / ops.convert_to_tensor(self.std)
 
-    def denormalize(self, values, x):
+    def denormalize(self, values, batch):
         """Predictions [G, B, D] in the units of the labels, of normalised ones."""
-        return values * ops.convert_to_tensor(self.std) + self._shift(x)
+        return values * ops.convert_to_tensor(self.std) + self._shift(batch)
 
-    def call(self, values, x):
-        """Returns `denormalize(values, x)`."""
-        return self.denormalize(values, x)
+    def call(self, values, batch):
+        """Returns `denormalize(values, batch)`."""
+        return self.denormalize(values, batch)
 
-    def compute_output_shape(self, values_shape, x_shape=None):
+    def compute_output_shape(self, values_shape, batch_shape=None):
         """[G, B, D]."""
         return tuple(values_shape)
 

@@ -10,9 +10,9 @@ from keras_bandgnn.models.backbone import Backbone
 class AtomisticBackbone(Backbone):
     """A backbone over atoms and the edges between near ones.
 
-    Reads `x["node"]["atomic_number"]` int32 [G, N] and `x["edge"]["displacement"]`
-    float [G, E, 3], the vector from the receiver to the sender in angstrom. Types of
-    edges and `x["plan"]` are not read.
+    Reads `batch["node"]["atomic_number"]` int32 [G, N] and, in `batch["edge"]`,
+    `"displacement"` float [G, E, 3], the vector from the receiver to the sender in
+    angstrom. Types of edges and `batch["plan"]` are not read.
 
     Args:
         elements: The atomic numbers that occur, or an integer V for all below V.
@@ -72,9 +72,9 @@ class AtomisticBackbone(Backbone):
                 "with a layer of the preprocessor."
             )
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns the node states after T steps."""
-        for states in self.hidden_states(x, training):
+        for states in self.hidden_states(batch, training):
             last = states
         return last
 

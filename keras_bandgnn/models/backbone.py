@@ -43,7 +43,7 @@ class Backbone(keras.Model):
 
     def __call__(self, *args, **kwargs):
         """The node states for a batch; see `call`."""
-        check_batch(args[0] if args else kwargs.get("x"), "")
+        check_batch(args[0] if args else kwargs.get("batch"), "")
         return super().__call__(*args, **kwargs)
 
     def receptive_field(self, training: bool):
@@ -61,7 +61,7 @@ class Backbone(keras.Model):
     def auto_plan(self):
         """The plan of loaders that are told `"auto"`; None for the cheapest one."""
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields node states [G, N, H]: the embedded features, then after each layer.
 
         The last ones are what the backbone returns. Backbones of your own need it for

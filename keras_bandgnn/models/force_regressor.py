@@ -33,7 +33,7 @@ class ForceRegressor(GraphRegressor):
         **kwargs: See `GraphRegressor`.
 
     Input shape:
-        `x`, a batch with `x["edge"]["displacement"]` and `x["node"][force_key]`.
+        A batch with `batch["edge"]["displacement"]` and `batch["node"][force_key]`.
 
     Output shape:
         float32 [G, B, 1]. `predict` gives energies, `predict_forces` forces.
@@ -88,11 +88,11 @@ class ForceRegressor(GraphRegressor):
         self.force_mae = keras.metrics.Mean(name="force_mae")
         super().build(input_shape)
 
-    def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
+    def loss_terms(self, batch, y, y_pred, sample_weight, training) -> list:
         """The losses of energies and of forces, on the normalised scale."""
-        y_pred, forces = energies_and_forces(self, x, training)
-        terms = super().loss_terms(x, y, y_pred, sample_weight, training)
-        target, mask = x["node"][self.force_key], x["node"]["mask"]
+        y_pred, forces = energies_and_forces(self, batch, training)
+        terms = super().loss_terms(batch, y, y_pred, sample_weight, training)
+        target, mask = batch["node"][self.force_key], batch["node"]["mask"]
         squares, absolute, known = force_loss(forces, target, mask)
         self.force_mae.update_state(absolute, sample_weight=known)
         scale = 1.0

@@ -7,12 +7,12 @@ from keras_bandgnn.layers.edge_geometry import forces_on_nodes
 from keras_bandgnn.models.task import Task
 
 
-def energies_and_forces(task, x, training=False):
+def energies_and_forces(task, batch, training=False):
     """Energies of a regressor and the forces on the nodes.
 
     Args:
         task: A `GraphRegressor` with one target, in energy units.
-        x: A batch with `x["edge"]["displacement"]` float [G, E, 3].
+        batch: A batch with `batch["edge"]["displacement"]` float [G, E, 3].
         training: As for the task.
 
     Returns:
@@ -20,13 +20,13 @@ def energies_and_forces(task, x, training=False):
     """
 
     def energies(displacement):
-        edge = {**x["edge"], "displacement": displacement}
-        return task({**x, "edge": edge}, training=training)
+        edge = {**batch["edge"], "displacement": displacement}
+        return task({**batch, "edge": edge}, training=training)
 
-    displacement = ops.convert_to_tensor(x["edge"]["displacement"], "float32")
+    displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
     values, slopes = graph_ops.value_and_gradient(energies, displacement)
-    num_nodes = ops.shape(x["node"]["mask"])[1]
-    return values, forces_on_nodes(slopes, x["edge"], num_nodes)
+    num_nodes = ops.shape(batch["node"]["mask"])[1]
+    return values, forces_on_nodes(slopes, batch["edge"], num_nodes)
 
 
 class ForceModel(Task):
@@ -49,9 +49,9 @@ class ForceModel(Task):
         """All weights are the regressor's."""
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns forces float [G, N, 3]."""
-        return energies_and_forces(self.task, x)[1]
+        return energies_and_forces(self.task, batch)[1]
 
     def compute_output_shape(self, input_shape):
         """[G, N, 3]."""

@@ -38,7 +38,7 @@ class GraphClassifier(Task):
             instead of one of C classes.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
+        A batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
         not known; with `multi_label` 0, 1, or NaN where not known. What is not known
         counts nowhere.
 
@@ -94,9 +94,9 @@ class GraphClassifier(Task):
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns logits [G, B, C]."""
-        return self.head(self.backbone(x, training=training), x)
+        return self.head(self.backbone(batch, training=training), batch)
 
     def default_optimizer(self):
         """Adam with rate 1e-3."""

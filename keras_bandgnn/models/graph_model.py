@@ -106,7 +106,7 @@ class GraphModel(Replicated):
 
     def __call__(self, *args, **kwargs):
         """The output for a batch; `predict` is for graphs."""
-        check_batch(args[0] if args else kwargs.get("x"), "")
+        check_batch(args[0] if args else kwargs.get("batch"), "")
         return super().__call__(*args, **kwargs)
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:

@@ -45,7 +45,7 @@ class GraphRegressor(Task):
         **kwargs: Passed to `Task`.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`).
+        A batch (see `keras_bandgnn.batch`).
 
     Output shape:
         float32 [G, B, D]. `predict(graphs)` gives one array [D] per graph.
@@ -128,12 +128,12 @@ class GraphRegressor(Task):
             self.normalizer.check_targets(self.num_targets)
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns predictions [G, B, D] in the units of the labels."""
-        values = self.head(self.backbone(x, training=training), x)
+        values = self.head(self.backbone(batch, training=training), batch)
         if self.normalizer is None:
             return values
-        return self.normalizer(values, x)
+        return self.normalizer(values, batch)
 
     def default_optimizer(self):
         """That of Speckhard et al. 2025: Adam, 1e-4 times 0.96 each 100,000 steps."""

@@ -91,13 +91,13 @@ class StateModel(GraphModel):
         """All weights are the backbone's."""
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns states [G, N, H], or tokens [G, B, H]."""
         if self.tokens:
-            return self.backbone(x, return_tokens=True)[1]
+            return self.backbone(batch, return_tokens=True)[1]
         if self.layer == self.backbone.depth:
-            return self.backbone(x)
-        for number, states in enumerate(self.backbone.hidden_states(x)):
+            return self.backbone(batch)
+        for number, states in enumerate(self.backbone.hidden_states(batch)):
             if number == self.layer:
                 return states
         raise RuntimeError(f"no layer {self.layer}")
@@ -200,9 +200,9 @@ class AttentionModel(GraphModel):
         """All weights are the backbone's."""
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns the backbone's `attention_terms`."""
-        return self.backbone.attention_terms(x)
+        return self.backbone.attention_terms(batch)
 
 
 def attention_weights(task, graphs) -> list:
@@ -223,11 +223,11 @@ def attention_weights(task, graphs) -> list:
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
     places = list(caller_rows(graphs, loader))
-    for x in model.batches(loader, graphs):
+    for batch in model.batches(loader, graphs):
         terms = keras.tree.map_structure(
-            keras.ops.convert_to_numpy, model.predict_on_batch(x)
+            keras.ops.convert_to_numpy, model.predict_on_batch(batch)
         )
-        for index, seen, cut in _graphs_of(x):
+        for index, seen, cut in _graphs_of(batch):
             rows, count = places[index]
             # The token is a node behind the last one.
             rows = np.append(rows, count)
@@ -238,9 +238,9 @@ def attention_weights(task, graphs) -> list:
     return out
 
 
-def _graphs_of(x) -> Iterator[tuple]:
+def _graphs_of(batch) -> Iterator[tuple]:
     """Position and `SeenGraph` of each graph of a batch, and what cuts terms to it."""
-    graph, edge = x["graph"], x["edge"]
+    graph, edge = batch["graph"], batch["edge"]
     node_stop = np.cumsum(graph["n_node"], axis=1)
     edge_stop = np.cumsum(graph["n_edge"], axis=1)
     for group, slot in np.argwhere(graph["mask"]):

@@ -182,12 +182,12 @@ class JointSelection:
             [whole], self._plan, types, self._preprocessor.edge_weight
         )
         for members, shape in self._groups(sizes, pieces, more):
-            ((x, *_), _) = assembler.build([Supergraph(members, shape)], 1)[0]
-            order = x["graph"]["id"][0][x["graph"]["mask"][0]]
+            ((batch, *_), _) = assembler.build([Supergraph(members, shape)], 1)[0]
+            order = batch["graph"]["id"][0][batch["graph"]["mask"][0]]
             chosen = [pieces[k] for k in order]
-            x["candidate"] = self._candidates(x["candidate"]["node"][0], chosen)
+            batch["candidate"] = self._candidates(batch["candidate"]["node"][0], chosen)
             self.shapes.add((*sorted(shape.items()), *self._room))
-            values = self._task.distribution.predict_on_batch(self._task, x)[0]
+            values = self._task.distribution.predict_on_batch(self._task, batch)[0]
             low = 0
             for k, piece in zip(order, chosen, strict=True):
                 counts = np.diff(piece.candidate_ptr)

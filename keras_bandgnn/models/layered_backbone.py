@@ -62,23 +62,23 @@ class LayeredBackbone(Backbone):
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)
 
-    def prepare(self, x):
+    def prepare(self, batch):
         """What `convolve` takes of a batch, the same for all layers."""
-        return x
+        return batch
 
     def convolve(self, layer, states, prepared, training: bool):
         """New states [G, N, H] from one of `convolutions`."""
         raise NotImplementedError
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the embedded features and the states after each layer."""
-        node = dict(x["node"])
+        node = dict(batch["node"])
         for name, spec in self.encoder.inputs.items():
             if "features" in spec and name in node:
                 node[name] = self.dropout_layer(node[name], training=training)
-        states = self.encoder(node)
+        states = self.encoder({**batch, "node": node})
         yield states
-        prepared = self.prepare(x)
+        prepared = self.prepare(batch)
         for number, layer in enumerate(self.convolutions):
             states = self.inputs_of(number, states)
             if number:
@@ -90,9 +90,9 @@ class LayeredBackbone(Backbone):
         """What a layer takes of the states before it."""
         return keras.activations.get(self.activation)(states) if number else states
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns the node states after the last layer, which has no activation."""
-        for states in self.hidden_states(x, training):
+        for states in self.hidden_states(batch, training):
             last = states
         return last
 

@@ -41,7 +41,7 @@ class NodeClassifier(Task):
             graph is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
+        A batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
         not known, which counts nowhere.
 
     Output shape:
@@ -82,9 +82,9 @@ class NodeClassifier(Task):
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns logits [G, N, C]."""
-        return self.head(self.backbone(x, training=training))
+        return self.head(self.backbone(batch, training=training))
 
     def default_optimizer(self):
         """Adam with rate 1e-2, as Kipf and Welling 2017."""

@@ -32,7 +32,7 @@ class NodeSelector(Task):
         label_smoothing: Smoothing of the default loss, over real candidates only.
 
     Input shape:
-        `x`, a batch with `x["candidate"]` (see `keras_bandgnn.batch`).
+        A batch with `batch["candidate"]` (see `keras_bandgnn.batch`).
 
     Output shape:
         float32 logits [G, B, C], -1e9 where there is no candidate. `predict(graphs)`
@@ -80,10 +80,10 @@ class NodeSelector(Task):
         self.head.build((None, None, None, parts * self.backbone.hidden_dim))
         self.built = True
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns the logits [G, B, C]."""
-        states = self.backbone(x, training=training)
-        candidate = x["candidate"]
+        states = self.backbone(batch, training=training)
+        candidate = batch["candidate"]
         chosen = rows_at(states, candidate["node"])
         if self.readout == "slot":
             slot = ops.expand_dims(rows_at(states, candidate["slot"]), axis=2)

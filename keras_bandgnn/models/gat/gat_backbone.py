@@ -21,7 +21,7 @@ class GATBackbone(LayeredBackbone):
     with r the ELU; see `GraphAttention`. The linear map of the features is the first
     layer's W, as in the paper; the head of a task follows the last layer without an
     activation. The heads of every layer lie side by side, also those of the last one.
-    Types of edges and `x["plan"]` are not read.
+    Types of edges and `batch["plan"]` are not read.
 
     Args:
         inputs: Node features to embed, as for `NodeEncoder`.
@@ -34,7 +34,7 @@ class GATBackbone(LayeredBackbone):
         attention_dropout: Share of the attention weights that are dropped.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]` and `x["edge"]` are read.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"edge"`.
 
     Output shape:
         float [G, N, H].
@@ -50,8 +50,8 @@ class GATBackbone(LayeredBackbone):
     >>> import keras_bandgnn as kb
     >>> backbone = GATBackbone({"h": {"features": 2}}, hidden_dim=8, num_heads=2)
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> backbone(x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
     8
     """
 
@@ -96,11 +96,11 @@ class GATBackbone(LayeredBackbone):
 
     def convolve(self, layer, states, prepared, training):
         """New states from one layer of attention."""
-        return layer(states, prepared["edge"], training=training)
+        return layer(states, prepared, training=training)
 
-    def attention_terms(self, x):
+    def attention_terms(self, batch):
         """For each layer the scores of senders and of receivers, float32 [G, N, K]."""
-        inputs = zip(self.convolutions, self.hidden_states(x), strict=False)
+        inputs = zip(self.convolutions, self.hidden_states(batch), strict=False)
         out = []
         for number, (layer, states) in enumerate(inputs):
             _, sent, wanted = layer.scores(self.inputs_of(number, states))

@@ -29,8 +29,7 @@ class GCNBackbone(LayeredBackbone):
             of the states between two layers.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]`, `x["plan"]` and
-        `x["edge"]` are read.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"edge"`.
 
     Output shape:
         float [G, N, H].
@@ -46,8 +45,8 @@ class GCNBackbone(LayeredBackbone):
     >>> import keras_bandgnn as kb
     >>> backbone = GCNBackbone({"h": {"features": 2}}, hidden_dim=8)
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> backbone(x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
     8
     """
 
@@ -84,9 +83,9 @@ class GCNBackbone(LayeredBackbone):
         ]
         self.build()
 
-    def prepare(self, x):
+    def prepare(self, batch):
         """The plan and the degrees, once per batch."""
-        return self.convolutions[0].prepare(x)
+        return self.convolutions[0].prepare(batch)
 
     def convolve(self, layer, states, prepared, training):
         """New states from one graph convolution."""

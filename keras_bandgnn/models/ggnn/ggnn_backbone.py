@@ -31,7 +31,7 @@ def update_blocks(
 
     Args:
         states: [G, N, H].
-        plan: `x["plan"]`.
+        plan: `batch["plan"]`.
         num_steps: T.
         message_passing: A `BandedMessagePassing`.
         update: A `GRUUpdate`.
@@ -89,7 +89,7 @@ class GGNNBackbone(Backbone):
             the operations. Large supergraphs on accelerators need it.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`): `x["node"]` and `x["plan"]` are read.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"plan"`.
 
     Output shape:
         float [G, N, H]; under a plan with a schedule only the rows of the nodes that
@@ -104,8 +104,8 @@ class GGNNBackbone(Backbone):
     ...     {"type": 512}, hidden_dim=16, num_steps=2, num_edge_types=1
     ... )
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]})
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> backbone(x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
     16
     """
 
@@ -169,18 +169,20 @@ class GGNNBackbone(Backbone):
         """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)
 
-    def call(self, x, training=False):
+    def call(self, batch, training=False):
         """Returns the node states after T steps.
 
         Under a plan with a schedule these are the states of the nodes that are read.
         """
-        states = self.encoder(x["node"])
-        if has_blocks(x["plan"]):
+        states = self.encoder(batch)
+        if has_blocks(batch["plan"]):
             layers = (self.message_passing, self.update)
-            return update_blocks(states, x["plan"], self.num_steps, *layers, training)
-        if is_scheduled(x["plan"]):
-            return self._scheduled(states, x["plan"], training)
-        step = self._step(x["plan"], keras.ops.shape(states)[1], training)
+            return update_blocks(
+                states, batch["plan"], self.num_steps, *layers, training
+            )
+        if is_scheduled(batch["plan"]):
+            return self._scheduled(states, batch["plan"], training)
+        step = self._step(batch["plan"], keras.ops.shape(states)[1], training)
         layers = (self.message_passing, self.update)
         return rematerialise.repeat(step, states, self.num_steps, layers, self.remat)
 
@@ -194,14 +196,14 @@ class GGNNBackbone(Backbone):
 
         return step
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the embedded features and the states after each step.
 
         For plans without a schedule, under which all nodes are computed.
         """
-        states = self.encoder(x["node"])
+        states = self.encoder(batch)
         yield states
-        step = self._step(x["plan"], keras.ops.shape(states)[1], training)
+        step = self._step(batch["plan"], keras.ops.shape(states)[1], training)
         for _ in range(self.num_steps):
             states = step(states)
             yield states

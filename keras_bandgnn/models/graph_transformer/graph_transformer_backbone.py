@@ -28,7 +28,7 @@ def terms(steps, biases, edge) -> list[dict]:
         steps: For each layer its `GraphTransformerLayer` and what goes into it: states
             float [G, N, H], and tokens [G, B, H] or None.
         biases: What `AttentionBias` returns, or three times None.
-        edge: `x["edge"]`.
+        edge: `batch["edge"]`.
 
     Returns:
         Queries and keys of nodes [G, N, K d] and tokens [G, B, K d], and biases of
@@ -336,49 +336,49 @@ class GraphTransformerBackbone(Backbone):
             self._decide(bool(np.asarray(store[_DECIDED])))
         super().load_own_variables({name: store[name] for name in names})
 
-    def first_states(self, x, training: bool):
+    def first_states(self, batch, training: bool):
         """Embedded features [G, N, H]."""
         del training
-        return self.encoder(x["node"])
+        return self.encoder(batch)
 
-    def _steps(self, x, training: bool):
+    def _steps(self, batch, training: bool):
         """Yields states and tokens or None: the first ones, then after each block."""
-        states = self.first_states(x, training)
+        states = self.first_states(batch, training)
         states = self.dropout_layer(states, training=training)
-        biases = self.biases(x["edge"])
+        biases = self.biases(batch)
         tokens = None
         if self.global_token:
-            slots = ops.shape(x["graph"]["mask"])
+            slots = ops.shape(batch["graph"]["mask"])
             token = ops.cast(ops.convert_to_tensor(self.token), states.dtype)
             tokens = ops.broadcast_to(token, (*slots, self.hidden_dim))
         yield states, tokens
         for block in self.blocks:
-            out = block(states, x, *biases, tokens, training=training)
+            out = block(states, batch, *biases, tokens, training=training)
             states, tokens = (out, None) if tokens is None else out
             yield states, tokens
 
-    def biases(self, edge):
+    def biases(self, batch):
         """Biases of edges, of nodes themselves and of tokens, None without any."""
-        return (None, None, None) if self.bias is None else self.bias(edge)
+        return (None, None, None) if self.bias is None else self.bias(batch)
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the first states, those after each block, the last ones normed."""
-        for number, (states, _) in enumerate(self._steps(x, training)):
+        for number, (states, _) in enumerate(self._steps(batch, training)):
             last = number == self.num_layers
             yield self.last_norm(states) if last else states
 
-    def attention_terms(self, x):
+    def attention_terms(self, batch):
         """For each layer what its attention is made of; see `attention_pairs`."""
-        steps = zip(self.blocks, self._steps(x, False), strict=False)
-        return terms(steps, self.biases(x["edge"]), x["edge"])
+        steps = zip(self.blocks, self._steps(batch, False), strict=False)
+        return terms(steps, self.biases(batch), batch["edge"])
 
     def attention_pairs(self, number: int, terms, graph):
         """Pairs of a layer's attention in one graph, and their logits."""
         return pairs(self.blocks[number].attention, terms, graph)
 
-    def call(self, x, training=False, return_tokens=False):
+    def call(self, batch, training=False, return_tokens=False):
         """Returns node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
-        for step in self._steps(x, training):
+        for step in self._steps(batch, training):
             states, tokens = step
         if self.remat and training:
             states = checkpoint(self.last_norm, states)

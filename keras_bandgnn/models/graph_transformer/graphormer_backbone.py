@@ -34,10 +34,10 @@ class GraphormerBackbone(GraphTransformerBackbone):
             `max_length`, `fused` and `remat`, see `GraphTransformerBackbone`.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
+        A batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
 
     Output shape:
-        float [G, N, H]; with `call(x, return_tokens=True)` also [G, B, H].
+        float [G, N, H]; with `call(batch, return_tokens=True)` also [G, B, H].
 
     Raises:
         ValueError: For arguments out of range or graphs that do not fit.
@@ -50,8 +50,8 @@ class GraphormerBackbone(GraphTransformerBackbone):
     >>> graphs = [kb.Graph(4, [0, 1, 2], [1, 2, 3], node={"kind": [0, 1, 0, 1]})] * 4
     >>> backbone = GraphormerBackbone({"kind": 2}, 8, num_layers=1, num_heads=2)
     >>> prepared = kb.preprocessing.GraphPreprocessor(backbone.graph_layers())
-    >>> x, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
-    >>> backbone(x).shape[-1]
+    >>> batch, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
+    >>> backbone(batch).shape[-1]
     8
     """
 

@@ -35,10 +35,10 @@ class GTBackbone(GraphTransformerBackbone):
             `GraphTransformerBackbone`.
 
     Input shape:
-        `x`, a batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
+        A batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
 
     Output shape:
-        float [G, N, H]; with `call(x, return_tokens=True)` also [G, B, H].
+        float [G, N, H]; with `call(batch, return_tokens=True)` also [G, B, H].
 
     Raises:
         ValueError: For arguments out of range or graphs that do not fit.
@@ -52,8 +52,8 @@ class GTBackbone(GraphTransformerBackbone):
     >>> graphs = [kb.Graph(4, [0, 1, 2], [1, 2, 3], node={"kind": [0, 1, 0, 1]})] * 4
     >>> backbone = GTBackbone({"kind": 2}, 8, num_layers=1, num_heads=2, laplacian=2)
     >>> prepared = kb.preprocessing.GraphPreprocessor(backbone.graph_layers())
-    >>> x, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
-    >>> backbone(x).shape[-1]
+    >>> batch, = prepared.loader(graphs, plan=backbone.auto_plan())[0]
+    >>> backbone(batch).shape[-1]
     8
     """
 
@@ -89,13 +89,13 @@ class GTBackbone(GraphTransformerBackbone):
             layers.insert(0, StructuralEncoding(laplacian=self.laplacian))
         return layers
 
-    def first_states(self, x, training):
+    def first_states(self, batch, training):
         """Embedded features and eigenvectors [G, N, H]."""
-        node = x["node"]
+        node = batch["node"]
         if not (training and self.laplacian):
             return self.encoder(node)
         vectors = ops.convert_to_tensor(node["laplacian"])
-        shape = (*ops.shape(x["graph"]["mask"]), self.laplacian)
+        shape = (*ops.shape(batch["graph"]["mask"]), self.laplacian)
         signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
         signs = same_on_devices(2.0 * ops.cast(signs, vectors.dtype) - 1.0)
         signs = graph_ops.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))

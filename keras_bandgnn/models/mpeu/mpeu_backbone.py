@@ -29,9 +29,9 @@ class MPEUBackbone(AtomisticBackbone):
         reduce: `"mean"` or `"sum"` of messages.
 
     Input shape:
-        `x`, a batch with `x["node"]["atomic_number"]` int32 [G, N] and
-        `x["edge"]["displacement"]` float [G, E, 3] or `x["edge"]["distance"]` float
-        [G, E], in angstrom.
+        A batch with `batch["node"]["atomic_number"]` int32 [G, N] and
+        `batch["edge"]["displacement"]` float [G, E, 3], or `["distance"]` float [G, E],
+        in angstrom.
 
     Output shape:
         float [G, N, C].
@@ -48,8 +48,8 @@ class MPEUBackbone(AtomisticBackbone):
     ...     2, [1, 0], [0, 1],
     ...     node={"atomic_number": [8, 1]}, edge={"distance": [0.97, 0.97]},
     ... )
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> MPEUBackbone(elements=(1, 8), hidden_dim=16)(x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> MPEUBackbone(elements=(1, 8), hidden_dim=16)(batch).shape[-1]
     16
     """
 
@@ -86,17 +86,17 @@ class MPEUBackbone(AtomisticBackbone):
             edges = rows
         self.built = True
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the embedded elements and the node states after each step."""
-        edge = x["edge"]
-        states = self.embedding(x["node"]["atomic_number"])
+        edge = batch["edge"]
+        states = self.embedding(batch["node"]["atomic_number"])
         yield states
         edges = self.basis(edge_distances(edge))
         degree = None
         if self.reduce == "mean":
             degree = ops.cast(in_degrees(edge, ops.shape(states)[1]), states.dtype)
         for interaction in self.interactions:
-            states, edges = interaction(states, edges, edge, degree)
+            states, edges = interaction(states, batch, edges, degree)
             yield states
 
     def get_config(self):

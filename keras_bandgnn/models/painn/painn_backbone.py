@@ -34,12 +34,12 @@ class PaiNNBackbone(AtomisticBackbone):
         epsilon: Keeps the gradient of norms finite, see `PaiNNUpdate`.
 
     Input shape:
-        `x`, a batch with `x["node"]["atomic_number"]` int32 [G, N] and
-        `x["edge"]["displacement"]` float [G, E, 3], in angstrom.
+        A batch with `batch["node"]["atomic_number"]` int32 [G, N] and
+        `batch["edge"]["displacement"]` float [G, E, 3], in angstrom.
 
     Output shape:
-        States, float [G, N, C]. With `call(x, return_vectors=True)` a pair: states, and
-        vectors float [G, N, 3, C], whose axis 2 are the components x, y and z.
+        States, float [G, N, C]. With `call(batch, return_vectors=True)` a pair: states
+        and vectors, float [G, N, 3, C], whose axis 2 are the components x, y and z.
 
     Raises:
         ValueError: For arguments that do not fit, or a batch without displacements.
@@ -55,8 +55,9 @@ class PaiNNBackbone(AtomisticBackbone):
     ...     node={"atomic_number": [8, 1]},
     ...     edge={"displacement": [[0.0, 0.0, 0.97], [0.0, 0.0, -0.97]]},
     ... )
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> states, vectors = PaiNNBackbone((1, 8), hidden_dim=16)(x, return_vectors=True)
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> backbone = PaiNNBackbone((1, 8), hidden_dim=16)
+    >>> states, vectors = backbone(batch, return_vectors=True)
     >>> states.shape[-1], tuple(vectors.shape[-2:])
     (16, (3, 16))
     """
@@ -111,10 +112,10 @@ class PaiNNBackbone(AtomisticBackbone):
             update.build(states, vectors)
         self.built = True
 
-    def _steps(self, x):
+    def _steps(self, batch):
         """Yields states and vectors, those of the embedded elements first."""
-        edge = x["edge"]
-        states, vectors = self.embedding(x["node"]["atomic_number"]), None
+        edge = batch["edge"]
+        states, vectors = self.embedding(batch["node"]["atomic_number"]), None
         yield states, vectors
         distances = edge_distances(edge)
         directions = edge_directions(edge, distances)
@@ -124,18 +125,18 @@ class PaiNNBackbone(AtomisticBackbone):
             ops.cast(directions, states.dtype),
         )
         for message, update in zip(self.messages, self.updates, strict=True):
-            states, vectors = message(states, vectors, *geometry, edge)
+            states, vectors = message(states, batch, vectors, *geometry)
             states, vectors = update(states, vectors)
             yield states, vectors
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the embedded elements and the node states after each step."""
-        for states, _ in self._steps(x):
+        for states, _ in self._steps(batch):
             yield states
 
-    def call(self, x, return_vectors=False, training=False):
+    def call(self, batch, return_vectors=False, training=False):
         """Returns the node states after T steps, and the vectors if asked."""
-        for step in self._steps(x):
+        for step in self._steps(batch):
             states, vectors = step
         return (states, vectors) if return_vectors else states
 
@@ -145,9 +146,9 @@ class PaiNNBackbone(AtomisticBackbone):
         vectors = (*states[:-1], 3, states[-1])
         return (states, vectors) if return_vectors else states
 
-    def compute_output_spec(self, x, return_vectors=False, training=False):
+    def compute_output_spec(self, batch, return_vectors=False, training=False):
         """Symbolic states, and vectors if asked: Keras would not pass the option on."""
-        shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), x)
+        shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), batch)
         found = self.compute_output_shape(shapes, return_vectors)
         found = found if return_vectors else (found,)
         specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in found]

@@ -43,9 +43,9 @@ class SchNetBackbone(AtomisticBackbone):
         share_weights: Whether all steps have the same weights.
 
     Input shape:
-        `x`, a batch with `x["node"]["atomic_number"]` int32 [G, N] and
-        `x["edge"]["displacement"]` float [G, E, 3] or `x["edge"]["distance"]` float
-        [G, E], in angstrom.
+        A batch with `batch["node"]["atomic_number"]` int32 [G, N] and
+        `batch["edge"]["displacement"]` float [G, E, 3], or `["distance"]` float [G, E],
+        in angstrom.
 
     Output shape:
         float [G, N, C].
@@ -63,8 +63,8 @@ class SchNetBackbone(AtomisticBackbone):
     ...     node={"atomic_number": [8, 1]},
     ...     edge={"displacement": [[0.0, 0.0, 0.97], [0.0, 0.0, -0.97]]},
     ... )
-    >>> x, = kb.data.GraphLoader([graph])[0]
-    >>> SchNetBackbone(elements=(1, 8), hidden_dim=16)(x).shape[-1]
+    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> SchNetBackbone(elements=(1, 8), hidden_dim=16)(batch).shape[-1]
     16
     """
 
@@ -127,10 +127,10 @@ class SchNetBackbone(AtomisticBackbone):
             interaction.build(rows, rows)
         self.built = True
 
-    def hidden_states(self, x, training=False):
+    def hidden_states(self, batch, training=False):
         """Yields the embedded elements and the node states after each step."""
-        edge = x["edge"]
-        states = self.embedding(x["node"]["atomic_number"])
+        edge = batch["edge"]
+        states = self.embedding(batch["node"]["atomic_number"])
         yield states
         distances = edge_distances(edge)
         basis = self.basis(distances)
