@@ -21,6 +21,7 @@ HOST_ONLY = (
     "tests/security",
     "tests/test_graph.py",
     "tests/test_module_state.py",
+    "tests/test_plan_protocol.py",
     "tests/preprocessing/batching/test_budgets.py",
     "tests/test_copies_and_caches.py",
 )

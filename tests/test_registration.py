@@ -16,6 +16,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     RCMKCompile,
 )
+from keras_bandgnn.primitives import Hardware, Plan, Primitive, choose_plan
 
 register = keras.saving.register_keras_serializable(package="someone")
 GRAPHS = [
@@ -98,13 +99,47 @@ class Rotated:
         return {"by": self.by}
 
 
+@register
+class Near(Primitive):
+    """A primitive of one's own: edges between nodes at most `width` apart."""
+
+    def __init__(self, width: int, kind: str = "both"):
+        self.width, self.kind = width, kind
+
+    def get_config(self):
+        return {"width": self.width, "kind": self.kind}
+
+    def cover(self, edges):
+        return np.abs(edges.sender - edges.receiver) <= self.width
+
+    def pack(self, edges, budget):
+        return edges.padded(budget[self.key()], self.key(), mask=True)
+
+    def typed_sum(self, prepared, x, num_types):
+        groups, num_nodes, width = keras.ops.shape(x)
+        sent = kb.ops.batched_gather(x, prepared["sender"])
+        sent = sent * keras.ops.cast(prepared["mask"], x.dtype)[..., None]
+        row = prepared["receiver"] * num_types + prepared["type"]
+        total = kb.ops.batched_segment_sum(sent, row, num_nodes * num_types)
+        return keras.ops.reshape(total, (groups, num_nodes, num_types * width))
+
+    def cost(self, load, hardware):
+        return 0.0
+
+
+class Distant(Near):
+    """Not registered, although its base is."""
+
+
 class Nameless(Reversed):
     """Not registered."""
 
 
-def task_of(layer=None, batcher=None, backbone=None, kind=None, readout="mean"):
+def task_of(
+    layer=None, batcher=None, backbone=None, kind=None, readout="mean", plan="auto"
+):
     layer = Reversed(3) if layer is None else layer
-    preprocessor = GraphPreprocessor([layer], batcher or DynamicBatcher(2))
+    preprocessor = GraphPreprocessor([layer], batcher or DynamicBatcher(2), plan)
     backbone = (backbone or kb.models.GCNBackbone)({"kind": 3}, 4)
     kind = kind or kb.models.GraphClassifier
     return kind(backbone, 2, preprocessor, readout=readout)
@@ -116,6 +151,7 @@ SAMPLES = {
     "backbone": lambda: task_of(backbone=Widened),
     "task": lambda: task_of(kind=Verdicts),
     "readout": lambda: task_of(readout=Middle(4)),
+    "primitive": lambda: task_of(plan=Plan(Near(1, "up"))),
 }
 
 
@@ -133,6 +169,7 @@ def test_classes_of_ones_own_are_saved_and_loaded(kind, tmp_path):
     ):
         assert type(one) is type(other)
     assert again.preprocessor.graph_layers[0].times == 3
+    assert again.preprocessor.plan == task.preprocessor.plan
     for one, other in zip(predicted, again.predict(GRAPHS), strict=True):
         np.testing.assert_array_equal(one, other)
 
@@ -234,3 +271,55 @@ def test_orderings_return_each_node_once(order):
 def test_orderings_are_names_or_functions(ordering):
     with pytest.raises(ValueError, match="Expected `ordering` to be.*Received"):
         RCMKCompile(2, ordering)
+
+
+def test_primitives_of_ones_own_carry_their_edges(tmp_path):
+    task = task_of(plan=Plan(Near(1)))
+    task.fit(GRAPHS, epochs=1, verbose=0)
+    (x, *_) = task.loader(GRAPHS)[0]
+    assert x["plan"]["someone>Near:1:both"]["mask"].sum() == x["edge"]["mask"].sum() > 0
+    found = task.predict(GRAPHS)
+    task.preprocessor = GraphPreprocessor([Reversed(3)], DynamicBatcher(2), Plan())
+    np.testing.assert_allclose(task.predict(GRAPHS), found, atol=1e-5)
+    # With other arguments, and by a subclass, they are others.
+    assert Near(1) != Near(2) != Distant(2)
+    assert Near.from_key("someone>Near:2:up").get_config() == {"width": 2, "kind": "up"}
+
+
+def test_unregistered_primitives_are_refused_when_they_are_saved(tmp_path):
+    task = task_of(plan=Plan(Distant(1)))
+    assert len(task.predict(GRAPHS)) == len(GRAPHS)
+    with pytest.raises(ValueError, match="registered class.*Distant.*Decorate it"):
+        task.save_to_preset(tmp_path / "preset")
+    assert not (tmp_path / "preset").exists()
+
+
+@pytest.mark.parametrize("key", ["antigravity>Antigravity:1", "someone>Widened", "no"])
+def test_unknown_primitives_are_refused_and_nothing_is_imported(key, tmp_path):
+    task_of(plan=Plan(Near(1))).save_to_preset(tmp_path / "preset")
+    path = tmp_path / "preset" / "preprocessor.json"
+    config = json.loads(path.read_text())
+    assert config["config"]["plan"]["primitives"] == ["someone>Near:1:both", "segment"]
+    config["config"]["plan"]["primitives"][0] = key
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"key of a primitive.*Received: '{key}'"):
+        kb.models.Task.from_preset(tmp_path / "preset")
+    assert "antigravity" not in sys.modules
+
+
+def test_primitives_of_ones_own_are_candidates_of_auto_plans(monkeypatch):
+    def candidates(cls, num_types, block_size):
+        return [cls(block_size // 64)]
+
+    monkeypatch.setattr(Near, "candidates", classmethod(candidates))
+    parts = [kb.data.FlatGraphs.from_graphs(GRAPHS)]
+    hardware = Hardware.default("torch", "cpu")
+    choice = choose_plan(parts, 1, hardware=hardware, block_size=128)
+    plans = [row["plan"] for row in choice.table]
+    assert Plan(Near(2)) in plans
+
+
+@pytest.mark.parametrize("value", [2.5, "a:b", "1"])
+def test_keys_hold_the_arguments_of_primitives(value):
+    with pytest.raises(ValueError, match="key of Near to hold its arguments.*Received"):
+        Plan(Near(1, value))

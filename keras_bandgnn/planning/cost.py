@@ -41,7 +41,7 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    models = [line.split(":")[1].strip() for line in lines if "model name" in line]
+    models = [line.partition(": ")[2].strip() for line in lines if "model name" in line]
     return models[0] if models else platform.machine()
 
 

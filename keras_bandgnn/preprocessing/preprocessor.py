@@ -294,7 +294,10 @@ class GraphPreprocessor(HostLayer):
         """Returns a plain configuration; `from_config` reads it."""
         for layer in (*self.graph_layers, self.batcher):
             layer.check_registered()
-        plan = self.plan if isinstance(self.plan, str) else self.plan.get_config()
+        plan = self.plan
+        if isinstance(plan, Plan):
+            plan.check_registered()
+            plan = plan.get_config()
         return {
             "layers": self.layers_config(),
             "batcher": class_entry(self.batcher, self.batcher.plain_config()),

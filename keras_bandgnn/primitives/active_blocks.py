@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.ops import densify
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import PlanPart, part_of
@@ -24,11 +25,11 @@ class ActiveBlocks(PlanPart):
     name = "active"
 
     def __init__(self, block_size: int):
-        self.block_size = block_size
+        self.block_size = positive_int("block_size", block_size)
 
-    def arguments(self) -> tuple[int | str, ...]:
-        """That of the key `"active:S"`."""
-        return (self.block_size,)
+    def get_config(self) -> dict[str, int | str]:
+        """Returns the argument of the constructor, that of the key `"active:S"`."""
+        return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Cuts off what the step does not update, from row `num_nodes` = A * S on."""

@@ -35,6 +35,10 @@ class Banded(Primitive):
         self.coverage = cover
         self.depends_on_place = cover == "blocks"
 
+    def get_config(self) -> dict[str, int | str]:
+        """Returns the arguments of the constructor."""
+        return {"block_size": self.block_size, "cover": self.coverage}
+
     def arguments(self) -> tuple[int | str, ...]:
         """Those of the keys `"banded:S"` and `"banded:S:band"`."""
         if self.coverage == "band":

@@ -49,9 +49,18 @@ class PlanPart:
     transforms: bool = False
     takes_maximum: bool = False
 
+    def get_config(self) -> dict[str, int | str]:
+        """Arguments of the constructor in its order, integers and words."""
+        return {}
+
+    @classmethod
+    def from_config(cls, config: Mapping) -> "PlanPart":
+        """Builds the part from `get_config()`."""
+        return cls(**config)
+
     def arguments(self) -> tuple[int | str, ...]:
-        """Arguments of the constructor that the key holds."""
-        return ()
+        """Arguments that the key holds; those behind them have their defaults."""
+        return tuple(self.get_config().values())
 
     @classmethod
     def from_arguments(cls, *arguments: int | str) -> "PlanPart":
@@ -177,7 +186,8 @@ class Primitive(PlanPart):
 
     | method           | where  | duty                                                 |
     | ---------------- | ------ | ---------------------------------------------------- |
-    | `arguments`      | both   | int and str arguments that the key holds             |
+    | `get_config`     | both   | arguments of the constructor, integers and words     |
+    | `arguments`      | both   | those that the key holds; by default all             |
     | `from_arguments` | both   | the primitive from those; by default `cls(*them)`    |
     | `cover`          | host   | edges that it takes; by default all                  |
     | `always_covers`  | host   | those of them that it takes wherever a graph lies    |
@@ -281,7 +291,7 @@ def primitive_classes() -> dict[str, type[Primitive]]:
     }
 
 
-def _part(key: str) -> PlanPart | None:
+def find_part(key: str) -> PlanPart | None:
     """What a key names, or None."""
     prefix, *texts = key.split(":")
     cls = keras.saving.get_registered_object(prefix)
@@ -313,7 +323,7 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
     Raises:
         ValueError: If it names none.
     """
-    part = _part(key)
+    part = find_part(key)
     if part is None:
         raise ValueError(
             f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
@@ -326,7 +336,7 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
 def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
     """The part of `x["plan"]` of a class and its arrays, or None without one."""
     for key, arrays in plan.items():
-        part = _part(key)
+        part = find_part(key)
         if isinstance(part, kind):
             return part, arrays
     return None
@@ -335,7 +345,7 @@ def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
 def owner_of(resource: str) -> PlanPart | None:
     """The part that a resource such as `"dense:32.edge@3"` is of, or None."""
     name, _, _ = resource.partition("@")
-    return _part(name) or _part(name.rpartition(".")[0])
+    return find_part(name) or find_part(name.rpartition(".")[0])
 
 
 def is_resource(name: str) -> bool:

@@ -40,9 +40,9 @@ class Dense(Primitive):
     def __init__(self, max_nodes: int = 32):
         self.max_nodes = positive_int("max_nodes", max_nodes)
 
-    def arguments(self) -> tuple[int | str, ...]:
-        """That of the key `"dense:n"`."""
-        return (self.max_nodes,)
+    def get_config(self) -> dict[str, int | str]:
+        """Returns the argument of the constructor, that of the key `"dense:n"`."""
+        return {"max_nodes": self.max_nodes}
 
     def cover(self, edges: Edges) -> np.ndarray:
         """Edges of intervals of at most n nodes, bool [E]."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.checks import mapping, optional, positive_int
 from keras_bandgnn.primitives.banded import Banded
-from keras_bandgnn.primitives.base import Primitive, primitive_of
+from keras_bandgnn.primitives.base import Primitive, find_part, primitive_of
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import check_registered
@@ -161,17 +161,13 @@ class Plan:
         """Keys of the arrays that `pack` returns, in order."""
         return tuple(p.key() for p in self.primitives)
 
-    def get_config(self) -> dict:
-        """Plain description; `Plan.from_config` reads it.
-
-        Raises:
-            ValueError: If a primitive of one's own is not registered with Keras.
-        """
+    def check_registered(self) -> None:
+        """Raises a ValueError for a primitive of a class that no file can name."""
         # The library's primitives have names of their own.
         check_registered(*(p for p in self.primitives if p.prefix() != p.name))
-        return self._description()
 
-    def _description(self) -> dict:
+    def get_config(self) -> dict:
+        """Plain description; `Plan.from_config` reads it."""
         config = {"primitives": list(self.keys), "drop_rest": self.rest is None}
         if self.rest is not None and self.rest != self.primitives[-1]:
             config["rest"] = self.rest.key()
@@ -266,8 +262,7 @@ class Plan:
         return dropped
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, Plan)
-        return same and self._description() == other._description()
+        return isinstance(other, Plan) and self.get_config() == other.get_config()
 
     def __hash__(self) -> int:
         return hash((self.keys, self.rest is None, self.schedule))
@@ -287,15 +282,17 @@ def _check_key(primitive: Primitive) -> None:
     """Raises a ValueError if the key of a class of one's own says too little."""
     if primitive.prefix() == primitive.name:
         return
-    again, key = primitive_of(primitive.key()), primitive.key()
+    key = primitive.key()
+    again = find_part(key)
+    again = {} if again is None else vars(again)
     plain = (bool, int, float, str, type(None))
     for name, value in vars(primitive).items():
-        if isinstance(value, plain) and vars(again).get(name) != value:
+        if isinstance(value, plain) and again.get(name) != value:
             raise ValueError(
                 f"Expected the key of {type(primitive).__name__} to hold its arguments,"
                 f" integers and words. Received: {key!r}, which gives {name}="
-                f"{vars(again).get(name)!r} instead of {value!r}. Return every argument"
-                " of the constructor from `arguments()`."
+                f"{again.get(name)!r} instead of {value!r}. Return every argument"
+                " of the constructor from `get_config()`."
             )
 
 

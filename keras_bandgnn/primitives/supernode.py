@@ -47,9 +47,9 @@ class Supernode(Primitive):
     def __init__(self, min_degree: int = 64):
         self.min_degree = positive_int("min_degree", min_degree)
 
-    def arguments(self) -> tuple[int | str, ...]:
-        """That of the key `"supernode:d"`."""
-        return (self.min_degree,)
+    def get_config(self) -> dict[str, int | str]:
+        """Returns the argument of the constructor, that of the key `"supernode:d"`."""
+        return {"min_degree": self.min_degree}
 
     def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
         """Which edges lie in dense rows, and which in dense columns, bool [E] each."""

@@ -1,5 +1,6 @@
 """`Tiles`: edges that attention computes as dense products."""
 
+from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import PlanPart
 
 
@@ -23,11 +24,11 @@ class Tiles(PlanPart):
     follows_edges = False
 
     def __init__(self, block_size: int):
-        self.block_size = block_size
+        self.block_size = positive_int("block_size", block_size)
 
-    def arguments(self) -> tuple[int | str, ...]:
-        """That of the key `"tiles:b"`."""
-        return (self.block_size,)
+    def get_config(self) -> dict[str, int | str]:
+        """Returns the argument of the constructor, that of the key `"tiles:b"`."""
+        return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Raises a ValueError: sums of messages need another plan."""

@@ -208,9 +208,6 @@ class AttentionPlan(Plan):
 
     def get_config(self) -> dict:
         """Plain description; `AttentionPlan(**config["attention"])` is the plan."""
-        return self._description()
-
-    def _description(self) -> dict:
         options = {
             "block_size": self.block_size,
             "threshold": self.threshold,

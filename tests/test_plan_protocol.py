@@ -1,0 +1,134 @@
+"""Plans and primitives are asked what their base classes declare, nothing else."""
+
+import ast
+
+import numpy as np
+import pytest
+from registered import registered_primitives
+from test_rooms import FILES
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.preprocessing import AttentionPlan, ClusterCompile
+from keras_bandgnn.primitives import Banded, Edges, Plan, Primitive, Segment
+from keras_bandgnn.primitives.active_blocks import ActiveBlocks
+from keras_bandgnn.primitives.base import is_resource, owner_of, primitive_of
+from keras_bandgnn.primitives.tiles import Tiles
+
+# The one file that takes keys and names of resources apart.
+READER = "primitives.base"
+APART = ("split", "rsplit", "partition", "rpartition")
+# Rooms without a plan.
+OTHERS = ("data", "programs", "tpu", "cli")
+PREFIXES = (*registered_primitives(), "tiles", "active")
+DECLARED = {
+    name for name in (*dir(Plan), *dir(Primitive)) if not name.startswith("_")
+} | {"primitives", "rest", "schedule", "filter"}
+# What else may have.
+DECLARED -= {"name", "get_config", "from_config", "check_registered"}
+
+
+def calls():
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and name.split(".")[0] not in OTHERS:
+                yield name, node
+
+
+def texts(nodes):
+    return [n.value for n in nodes if isinstance(n, ast.Constant)]
+
+
+def test_keys_are_taken_apart_in_one_place():
+    found = []
+    for name, call in calls():
+        method = getattr(call.func, "attr", None)
+        words = [w for node in call.args for w in texts(ast.walk(node))]
+        apart = method in APART and ":" in words
+        begins = method == "startswith" and any(
+            isinstance(word, str) and word.rstrip(":") in PREFIXES for word in words
+        )
+        if (apart or begins) and name != READER:
+            found.append(f"{name}:{call.lineno}")
+    assert not found, "use `primitive_of(key)` and its attributes"
+
+
+def test_plans_and_primitives_are_not_probed():
+    found = [
+        f"{name}:{call.lineno}"
+        for name, call in calls()
+        if getattr(call.func, "id", None) in ("getattr", "hasattr")
+        and DECLARED & set(texts(call.args[1:2]))
+    ]
+    assert not found, "declare it in `Plan` or `Primitive`"
+
+
+@pytest.mark.parametrize("name", sorted(registered_primitives()))
+def test_every_primitive_has_its_key(name):
+    cls = registered_primitives()[name]
+    primitive = cls() if name == "segment" else cls(4)
+    assert primitive_of(primitive.key()) == primitive
+    assert cls.from_config(primitive.get_config()) == primitive
+    for suffix in ("", ".edge", "@3", ".row@0"):
+        assert owner_of(primitive.key() + suffix) == primitive
+        assert is_resource(primitive.key() + suffix)
+
+
+def test_resources_of_nothing_are_known_as_such():
+    assert primitive_of("tiles:8") == Tiles(8) == owner_of("tiles:8.rest")
+    for name in ("node", "edges", "banded", "banded:x", "nothing:8.row"):
+        assert owner_of(name) is None and not is_resource(name)
+    assert owner_of("node@3") is None and is_resource("node@3")
+
+
+@pytest.mark.parametrize("part", [ActiveBlocks(8), Tiles(8)], ids=repr)
+def test_parts_that_carry_no_edges_are_no_primitives_of_plans(part):
+    # Batches and files may name them.
+    assert primitive_of(part.key()) == part
+    with pytest.raises(ValueError, match="Expected primitives that edges.*Received"):
+        Plan(part)
+    with pytest.raises(ValueError, match="'drop' or a primitive.*Received"):
+        Plan(rest=part.key())
+
+
+def test_a_rest_among_the_primitives_keeps_its_place():
+    plan = Plan(Segment(), Banded(8), filter={"order": 9})
+    assert plan.keys == ("segment", "banded:8")
+    for same in (plan.replace(), Plan.from_config(plan.get_config())):
+        assert same == plan and same.keys == plan.keys and same.rest == Segment()
+    other = plan.replace(filter=None)
+    assert other.keys == plan.keys and other != plan and not other.filter
+
+
+def test_attention_plans_answer_as_plans_do():
+    plan = AttentionPlan(filter={"order": 9})
+    assert AttentionPlan.from_config(plan.get_config()) == plan
+    assert plan.replace(filter=None, schedule=None) == AttentionPlan() != plan
+    assert plan.replace(block_size=4).filter == {"order": 9}
+    graphs = FlatGraphs.from_graphs([Graph(n, [0], [1]) for n in (2, 8, 9)])
+    assert plan.keeps(graphs).tolist() == [True, True, False]
+    with pytest.raises(ValueError, match="Expected no schedule.*Received"):
+        plan.replace(schedule=3)
+    edges, _ = Edges.of_graphs(graphs, 1)
+    assert plan.measure(graphs, 1) == plan.pack(edges, {}) == {} and plan.keys == ()
+    assert not plan.dropped(edges).any()
+
+
+def test_attention_plans_know_what_they_drop():
+    rng = np.random.default_rng(0)
+    ends = np.divmod(rng.choice(1600, 160, replace=False).astype(np.int32), 40)
+    graph = ClusterCompile(4, block_size=4)(Graph(40, *ends))
+    node = {"mask": np.ones(40, bool), "graph_id": np.zeros(40, int), **graph.node}
+    edges, _ = Edges.of_graphs(FlatGraphs.from_graphs([graph]), 1)
+    lossy = AttentionPlan(4, threshold=2.0, rest="drop")
+    dropped = lossy.dropped(edges, node, {})
+    (tiles,) = lossy.measure(FlatGraphs.from_graphs([graph]), 1)["tiles:4"]
+    arrays = lossy.pack(
+        edges, {"edge": 160, "tiles:4": 99, "tiles:4.rest": 160}, node, {}
+    )
+    carried = [arrays["tiles:4"][name] for name in ("edge", "rest")]
+    carried = np.concatenate([ids[ids < 160].ravel() for ids in carried])
+    assert tiles > 0 and 0 < dropped.sum() < 160
+    assert sorted(carried) == np.flatnonzero(~dropped).tolist()
+    kept = lossy.replace(rest="keep")
+    assert not kept.dropped(edges, node, {}).any()
