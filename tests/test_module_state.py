@@ -32,7 +32,7 @@ ALLOWED = {
     ("ops/backend/jax.py", "_step"): "thread-local",
     ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
     ("ops/context.py", "_tracing"): "thread-local",
-    ("assembly/assembler.py", "_table"): "a cache, replaced whole",
+    ("assembly/padded_rows.py", "_table"): "a cache, replaced whole",
     ("ops/sequence.py", "_active"): "a ContextVar: per thread",
 }
 

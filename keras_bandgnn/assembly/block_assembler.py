@@ -5,13 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import (
-    Assembler,
-    Supergraph,
-    stack,
-)
+from keras_bandgnn.assembly.assembler import Assembler, Supergraph
+from keras_bandgnn.assembly.padded_rows import stack
 from keras_bandgnn.assembly.resources import measure
-from keras_bandgnn.assembly.schedule_tables import chunks
+from keras_bandgnn.assembly.schedule_tables import pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
@@ -52,9 +49,9 @@ class BlockAssembler:
         )
         self._distance = np.concatenate(
             [
-                plan.schedule.distances(_cut(part, low, high))
+                plan.schedule.distances(piece)
                 for part in self.parts
-                for low, high in chunks(part)
+                for piece in pieces_of(part)
             ]
         )
         lengths = np.concatenate([part.num_nodes for part in self.parts])
@@ -78,8 +75,7 @@ class BlockAssembler:
         if self.rest is not None:
             pieces, done = [], 0
             for part in self.parts:
-                for low, high in chunks(part):
-                    piece = _cut(part, low, high)
+                for piece in pieces_of(part):
                     count = int(piece.node_ptr[-1])
                     distance = self._distance[done : done + count]
                     pieces.append(self._rest_sizes(piece, distance))
@@ -238,9 +234,3 @@ def most_blocks(active: np.ndarray, node_ptr: np.ndarray, size: int) -> np.ndarr
         touched = np.bincount(graph, minlength=high - low) > 0
         most[low:high] = touched + borders + near
     return most
-
-
-def _cut(part: FlatGraphs, low: int, high: int) -> FlatGraphs:
-    if high - low == len(part):
-        return part
-    return part.take(np.arange(low, high))

@@ -1,4 +1,4 @@
-"""`GroupedColumns`: the (sender, type) pairs of many graphs, found once.
+"""`PairIndex`: the (sender, type) pairs of many graphs, found once.
 
 `Grouped.pack` finds the pairs of a supergraph anew. Where it carries all edges, they
 are the pairs of its graphs: what is left for each batch is to sort them by type,
@@ -15,7 +15,7 @@ from keras_bandgnn.primitives.grouped import Grouped
 _CHUNK = 4_000_000
 
 
-class GroupedColumns:
+class PairIndex:
     """Pairs of each graph, sorted by type and sender.
 
     Args:
@@ -27,10 +27,7 @@ class GroupedColumns:
         self.counts = np.zeros((len(graphs), num_types), np.int32)
         kinds, ranks, senders, edge_pairs = [], [], [], []
         widest = int(graphs.num_nodes.max(initial=1))
-        cuts = np.arange(0, int(graphs.edge_ptr[-1]) + 1, _CHUNK)
-        cuts = np.searchsorted(graphs.edge_ptr, cuts)
-        cuts = np.unique(np.append(cuts, len(graphs)))
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
+        for low, high in graphs.ranges(_CHUNK):
             edges = slice(graphs.edge_ptr[low], graphs.edge_ptr[high])
             number = np.repeat(np.arange(high - low), graphs.num_edges[low:high])
             group = number * num_types + graphs.edge_type[edges]
@@ -53,7 +50,7 @@ class GroupedColumns:
         self.ptr = np.concatenate([[0], np.cumsum(self.counts.sum(axis=1))])
 
 
-class Laid:
+class PackedPairs:
     """The rows of `Grouped` of several supergraphs.
 
     Attributes:
@@ -95,7 +92,7 @@ def _fit(values: np.ndarray, length: int, fill: int) -> np.ndarray:
     return out
 
 
-def lay_out(
+def pack_pairs(
     grouped: Grouped,
     counts: np.ndarray,
     lengths: np.ndarray,
@@ -104,7 +101,7 @@ def lay_out(
     rank: np.ndarray,
     sender: np.ndarray,
     budgets: Sequence[Mapping[str, int]],
-) -> Laid:
+) -> PackedPairs:
     """Sorts the pairs of each supergraph by type, into groups of one type each.
 
     Args:
@@ -149,7 +146,7 @@ def lay_out(
     for start, own in zip(starts.tolist(), needed, strict=False):
         values = types.repeat(own)
         flat_kind[start : start + len(values)] = values
-    return Laid(
+    return PackedPairs(
         grouped,
         place.astype(np.int32),
         flat_sender,

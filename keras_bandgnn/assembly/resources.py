@@ -36,25 +36,15 @@ def measure(
     Returns:
         Resource ("node", "edge", "candidate", those of the plan) -> int64 [n].
     """
-    tables = []
-    for whole in parts:
-        cuts = np.arange(0, int(whole.edge_ptr[-1]) + 1, _CHUNK)
-        cuts = np.append(np.searchsorted(whole.edge_ptr, cuts), len(whole))
-        for low, high in zip(cuts[:-1], cuts[1:], strict=True):
-            if low < high:
-                tables.append(_measure(whole, low, high, plan, num_types))
+    pieces = [piece for part in parts for piece in part.pieces(_CHUNK)]
+    tables = [_measure(piece, plan, num_types) for piece in pieces]
     return {
         name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
         for name in tables[0]
     }
 
 
-def _measure(
-    whole: FlatGraphs, low: int, high: int, plan: Plan, num_types: int
-) -> dict:
-    part = whole
-    if high - low < len(whole):
-        part = whole.take(np.arange(low, high))
+def _measure(part: FlatGraphs, plan: Plan, num_types: int) -> dict:
     table = {"node": part.num_nodes, "edge": part.num_edges}
     if part.candidates is not None:
         table["candidate"] = np.diff(part.candidate_ptr)

@@ -1,11 +1,12 @@
-"""`StepAssembler`: batches of plans with a schedule."""
+"""`ScheduleAssembler`: batches of plans with a schedule."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph, stack
-from keras_bandgnn.assembly.schedule_tables import StepColumns, chunks
+from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
+from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.edges import Edges, pad
@@ -15,7 +16,7 @@ from keras_bandgnn.primitives.plan import Plan
 _MOST_KEPT = 64_000_000
 
 
-class StepAssembler:
+class ScheduleAssembler:
     """Lays the lists of each step of a receptive field side by side and pads them.
 
     Resources are "node@0", the rows of the first list; for step t "node@t+1", its
@@ -37,40 +38,39 @@ class StepAssembler:
         self.plan = plan
         self.num_types = num_types
         self.slots = slots
-        self._columns = None
+        self._table = None
         edges = sum(len(part.senders) for part in parts)
         if len(self.parts) == 1 and edges <= _MOST_KEPT:
-            self._columns = StepColumns.of(self.parts[0], plan.schedule)
+            self._table = self._table_of(self.parts[0])
 
     def __reduce__(self):
-        return StepAssembler, (self.parts, self.plan, self.num_types, self.slots)
+        return ScheduleAssembler, (self.parts, self.plan, self.num_types, self.slots)
+
+    def _table_of(self, part: FlatGraphs) -> ScheduleTable:
+        return ScheduleTable.of(part, self.plan.schedule)
 
     def sizes(self) -> dict[str, np.ndarray]:
         """What each graph needs, resource -> int64 [n]."""
-        if self._columns is not None:
-            return self._sizes(self.parts[0], self._columns)
-        tables = []
-        for part in self.parts:
-            for low, high in chunks(part):
-                piece = part.take(np.arange(low, high))
-                columns = StepColumns.of(piece, self.plan.schedule)
-                tables.append(self._sizes(piece, columns))
+        if self._table is not None:
+            return self._sizes(self.parts[0], self._table)
+        pieces = [piece for part in self.parts for piece in pieces_of(part)]
+        tables = [self._sizes(piece, self._table_of(piece)) for piece in pieces]
         return {
             name: np.concatenate([table[name] for table in tables])
             for name in tables[0]
         }
 
-    def _sizes(self, part: FlatGraphs, columns: StepColumns) -> dict[str, np.ndarray]:
+    def _sizes(self, part: FlatGraphs, steps: ScheduleTable) -> dict[str, np.ndarray]:
         count = len(part)
         table = {
             "node": part.num_nodes.astype(np.int64),
             "edge": part.num_edges.astype(np.int64),
-            "node@0": np.diff(columns.ptr),
+            "node@0": np.diff(steps.ptr),
         }
         if part.candidates is not None:
             table["candidate"] = np.diff(part.candidate_ptr)
-        before = columns.ptr
-        for number, step in enumerate(columns.steps):
+        before = steps.ptr
+        for number, step in enumerate(steps.steps):
             table[f"node@{number + 1}"] = np.diff(step.ptr)
             counts = np.diff(step.edge_ptr)
             edges = Edges(
@@ -88,138 +88,107 @@ class StepAssembler:
         return table
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
-        """Builds batches; see `Assembler.build`."""
+        """Build batches; see `Assembler.build`."""
+        ids = [np.asarray(s.members, np.int64) for s in supergraphs]
+        if len(self.parts) > 1:
+            ids = [np.sort(members) for members in ids]
+        budgets = [s.budget for s in supergraphs]
+        part, table, members = self._source(ids)
+        layout = SupergraphLayout([part], members, np.zeros(1, np.int64), budgets)
+        flat = np.concatenate(members)
+        nodes, edges = part.num_nodes[flat], part.num_edges[flat]
+        rows = layout.rows([table.ptr], "node@0")
+        features = {k: rows.through(table.node, v) for k, v in part.node.items()}
+        layout.add_nodes(rows, features)
+        plans, rows, starts = self._steps(layout, table, rows)
+        layout.add_graphs(nodes, edges, np.concatenate(ids), n_read=rows.counts)
+        if table.candidates is not None:
+            slots = [table.slot] if self.slots else None
+            layout.add_candidates([table.candidates], slots, starts)
+        if part.label is not None and part.label_level == "node":
+            rows = layout.rows([table.steps[-1].ptr], f"node@{len(table.steps)}")
+            layout.add_labels(rows, rows.through(table.last, part.label))
+        elif part.label is not None:
+            layout.add_labels(layout.graph, layout.graph.column([part.label]))
         batches = []
         for first in range(0, len(supergraphs), width):
-            made = [self._one(s) for s in supergraphs[first : first + width]]
-            batch = stack([entry for entry, _ in made])
+            batch = layout.batch(first, width)
+            batch[0]["plan"] = stack(plans[first : first + width])
+            real = layout.graph.real[first : first + width]
+            graphs = slice(real[0].start, real[-1].stop)
+            room = budgets[first : first + width]
             figures = {
-                name: tuple(np.sum([own[name] for _, own in made], axis=0))
-                for name in made[0][1]
+                "node": (int(nodes[graphs].sum()), sum(b["node"] for b in room)),
+                "edge": (int(edges[graphs].sum()), sum(b["edge"] for b in room)),
+                "graph": layout.graph.filled(first, width),
             }
-            arrays = (batch["x"],)
-            if "y" in batch:
-                arrays = (batch["x"], batch["y"], batch["weight"])
-            batches.append((arrays, figures))
+            batches.append((batch, figures))
         return batches
 
-    def _source(self, members: np.ndarray) -> tuple[FlatGraphs, StepColumns, list]:
-        """Graphs, their steps, and which of them form the supergraph."""
-        if self._columns is not None:
-            return self.parts[0], self._columns, members
-        pieces = []
-        shard = np.searchsorted(self.starts, members, side="right") - 1
+    def _source(self, ids: Sequence[np.ndarray]) -> tuple:
+        """Return graphs, their steps, and the place of each member among them."""
+        if self._table is not None:
+            return self.parts[0], self._table, ids
+        flat = np.concatenate(ids)
+        shard = np.searchsorted(self.starts, flat, side="right") - 1
+        place, pieces, count = np.empty(len(flat), np.int64), [], 0
         for number in np.unique(shard):
-            ids = members[shard == number] - self.starts[number]
-            pieces.append(self.parts[number].take(ids))
-        part = FlatGraphs.concatenate(pieces)
-        columns = StepColumns.of(part, self.plan.schedule)
-        return part, columns, np.arange(len(part))
+            here = np.flatnonzero(shard == number)
+            place[here] = np.arange(count, count + len(here))
+            pieces.append(self.parts[number].take(flat[here] - self.starts[number]))
+            count += len(here)
+        # Supergraphs without graphs still have the shapes of the data.
+        part = FlatGraphs.concatenate(pieces or [self.parts[0].take([0])])
+        cuts = np.cumsum([len(members) for members in ids])[:-1]
+        return part, self._table_of(part), np.split(place, cuts)
 
-    def _one(self, supergraph: Supergraph) -> tuple[dict, dict]:
-        members, budget = np.asarray(supergraph.members, np.int64), supergraph.budget
-        if len(self.parts) > 1:
-            members = np.sort(members)
-        part, columns, ids = self._source(members)
-        capacity = budget["graph"]
-        row, counts, starts = _rows(columns.ptr, ids)
-        rows = budget["node@0"]
-        node = {
-            name: _padded(values[columns.node[row]], rows)
-            for name, values in part.node.items()
-        }
-        node["graph_id"] = pad(
-            np.arange(len(ids), dtype=np.int32).repeat(counts),
-            rows,
-            capacity - 1,
-            "node@0",
-        )
-        node["mask"] = pad(np.ones(len(row), bool), rows, 0, "node@0")
-        graph = {
-            name: _padded(values[ids], capacity)
-            for name, values in part.context.items()
-        }
-        graph["mask"] = pad(np.ones(len(ids), bool), capacity, 0, "graph")
-        sizes = {"n_node": part.num_nodes[ids], "n_edge": part.num_edges[ids]}
-        sizes = {k: pad(v, capacity, 0, "graph") for k, v in sizes.items()}
-        names = members.astype(np.int32)
-        graph |= {**sizes, "id": pad(names, capacity, -1, "graph")}
-        plan = {}
-        before = rows
-        for number, step in enumerate(columns.steps):
-            now = budget[f"node@{number + 1}"]
-            row, own_counts, own_starts = _rows(step.ptr, ids)
-            edge, edge_counts, _ = _rows(step.edge_ptr, ids)
-            state = step.state[row] + starts.repeat(own_counts)
-            edges = Edges(
-                step.sender[edge] + starts.repeat(edge_counts),
-                step.receiver[edge] + own_starts.repeat(edge_counts),
-                step.type[edge],
-                num_nodes=now,
-                num_types=self.num_types,
-                num_senders=before,
-                transpose=True,
-            )
-            tail = f"@{number}"
-            own = {
-                k.removesuffix(tail): v for k, v in budget.items() if k.endswith(tail)
-            }
-            plan[f"step:{number}"] = {
-                "state": _state(state, before, now, f"node@{number + 1}"),
-                **self.plan.pack(edges, own),
-            }
-            starts, before = own_starts, now
-        graph["n_read"] = pad(own_counts.astype(np.int32), capacity, 0, "graph")
-        x = {"node": node, "graph": graph, "plan": plan}
-        if columns.candidates is not None:
-            x["candidate"] = self._candidates(part, columns, ids, starts, budget)
-        figures = {
-            "node": (int(part.num_nodes[ids].sum()), budget["node"]),
-            "edge": (int(part.num_edges[ids].sum()), budget["edge"]),
-            "graph": (len(ids), capacity),
-        }
-        entry = {"x": x}
-        if part.label is not None and part.label_level == "node":
-            read = columns.last[row]
-            entry["y"] = _padded(part.label[read], before)
-            entry["weight"] = pad(np.ones(len(read), np.float32), before, 0, "node")
-        elif part.label is not None:
-            label = _padded(part.label[ids], capacity)
-            if part.candidates is None and label.ndim == 1:
-                label = label[:, None]
-            entry |= {"y": label, "weight": graph["mask"].astype(np.float32)}
-        return entry, figures
+    def _steps(
+        self, layout: SupergraphLayout, table: ScheduleTable, rows: PaddedRows
+    ) -> tuple[list[dict], PaddedRows, np.ndarray]:
+        """Lay out the steps.
 
-    def _candidates(self, part, columns, ids, starts, budget) -> dict:
-        row, counts, _ = _rows(part.candidate_ptr, ids)
-        mask = np.zeros((budget["graph"], budget["candidate"]), bool)
-        mask[: len(ids)] = np.arange(mask.shape[1]) < counts[:, None]
-        node = np.zeros(mask.shape, np.int32)
-        node[mask] = columns.candidates[row] + starts.repeat(counts)
-        entry = {"node": node, "mask": mask}
-        if self.slots:
-            slot = (columns.slot[ids] + starts).astype(np.int32)
-            entry["slot"] = pad(slot, budget["graph"], 0, "graph")
-        return entry
-
-
-def _rows(ptr: np.ndarray, ids) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of chosen graphs, their number per graph, and where each graph begins."""
-    first = ptr[ids]
-    counts = ptr[np.asarray(ids) + 1] - first
-    starts = np.cumsum(counts) - counts
-    rows = np.arange(counts.sum()) + (first - starts).repeat(counts)
-    return rows, counts, starts.astype(np.int32)
-
-
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    out = np.zeros((length, *values.shape[1:]), values.dtype)
-    out[: len(values)] = values
-    return out
+        Returns:
+            The arrays of each supergraph; the rows of the last list, without padding;
+            and the first row of each graph in it.
+        """
+        plans = [{} for _ in layout.budgets]
+        starts = layout.first_rows(rows)
+        for number, step in enumerate(table.steps):
+            rows, edge = layout.rows([step.ptr]), layout.rows([step.edge_ptr])
+            own_starts = layout.first_rows(rows)
+            state = rows.column([step.state]) + starts.repeat(rows.counts)
+            sender = edge.column([step.sender]) + starts.repeat(edge.counts)
+            receiver = edge.column([step.receiver]) + own_starts.repeat(edge.counts)
+            kind = edge.column([step.type])
+            before, now, tail = f"node@{number}", f"node@{number + 1}", f"@{number}"
+            for s, budget in enumerate(layout.budgets):
+                real = edge.real[s]
+                edges = Edges(
+                    sender[real],
+                    receiver[real],
+                    kind[real],
+                    num_nodes=budget[now],
+                    num_types=self.num_types,
+                    num_senders=budget[before],
+                    transpose=True,
+                )
+                room = {
+                    name.removesuffix(tail): capacity
+                    for name, capacity in budget.items()
+                    if name.endswith(tail)
+                }
+                plans[s][f"step:{number}"] = {
+                    "state": _state(
+                        state[rows.real[s]], budget[before], budget[now], now
+                    ),
+                    **self.plan.pack(edges, room),
+                }
+            starts = own_starts
+        return plans, rows, starts
 
 
 def _state(index: np.ndarray, before: int, now: int, what: str) -> dict:
-    """Arrays of the gather of old states."""
+    """Return the arrays of the gather of old states."""
     back = transposed(
         np.arange(len(index), dtype=np.int32), index, (now, before), now, what
     )

@@ -1,4 +1,4 @@
-"""`StepColumns`: what each step of a receptive field computes, for many graphs."""
+"""`ScheduleTable`: what each step of a receptive field computes, for many graphs."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ _CHUNK = 300_000
 
 
 @dataclasses.dataclass
-class Step:
+class StepTable:
     """One propagation step: from the rows of the list before to those of its own.
 
     Ids count within each graph's part of a list.
@@ -36,7 +36,7 @@ class Step:
 
 
 @dataclasses.dataclass
-class StepColumns:
+class ScheduleTable:
     """The lists of all steps.
 
     Args:
@@ -50,36 +50,29 @@ class StepColumns:
 
     ptr: np.ndarray
     node: np.ndarray
-    steps: list[Step]
+    steps: list[StepTable]
     last: np.ndarray
     candidates: np.ndarray | None
     slot: np.ndarray | None
 
     @classmethod
-    def of(cls, graphs: FlatGraphs, field: ReceptiveField) -> "StepColumns":
+    def of(cls, graphs: FlatGraphs, field: ReceptiveField) -> "ScheduleTable":
         """Finds the steps of all graphs.
 
         Args:
             graphs: The graphs.
             field: The schedule.
         """
-        pieces = []
-        for low, high in chunks(graphs):
-            piece = graphs
-            if high - low < len(graphs):
-                piece = graphs.take(np.arange(low, high))
-            pieces.append(_columns(piece, field))
+        pieces = [_columns(piece, field) for piece in pieces_of(graphs)]
         return pieces[0] if len(pieces) == 1 else _joined(pieces, graphs)
 
 
-def chunks(graphs: FlatGraphs) -> list[tuple[int, int]]:
-    """Ranges of graphs with about `_CHUNK` edges."""
-    cuts = np.arange(0, int(graphs.edge_ptr[-1]) + 1, _CHUNK)
-    cuts = np.unique(np.append(np.searchsorted(graphs.edge_ptr, cuts), len(graphs)))
-    return [(int(a), int(b)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+def pieces_of(graphs: FlatGraphs) -> list[FlatGraphs]:
+    """Return the graphs in pieces whose tables are built one at a time."""
+    return graphs.pieces(_CHUNK)
 
 
-def _columns(graphs: FlatGraphs, field: ReceptiveField) -> StepColumns:
+def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     distance = field.distances(graphs)
     first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
     sender, receiver = graphs.senders + first, graphs.receivers + first
@@ -113,7 +106,7 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> StepColumns:
         row = np.arange(len(nodes)) - own_starts[nodes]
         ends = np.concatenate([[0], np.cumsum(counts)])
         steps.append(
-            Step(
+            StepTable(
                 own_ptr,
                 (place[nodes] - starts[nodes]).astype(np.int32),
                 ends[own_ptr],
@@ -132,7 +125,7 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> StepColumns:
         chosen = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
         slot = np.where(graphs.slot < 0, -1, place[chosen] - starts[chosen])
         slot = slot.astype(np.int32)
-    return StepColumns(ptr, rows, steps, nodes, candidates, slot)
+    return ScheduleTable(ptr, rows, steps, nodes, candidates, slot)
 
 
 def _list(active: np.ndarray, colour, total: int) -> tuple[np.ndarray, np.ndarray]:
@@ -183,7 +176,7 @@ def _refined(colour, sender, receiver, kind, begins, active) -> np.ndarray:
     return np.where(active, mixed(mixed(colour) + total), colour)
 
 
-def _joined(pieces: list[StepColumns], graphs: FlatGraphs) -> StepColumns:
+def _joined(pieces: list[ScheduleTable], graphs: FlatGraphs) -> ScheduleTable:
     def pointers(parts):
         shifts = np.cumsum([0, *(int(p[-1]) for p in parts)])
         out = [p[:-1] + s for p, s in zip(parts, shifts, strict=False)]
@@ -192,12 +185,12 @@ def _joined(pieces: list[StepColumns], graphs: FlatGraphs) -> StepColumns:
     def column(parts):
         return None if parts[0] is None else np.concatenate(parts)
 
-    lows = [graphs.node_ptr[low] for low, _ in chunks(graphs)]
+    lows = [graphs.node_ptr[low] for low, _ in graphs.ranges(_CHUNK)]
     steps = []
     for number in range(len(pieces[0].steps)):
         own = [piece.steps[number] for piece in pieces]
         steps.append(
-            Step(
+            StepTable(
                 pointers([s.ptr for s in own]),
                 column([s.state for s in own]),
                 pointers([s.edge_ptr for s in own]),
@@ -206,7 +199,7 @@ def _joined(pieces: list[StepColumns], graphs: FlatGraphs) -> StepColumns:
                 column([s.type for s in own]),
             )
         )
-    return StepColumns(
+    return ScheduleTable(
         pointers([p.ptr for p in pieces]),
         column([p.node + low for p, low in zip(pieces, lows, strict=True)]),
         steps,

@@ -235,6 +235,20 @@ class FlatGraphs(Sequence):
         fixed = {*EDGE_COLUMNS, *COUNTS.values(), "slot"}
         return spec_of({k: v for k, v in self._columns.items() if k not in fixed})
 
+    def ranges(self, num_edges: int) -> list[tuple[int, int]]:
+        """Return ranges of graphs that have about `num_edges` edges each."""
+        cuts = np.arange(0, int(self.edge_ptr[-1]) + 1, num_edges)
+        cuts = np.append(np.searchsorted(self.edge_ptr, cuts), len(self))
+        cuts = np.unique(cuts).tolist()
+        return list(zip(cuts[:-1], cuts[1:], strict=True))
+
+    def pieces(self, num_edges: int) -> list["FlatGraphs"]:
+        """Return the graphs in pieces of about `num_edges` edges each."""
+        ranges = self.ranges(num_edges)
+        if len(ranges) == 1:
+            return [self]
+        return [self.take(np.arange(low, high)) for low, high in ranges]
+
     def take(self, indices: Any) -> "FlatGraphs":
         """Returns the graphs at `indices` (repeats are fine), without a loop over them.
 

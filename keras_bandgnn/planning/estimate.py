@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_bandgnn.assembly.resources import measure
-from keras_bandgnn.assembly.schedule_assembler import StepAssembler
+from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.primitives.base import STEPS, Load
@@ -131,7 +131,9 @@ class Estimate:
         else:
             if self._assembler is None:
                 # What each step needs of the graphs is found once for all plans.
-                self._assembler = StepAssembler([sample], plan, self.shape[0], False)
+                self._assembler = ScheduleAssembler(
+                    [sample], plan, self.shape[0], False
+                )
             self._assembler.plan = plan
             table = {k: v.sum() for k, v in self._assembler.sizes().items()}
             steps = [_of_step(table, plan, t) for t in range(schedule.steps)]

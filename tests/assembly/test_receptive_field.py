@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.assembly.schedule_tables import StepColumns
+from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
+from keras_bandgnn.assembly.schedule_tables import ScheduleTable
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs, GraphLoader
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor, NodeSelector
@@ -90,7 +92,7 @@ def test_gradients_equal_those_of_the_full_computation(name, replicas):
 def test_lists_hold_what_is_needed_and_equal_nodes_once(seed, merge, num_ids):
     graphs = FlatGraphs.from_graphs(graphs_of(seed, 3, 10, num_ids))
     field = ReceptiveField(STEPS, merge)
-    columns = StepColumns.of(graphs, field)
+    columns = ScheduleTable.of(graphs, field)
     for number, graph in enumerate(graphs):
         states = [
             (
@@ -134,9 +136,9 @@ def test_lists_hold_what_is_needed_and_equal_nodes_once(seed, merge, num_ids):
 
 def test_columns_of_many_pieces_equal_those_of_one(monkeypatch):
     graphs = FlatGraphs.from_graphs(graphs_of(3, 7))
-    whole = StepColumns.of(graphs, ReceptiveField(STEPS))
+    whole = ScheduleTable.of(graphs, ReceptiveField(STEPS))
     monkeypatch.setattr("keras_bandgnn.assembly.schedule_tables._CHUNK", 30)
-    pieces = StepColumns.of(graphs, ReceptiveField(STEPS))
+    pieces = ScheduleTable.of(graphs, ReceptiveField(STEPS))
     for name in ("ptr", "node", "last", "candidates", "slot"):
         np.testing.assert_array_equal(getattr(whole, name), getattr(pieces, name))
     for own, other in zip(whole.steps, pieces.steps, strict=True):
@@ -266,3 +268,22 @@ def test_filters_leave_graphs_out_of_training_alone(name):
         GraphLoader(graphs, plan=Plan(filter={"order": 1}))
     with pytest.raises(ValueError, match="'bandwidth' and 'order'"):
         Plan(filter={"size": 3})
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_supergraphs_without_graphs_have_the_shapes_of_others(parts):
+    # The last step of an epoch may have fewer graphs than replicas.
+    graphs = FlatGraphs.from_graphs(graphs_of(9, 4))
+    cut = np.array_split(np.arange(4), parts)
+    pieces = [graphs.take(ids) for ids in cut]
+    assembler = ScheduleAssembler(pieces, SCHEDULES["grouped"], 3, True)
+    sizes = assembler.sizes()
+    batcher = DynamicBatcher(6)
+    batcher.adapt(sizes)
+    none = np.zeros(0, np.int64)
+    members = [np.arange(4), none, none, none]
+    supergraphs = [Supergraph(ids, batcher.budget) for ids in members]
+    (one, _), (other, figures) = assembler.build(supergraphs, 2)
+    shapes = [keras.tree.map_structure(np.shape, batch) for batch in (one, other)]
+    assert shapes[0] == shapes[1]
+    assert figures["graph"][0] == 0 and not other[0]["graph"]["mask"].any()

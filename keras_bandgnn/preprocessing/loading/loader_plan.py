@@ -8,7 +8,7 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import Assembler
 from keras_bandgnn.assembly.block_assembler import BlockAssembler
 from keras_bandgnn.assembly.resources import measure
-from keras_bandgnn.assembly.schedule_assembler import StepAssembler
+from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
@@ -156,7 +156,7 @@ def assembler_of(
     if plan.schedule is None:
         sizes = measure(parts, plan, num_types)
         return Assembler(parts, plan, num_types, slots, edge_weight), sizes
-    chosen = BlockAssembler if plan.schedule.order == "blocks" else StepAssembler
+    chosen = BlockAssembler if plan.schedule.order == "blocks" else ScheduleAssembler
     assembler = chosen(parts, plan, num_types, slots)
     return assembler, assembler.sizes()
 

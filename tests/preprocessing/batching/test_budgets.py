@@ -9,7 +9,7 @@ import pytest
 from registered import registered_primitives
 
 from keras_bandgnn import Graph
-from keras_bandgnn.assembly import assembler as levels
+from keras_bandgnn.assembly import padded_rows as levels
 from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
 from keras_bandgnn.preprocessing.batching.packing import (
