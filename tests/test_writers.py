@@ -111,7 +111,7 @@ ALIKE = {
     "data/datasets/download.py": "atomic_write of a line of text",
     "tuning/search.py": "atomic_write of a reason",
 }
-WAYS = {"atomic_write", "atomic_path", "held_write", "whole_folder", "write_json"}
+WAYS = {"atomic_write", "atomic_path", "buffered_write", "atomic_folder", "write_json"}
 WAYS |= {"writing", "replace_folder"}
 
 
@@ -143,7 +143,7 @@ def test_a_full_disk_is_told_and_harms_nothing(name, task, tmp_path, monkeypatch
     assert caught.value.errno == errno.ENOSPC
     said = str(caught.value)
     assert said.startswith(f"Expected to write {path}"), said
-    assert "Received: No space left on device. Free some space" in said
+    assert "Received: No space left on device. Free some disk space" in said
     assert contents(path) == old
     # An unfinished store may stay, to be resumed.
     left = {p.name for p in tmp_path.iterdir()} - set(whole)

@@ -1,4 +1,4 @@
-"""Where graphs come from and where they rest."""
+"""Data sets, converters, and storage of graphs."""
 
 from keras_bandgnn.lazy import lazy_names
 

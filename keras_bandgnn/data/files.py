@@ -1,10 +1,10 @@
-"""Files and folders that are whole or absent, at any moment, and JSON of plain values.
+"""Atomic writes of files and folders, locks, and JSON.
 
-Everything the library writes goes through here. What is written gets its name in one
-step, after it is on the disk; until then it lies beside it under a hidden name that
-nobody else takes, and a lock that ends with the process tells whether its writer is
-still alive. So a kill leaves the old content, and at most a hidden rest that the next
-write to the same name removes.
+Everything the library writes goes through this module. Content is written under a
+unique hidden name in the same folder, synced to disk, and renamed in one step. A lock
+that ends with the process tells whether the writer of a hidden file is alive. So a
+killed process leaves the old content, and at most a hidden leftover that the next write
+to the same name removes.
 """
 
 import contextlib
@@ -33,19 +33,19 @@ except ImportError:  # no such locks on Windows
     fcntl = None
 
 _ADVICE = {
-    errno.ENOSPC: "Free some space on that disk, or choose another place.",
-    errno.EDQUOT: "Free some of your quota there, or choose another place.",
+    errno.ENOSPC: "Free some disk space, or choose another location.",
+    errno.EDQUOT: "Free some of your disk quota, or choose another location.",
     errno.EFBIG: "Raise the limit (ulimit -f), or choose another file system.",
-    errno.EROFS: "Choose a place that is not read-only.",
-    errno.EACCES: "Get the right to write there, or choose another place.",
-    errno.EPERM: "Get the right to write there, or choose another place.",
-    errno.ENOENT: "Make its folder first.",
-    errno.ENOTDIR: "Choose a place below a folder.",
-    errno.EISDIR: "Choose a name that no folder has.",
+    errno.EROFS: "Choose a location that is not read-only.",
+    errno.EACCES: "Change the permissions, or choose another location.",
+    errno.EPERM: "Change the permissions, or choose another location.",
+    errno.ENOENT: "Create its folder first.",
+    errno.ENOTDIR: "Choose a location inside a folder.",
+    errno.EISDIR: "Choose a name that is not a folder's.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
-    errno.EIO: "Check that disk, or choose another place.",
+    errno.EIO: "Check the disk, or choose another location.",
 }
-# Errors that only writing has, whichever library reports them.
+# Errors that only writing raises, whichever library reports them.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -56,8 +56,8 @@ _SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
 # === Errors ===
 
 
-def _belongs(name: Any, path: Path) -> bool:
-    """Whether a name in an error is that of `path`, or of where its bytes go."""
+def _concerns(name: Any, path: Path) -> bool:
+    """Returns whether a name in an error is `path`, or a file that becomes it."""
     if not isinstance(name, str | os.PathLike):
         return name is None
     name = Path(name)
@@ -66,29 +66,29 @@ def _belongs(name: Any, path: Path) -> bool:
     if not name.is_relative_to(path.parent):
         return False
     first = name.relative_to(path.parent).parts[0]
-    # Its own, that of an unfinished store, or a hidden one.
-    own = (path.name, f"{path.name}.partial")
-    return first in own or first.endswith(f".partial.{path.name}")
+    # The path itself, an unfinished store, or a hidden file.
+    names = (path.name, f"{path.name}.partial")
+    return first in names or first.endswith(f".partial.{path.name}")
 
 
-def _code(error: Exception, path: Path) -> int | None:
-    """The number of what went wrong in writing; None if something else did."""
+def _write_error_code(error: Exception, path: Path) -> int | None:
+    """Returns the errno of a failed write; None for other errors."""
     inner = getattr(error, "written", None)
     if inner is not None:
-        # A part of what is written here, under a hidden name that means nothing.
-        return error.errno if inner != path and _belongs(inner, path) else None
+        # A nested write of a file inside `path`, under a hidden name.
+        return error.errno if inner != path and _concerns(inner, path) else None
     if isinstance(error, ValueError) or str(error).startswith("Expected"):
         return None
     code = getattr(error, "errno", None)
     if code in FULL:
         return code
     if isinstance(error, OSError) and code in _ADVICE:
-        # Not what the caller could not read meanwhile.
-        return code if _belongs(error.filename, path) else None
-    # HDF5, Arrow and backends wrap the error of the system, or lose it.
-    for known in FULL:
-        if f"errno = {known}" in str(error) or os.strerror(known) in str(error):
-            return known
+        # Not an error of the caller's reading.
+        return code if _concerns(error.filename, path) else None
+    # HDF5, Arrow and backends wrap or lose the error of the operating system.
+    for full in FULL:
+        if f"errno = {full}" in str(error) or os.strerror(full) in str(error):
+            return full
     try:
         with tempfile.TemporaryFile(dir=path.parent) as file:
             file.write(bytes(1 << 16))
@@ -101,45 +101,45 @@ def _code(error: Exception, path: Path) -> int | None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Makes errors of the system name the file, and say what to do.
+    """Adds the file's name and advice to errors of the operating system.
 
     Args:
-        path: What is written, as the user knows it.
+        path: The path as the user knows it.
 
     Raises:
-        OSError: In place of one without the name, with the same `errno`.
+        OSError: With the name and the original `errno`.
     """
     path = Path(path)
-    left = " What was there before is unchanged." if path.exists() else ""
+    note = " The previous content is unchanged." if path.exists() else ""
     try:
         yield
     except Exception as error:
-        code = _code(error, path)
+        code = _write_error_code(error, path)
         if code is None:
             raise
         kind = type(OSError(code, ""))
-        named = kind(
+        new = kind(
             f"Expected to write {path}. Received: {os.strerror(code)}. "
-            f"{_ADVICE[code]}{left}"
+            f"{_ADVICE[code]}{note}"
         )
-        named.errno, named.written = code, path
-        raise named from error
+        new.errno, new.written = code, path
+        raise new from error
 
 
 # === One writer at a time ===
 
 
 def refuse_link(path: Path) -> None:
-    """Raises a FileExistsError if a path is a symbolic link, which is not followed."""
+    """Raises a FileExistsError if a path is a symbolic link."""
     if path.is_symlink():
         raise FileExistsError(
             f"Expected {path} to be new or a folder. Received: a symbolic link, which "
-            "is not followed. Remove it, or name the folder that it leads to."
+            "is not followed. Remove it, or pass the folder that it points to."
         )
 
 
 def _flock(handle: int) -> bool:
-    """Locks what is open; False if another one holds it."""
+    """Locks an open file or folder; returns False if another process holds it."""
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -158,13 +158,13 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 class FolderLock:
-    """Keeps other processes out of a folder until `close`, or this process ends.
+    """Locks a folder against other processes until `close`, or this process ends.
 
     Args:
-        folder: It is made if it is missing.
+        folder: The folder; created if it is missing.
 
     Raises:
-        RuntimeError: If another one holds it.
+        RuntimeError: If another process holds the lock.
         FileExistsError: If it is a symbolic link.
     """
 
@@ -188,7 +188,7 @@ class FolderLock:
                     f"Expected {folder} to be written by one job at a time. Received: "
                     "another job holds it. Wait for it to end, or choose another path."
                 )
-            # Its last holder may have moved or removed it meanwhile.
+            # The previous holder may have moved or removed it in the meantime.
             if _is_at(handle, folder):
                 self._handle, handle = handle, None
         finally:
@@ -196,7 +196,7 @@ class FolderLock:
                 os.close(handle)
 
     def close(self) -> None:
-        """Lets others in."""
+        """Releases the lock."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -210,22 +210,22 @@ class FolderLock:
 
 # === Hidden names ===
 
-# Those of this process, for `discard_unfinished`.
+# Hidden files of this process, for `discard_unfinished`.
 _unfinished: set[Path] = set()
 
 
 def discard_unfinished() -> None:
-    """Removes what this process was writing and now never completes.
+    """Removes the unfinished files of this process.
 
-    For the moment before a process ends without its `finally` blocks; another thread
-    may still be writing.
+    Called before a process exits without its `finally` blocks; another thread may still
+    be writing.
     """
     for path in list(_unfinished):
-        # What gets its name meanwhile is complete: no longer there under this one.
+        # A file that is completed in the meantime no longer has this name.
         with contextlib.suppress(OSError):
-            gone = path.with_name(f".{secrets.token_hex(4)}{path.name[9:]}")
-            os.rename(path, gone)
-            _remove(gone)
+            target = path.with_name(f".{secrets.token_hex(4)}{path.name[9:]}")
+            os.rename(path, target)
+            _remove(target)
 
 
 def _hidden_name(path: Path) -> Path:
@@ -233,7 +233,7 @@ def _hidden_name(path: Path) -> Path:
 
 
 def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
-    """Makes a hidden file or folder beside `path`, and locks it."""
+    """Creates and locks a hidden file or folder next to `path`."""
     while True:
         hidden = _hidden_name(path)
         if folder:
@@ -247,7 +247,7 @@ def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
         else:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
             handle = os.open(hidden, flags, 0o666)
-        # Another writer may take it for a rest before it is locked.
+        # Another writer may remove it as a leftover before it is locked.
         if _flock(handle) and _is_at(handle, hidden):
             _unfinished.add(hidden)
             return hidden, handle
@@ -255,8 +255,8 @@ def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what killed writers of `path` left beside it; not what is in use."""
-    if fcntl is None:  # nothing tells whether a writer is alive
+    """Removes hidden files that killed writers of `path` left, if not in use."""
+    if fcntl is None:  # cannot tell whether a writer is alive
         return
     pattern = re.compile(r"\.[0-9a-f]{8}\.partial\." + re.escape(path.name))
     try:
@@ -264,19 +264,19 @@ def remove_leftovers(path: Path) -> None:
     except OSError:
         return
     for name in names:
-        rest = path.with_name(name)
-        # Links are not opened, and so stay; so does what another one removes, too.
+        leftover = path.with_name(name)
+        # Opening a link fails, so links stay. Another process may remove it as well.
         with contextlib.suppress(OSError):
-            handle = os.open(rest, os.O_RDONLY | _NO_FOLLOW | os.O_NONBLOCK)
+            handle = os.open(leftover, os.O_RDONLY | _NO_FOLLOW | os.O_NONBLOCK)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                _remove(rest)
+                _remove(leftover)
             finally:
                 os.close(handle)
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder; after a kill it is whole, or a hidden rest of no meaning."""
+    """Removes a folder atomically; a killed process may leave a hidden folder."""
     hidden = _hidden_name(path)
     os.rename(path, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
@@ -301,14 +301,14 @@ def _sync(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes renames and new names in a directory survive a power failure."""
+    """Makes renames and new files in a directory durable."""
     if os.name != "nt":  # directories cannot be opened there
         _sync(path)
 
 
 @contextlib.contextmanager
 def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
-    """A locked file that takes the name `path` at the end of the block."""
+    """Yields a locked file that is renamed to `path` at the end of the block."""
     with writing(path):
         remove_leftovers(path)
         hidden, handle = _create(path, folder=False)
@@ -331,13 +331,13 @@ def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a binary file that takes the name `path` only once it is complete.
+    """Opens a binary file that appears at `path` only when it is complete.
 
-    If the block raises, nothing is left and an earlier file at `path` stays as it was.
-    A pipe or a device, such as `/dev/stdout`, is written to as it is.
+    If the block raises, the new file is removed and an earlier file at `path` is
+    unchanged. A pipe or a device, such as `/dev/stdout`, is written to directly.
 
     Raises:
-        OSError: If it cannot be written, with its name and what to do.
+        OSError: If it cannot be written, with its name and advice.
     """
     path = Path(path)
     try:
@@ -354,12 +354,12 @@ def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def atomic_path(path: str | os.PathLike) -> Iterator[Path]:
-    """Like `atomic_write`, for what wants a name: yields one with the same suffix."""
+    """Like `atomic_write`, but yields a path with the same suffix."""
     with _hidden_file(Path(path)) as (hidden, _):
         yield hidden
 
 
-class _HeldFile(io.BytesIO):
+class _BufferedFile(io.BytesIO):
     def __init__(self, path: Path):
         super().__init__()
         self._path = path
@@ -369,13 +369,13 @@ class _HeldFile(io.BytesIO):
 
 
 @contextlib.contextmanager
-def held_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Like `atomic_write`, but the bytes stay in memory until the block ends.
+def buffered_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Like `atomic_write`, but buffers the bytes in memory until the block ends.
 
-    For HDF5, which ends the whole process when a disk is full. Its `str` is the path,
-    as Keras asks for.
+    For HDF5, which aborts the process when a disk is full. The file's `str` is the
+    path, which Keras requires.
     """
-    file = _HeldFile(Path(path))
+    file = _BufferedFile(Path(path))
     yield file
     with atomic_write(path) as target:
         target.write(file.getbuffer())
@@ -385,33 +385,33 @@ def held_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def check_target(path, names: Sequence[str], what: str) -> Path:
-    """Raises a ValueError if a folder cannot be written, or replaced, at a path.
+    """Raises a ValueError if a folder cannot be created or replaced at a path.
 
     Args:
         path: The folder.
-        names: The files that it may hold; one that is there must have the first.
-        what: What such a folder is called.
+        names: The files that it may hold. An existing folder must hold the first one.
+        what: Description of such a folder, for errors.
     """
     path = as_path("path", path)
     refuse_link(path)
-    found = {p.name for p in path.iterdir()} if path.is_dir() else set()
-    if path.is_file() or (found and names[0] not in found):
+    entries = {p.name for p in path.iterdir()} if path.is_dir() else set()
+    if path.is_file() or (entries and names[0] not in entries):
         raise ValueError(
             f"Expected {path} to be new, an empty folder or {what}. Received: "
-            "something else is there. Choose another folder."
+            "other content. Choose another folder."
         )
-    if found - set(names):
+    if entries - set(names):
         raise ValueError(
-            f"Expected {path} to hold nothing but {what}, which would be replaced. "
-            f"Received: also {sorted(found - set(names))}. Choose another folder, or "
-            "move these."
+            f"Expected {path} to hold only {what}, which would be replaced. "
+            f"Received: also {sorted(entries - set(names))}. Choose another folder, or "
+            "move these files."
         )
     return path
 
 
 @contextlib.contextmanager
-def whole_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
-    """A folder to write to, which takes the place of `path` when all is written.
+def atomic_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
+    """Yields a folder to write to, which replaces `path` at the end of the block.
 
     Args:
         path: See `check_target`.
@@ -419,7 +419,7 @@ def whole_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
         what: See `check_target`.
 
     Raises:
-        OSError: If it cannot be written, with its name and what to do.
+        OSError: If it cannot be written, with its name and advice.
     """
     path = check_target(path, names, what)
     with writing(path):
@@ -439,32 +439,32 @@ def whole_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
                 os.close(handle)
 
 
-def replace_folder(made: Path, path: Path) -> None:
-    """Gives a complete folder its name; one that had it is removed after.
+def replace_folder(new: Path, path: Path) -> None:
+    """Moves a complete folder to `path`, and removes a folder that was there.
 
-    There is a whole folder at `path` at any moment. Where two names cannot be swapped
-    in one step (Windows, some network file systems) the old one waits in
-    `.<name>.replaced` for the moment between two renames, and `restore_replaced` brings
-    it back if the process ends there.
+    A complete folder exists at `path` at any time. Where two folders cannot be swapped
+    in one step (Windows, some network file systems), the old one is called
+    `.<name>.replaced` between two renames, and `restore_replaced` restores it if the
+    process ends in between.
     """
-    for folder, _, names in os.walk(made):
+    for folder, _, names in os.walk(new):
         for name in names:
             _sync(Path(folder, name))
         sync_directory(Path(folder))
     refuse_link(path)
-    old = made
+    old = new
     try:
-        # Works where there is nothing, or an empty folder.
-        os.rename(made, path)
+        # Succeeds if `path` is absent or an empty folder.
+        os.rename(new, path)
     except OSError:
         if not path.is_dir():
             raise
-        if not _exchange(made, path):
+        if not _exchange(new, path):
             old = _replaced(path)
             _remove(old)
             os.rename(path, old)
             try:
-                os.rename(made, path)
+                os.rename(new, path)
             except BaseException:
                 os.rename(old, path)
                 raise
@@ -478,17 +478,17 @@ def _replaced(path: Path) -> Path:
 
 
 def restore_replaced(path: str | os.PathLike) -> None:
-    """Brings back a folder whose replacement was killed between two renames."""
+    """Restores a folder whose replacement was interrupted between two renames."""
     path = Path(path)
     old = _replaced(path)
     if not old.is_symlink() and old.is_dir() and not os.path.lexists(path):
-        # Another process may do the same.
+        # Another process may restore it at the same time.
         with contextlib.suppress(OSError):
             os.rename(old, path)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two names in one step; False where that is not to be had."""
+    """Swaps two paths atomically; returns False where this is not supported."""
     name = {"linux": "renameat2", "darwin": "renamex_np"}.get(sys.platform)
     try:
         swap = getattr(ctypes.CDLL(None, use_errno=True), name or "")
@@ -504,7 +504,7 @@ def _exchange(one: Path, other: Path) -> bool:
 # === JSON ===
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -515,28 +515,30 @@ def _plain(value: Any) -> Any:
 
 
 def json_text(what: str, value: Any, indent: int | None = None) -> str:
-    """Returns `value` as JSON text in ASCII; NumPy values and paths are accepted.
+    """Returns `value` as ASCII JSON text; accepts NumPy values and paths.
 
     Args:
         what: Name of the value in errors.
-        value: What to write.
-        indent: Spaces per level; one line when omitted.
+        value: The value.
+        indent: Spaces per level; one line if omitted.
 
     Raises:
-        ValueError: If JSON has no form for a value.
+        ValueError: If a value cannot be represented in JSON.
     """
     separators = (",", ": ") if indent else (",", ":")
     try:
-        return json.dumps(value, default=_plain, indent=indent, separators=separators)
+        return json.dumps(
+            value, default=_json_value, indent=indent, separators=separators
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"Expected `{what}` to hold JSON-like values (text, numbers, lists, "
+            f"Expected `{what}` to hold JSON values (text, numbers, lists, "
             f"dictionaries). Received: {error}. Convert it to one of these first."
         ) from error
 
 
 def write_json(path: str | os.PathLike, value: Any, indent: int | None = None) -> None:
-    """Writes a JSON file that is whole at any moment; see `json_text`."""
+    """Writes a JSON file atomically; see `json_text`."""
     text = json_text(Path(path).name, value, indent)
     with atomic_write(path) as file:
         file.write(text.encode() + b"\n")

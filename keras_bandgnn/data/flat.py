@@ -1,4 +1,4 @@
-"""`FlatGraphs`: many graphs as flat arrays, the form that batching reads."""
+"""`FlatGraphs`: many graphs as flat arrays, the input format of batching."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -27,7 +27,7 @@ from keras_bandgnn.graph import Graph
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
-    """The optional columns of one graph, per-graph ones with a leading axis of 1."""
+    """Returns a graph's optional columns; per-graph ones with a leading axis of 1."""
     columns = {f"node/{k}": v for k, v in graph.node.items()}
     columns |= {f"edge/{k}": v for k, v in graph.edge.items()}
     columns |= {f"context/{k}": v[None] for k, v in graph.context.items()}
@@ -42,39 +42,39 @@ def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
 
 
 class FlatGraphs(Sequence):
-    """Many graphs as flat arrays: no object per graph, ready for vectorised gathers.
+    """Many graphs as flat arrays, without an object per graph.
 
-    Rows of graph i are `[ptr[i], ptr[i + 1])` of the flat arrays of its level
-    (`node_ptr`, `edge_ptr`, `candidate_ptr`). Node ids are local to each graph.
-    Within a graph the edges are sorted by receiver; the constructor sorts them
-    (stably, with their features) where they are not. Indexing gives a `Graph` of
-    read-only views.
+    Graph i has the rows `[ptr[i], ptr[i + 1])` of the flat arrays of each level, where
+    `ptr` is `node_ptr`, `edge_ptr` or `candidate_ptr`. Node ids are local to each
+    graph. The edges of a graph are sorted by receiver; the constructor sorts them
+    (stably, with their features) if necessary. Indexing returns a `Graph` of read-only
+    views.
 
     Args:
         num_nodes: int32 [n], nodes of each graph.
         num_edges: int32 [n], edges of each graph.
         senders: int32 [sum of num_edges].
         receivers: int32 [sum of num_edges].
-        edge_type: int32 [sum of num_edges]; all 0 when omitted.
+        edge_type: int32 [sum of num_edges]; all 0 if omitted.
         node: Node features by name, [sum of num_nodes, ...].
         edge: Edge features by name, [sum of num_edges, ...].
-        context: Features of whole graphs by name, [n, ...].
+        context: Graph-level features by name, [n, ...].
         candidates: int32 [sum of num_candidates], node ids.
-        num_candidates: int32 [n]; needed with `candidates`.
+        num_candidates: int32 [n]; required with `candidates`.
         label: [n, ...] with label_level `"graph"`, [sum of num_nodes, ...] with
             `"node"`.
         label_level: `"graph"` or `"node"`.
         slot: int32 [n], id of the slot node, -1 for none.
-        origin: int32 [sum of num_nodes], ids that the nodes had before preprocessing.
-        info: A mapping of facts for each graph.
+        origin: int32 [sum of num_nodes], ids of the nodes before preprocessing.
+        info: Free-form metadata of each graph, a list of mappings.
 
     Raises:
         ValueError: If lengths disagree, an id is not a node of its graph, a value is
-            NaN (labels aside, where it stands for a missing one), infinite or too
-            large for 32 bits, or a graph has no node.
+            NaN (except in labels, where NaN means missing), infinite or too large for
+            32 bits, or a graph has no nodes.
 
-    The checks are those of `Graph`, over all graphs at once, when the object is made
-    and never again: about 0.01 s per million edges with their sorting.
+    The constructor makes the checks of `Graph` once, over all graphs together: about
+    0.01 s per million edges including the sorting.
 
     Example:
     >>> flat = FlatGraphs.from_graphs([Graph(2, [0], [1]), Graph(3, [1, 2], [0, 1])])
@@ -110,23 +110,23 @@ class FlatGraphs(Sequence):
         if edge_type is None:
             edge_type = np.zeros(len(senders), np.int32)
         if info is not None:
-            for number, facts in enumerate(instance("info", info, Sequence, "a list")):
-                instance(f"info[{number}]", facts, Mapping, "a dict")
+            for number, entry in enumerate(instance("info", info, Sequence, "a list")):
+                instance(f"info[{number}]", entry, Mapping, "a dict")
         columns = {"num_nodes": num_nodes, "num_edges": num_edges}
         columns |= dict(zip(EDGE_COLUMNS, (senders, receivers, edge_type), strict=True))
         for kind, features in (("node", node), ("edge", edge), ("context", context)):
-            given = optional(instance, kind, features, Mapping, "a dict") or {}
-            for name, values in given.items():
+            features = optional(instance, kind, features, Mapping, "a dict") or {}
+            for name, values in features.items():
                 check_feature_name(kind, name)
                 columns[f"{kind}/{name}"] = values
         columns |= {"slot": np.full(len(num_nodes), -1) if slot is None else slot}
-        given = {
+        optional_columns = {
             "candidates": candidates,
             "num_candidates": num_candidates,
             f"label/{label_level}": label,
             "origin": origin,
         }
-        columns |= {k: v for k, v in given.items() if v is not None}
+        columns |= {k: v for k, v in optional_columns.items() if v is not None}
         columns = {k: to_32_bit(k, v) for k, v in columns.items()}
         check_columns(columns, info)
         self._set(sorted_by_receiver(columns), info)
@@ -142,12 +142,12 @@ class FlatGraphs(Sequence):
         for name in ("candidates", "origin"):
             setattr(self, name, columns.get(name))
         for kind in ("node", "edge", "context"):
-            found = {
+            features = {
                 name.removeprefix(f"{kind}/"): array
                 for name, array in columns.items()
                 if name.startswith(f"{kind}/")
             }
-            setattr(self, kind, MappingProxyType(found))
+            setattr(self, kind, MappingProxyType(features))
         self.label_level = "node" if "label/node" in columns else "graph"
         self.label = columns.get(f"label/{self.label_level}")
         self.node_ptr = pointers(self.num_nodes)
@@ -167,21 +167,21 @@ class FlatGraphs(Sequence):
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Graph]) -> "FlatGraphs":
-        """Joins graphs that have the same features.
+        """Concatenates graphs that have the same features.
 
         Raises:
-            ValueError: If graphs differ in features, dtypes, shapes, or in having
-                candidates or labels; the message names the graph.
+            ValueError: If graphs differ in features, dtypes or shapes, or if only some
+                have candidates or labels; the message names the graph.
         """
         graphs = sequence("graphs", graphs, "an iterable of graphs")
         for number, graph in enumerate(graphs):
             instance(f"graphs[{number}]", graph, Graph, "a Graph")
         each = [_graph_columns(graph) for graph in graphs]
         if any("origin" in columns for columns in each):
-            # Nodes of a graph that was not cut or ordered are what they were.
+            # The origin of a graph that was not cut or reordered is the identity.
             for graph, columns in zip(graphs, each, strict=True):
-                own = np.arange(graph.num_nodes, dtype=np.int32)
-                columns.setdefault("origin", own)
+                identity = np.arange(graph.num_nodes, dtype=np.int32)
+                columns.setdefault("origin", identity)
         for index, columns in enumerate(each):
             check_same_spec(
                 f"graph {index}", spec_of(columns), "graph 0", spec_of(each[0])
@@ -190,24 +190,24 @@ class FlatGraphs(Sequence):
         def counts(values: Iterable[int]) -> np.ndarray:
             return np.array(list(values), np.int32)
 
-        joined = {
+        merged = {
             "num_nodes": counts(g.num_nodes for g in graphs),
             "num_edges": counts(g.num_edges for g in graphs),
             "slot": counts(-1 if g.slot is None else g.slot for g in graphs),
         }
         for name in EDGE_COLUMNS:
             parts = [getattr(g, name) for g in graphs]
-            joined[name] = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+            merged[name] = np.concatenate(parts) if parts else np.zeros(0, np.int32)
         for name in each[0] if each else ():
-            joined[name] = np.concatenate([columns[name] for columns in each])
-        if "candidates" in joined:
-            joined["num_candidates"] = counts(len(g.candidates) for g in graphs)
+            merged[name] = np.concatenate([columns[name] for columns in each])
+        if "candidates" in merged:
+            merged["num_candidates"] = counts(len(g.candidates) for g in graphs)
         info = [dict(g.info) for g in graphs]
-        return cls.from_columns(sorted_by_receiver(joined), info)
+        return cls.from_columns(sorted_by_receiver(merged), info)
 
     @classmethod
     def concatenate(cls, parts: Sequence["FlatGraphs"]) -> "FlatGraphs":
-        """Joins several into one; parts without graphs are left out."""
+        """Concatenates several `FlatGraphs`; skips parts without graphs."""
         parts = sequence("parts", parts, "a list of FlatGraphs")
         for number, part in enumerate(parts):
             instance(f"parts[{number}]", part, FlatGraphs, "a FlatGraphs")
@@ -227,11 +227,11 @@ class FlatGraphs(Sequence):
         return cls.from_columns(columns, [info for part in parts for info in part.info])
 
     def columns(self) -> dict[str, np.ndarray]:
-        """All arrays by name, such as `"senders"`, `"node/type"`, `"label/graph"`."""
+        """Returns all arrays by name, such as `"senders"` or `"node/type"`."""
         return dict(self._columns)
 
     def spec(self) -> dict[str, list]:
-        """`[dtype, trailing shape]` of each feature, the candidates and the label."""
+        """Returns `[dtype, trailing shape]` of features, candidates and label."""
         fixed = {*EDGE_COLUMNS, *COUNTS.values(), "slot"}
         return spec_of({k: v for k, v in self._columns.items() if k not in fixed})
 
@@ -250,7 +250,7 @@ class FlatGraphs(Sequence):
         return [self.take(np.arange(low, high)) for low, high in ranges]
 
     def take(self, indices: Any) -> "FlatGraphs":
-        """Returns the graphs at `indices` (repeats are fine), without a loop over them.
+        """Returns the graphs at `indices` (with repeats), without a Python loop.
 
         Raises:
             IndexError: If an index is out of range.
@@ -272,9 +272,9 @@ class FlatGraphs(Sequence):
         return FlatGraphs.from_columns(columns, [self.info[i] for i in indices])
 
     def __reduce__(self):
-        # Compiled graphs say which layers were applied, lest they are applied twice.
-        known = {"metadata": self.metadata} if hasattr(self, "metadata") else None
-        return FlatGraphs.from_columns, (self._columns, self.info), known
+        # The metadata of compiled graphs names the layers that were applied.
+        state = {"metadata": self.metadata} if hasattr(self, "metadata") else None
+        return FlatGraphs.from_columns, (self._columns, self.info), state
 
     def __len__(self) -> int:
         return len(self.num_nodes)
@@ -283,9 +283,9 @@ class FlatGraphs(Sequence):
         i = check_index(index, len(self))
         nodes = slice(self.node_ptr[i], self.node_ptr[i + 1])
         edges = slice(self.edge_ptr[i], self.edge_ptr[i + 1])
-        chosen = slice(0)
-        if self.candidate_ptr is not None:
-            chosen = slice(self.candidate_ptr[i], self.candidate_ptr[i + 1])
+        candidates = self.candidates
+        if candidates is not None:
+            candidates = candidates[self.candidate_ptr[i] : self.candidate_ptr[i + 1]]
         rows = nodes if self.label_level == "node" else (i, ...)
         return Graph.unchecked(
             num_nodes=int(self.num_nodes[i]),
@@ -295,7 +295,7 @@ class FlatGraphs(Sequence):
             node={k: v[nodes] for k, v in self.node.items()},
             edge={k: v[edges] for k, v in self.edge.items()},
             context={k: v[i, ...] for k, v in self.context.items()},
-            candidates=None if self.candidates is None else self.candidates[chosen],
+            candidates=candidates,
             label=None if self.label is None else self.label[rows],
             label_level=self.label_level,
             slot=None if self.slot[i] < 0 else int(self.slot[i]),

@@ -1,4 +1,4 @@
-"""Flat columns: what each array of `FlatGraphs` has a row for, checks and sorting."""
+"""The columns of `FlatGraphs`: levels, checks, conversion and sorting."""
 
 import json
 import operator
@@ -15,18 +15,18 @@ COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:
-    """Returns int64 [n + 1]: the rows of item i are `[ptr[i], ptr[i + 1])`."""
+    """Returns int64 [n + 1]: item i has the rows `[ptr[i], ptr[i + 1])`."""
     ptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     return ptr
 
 
 def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Returns the flat rows of some items, one item after the other.
+    """Returns the concatenated rows of the selected items.
 
     Args:
-        ptr: int [n + 1], the rows of item i are `[ptr[i], ptr[i + 1])`.
-        indices: int [m], items in any order; repeats are fine.
+        ptr: int [n + 1], item i has the rows `[ptr[i], ptr[i + 1])`.
+        indices: int [m], items in any order; may repeat.
 
     Returns:
         int64 [sum of the items' row counts].
@@ -44,7 +44,7 @@ def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def level_of(column: str) -> str:
-    """What a column has one row for: `node`, `edge`, `candidate` or `graph`."""
+    """Returns the level of a column: `node`, `edge`, `candidate` or `graph`."""
     if column in EDGE_COLUMNS or column.startswith("edge/"):
         return "edge"
     if column in ("origin", "label/node") or column.startswith("node/"):
@@ -53,12 +53,12 @@ def level_of(column: str) -> str:
 
 
 def spec_of(columns: Mapping[str, np.ndarray]) -> dict[str, list]:
-    """`[dtype, trailing shape]` of each column."""
+    """Returns `[dtype, trailing shape]` of each column."""
     return {k: [v.dtype.name, list(v.shape[1:])] for k, v in columns.items()}
 
 
 def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
-    """Raises a ValueError that names the first feature in which two specs differ."""
+    """Raises a ValueError that names the first difference of two specs."""
     if spec == expected:
         return
 
@@ -72,18 +72,18 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
             raise ValueError(
                 f"Expected `{shown}` to be {show(expected.get(name))} in {what}, as in "
                 f"{like}. Received: {show(spec.get(name))}. Give every graph the same "
-                "features, candidates and labels, with equal dtypes and shapes."
+                "features, candidates and labels, with the same dtypes and shapes."
             )
 
 
 def check_index(index: Any, count: int) -> int:
-    """Returns an id in `[0, count)`; a negative one counts from the end."""
+    """Returns an index in `[0, count)`; negative ones count from the end."""
     try:
         i = operator.index(index)
     except TypeError as error:
         raise TypeError(
-            f"Expected an index, an integer. Received: {shown(index)}. Several graphs "
-            "are take(indices)."
+            f"Expected an integer index. Received: {shown(index)}. For several graphs, "
+            "call take(indices)."
         ) from error
     i += count if i < 0 else 0
     if not 0 <= i < count:
@@ -94,13 +94,13 @@ def check_index(index: Any, count: int) -> int:
 
 
 def check_indices(indices: Any, count: int) -> np.ndarray:
-    """Returns int64 ids in `[0, count)`; negative ones count from the end."""
+    """Returns int64 indices in `[0, count)`; negative ones count from the end."""
     try:
         array = np.asarray(indices)
     except ValueError as error:
         raise IndexError(
-            "Expected `indices` to be a 1-D array of integers. Received: rows of "
-            "differing lengths."
+            "Expected `indices` to be a 1-D array of integers. Received: a ragged "
+            "sequence. Pass a flat list of integers."
         ) from error
     if array.size == 0:
         array = array.astype(np.int64)
@@ -120,19 +120,19 @@ def check_indices(indices: Any, count: int) -> np.ndarray:
 
 
 _LOWEST = {"num_nodes": 1, "num_candidates": 1, "slot": -1}
-"""Smallest value of the columns of integers that do not begin at 0."""
+"""Smallest value of the integer columns whose minimum is not 0."""
 
 
 def to_32_bit(name: str, values: Any) -> np.ndarray:
-    """Converts a column to int32, or float32 where features may be fractions.
+    """Converts a column to int32 or, for features and labels with fractions, float32.
 
     Args:
         name: Name of the column, such as `"senders"` or `"node/type"`.
         values: The column.
 
     Raises:
-        ValueError: If it holds something else, such as NaN (which only labels may
-            have), a value that 32 bits cannot hold, or a negative count or type.
+        ValueError: If a value is invalid, such as NaN outside of labels, a value too
+            large for 32 bits, or a negative count or type.
     """
     kind, _, key = name.partition("/")
     if key:
@@ -141,7 +141,7 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
         if array.ndim == 0:
             raise ValueError(
                 f"Expected `{shown}` to have a row for each {level_of(name)}. "
-                "Received: a single number."
+                "Received: a single number. Pass an array."
             )
         return np.ascontiguousarray(array)
     array, low = integers(name, values), _LOWEST.get(name, 0)
@@ -156,16 +156,17 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
 
 
 def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> None:
-    """Checks how columns of int32 and float32 fit together.
+    """Checks that int32 and float32 columns are consistent.
 
     Raises:
-        ValueError: If lengths disagree, an id is no node of its graph, or a label no
-            position of a candidate.
+        ValueError: If lengths disagree, an id is not a node of its graph, or a label is
+            not the position of a candidate.
     """
     graphs = len(columns["num_nodes"])
     if "candidates" in columns and "num_candidates" not in columns:
         raise ValueError(
-            "Expected `num_candidates` with `candidates`. Received: only `candidates`."
+            "Expected `num_candidates` with `candidates`. Received: only `candidates`. "
+            "Pass the number of candidates of each graph."
         )
     totals = {"graph": graphs}
     for level, name in COUNTS.items():
@@ -175,8 +176,8 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
     for name, (length, expected) in lengths.items():
         if length != expected:
             raise ValueError(
-                f"Expected `{name}` to have {expected} rows, as many as the counts of "
-                f"the graphs add up to. Received: {length}."
+                f"Expected `{name}` to have {expected} rows, the sum of the graphs' "
+                f"counts. Received: {length}. Check the counts."
             )
     for name in ("senders", "receivers", "candidates", "slot"):
         if name in columns:
@@ -185,7 +186,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
         label = columns["label/graph"]
         if label.ndim != 1 or label.dtype.kind != "i":
             raise ValueError(
-                "Expected `label` to be the position of the right candidate of each "
+                "Expected `label` to be the position of the correct candidate of each "
                 f"graph, an integer. Received: shape {label.shape}, dtype "
                 f"{label.dtype}. If labels are node ids, pass their positions in "
                 "`candidates`."
@@ -196,7 +197,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
 def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
     """Raises a ValueError unless each value is below the `limit` of its graph."""
     array, upper, low = columns[name], columns[limit], _LOWEST.get(name, 0)
-    # Most often no value exceeds what the smallest graph allows.
+    # Fast path: all values are below the smallest limit.
     if not array.size or (array.min() >= low and array.max() < upper.min()):
         return
     counts = columns.get(COUNTS.get(level_of(name), ""))
@@ -212,7 +213,7 @@ def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> No
 
 
 def sorted_by_receiver(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Sorts the edges of each graph by receiver, stably, where they are not."""
+    """Sorts the edges of each graph by receiver, stably, if they are not sorted."""
     graph = np.repeat(np.arange(len(columns["num_edges"])), columns["num_edges"])
     nodes = pointers(columns["num_nodes"])
     key = nodes[graph] + columns["receivers"]
@@ -226,11 +227,11 @@ def sorted_by_receiver(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class JsonInfo(Sequence):
-    """Facts of each graph as an Arrow array of JSON text, parsed when asked for.
+    """Metadata of each graph as an Arrow array of JSON text, parsed on access.
 
     Args:
         texts: The Arrow array.
-        source: The file that it comes from, for errors.
+        source: Name of the file, for errors.
     """
 
     def __init__(self, texts: Any, source: str = "a store"):
@@ -254,12 +255,12 @@ class JsonInfo(Sequence):
         return info
 
     def take(self, indices: np.ndarray) -> "JsonInfo":
-        """The facts of some graphs."""
+        """Returns the metadata of the selected graphs."""
         return JsonInfo(self.texts.take(indices), self.source)
 
     @staticmethod
     def concatenate(parts: Sequence["JsonInfo"]) -> "JsonInfo":
-        """The facts of several lists of graphs, one after the other."""
+        """Concatenates the metadata of several lists of graphs."""
         import pyarrow as pa
 
         source = ", ".join(dict.fromkeys(part.source for part in parts[:3]))

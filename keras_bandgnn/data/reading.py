@@ -1,9 +1,9 @@
-"""The door that data files come in by: limits, and errors that name the file.
+"""Safe reading of untrusted data files: limits, and errors that name the file.
 
-A file says how large its arrays are, how often a byte repeats and how deep its lists
-are nested. None of that is believed: sizes are compared with the bytes that are there
-before anything is allocated, and with `Limits`, which the caller can raise. Whatever a
-library raises about a file becomes a ValueError with the name of the file.
+Sizes, compression ratios and nesting depths that a file declares are not trusted. Sizes
+are compared with the bytes in the file before anything is allocated, and with `Limits`,
+which the caller can raise. Any error that a library raises about a file becomes a
+ValueError with the name of the file.
 """
 
 import bz2
@@ -28,30 +28,29 @@ from keras_bandgnn.checks import positive_int, shown
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
-"""What libraries raise about compressed bytes."""
+"""Errors that libraries raise for damaged compressed data."""
 
 _KINDS = {"integers": "iub", "numbers": "iubf", "text": "U"}
 _HEADERS = {
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_AGAIN = "Get the file again."
+_AGAIN = "Download or copy the file again."
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a data file may ask for.
+    """Limits on the memory and disk space that reading a data file may use.
 
     Pass them to `load`, or set them for all readers with a `with` statement.
 
     Args:
-        array_bytes: Size of the largest array or text, in bytes.
-        unpacked_bytes: What one compressed file or archive may unpack to, in bytes.
-        ratio: Bytes that each byte of a file may stand for: those it unpacks to, or
-            those of a dense array that its sizes ask for. Up to `free_bytes` it is
-            not looked at.
-        free_bytes: What any file may unpack to or ask for, however small it is.
-        members: How many files an archive may hold.
+        array_bytes: Maximum size of an array or text, in bytes.
+        unpacked_bytes: Maximum unpacked size of a compressed file or archive, in bytes.
+        ratio: Maximum number of unpacked or allocated bytes per byte of the file.
+            Applies to sizes above `free_bytes` only.
+        free_bytes: Size that any file may unpack to or allocate, however small it is.
+        members: Maximum number of files in an archive.
 
     Raises:
         ValueError: If a limit is not a positive integer.
@@ -74,7 +73,7 @@ class Limits:
 
     @staticmethod
     def current() -> "Limits":
-        """The limits that hold here; the default ones outside of `with`."""
+        """Returns the limits in effect; the default ones outside of `with`."""
         return (_STACK.get() or (_DEFAULT,))[-1]
 
     def __enter__(self) -> "Limits":
@@ -84,27 +83,27 @@ class Limits:
     def __exit__(self, *_: Any) -> None:
         _STACK.set(_STACK.get()[:-1])
 
-    def check(self, what: str, asked: int, stored: int, of: str = "array") -> None:
-        """Raises a ValueError if bytes are too many for those that a file has.
+    def check(self, what: str, requested: int, stored: int, of: str = "array") -> None:
+        """Raises a ValueError if a size exceeds the limits.
 
         Args:
-            what: Which file, and which part of it.
-            asked: Bytes that are to be allocated or unpacked.
-            stored: Bytes of the file that stand for them.
-            of: `"array"` or `"unpacked"`, the limit that holds.
+            what: The file, and the part of it.
+            requested: Bytes to allocate or unpack.
+            stored: Bytes in the file that represent them.
+            of: `"array"` or `"unpacked"`, the limit that applies.
         """
         name = f"{of}_bytes"
-        if asked > getattr(self, name):
-            limit, advice = getattr(self, name), f"{name}={asked}"
-        elif asked > max(self.free_bytes, self.ratio * stored):
+        if requested > getattr(self, name):
+            limit, advice = getattr(self, name), f"{name}={requested}"
+        elif requested > max(self.free_bytes, self.ratio * stored):
             limit = max(self.free_bytes, self.ratio * stored)
-            advice = f"ratio={math.ceil(asked / max(stored, 1))}"
+            advice = f"ratio={math.ceil(requested / max(stored, 1))}"
         else:
             return
         raise ValueError(
-            f"Expected {what} to need at most {limit:,} bytes. Received: {asked:,} "
-            f"bytes, for {stored:,} in the file. If the file is what you want, raise "
-            f"the limit with limits=kb.data.Limits({advice})."
+            f"Expected {what} to need at most {limit:,} bytes. Received: {requested:,} "
+            f"bytes, for {stored:,} in the file. If you trust the file, raise the "
+            f"limit with limits=kb.data.Limits({advice})."
         )
 
 
@@ -119,14 +118,14 @@ def refuse_file(
     advice: str = _AGAIN,
     cause: Any = None,
 ) -> NoReturn:
-    """Raises the ValueError of a file that is not what it should be.
+    """Raises a ValueError for an invalid file.
 
     Args:
         path: The file.
-        expected: What was expected of it, such as `"to have a member 'y'"`.
-        received: What came instead; long values are cut.
+        expected: The expectation, such as `"to have a member 'y'"`.
+        received: The actual content; long values are truncated.
         advice: What to do.
-        cause: The error that showed it.
+        cause: The exception that caused it.
     """
     text = received if isinstance(received, str) else shown(received)
     text = text if len(text) <= 300 else text[:300] + "..."
@@ -138,15 +137,15 @@ def refuse_file(
 def reading(
     *paths: Path, what: str = "to be a data file of a known form"
 ) -> Iterator[None]:
-    """Gives errors about files the name of the file; the net around every reader.
+    """Adds the file's name to errors; wraps every reader.
 
-    A ValueError that names no file gets its name in front. What else a library raises
-    about content that it does not expect becomes a ValueError. Missing files, files
-    that may not be read and packages that are not installed stay what they are.
+    A ValueError that names no file is prefixed with the name. Other errors that a
+    library raises for unexpected content become a ValueError. Errors for missing files,
+    missing permissions and missing packages are not changed.
 
     Args:
-        *paths: The files that are read inside, the most important one first.
-        what: What was expected of them.
+        *paths: The files that the block reads, the most important one first.
+        what: The expectation, for errors.
 
     Example:
     >>> with reading(Path("data.json")):
@@ -163,7 +162,7 @@ def reading(
         refuse_file(
             paths[0],
             "to fit into memory",
-            str(error) or "more than there is",
+            str(error) or "a larger file",
             "Check that it is the right file, or use a machine with more memory.",
             error,
         )
@@ -172,12 +171,12 @@ def reading(
         if isinstance(error, OSError) and error.errno is not None:
             if "Expected" in text:
                 raise
-            name = error.filename or paths[0]  # there is none for a full disk
+            name = error.filename or paths[0]  # not set if the disk is full
             name = name if str(name) == str(paths[0]) else f"{name}, for {paths[0]},"
             raise OSError(
                 error.errno,
                 f"Expected {name} to be read and written. Received: {error.strerror}. "
-                "Check that it is there, its permissions and the space on the disk.",
+                "Check that it exists, its permissions and the free disk space.",
             ) from error
         if isinstance(error, FileNotFoundError | ValueError) and any(
             str(name) in text for path in paths for name in (path, path.parent)
@@ -189,11 +188,11 @@ def reading(
 
 
 def size_of(path: Path) -> int:
-    """Bytes of an ordinary file; a ValueError for anything else, such as a device."""
+    """Returns the size of a regular file; raises a ValueError for anything else."""
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected a file at {path}. Received: nothing is there, or a link that "
-            "leads nowhere. Check the path."
+            f"Expected a file at {path}. Received: no file, or a broken link. Check "
+            "the path."
         )
     if not path.is_file():
         refuse_file(
@@ -204,11 +203,11 @@ def size_of(path: Path) -> int:
 
 @contextlib.contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for reading; `.gz`, `.bz2` and `.xz` are unpacked.
+    """Opens a file for reading; decompresses `.gz`, `.bz2` and `.xz`.
 
     Raises:
-        ValueError: Here or while it is read, if the file is damaged or cut short, or
-            unpacks to more than the limits allow.
+        ValueError: On opening or reading, if the file is damaged or truncated, or its
+            unpacked size exceeds the limits.
     """
     size, opener = size_of(path), _OPENERS.get(path.suffix)
     with contextlib.ExitStack() as stack:
@@ -222,7 +221,7 @@ def open_unpacked(path: Path) -> Iterator[BinaryIO]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What a compressed file unpacks to, up to the limit."""
+    """Decompressed content of a file, up to the limit."""
 
     def __init__(self, path: Path, stream: BinaryIO, size: int):
         self._path, self._stream, self._size = path, stream, size
@@ -233,15 +232,15 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._stream.read1(len(buffer))  # before the damage
+            data = self._stream.read1(len(buffer))  # returns the data before the damage
         except DAMAGED as error:
-            what = f"to be a whole {self._path.suffix} file"
+            what = f"to be a complete {self._path.suffix} file"
             refuse_file(
                 self._path, what, f"{type(error).__name__}: {error}", cause=error
             )
         if not data and not self._done and not self._size:
             refuse_file(
-                self._path, f"to be a whole {self._path.suffix} file", "no bytes"
+                self._path, f"to be a complete {self._path.suffix} file", "no bytes"
             )
         self._done += len(data)
         self._limits.check(str(self._path), self._done, self._size, "unpacked")
@@ -250,12 +249,12 @@ class _Unpacked(io.RawIOBase):
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a whole file, unpacking it where its name says so."""
+    """Reads a file, decompressing it according to its suffix."""
     with open_unpacked(path) as file:
-        limits, parts, done = Limits.current(), [], 0
+        limits, parts, size = Limits.current(), [], 0
         while part := file.read(1 << 24):
-            done += len(part)
-            limits.check(str(path), done, done)
+            size += len(part)
+            limits.check(str(path), size, size)
             parts.append(part)
     return b"".join(parts)
 
@@ -271,7 +270,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; a ValueError for what is none, or is nested too deeply."""
+    """Parses JSON; raises a ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -283,7 +282,7 @@ def read_json(path: Path, kind: type | None = None) -> Any:
 
     Args:
         path: The file.
-        kind: `dict` or `list`, what its value must be.
+        kind: Required type of the value, `dict` or `list`.
     """
     text = read_text(path)
     try:
@@ -297,14 +296,14 @@ def read_json(path: Path, kind: type | None = None) -> Any:
 
 
 class Arrays:
-    """The arrays of an npz file, each checked before it is read.
+    """The arrays of an npz file, checked before they are read.
 
     Args:
         path: The file.
         packed: The opened file.
 
     Raises:
-        ValueError: If members have equal names, or unpack to too much.
+        ValueError: If members have the same name, or there are too many.
     """
 
     def __init__(self, path: Path, packed: zipfile.ZipFile):
@@ -313,7 +312,7 @@ class Arrays:
         self._infos = {info.filename.removesuffix(".npy"): info for info in infos}
         self._size, limits = size_of(path), Limits.current()
         if len(self._infos) < len(infos):
-            refuse_file(path, "to have members of distinct names", "a name twice")
+            refuse_file(path, "to have members of distinct names", "a duplicate name")
         if len(infos) > limits.members:
             refuse_file(
                 path,
@@ -331,17 +330,17 @@ class Arrays:
         return name in self._infos
 
     def refuse(self, name: str, expected: str, received: Any, cause: Any = None):
-        """Raises the ValueError of a member that is not what it should be."""
+        """Raises a ValueError for an invalid member."""
         refuse_file(
             self.path, f"to have a member {name!r} {expected}", received, cause=cause
         )
 
     def load(self, name: str) -> np.ndarray:
-        """Reads a member of numbers, truth values or text, of any shape.
+        """Reads a member of numbers, booleans or text, of any shape.
 
         Raises:
-            ValueError: If there is none, it is damaged or holds objects of Python, or
-                its header asks for another number of bytes than it has.
+            ValueError: If it is missing or damaged, holds Python objects, or its header
+                does not match its number of bytes.
         """
         if name not in self._infos:
             self.refuse(name, "of numbers", f"members {', '.join(self.names)}")
@@ -353,22 +352,25 @@ class Arrays:
             with self._packed.open(info) as file:
                 shape, fortran, dtype, begin = _header(file)
                 if dtype.hasobject or dtype.kind not in "biufU":
-                    raise ValueError(f"values of type {dtype}, which are not read")
-                asked, there = math.prod(shape) * dtype.itemsize, info.file_size - begin
-                if min(shape, default=0) < 0 or asked != there:
+                    raise ValueError(f"values of the unsupported type {dtype}")
+                expected, available = (
+                    math.prod(shape) * dtype.itemsize,
+                    info.file_size - begin,
+                )
+                if min(shape, default=0) < 0 or expected != available:
                     raise ValueError(
-                        f"shape {shape} of type {dtype}, which takes {asked:,} bytes, "
-                        f"where it has {there:,}"
+                        f"shape {shape} of type {dtype}, which takes {expected:,} "
+                        f"bytes, but it has {available:,}"
                     )
-                data = file.read(asked)
-                file.read(1)  # at the end the checksum is compared
+                data = file.read(expected)
+                file.read(1)  # zipfile compares the checksum at the end
             array = np.frombuffer(data, dtype)
             if dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
-                raise ValueError("truth values other than 0 and 1")
+                raise ValueError("booleans other than 0 and 1")
             return array.reshape(shape, order="F" if fortran else "C")
-        except Exception as error:  # zipfile and numpy raise many kinds
+        except Exception as error:  # zipfile and numpy raise many types
             kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
-            self.refuse(name, "that is whole", f"{kind}{error}", error)
+            self.refuse(name, "that is complete", f"{kind}{error}", error)
 
     def take(
         self,
@@ -377,16 +379,16 @@ class Arrays:
         shape: Sequence[int | None],
         missing: bool = False,
     ) -> np.ndarray:
-        """Reads a member of one kind and shape.
+        """Reads a member of a given kind and shape.
 
         Args:
             name: The member.
             kind: `"integers"`, `"numbers"` or `"text"`.
-            shape: Size of each axis; None for any.
-            missing: Whether numbers may be NaN.
+            shape: Size of each axis; None for any size.
+            missing: Whether NaN is allowed.
 
         Raises:
-            ValueError: As `load`, and if the member is something else or not finite.
+            ValueError: As `load`, and if kind or shape differ or a value is not finite.
         """
         array = self.load(name)
         fits = array.dtype.kind in _KINDS[kind] and array.ndim == len(shape)
@@ -403,15 +405,15 @@ class Arrays:
         return array
 
     def counts(self, name: str, rows: int, of: str) -> np.ndarray:
-        """Reads pointers [n + 1] and returns the rows of each item, int64 [n].
+        """Reads pointers [n + 1] and returns the number of rows per item, int64 [n].
 
         Args:
             name: The member; item i has the rows `[ptr[i], ptr[i + 1])`.
-            rows: How many rows there are.
-            of: What has these rows, for errors.
+            rows: Total number of rows.
+            of: Name of the array with these rows, for errors.
 
         Raises:
-            ValueError: If pointers do not begin at 0, descend, or end elsewhere.
+            ValueError: If the pointers do not ascend from 0 to `rows`.
         """
         ptr = self.take(name, "integers", (None,))
         if not ptr.size or ptr[0] != 0 or ptr[-1] != rows or (ptr[1:] < ptr[:-1]).any():
@@ -424,7 +426,7 @@ class Arrays:
 
 
 def _header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Shape, order, type and length of the header of an npy file."""
+    """Reads shape, order, dtype and length of the header of an npy file."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the npy format")
@@ -436,11 +438,11 @@ def open_npz(path: Path) -> Iterator[Arrays]:
     """Opens an npz file.
 
     Raises:
-        ValueError: Here or from `Arrays`, if the file or a member is damaged.
+        ValueError: On opening or from `Arrays`, if the file or a member is damaged.
     """
     try:
         packed = zipfile.ZipFile(path) if size_of(path) else None
-    except Exception as error:  # zipfile raises many kinds about a damaged directory
+    except Exception as error:  # zipfile raises many types for a damaged directory
         if isinstance(error, OSError) and error.filename is not None:
             raise
         received = f"{type(error).__name__}: {error}"

@@ -1,6 +1,6 @@
-"""Graphs from whatever yields them: lists, generators, data sets of other libraries.
+"""Graphs from lists, generators and data sets of other libraries.
 
-What a source is shows in its methods; no library is imported to find out.
+The type of a source is recognised by its methods, without importing any library.
 """
 
 import inspect
@@ -25,17 +25,14 @@ from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
 
-# Elements of data sets as graphs: dictionaries and objects of torch_geometric.
-
-
 SAMPLE = 64
-"""Elements that show which attribute belongs to nodes, edges or graphs."""
+"""Number of elements from which the level of each attribute is inferred."""
 
 _FIELDS = tuple(inspect.signature(Graph).parameters)
 
 
 def conversion(head: Sequence) -> Callable[[Any], Graph]:
-    """Returns the function that makes graphs of elements.
+    """Returns the function that converts elements to graphs.
 
     Args:
         head: The first elements: one, or `SAMPLE` if they have attributes.
@@ -47,12 +44,14 @@ def conversion(head: Sequence) -> Callable[[Any], Graph]:
     """
     if not head or not has_attributes(head[0]):
         return _as_graph
-    levels = levels_of([numbered(i, _read, element) for i, element in enumerate(head)])
-    return lambda element: graph_of(_read(element), levels)
+    levels = levels_of(
+        [numbered(i, _attributes, element) for i, element in enumerate(head)]
+    )
+    return lambda element: graph_of(_attributes(element), levels)
 
 
 def numbered(number: int, convert: Callable, element: Any) -> Any:
-    """Converts an element unless it is a graph; errors name its number."""
+    """Converts an element unless it is a `Graph`; errors contain its number."""
     if isinstance(element, Graph):
         return element
     try:
@@ -62,50 +61,51 @@ def numbered(number: int, convert: Callable, element: Any) -> Any:
 
 
 def has_attributes(element: Any) -> bool:
-    """Whether an element has the attributes of torch_geometric."""
+    """Returns whether an element has the attributes of torch_geometric."""
     if isinstance(element, Mapping):
         return "edge_index" in element
     return hasattr(element, "edge_index") or hasattr(element, "to_homogeneous")
 
 
-def _read(element: Any) -> dict[str, Any]:
+def _attributes(element: Any) -> dict[str, Any]:
     if not has_attributes(element):
-        _unknown(element)
+        _refuse_element(element)
     return sized(element) if isinstance(element, Mapping) else pyg_values(element)
 
 
 def _as_graph(element: Any) -> Graph:
-    """Makes a graph of a dictionary of the arguments of `Graph`."""
+    """Creates a graph from a dictionary of the arguments of `Graph`."""
     if not isinstance(element, Mapping):
-        _unknown(element)
-    fields = {k: _plain(k, v) for k, v in element.items() if v is not None}
+        _refuse_element(element)
+    fields = {k: _argument(k, v) for k, v in element.items() if v is not None}
     missing = {"num_nodes", "senders", "receivers"} - fields.keys()
     if missing or fields.keys() - set(_FIELDS):
         raise ValueError(
             f"Expected a dictionary of Graph's arguments: {', '.join(_FIELDS)}. "
-            f"Received: the keys {sorted(fields)}. Map the elements to these keys."
+            f"Received: the keys {sorted(fields)}. Map the elements to Graph's "
+            "arguments."
         )
     for name in {"num_nodes", "slot"} & fields.keys():
         if np.shape(fields[name]):
             raise ValueError(
                 f"Expected `{name}` to be one integer. Received: shape "
-                f"{np.shape(fields[name])}. If the source is batched, leave out "
-                ".batch(), or use .unbatch()."
+                f"{np.shape(fields[name])}. If the source is batched, remove .batch() "
+                "or add .unbatch()."
             )
         fields[name] = np.asarray(fields[name])[()]
     return Graph(**fields)
 
 
-def _plain(name: str, value: Any) -> Any:
-    """An argument of `Graph` as arrays; text of TensorFlow, which is bytes, as str."""
+def _argument(name: str, value: Any) -> Any:
+    """Converts an argument of `Graph` to arrays, and bytes of TensorFlow to str."""
     if isinstance(value, Mapping):
-        return {k: _plain(name, v) for k, v in value.items() if v is not None}
+        return {k: _argument(name, v) for k, v in value.items() if v is not None}
     if isinstance(value, bytes):
         return value.decode()
     return value if name == "info" else as_numpy(value)
 
 
-def _unknown(element: Any) -> NoReturn:
+def _refuse_element(element: Any) -> NoReturn:
     kind = f"{type(element).__module__}.{type(element).__qualname__}"
     raise ValueError(
         "Expected a Graph, a dictionary of its arguments or a torch_geometric Data. "
@@ -114,24 +114,23 @@ def _unknown(element: Any) -> NoReturn:
     )
 
 
-# Graphs are joined in chunks, because an object per graph costs more than its arrays,
-# and chunks into parts, because a loader looks into every part for every batch.
+# Graphs are merged into chunks, because an object per graph costs more than its arrays,
+# and chunks into parts, because a loader searches every part for every batch.
 _CHUNK_GRAPHS = 4096
 _CHUNK_BYTES = 1 << 25
 _PART_BYTES = 1 << 28
 
 
 def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
-    """Reads a source to its end into flat graphs, holding little more than one copy.
+    """Reads a source into flat graphs, with little more memory than one copy.
 
     Args:
         source: As for `graphs_of`, or a list of `FlatGraphs`. These and the shards of
-            a store are returned as they are.
-        progress: Whether to show a bar on standard error once it takes over two
-            seconds.
+            a store are returned unchanged.
+        progress: Whether to show a progress bar on standard error after two seconds.
 
     Returns:
-        Parts that together hold all graphs in their order; none without graphs.
+        Parts that together hold all graphs in order; an empty list without graphs.
 
     Raises:
         ValueError: As for `graphs_of`, or if graphs disagree in their features.
@@ -148,11 +147,11 @@ def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
         return [part for part in source if len(part)]
     if hasattr(source, "shards"):
         return [part for part in source.shards if len(part)]
-    parts, chunks, size, done, spec = [], [], 0, 0, None
+    parts, chunks, size, count, spec = [], [], 0, 0, None
     for chunk, weight in _chunks(graphs_of(source, progress)):
-        chunks.append(_joined(chunk, done, spec))
+        chunks.append(_merge_graphs(chunk, count, spec))
         spec = spec or chunks[0].spec()
-        done += len(chunk)
+        count += len(chunk)
         size += weight
         if size > _PART_BYTES:
             parts.append(FlatGraphs.concatenate(chunks))
@@ -167,7 +166,7 @@ def _is_parts(source: Any) -> bool:
 
 
 def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
-    """Lists of consecutive graphs, and the bytes of their edges and features."""
+    """Yields lists of consecutive graphs, and the bytes of edges and features."""
     chunk, size = [], 0
     for graph in graphs:
         chunk.append(graph)
@@ -180,43 +179,43 @@ def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
         yield chunk, size
 
 
-def _joined(chunk: list[Graph], done: int, spec: dict | None) -> FlatGraphs:
-    """Joins the graphs from number `done` on, which are to be like the first one."""
+def _merge_graphs(chunk: list[Graph], start: int, spec: dict | None) -> FlatGraphs:
+    """Merges the graphs from number `start` on; their spec must be the first one's."""
     try:
         part = FlatGraphs.from_graphs(chunk)
         if spec is not None:
-            check_same_spec(f"graph {done}", part.spec(), "graph 0", spec)
+            check_same_spec(f"graph {start}", part.spec(), "graph 0", spec)
         return part
-    except ValueError:  # which counts within the chunk
+    except ValueError:  # its graph number is relative to the chunk
         for index, graph in enumerate(chunk):
-            found = FlatGraphs.from_graphs([graph]).spec()
-            spec = spec or found
-            check_same_spec(f"graph {done + index}", found, "graph 0", spec)
+            graph_spec = FlatGraphs.from_graphs([graph]).spec()
+            spec = spec or graph_spec
+            check_same_spec(f"graph {start + index}", graph_spec, "graph 0", spec)
         raise
 
 
 def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
     """Yields the graphs of a source, one at a time.
 
-    Sources: a list of graphs, `FlatGraphs`, an opened store; a generator, or a function
-    without arguments that returns one; data sets of torch, map-style or iterable, and
-    a torch `DataLoader` with `batch_size=None`; a torch_geometric data set or list of
+    Sources: a list of graphs, `FlatGraphs` or an open store; a generator, or a function
+    without arguments that returns one; a map-style or iterable torch data set, or a
+    torch `DataLoader` with `batch_size=None`; a torch_geometric data set or list of
     `Data`; a `tf.data.Dataset`; a `MapDataset`, `IterDataset` or `DataLoader` of Grain;
-    anything with a length and items, such as a Hugging Face data set.
+    any object with a length and items, such as a Hugging Face data set.
 
     Elements: `Graph`; a dictionary of the arguments of `Graph` (`num_nodes`, `senders`,
     `receivers`, ..., with `node`, `edge` and `context` as dictionaries); a
     torch_geometric `Data`, or a dictionary with its names (`edge_index`, `y`, ...).
-    For the latter the first 64 elements show which attribute belongs to what.
+    For the latter, the first 64 elements determine whether an attribute belongs to
+    nodes, edges or graphs.
 
     Args:
-        source: Where the graphs come from. It must end.
-        progress: Whether to show a bar on standard error once it takes over two
-            seconds.
+        source: The source. It must be finite.
+        progress: Whether to show a progress bar on standard error after two seconds.
 
     Raises:
-        ValueError: If the source is batched, endless or of an unknown kind, or an
-            element is no graph; the message has its number.
+        ValueError: If the source is batched, infinite or of an unknown type, or an
+            element is not a graph; the message contains its number.
 
     Example:
     >>> def pairs():
@@ -248,7 +247,7 @@ def _length(source: Any) -> int | None:
 
 
 def _elements(source: Any) -> Iterator[Any]:
-    """Iterates over the elements of a source that ends and is not batched."""
+    """Iterates over the elements of a finite source without batches."""
     if callable(source) and not hasattr(source, "__iter__") and not _has_items(source):
         source = source()
     if isinstance(source, Graph):
@@ -264,13 +263,13 @@ def _elements(source: Any) -> Iterator[Any]:
     if getattr(source, "batch_sampler", None) is not None:
         _refuse(
             f"{type(source).__name__} with batches",
-            "Batches are made later: pass its data set, or set batch_size=None.",
+            "Pass its data set, or set batch_size=None; the loader builds the batches.",
         )
     if _endless(source):
         _refuse(
-            f"an endless {type(source).__name__}",
-            "Leave out .repeat() (num_epochs=1 in a sampler of Grain), or cut it "
-            "with .take(n). Graphs are read once; epochs come later.",
+            f"an infinite {type(source).__name__}",
+            "Remove .repeat() (num_epochs=1 in a sampler of Grain), or limit it with "
+            ".take(n). Graphs are read once, whatever the number of epochs.",
         )
     if hasattr(source, "as_numpy_iterator"):
         return iter(source.as_numpy_iterator())
@@ -278,7 +277,9 @@ def _elements(source: Any) -> Iterator[Any]:
         return iter(source)
     if _has_items(source):
         return (source[index] for index in range(len(source)))
-    _refuse(type(source).__name__, "Convert it first, see kb.data.from_networkx etc.")
+    _refuse(
+        type(source).__name__, "Convert it first, such as with kb.data.from_networkx."
+    )
 
 
 def _has_items(source: Any) -> bool:
@@ -298,10 +299,10 @@ def _endless(source: Any) -> bool:
         return int(source.cardinality()) == -1
     length = _length(source)
     if length is not None:
-        return length == sys.maxsize  # what a repeated MapDataset of Grain says
+        return length == sys.maxsize  # the length of a repeated MapDataset of Grain
     kind = type(source)
     if not kind.__module__.startswith("grain") or "Limit" in kind.__name__:
         return False
-    # An iterated data set of Grain knows its parents, one of which may be repeated.
-    behind = [*getattr(source, "_parents", ()), getattr(source, "_dataset", None)]
-    return any(_endless(parent) for parent in behind if parent is not None)
+    # A parent of an iterable data set of Grain may be repeated.
+    parents = [*getattr(source, "_parents", ()), getattr(source, "_dataset", None)]
+    return any(_endless(parent) for parent in parents if parent is not None)

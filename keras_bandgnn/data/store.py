@@ -1,4 +1,4 @@
-"""`GraphStore`: graphs on disk, read at random without copying."""
+"""`GraphStore`: graphs on disk, memory-mapped for random access."""
 
 import hashlib
 import operator
@@ -33,8 +33,7 @@ from keras_bandgnn.data.flat_columns import (
 from keras_bandgnn.data.reading import parse_json, read_json, reading, refuse_file
 from keras_bandgnn.graph import Graph
 
-# The files of a graph store: one Arrow IPC file per shard, sizes, a description.
-
+# A store has one Arrow IPC file per shard, one with the sizes, and a description.
 
 FORMAT = "keras-bandgnn-store"
 VERSION = 1
@@ -42,7 +41,7 @@ DESCRIPTION = "store.json"
 SIZES = "sizes.arrow"
 _KEY = b"keras-bandgnn"
 _WRITE_AGAIN = "Copy the store again, or write it again."
-# No separators, no drives, nothing that leads elsewhere.
+# No separators or drives, so that names cannot leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _SUM = re.compile(r"[0-9a-f]{64}")
 _PLAIN = {*EDGE_COLUMNS, *COUNTS.values(), "slot", "candidates", "origin"}
@@ -59,22 +58,22 @@ def write_arrow(file: BinaryIO, columns: dict[str, pa.Array], header: dict) -> N
 
 
 def read_arrow(path: Path) -> tuple[pa.RecordBatch, dict]:
-    """Maps an Arrow IPC file into memory; nothing is read until it is used.
+    """Memory-maps an Arrow IPC file.
 
     Raises:
-        ValueError: If the file is no part of a store of a known version, or a link.
+        ValueError: If the file is not part of a store of a known version, or a link.
     """
     check_file(path)
     with reading(path):
         try:
-            # The mapping outlives the file handle, so that handles do not add up.
+            # The mapping outlives the file handle, so that handles do not accumulate.
             with pa.memory_map(str(path)) as source, pa.ipc.open_file(source) as file:
                 header = parse_json((file.schema.metadata or {}).get(_KEY, b"{}"))
                 check_header(path, header)
                 if file.num_record_batches != 1:
                     raise ValueError(f"{file.num_record_batches} record batches")
                 batch = file.get_batch(0)
-                # Offsets within their buffers, text that is UTF-8.
+                # Checks offsets and UTF-8 text.
                 batch.validate(full=True)
         except (pa.ArrowException, IndexError, OSError, ValueError) as error:
             if str(error).startswith("Expected"):
@@ -90,17 +89,17 @@ def read_arrow(path: Path) -> tuple[pa.RecordBatch, dict]:
 
 
 def check_file(path: Path, size: int | None = None) -> None:
-    """Raises an error unless a file of a store is there, whole and no link.
+    """Raises an error unless a file of a store exists and has the expected size.
 
     Raises:
         FileNotFoundError: If it is missing.
-        ValueError: If it is a link, no file, or has another size.
+        ValueError: If it is a link, or has another size.
     """
     if path.is_symlink():
         refuse_file(path, "to be a file", "a symbolic link, which stores do not follow")
     if not path.is_file():
         raise FileNotFoundError(
-            f"Expected the file {path} of the store. Received: it is missing. "
+            f"Expected the file {path} of the store. Received: no such file. "
             f"{_WRITE_AGAIN}"
         )
     if size is not None and path.stat().st_size != size:
@@ -113,7 +112,7 @@ def check_file(path: Path, size: int | None = None) -> None:
 
 
 def check_sum(path: Path, expected: str) -> None:
-    """Raises a ValueError if the bytes of a file are not those that were written."""
+    """Raises a ValueError if the checksum of a file differs."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != expected:
@@ -121,7 +120,7 @@ def check_sum(path: Path, expected: str) -> None:
 
 
 def check_features(path: Path, features: Any) -> None:
-    """Raises a ValueError unless `features` is `[dtype, trailing shape]` by name."""
+    """Raises a ValueError unless `features` maps names to `[dtype, trailing shape]`."""
     if not isinstance(features, dict):
         refuse_file(path, "to have an object 'features'", features, _WRITE_AGAIN)
     for name, entry in features.items():
@@ -137,15 +136,15 @@ def check_features(path: Path, features: Any) -> None:
 
 
 def check_units(path: Path, units: Any) -> None:
-    """Checks the entries of shards in a description or a progress file.
+    """Checks the shard entries of a description or a progress file.
 
     Args:
-        path: The file that has them.
-        units: What it has.
+        path: The file that contains them.
+        units: The entries.
 
     Raises:
-        ValueError: If one is not what `write_piece` returns, or names a file that is
-            not one of the folder itself, or one twice.
+        ValueError: If an entry is not one of `write_piece`, names a file outside the
+            folder, or repeats a file.
     """
     names = set()
     if not isinstance(units, list):
@@ -162,7 +161,7 @@ def check_units(path: Path, units: Any) -> None:
         else:
             if not isinstance(name, str) or not _NAME.fullmatch(name) or name in names:
                 refuse_file(
-                    path, f"to have a file name of its own {where}", name, _WRITE_AGAIN
+                    path, f"to have a unique file name {where}", name, _WRITE_AGAIN
                 )
             names.add(name)
             sizes = (unit["graphs"], unit.get("bytes"))
@@ -184,7 +183,7 @@ def check_header(path: Path, header: Any) -> None:
     if name != FORMAT:
         raise ValueError(
             f"Expected {path} to be part of a graph store (format={FORMAT!r}). "
-            f"Received: format={name!r}. Pass a directory made by write_store."
+            f"Received: format={name!r}. Pass a directory written by write_store."
         )
     version = header.get("version")
     if not isinstance(version, int) or not 1 <= version <= VERSION:
@@ -195,7 +194,7 @@ def check_header(path: Path, header: Any) -> None:
 
 
 def write_shard(file: BinaryIO, flat: FlatGraphs) -> None:
-    """Writes graphs as one record batch: a row per graph, lists of its values."""
+    """Writes graphs as one record batch with a row per graph and lists of values."""
     ptr = {
         "node": flat.node_ptr,
         "edge": flat.edge_ptr,
@@ -221,16 +220,15 @@ def write_shard(file: BinaryIO, flat: FlatGraphs) -> None:
 
 
 def read_shard(path: Path, unit: Mapping | None = None) -> FlatGraphs:
-    """Maps a shard; its arrays are views of the file.
+    """Memory-maps a shard; its arrays are views of the file.
 
     Args:
         path: The file.
-        unit: What the store says of it: the bytes are compared with its checksum, and
-            the content is checked as `FlatGraphs` checks arrays. Without it the file
-            is one that this process has written.
+        unit: The shard's entry in the store, to verify the checksum. Omitted for files
+            that this process has written. The content is checked as by `FlatGraphs`.
 
     Raises:
-        ValueError: If the file is not what was written.
+        ValueError: If the content is not what was written.
     """
     if unit is not None:
         check_file(path, unit["bytes"])
@@ -250,7 +248,7 @@ def read_shard(path: Path, unit: Mapping | None = None) -> FlatGraphs:
 
 
 def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
-    """The arrays of a batch, after the checks of `FlatGraphs` and of their layout."""
+    """Returns the arrays of a record batch after checking layout and values."""
     names, features = batch.schema.names, header["features"]
     if len(set(names)) < len(names):
         raise ValueError(f"columns {names}")
@@ -282,7 +280,7 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
             raise ValueError(f"{name} with other rows than the counts of the graphs")
     check_columns(columns, None)
     if spec_of({k: columns[k] for k in features if k in columns}) != features:
-        raise ValueError(f"features {features}, which the columns do not have")
+        raise ValueError(f"features {features}, which differ from the columns")
     if sorted_by_receiver(columns) is not columns:
         raise ValueError("edges that are not sorted by receiver")
     return columns
@@ -291,7 +289,7 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
 def _flat(
     array: pa.Array, level: str, shape: list[int]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The values of a column, and where those of each graph begin."""
+    """Returns the values of a column, and the offsets of the graphs."""
     starts = None
     if level in COUNTS:
         if not pa.types.is_large_list(array.type) or array.null_count:
@@ -309,16 +307,12 @@ def _flat(
     return array.to_numpy(zero_copy_only=True).reshape(-1, *shape), starts
 
 
-_AGAIN = "Copy the store again, or write it again."
-
-
 def open_store(path: str | os.PathLike) -> "GraphStore":
-    """Opens a store that `write_store` or `StoreWriter` made.
+    """Opens a store written by `write_store` or `StoreWriter`.
 
-    Only the description and the sizes are read; shards are mapped into memory when
-    they are first used. Then their bytes are compared with their checksums and their
-    content is checked, once: about 1.3 s per GB, 0.8 s for a million graphs of ten
-    nodes. `store.verify()` compares the checksums of all.
+    Reads only the description and the sizes. Shards are memory-mapped on first use,
+    when their checksums and their content are verified once: about 1.3 s per GB, 0.8 s
+    for a million graphs of ten nodes. `store.verify()` compares all checksums.
 
     Raises:
         FileNotFoundError: If the directory or one of its files is missing.
@@ -336,7 +330,7 @@ def open_store(path: str | os.PathLike) -> "GraphStore":
 
 
 class _Shards(Sequence):
-    """The shards that hold graphs, checked and mapped on first use."""
+    """The non-empty shards, verified and memory-mapped on first use."""
 
     def __init__(self, store: "GraphStore", units: list[dict]):
         self._store = weakref.proxy(store)
@@ -349,7 +343,7 @@ class _Shards(Sequence):
     def __getitem__(self, index: int) -> FlatGraphs:
         if self._mapped is None:
             raise ValueError(
-                f"Expected an open store. Received: {self._store.path}, closed. "
+                f"Expected an open store. Received: the closed {self._store.path}. "
                 "Open it again with open_store."
             )
         shard = self._mapped[index]
@@ -363,18 +357,19 @@ class _Shards(Sequence):
 
 
 class GraphStore(Sequence):
-    """A directory of graphs, memory-mapped; made by `open_store`.
+    """A memory-mapped directory of graphs, returned by `open_store`.
 
-    Indexing gives a `Graph` of read-only views into the files, a slice a list of
-    them. A store pickles as its path, so that worker processes map the same memory.
+    Indexing returns a `Graph` of read-only views into the files; a slice returns a list
+    of graphs. A store is pickled as its path, so that worker processes map the same
+    memory.
 
     Attributes:
         path: The directory.
-        metadata: The facts that the store was written with.
+        metadata: Free-form metadata of the store.
         fingerprint: Description of the job that wrote it.
         features: `[dtype, trailing shape]` by feature, such as `"node/type"`.
         reports: The report of each unit of the job.
-        num_nodes: int32 [n], nodes of each graph, without touching the graphs.
+        num_nodes: int32 [n], nodes of each graph, available without reading graphs.
         num_edges: int32 [n], edges of each graph.
         shards: Sequence of `FlatGraphs`, mapped on first use.
     """
@@ -397,7 +392,7 @@ class GraphStore(Sequence):
         self.shards = _Shards(self, self._files)
 
     def _read(self, index: int) -> FlatGraphs:
-        """Maps a shard and checks it against what the store says of it."""
+        """Maps a shard and verifies it against the store's description."""
         unit = self._files[index]
         path = self.path / unit["file"]
         shard = read_shard(path, unit)
@@ -406,12 +401,15 @@ class GraphStore(Sequence):
         for name in ("num_nodes", "num_edges"):
             if not np.array_equal(getattr(shard, name), getattr(self, name)[rows]):
                 refuse_file(
-                    path, f"to have the {name} that {SIZES} lists", "others", _AGAIN
+                    path,
+                    f"to have the {name} listed in {SIZES}",
+                    "other values",
+                    _WRITE_AGAIN,
                 )
         return shard
 
     def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the shard of each graph and its row there, both int64 [m].
+        """Returns the shard of each graph and its row in the shard, both int64 [m].
 
         Raises:
             IndexError: If an index is out of range.
@@ -421,7 +419,7 @@ class GraphStore(Sequence):
         return shard, indices - self._starts[shard]
 
     def take(self, indices: Any) -> FlatGraphs:
-        """Copies the graphs at `indices`, in their order, into one `FlatGraphs`.
+        """Copies the graphs at `indices`, in this order, into one `FlatGraphs`.
 
         Raises:
             IndexError: If an index is out of range.
@@ -429,26 +427,26 @@ class GraphStore(Sequence):
         shard, row = self.locate(indices)
         if not len(self.shards):
             return FlatGraphs.from_graphs([])
-        used = np.unique(shard) if len(shard) else [0]
-        parts = [self.shards[s].take(row[shard == s]) for s in used]
-        joined = FlatGraphs.concatenate(parts)
+        numbers = np.unique(shard) if len(shard) else [0]
+        parts = [self.shards[s].take(row[shard == s]) for s in numbers]
+        merged = FlatGraphs.concatenate(parts)
         if (shard[1:] >= shard[:-1]).all():
-            return joined
-        back = np.empty(len(row), np.int64)
-        back[np.argsort(shard, kind="stable")] = np.arange(len(row))
-        return joined.take(back)
+            return merged
+        inverse = np.empty(len(row), np.int64)
+        inverse[np.argsort(shard, kind="stable")] = np.arange(len(row))
+        return merged.take(inverse)
 
     def verify(self) -> None:
-        """Reads all shards and compares their checksums.
+        """Reads all shards and verifies their checksums.
 
         Raises:
-            ValueError: If the bytes of a shard are not those that were written.
+            ValueError: If the checksum of a shard differs.
         """
         for unit in self._files:
             check_sum(self.path / unit["file"], unit["sha256"])
 
     def close(self) -> None:
-        """Lets go of the files; graphs that were taken before stay valid."""
+        """Closes the files; graphs returned before stay valid."""
         self.shards.close()
 
     def __enter__(self) -> "GraphStore":
@@ -479,17 +477,19 @@ class GraphStore(Sequence):
 
 
 def _read_sizes(path: Path, graphs: int) -> dict[str, np.ndarray]:
-    """Numbers of nodes and edges of each graph."""
+    """Reads the numbers of nodes and edges of each graph."""
     batch, _ = read_arrow(path)
     sizes = {}
     for name, low in (("num_nodes", 1), ("num_edges", 0)):
-        found = batch.column(name) if name in batch.schema.names else None
-        if found is None or str(found.type) != "int32" or found.null_count:
+        column = batch.column(name) if name in batch.schema.names else None
+        if column is None or str(column.type) != "int32" or column.null_count:
             refuse_file(path, f"to have a column {name} of int32", batch.schema.names)
-        sizes[name] = found.to_numpy()
-        if len(found) != graphs:
-            refuse_file(path, f"to list {graphs} graphs", str(len(found)), _AGAIN)
-        if len(found) and sizes[name].min() < low:
+        sizes[name] = column.to_numpy()
+        if len(column) != graphs:
+            refuse_file(
+                path, f"to list {graphs} graphs", str(len(column)), _WRITE_AGAIN
+            )
+        if len(column) and sizes[name].min() < low:
             refuse_file(
                 path, f"to have {name} of at least {low}", str(sizes[name].min())
             )
@@ -503,15 +503,15 @@ def _read_description(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         hint = "Check the path."
         if partial.is_dir():
-            hint = f"An unfinished one lies at {partial}: run its job again to resume."
+            hint = f"To resume the unfinished store at {partial}, run its job again."
         raise FileNotFoundError(
-            f"Expected a store, a directory, at {directory}. Received: no directory is "
-            f"there. {hint}"
+            f"Expected a store, a directory, at {directory}. Received: no such "
+            f"directory. {hint}"
         )
     if not path.is_file():
         raise FileNotFoundError(
             f"Expected {directory} to be a store, with a {DESCRIPTION}. Received: a "
-            "directory without it. Pass a directory made by write_store."
+            "directory without it. Pass a directory written by write_store."
         )
     check_file(path)
     description = read_json(path)
@@ -519,11 +519,16 @@ def _read_description(directory: Path) -> dict[str, Any]:
     keys = {"metadata", "fingerprint", "features", "units", "graphs"}
     if missing := sorted(keys - description.keys()):
         refuse_file(
-            path, f"to have the keys {sorted(keys)}", f"without {missing}", _AGAIN
+            path,
+            f"to have the keys {sorted(keys)}",
+            f"without {missing}",
+            _WRITE_AGAIN,
         )
     for key in ("metadata", "fingerprint", "features"):
         if not isinstance(description[key], dict):
-            refuse_file(path, f"to have an object {key!r}", description[key], _AGAIN)
+            refuse_file(
+                path, f"to have an object {key!r}", description[key], _WRITE_AGAIN
+            )
     check_features(path, description["features"])
     check_units(path, description["units"])
     count = sum(unit["graphs"] for unit in description["units"])
@@ -532,6 +537,6 @@ def _read_description(directory: Path) -> dict[str, Any]:
             path,
             f"to list {description['graphs']} graphs",
             f"units of {count} graphs",
-            _AGAIN,
+            _WRITE_AGAIN,
         )
     return description

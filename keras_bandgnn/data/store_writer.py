@@ -1,4 +1,4 @@
-"""`StoreWriter` and `write_store`: graphs onto disk, whole or resumable."""
+"""`StoreWriter` and `write_store`: atomic and resumable writing of stores."""
 
 import contextlib
 import hashlib
@@ -54,23 +54,21 @@ from keras_bandgnn.data.store import (
 )
 from keras_bandgnn.graph import Graph
 
-# A unit of a store as a file of its own, before the store counts it.
-
 
 def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dict:
     """Writes the graphs of a unit into the folder of an unfinished store.
 
-    No other call takes the same name, so a unit that is written twice, or by a process
-    that was given up, harms nothing. `StoreWriter.take` gives the file its place; what
-    it does not take is removed with the other rests.
+    The file name is unique, so a unit may be written twice, or by a worker that has
+    been abandoned. `StoreWriter.take` adds the file to the store; files that it does
+    not take are removed.
 
     Args:
         folder: `StoreWriter.partial`.
-        flat: Graphs of the unit; none is fine.
-        report: JSON-like facts about the unit.
+        flat: Graphs of the unit; may be empty.
+        report: JSON metadata of the unit.
 
     Returns:
-        JSON-like: "unit", the entry of the progress file, and "spec", the features.
+        A JSON dict: "unit", the entry of the progress file, and "spec", the features.
     """
     unit = {"file": None, "graphs": len(flat), "report": report}
     if not len(flat):
@@ -91,43 +89,42 @@ def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dic
     return {"unit": unit, "spec": flat.spec()}
 
 
-def place_piece(folder: Path, written: str, name: str) -> None:
-    """Gives the file of a piece its name in the store.
+def move_piece(folder: Path, filename: str, name: str) -> None:
+    """Renames the file of a piece to its name in the store.
 
     Raises:
-        FileNotFoundError: If the file is not there.
+        FileNotFoundError: If the file is missing.
     """
     try:
-        os.replace(folder / written, folder / name)
+        os.replace(folder / filename, folder / name)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"Expected {folder / written}, written by another process. Received: it is "
-            "not there. All machines must see this folder under the same path."
+            f"Expected {folder / filename}, written by another process. Received: no "
+            "such file. Mount this folder under the same path on all machines."
         ) from error
     sync_directory(folder)
 
 
-# Unfinished stores: their progress file, and whose they are.
-
+# Unfinished stores.
 
 PROGRESS = "progress.jsonl"
-# What a kill leaves of files that were being written.
+# Names of temporary files that a killed process leaves.
 _HIDDEN = re.compile(r"^\.[0-9a-f]{8}\.partial\.|\.tmp$")
 
 
 def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
-    """Returns the header and the finished units; a torn last line does not count."""
+    """Returns the header and the finished units; ignores an incomplete last line."""
     progress = partial / PROGRESS
     if progress.exists():
         check_file(progress)
         lines = progress.read_bytes().split(b"\n")[:-1]
         with reading(progress):
-            found = [parse_json(line) for line in lines]
-        if found:
-            check_units(progress, found[1:])
-            return found[0], found[1:]
+            entries = [parse_json(line) for line in lines]
+        if entries:
+            check_units(progress, entries[1:])
+            return entries[0], entries[1:]
     if (partial / DESCRIPTION).exists():
-        # Killed after the last step of writing but before the new name.
+        # Killed after writing everything but before renaming the folder.
         check_file(partial / DESCRIPTION)
         description = read_json(partial / DESCRIPTION)
         check_header(partial / DESCRIPTION, description)
@@ -143,39 +140,39 @@ def _is_store(path: Path) -> bool:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raises a FileExistsError unless `path` is free or a store to be replaced."""
+    """Raises a FileExistsError unless `path` is free or a store to overwrite."""
     refuse_link(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
     if not _is_store(path):
         raise FileExistsError(
-            f"Expected nothing, or a store, at {path}. Received: something else is "
-            "there, which is never overwritten. Choose another path."
+            f"Expected nothing, or a store, at {path}. Received: other content, which "
+            "is never overwritten. Choose another path."
         )
     if not overwrite:
         raise FileExistsError(
-            f"Expected nothing at {path}. Received: a store is there. "
+            f"Expected nothing at {path}. Received: an existing store. "
             "Pass overwrite=True (--overwrite) or choose another path."
         )
 
 
-def put_in_place(partial: Path, path: Path) -> None:
-    """Gives a complete directory its name; a store that had it is removed after.
+def move_into_place(partial: Path, path: Path) -> None:
+    """Moves a complete directory to `path`, and removes a store that was there.
 
-    The progress file stays until then: by it `settle` knows, after a kill, that the
-    directory `partial` is what was replaced.
+    The progress file is removed last. If it is there after a kill, it tells
+    `finish_replacement` that the directory `partial` is the replaced store.
     """
     replaces = _is_store(path)
     if not replaces:
         (partial / PROGRESS).unlink(missing_ok=True)
-    # What is replaced gets the name `partial`, which nobody else may take up.
+    # The replaced store is renamed to `partial`, which no other job may resume.
     with FolderLock(path) if replaces else contextlib.nullcontext():
         replace_folder(partial, path)
     (path / PROGRESS).unlink(missing_ok=True)
 
 
-def settle(path: Path) -> None:
-    """Completes the replacement of a store that was killed between its steps.
+def finish_replacement(path: Path) -> None:
+    """Completes the replacement of a store after a kill between its steps.
 
     Raises:
         RuntimeError: If another job is writing the store.
@@ -193,7 +190,7 @@ def settle(path: Path) -> None:
 
 
 def is_unfinished(partial: Path) -> bool:
-    """Whether a directory holds nothing but parts of an unfinished store."""
+    """Returns whether a directory holds only files of an unfinished store."""
     if not partial.is_dir():
         return False
     if any(file.is_symlink() or file.is_dir() for file in partial.iterdir()):
@@ -204,30 +201,30 @@ def is_unfinished(partial: Path) -> bool:
 
 
 def check_partial(partial: Path) -> None:
-    """Raises a FileExistsError if something else than an unfinished store is there."""
+    """Raises a FileExistsError if a path is anything but an unfinished store."""
     refuse_link(partial)
     if partial.exists() and not is_unfinished(partial):
         raise FileExistsError(
-            f"Expected {partial} to be an unfinished store. Received: something else "
-            "is there. Move it away or choose another path."
+            f"Expected {partial} to be an unfinished store. Received: other content. "
+            "Move it away or choose another path."
         )
 
 
-def check_same_job(partial: Path, found: Mapping, fingerprint: Mapping) -> None:
-    """Raises a ValueError if the header `found` there is that of another job."""
-    check_header(partial / PROGRESS, found)
-    if found.get("fingerprint") != fingerprint:
-        differing = [*_differing(found.get("fingerprint"), fingerprint)]
+def check_same_job(partial: Path, header: Mapping, fingerprint: Mapping) -> None:
+    """Raises a ValueError if `header` belongs to another job."""
+    check_header(partial / PROGRESS, header)
+    if header.get("fingerprint") != fingerprint:
+        differing = [*_differing(header.get("fingerprint"), fingerprint)]
         fields = "; ".join(differing[:5]) + "; ..." * (len(differing) > 5)
         raise ValueError(
             f"Expected the unfinished store {partial} to have the fingerprint "
-            f"of this job. Received: another one: {fields}. Pass "
-            "restart=True (--restart), or delete that directory, to begin anew."
+            f"of this job. Received: another one: {fields}. To start over, pass "
+            "restart=True (--restart) or delete the directory."
         )
 
 
 def _differing(old: Any, new: Any, name: str = "fingerprint") -> Iterator[str]:
-    """Yields which fields differ, with their values in this job and before."""
+    """Yields the fields that differ, with their new and old values."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*new, *old]):
             if key not in old or key not in new:
@@ -242,21 +239,21 @@ def _differing(old: Any, new: Any, name: str = "fingerprint") -> Iterator[str]:
 
 
 def check_job(path: Path, fingerprint: Mapping, overwrite: bool, restart: bool) -> None:
-    """Raises the errors that a `StoreWriter` would raise, and touches nothing.
+    """Raises the errors that a `StoreWriter` would raise, without changing anything.
 
     Args:
-        path: The store to be written.
-        fingerprint: As JSON gives it back.
-        overwrite: Whether a store there may be replaced.
-        restart: Whether an unfinished store of another job may be thrown away.
+        path: The store to write.
+        fingerprint: The fingerprint, as read back from JSON.
+        overwrite: Whether an existing store may be replaced.
+        restart: Whether an unfinished store of another job may be discarded.
     """
     check_target(path, overwrite)
     partial = path.with_name(path.name + ".partial")
     check_partial(partial)
     if partial.exists() and not restart:
-        found, _ = read_progress(partial)
-        if found is not None:
-            check_same_job(partial, found, fingerprint)
+        header, _ = read_progress(partial)
+        if header is not None:
+            check_same_job(partial, header, fingerprint)
 
 
 _WRITTEN_AT_ONCE = {"writer": "write_store"}
@@ -272,24 +269,24 @@ def write_store(
 ) -> GraphStore:
     """Writes graphs to a store, a directory of memory-mappable shards.
 
-    Graphs are taken one shard at a time. The store appears under its name only when
-    complete; until then it lies in `<path>.partial`. Edges of each graph are sorted
+    Graphs are consumed one shard at a time. The store appears at `path` only when it is
+    complete; until then it is in `<path>.partial`. The edges of each graph are sorted
     by receiver.
 
     Args:
-        path: Directory to make.
-        graphs: Graphs with the same features, from any iterable; of none, such as an
-            empty split, comes a store of length 0.
+        path: Directory to create.
+        graphs: Any iterable of graphs with the same features. Without graphs, such as
+            for an empty split, the store has length 0.
         shard_size: Graphs per shard.
-        metadata: JSON-like facts about the whole store.
-        overwrite: Whether to replace a store that is already there.
+        metadata: JSON metadata of the store.
+        overwrite: Whether to replace an existing store.
 
     Returns:
-        The store, open.
+        The open store.
 
     Raises:
-        FileExistsError: If something is at `path` that may not be replaced.
-        ValueError: If graphs differ in their features, or if `path` is no path or
+        FileExistsError: If `path` exists and may not be replaced.
+        ValueError: If graphs differ in their features, or if `path` is not a path or
             `graphs` is one.
 
     Example:
@@ -301,7 +298,7 @@ def write_store(
         raise ValueError(
             "Expected a `path` and `graphs`, write_store(path, graphs). Received: a "
             f"path of type {type(path).__name__} and graphs of type "
-            f"{type(graphs).__name__}."
+            f"{type(graphs).__name__}. Pass the path first."
         )
     as_path("path", path)
     if isinstance(graphs, Mapping):
@@ -326,21 +323,21 @@ def write_store(
 class StoreWriter:
     """Writes a store as a sequence of work units, so that a long job can resume.
 
-    Each unit becomes one shard, written atomically into `<path>.partial` with an
-    entry in a progress file. A job that was killed starts again with the same
-    fingerprint, skips the first `done` units and ends with the same bytes as a job
-    that ran through.
+    Each unit becomes one shard, written atomically into `<path>.partial` with an entry
+    in a progress file. To resume a killed job, create the writer with the same
+    fingerprint and skip the first `done` units; the result has the same bytes as an
+    uninterrupted job.
 
     Args:
-        path: Directory to make.
-        fingerprint: JSON-like description of what is written: inputs and options.
-            Only a job with an equal fingerprint resumes; kept in the store.
-        metadata: JSON-like facts about the whole store.
-        overwrite: Whether to replace a store that is already there.
-        restart: Whether to throw away an unfinished store instead of resuming it.
+        path: Directory to create.
+        fingerprint: JSON description of the job: its inputs and options. A job resumes
+            only with an equal fingerprint. Stored in the store.
+        metadata: JSON metadata of the store.
+        overwrite: Whether to replace an existing store.
+        restart: Whether to discard an unfinished store instead of resuming it.
 
     Raises:
-        FileExistsError: If something is at `path` that may not be replaced.
+        FileExistsError: If `path` exists and may not be replaced.
         ValueError: If the unfinished store has another fingerprint.
         RuntimeError: If another job is writing the same store.
 
@@ -367,7 +364,7 @@ class StoreWriter:
         boolean("restart", restart)
         self.partial = self.path.with_name(self.path.name + ".partial")
         self._overwrite = overwrite
-        # Through JSON, so that it equals what is read back (tuples become lists).
+        # A JSON round trip, so that it equals what is read back (tuples become lists).
         fingerprint = json.loads(json_text("fingerprint", dict(fingerprint)))
         self._header = {
             "format": FORMAT,
@@ -380,7 +377,7 @@ class StoreWriter:
 
     @property
     def done(self) -> int:
-        """Number of finished units, those of an earlier run included."""
+        """Number of finished units, including those of an earlier run."""
         return len(self._units)
 
     @property
@@ -389,11 +386,11 @@ class StoreWriter:
         return [unit["report"] for unit in self._units]
 
     def add(self, graphs: Iterable[Graph], report: Any = None) -> None:
-        """Writes the next unit; it is finished when this returns.
+        """Writes the next unit; it is durable when this returns.
 
         Args:
-            graphs: Graphs of the unit; none is fine.
-            report: JSON-like facts about the unit, kept in the store.
+            graphs: Graphs of the unit; may be empty.
+            report: JSON metadata of the unit, stored in the store.
 
         Raises:
             ValueError: If the graphs differ from the earlier ones in their features.
@@ -405,24 +402,24 @@ class StoreWriter:
         self.take(write_piece(self.partial, flat, report))
 
     def take(self, piece: Mapping[str, Any]) -> None:
-        """Makes a piece the next unit; it is finished when this returns.
+        """Adds a piece as the next unit; it is durable when this returns.
 
         Args:
-            piece: What `write_piece` returned, in this process or in another one that
-                sees the same folder.
+            piece: Result of `write_piece`, in this process or in another one with
+                access to the same folder.
 
         Raises:
             ValueError: If its graphs differ from the earlier ones in their features.
-            FileNotFoundError: If its file is not there.
+            FileNotFoundError: If its file is missing.
         """
         unit, spec = dict(piece["unit"]), piece["spec"]
         self._check(spec)
-        written, unit["file"] = unit["file"], None
-        if written:
+        filename, unit["file"] = unit["file"], None
+        if filename:
             unit["file"] = f"shard-{self.done:05d}.arrow"
         line = json_text(f"report of unit {self.done}", unit)
-        if written:
-            place_piece(self.partial, written, unit["file"])
+        if filename:
+            move_piece(self.partial, filename, unit["file"])
         self._spec = spec if self._spec is None else self._spec
         with writing(self.path):
             self._progress.write(line.encode() + b"\n")
@@ -431,18 +428,18 @@ class StoreWriter:
         self._units.append(json.loads(line))
 
     def _check(self, spec: Mapping | None) -> None:
-        """Refuses graphs that differ from the earlier ones, and a closed writer."""
+        """Rejects graphs that differ from the earlier ones, and a closed writer."""
         if self._progress is None:
             raise ValueError(
-                "Expected an open writer. Received: a closed one. Make a new "
-                "StoreWriter with the same fingerprint to go on."
+                "Expected an open writer. Received: a closed one. Create a new "
+                "StoreWriter with the same fingerprint to resume."
             )
         if spec is not None and self._spec is not None:
             like = "the earlier units"
             check_same_spec(f"unit {self.done}", spec, like, self._spec)
 
     def finish(self) -> GraphStore:
-        """Completes the store, gives it its name and opens it."""
+        """Completes the store, moves it to its path and opens it."""
         sizes = {"num_nodes": [], "num_edges": []}
         for unit in self._units:
             file = unit["file"]
@@ -464,21 +461,21 @@ class StoreWriter:
         }
         with atomic_write(self.partial / DESCRIPTION) as file:
             file.write(json_text(DESCRIPTION, description, indent=1).encode() + b"\n")
-        self._remove_rests({PROGRESS, SIZES, DESCRIPTION})
+        self._remove_other_files({PROGRESS, SIZES, DESCRIPTION})
         check_target(self.path, self._overwrite)
         self._close_progress()
         with writing(self.path):
-            put_in_place(self.partial, self.path)
+            move_into_place(self.partial, self.path)
         self.close()
         return open_store(self.path)
 
     def discard(self) -> None:
-        """Throws away the finished units."""
+        """Discards the finished units."""
         self._units, self._spec = [], None
-        self._clear_rests()
+        self._remove_stale_files()
 
     def close(self) -> None:
-        """Leaves the unfinished store as it is, to be resumed later."""
+        """Closes the writer; an unfinished store can be resumed later."""
         self._close_progress()
         if self._lock is not None:
             self._lock.close()
@@ -486,7 +483,7 @@ class StoreWriter:
 
     def _close_progress(self) -> None:
         if self._progress is not None:
-            # After a full disk there may be bytes that no flush brings out.
+            # If the disk is full, flushing the buffered bytes fails.
             with contextlib.suppress(OSError):
                 self._progress.close()
             self._progress = None
@@ -504,23 +501,23 @@ class StoreWriter:
         self.close()
 
     def _open(self, restart: bool) -> None:
-        """Takes up the finished units of an earlier run, removes its rests."""
+        """Restores the finished units of an earlier run, and removes stale files."""
         check_partial(self.partial)
-        settle(self.path)
+        finish_replacement(self.path)
         check_target(self.path, self._overwrite)
         self._lock = FolderLock(self.partial)
         try:
             self._open_progress()
-            found, units = (None, []) if restart else read_progress(self.partial)
-            if found is not None:
-                check_same_job(self.partial, found, self._header["fingerprint"])
+            header, units = (None, []) if restart else read_progress(self.partial)
+            if header is not None:
+                check_same_job(self.partial, header, self._header["fingerprint"])
             self._units = list(itertools.takewhile(self._is_intact, units))
             self._spec = None
             for unit in self._units:
                 if unit["file"]:
                     self._spec = read_shard(self.partial / unit["file"], unit).spec()
                     break
-            self._clear_rests()
+            self._remove_stale_files()
         except BaseException:
             self.close()
             raise
@@ -536,8 +533,8 @@ class StoreWriter:
         file = unit["file"] and self.partial / unit["file"]
         return not file or (file.is_file() and file.stat().st_size == unit["bytes"])
 
-    def _clear_rests(self) -> None:
-        """Leaves the finished units and a progress file that lists just these."""
+    def _remove_stale_files(self) -> None:
+        """Keeps only the finished units, and a progress file that lists them."""
         lines = [json_text("unit", entry) for entry in (self._header, *self._units)]
         text = "".join(line + "\n" for line in lines).encode()
         self._progress.seek(0)
@@ -548,11 +545,11 @@ class StoreWriter:
             self._progress.truncate(len(text))
             self._progress.flush()
             os.fsync(self._progress.fileno())
-        self._remove_rests({PROGRESS})
+        self._remove_other_files({PROGRESS})
 
-    def _remove_rests(self, kept: set[str]) -> None:
-        """Removes what is neither in `kept` nor a finished unit."""
-        kept = kept | {unit["file"] for unit in self._units}
+    def _remove_other_files(self, names: set[str]) -> None:
+        """Removes all files except `names` and those of finished units."""
+        names = names | {unit["file"] for unit in self._units}
         for file in self.partial.iterdir():
-            if file.name not in kept:
+            if file.name not in names:
                 file.unlink(missing_ok=True)

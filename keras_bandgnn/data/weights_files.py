@@ -1,7 +1,7 @@
-"""Files of weights (HDF5): checked before Keras reads them.
+"""Checks of weights files (HDF5) before Keras reads them.
 
-HDF5 files can name other files, also in place of values, and declare more than they
-hold. Files that Keras writes do neither.
+HDF5 files can refer to other files, even for the values of arrays, and declare more
+data than they contain. Files written by Keras do neither.
 """
 
 import hashlib
@@ -17,19 +17,19 @@ from keras_bandgnn.data.reading import reading, refuse_file
 
 
 def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
-    """Checks a file of weights before Keras reads it.
+    """Checks a weights file before Keras reads it.
 
     Args:
         path: The file.
-        finite: Whether NaN and infinite values are refused.
+        finite: Whether to reject NaN and infinite values.
 
     Returns:
-        How many numbers it holds, and in how many arrays.
+        The number of values and the number of arrays.
 
     Raises:
-        ValueError: If it is damaged, holds links to other files or arrays that are
-            not numbers, declares more bytes than it has, or holds a number that is
-            not finite; the message names the array.
+        ValueError: If it is damaged, links to other files, contains non-numeric arrays,
+            declares more bytes than it has, or contains values that are not finite; the
+            message names the array.
     """
     size = path.stat().st_size
     numbers = arrays = total = 0
@@ -39,7 +39,7 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
         except OSError as error:
             raise ValueError(
                 f"Expected weights in {path}. Received: a damaged file ({error}). "
-                "Fetch or copy it again."
+                "Download or copy it again."
             ) from error
         with file:
             for name, item in _datasets(path, file):
@@ -58,28 +58,28 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
                             path,
                             f"to have finite weights in {name}",
                             "NaN or infinite values",
-                            "Train again, or fetch the file again.",
+                            "Train again, or download the file again.",
                         )
     return numbers, arrays
 
 
 def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """The arrays of a file, each once, without following links out of it."""
-    seen = set()
-    left: list[tuple[str, h5py.Group]] = [("", file)]
-    while left:
-        prefix, group = left.pop()
+    """Yields the arrays of a file, without following links to other files."""
+    addresses = set()
+    stack: list[tuple[str, h5py.Group]] = [("", file)]
+    while stack:
+        prefix, group = stack.pop()
         for key in group:
             name = f"{prefix}/{key}"
             if not isinstance(group.get(key, getlink=True), h5py.HardLink):
                 refuse_file(path, f"to have an array or a group {name}", "a link")
             item = group[key]
-            place = h5py.h5o.get_info(item.id).addr
-            if place in seen:
+            address = h5py.h5o.get_info(item.id).addr
+            if address in addresses:
                 refuse_file(path, f"to have {name} once", "two names for one object")
-            seen.add(place)
+            addresses.add(address)
             if isinstance(item, h5py.Group):
-                left.append((name, item))
+                stack.append((name, item))
                 continue
             if not isinstance(item, h5py.Dataset) or item.shape is None:
                 refuse_file(path, f"to have an array {name}", repr(item))
@@ -93,31 +93,31 @@ def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of each array of a file of weights that was checked."""
+    """Returns the shape of each array of a weights file, checking it."""
     with h5py.File(path) as file:
         return {name: item.shape for name, item in _datasets(path, file)}
 
 
 def checksum(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_sum(path: Path, sums: Any) -> None:
-    """Raises a ValueError if a file is not the one whose checksum was written.
+    """Raises a ValueError if the checksum of a file differs.
 
     Args:
         path: The file.
-        sums: Checksums by name; files without one are taken as they are.
+        sums: Checksums by file name; files without a checksum are not verified.
     """
     if isinstance(sums, Mapping) and path.name in sums:
-        found = checksum(path)
-        if found != sums[path.name]:
+        digest = checksum(path)
+        if digest != sums[path.name]:
             refuse_file(
                 path,
                 f"to have sha256 {str(sums[path.name])[:64]}",
-                f"a damaged file, of {found}",
-                "Fetch or copy it again. If you changed it yourself, remove 'sha256' "
-                "from the JSON file beside it.",
+                f"a damaged file, of {digest}",
+                "Download or copy it again. If you changed it yourself, remove "
+                "'sha256' from the JSON file next to it.",
             )

@@ -7,7 +7,7 @@ import keras
 
 from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.data.files import atomic_path, held_write
+from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -77,7 +77,7 @@ class Replicated(compat.BuildHooks):
                 return super().save_weights(filepath, *args, **kwargs)
             if "max_shard_size" in kwargs or not _is_local(filepath, ".weights.h5"):
                 return super().save_weights(filepath, *args, **kwargs)
-            with held_write(filepath) as held:
+            with buffered_write(filepath) as held:
                 return super().save_weights(held)
 
     def stateless_call(self, *args, **kwargs):

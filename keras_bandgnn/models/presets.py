@@ -14,7 +14,7 @@ from pathlib import Path
 import keras
 
 from keras_bandgnn.checks import boolean, mapping, one_of, optional
-from keras_bandgnn.data.files import held_write
+from keras_bandgnn.data.files import buffered_write
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import (
     check_sum,
@@ -68,7 +68,7 @@ def save(
             "the configuration cannot name. Save the preset first, and call "
             "quantize('int8') after loading it."
         )
-    with files.whole_folder(path) as folder:
+    with files.atomic_folder(path) as folder:
         files.write(
             folder / files.CONFIG, files.preset_entry(backbone, backbone.get_config())
         )
@@ -91,10 +91,10 @@ def save(
         text = make_card(Path(path).name, model, weights, dict(card))
         (folder / files.CARD).write_text(text, "utf-8")
         if weights != "none":
-            with held_write(folder / files.WEIGHTS) as held:
+            with buffered_write(folder / files.WEIGHTS) as held:
                 backbone.save_weights(held)
             if task is not None:
-                with held_write(folder / files.HEAD) as held:
+                with buffered_write(folder / files.HEAD) as held:
                     _head_model(task).save_weights(held)
         if weights == "float16":
             for name in (files.WEIGHTS, files.HEAD):

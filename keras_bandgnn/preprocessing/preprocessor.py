@@ -15,7 +15,7 @@ from keras_bandgnn.checks import (
     sequence,
     string,
 )
-from keras_bandgnn.data.files import whole_folder
+from keras_bandgnn.data.files import atomic_folder
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.sources import parts_of
@@ -255,7 +255,7 @@ class GraphPreprocessor(HostLayer):
             path: A new folder, or one with a preprocessor alone, which is replaced.
                 `Task.save_to_preset` writes the task's preprocessor, too.
         """
-        with whole_folder(path, (PREPROCESSOR, METADATA), "a preprocessor") as folder:
+        with atomic_folder(path, (PREPROCESSOR, METADATA), "a preprocessor") as folder:
             entry = preset_entry(self, self.get_config())
             preset_files.write(folder / PREPROCESSOR, entry)
             metadata = {

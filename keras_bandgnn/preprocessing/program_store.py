@@ -13,7 +13,12 @@ import numpy as np
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.store import GraphStore, open_store
-from keras_bandgnn.data.store_writer import StoreWriter, check_job, settle, write_piece
+from keras_bandgnn.data.store_writer import (
+    StoreWriter,
+    check_job,
+    finish_replacement,
+    write_piece,
+)
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
@@ -198,7 +203,7 @@ class CompileJob:
             check_job(self.path, self._fingerprint, overwrite, restart)
 
     def _finished(self, overwrite: bool) -> GraphStore | None:
-        settle(self.path)
+        finish_replacement(self.path)
         if overwrite or not (self.path / "store.json").is_file():
             return None
         store = open_store(self.path)

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.data import files
-from keras_bandgnn.data.files import held_write, json_text
+from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
 
@@ -352,14 +352,14 @@ def write(path: Path, value: dict) -> None:
 
 
 check_target = functools.partial(files.check_target, names=NAMES, what="a preset")
-whole_folder = functools.partial(files.whole_folder, names=NAMES, what="a preset")
+atomic_folder = functools.partial(files.atomic_folder, names=NAMES, what="a preset")
 
 
 def halve_weights(path: Path) -> None:
     """Rounds the floats of a file of weights to float16, which Keras reads as well."""
     with (
         h5py.File(path, "r") as source,
-        held_write(path) as rounded,
+        buffered_write(path) as rounded,
         h5py.File(rounded, "w") as target,
     ):
 

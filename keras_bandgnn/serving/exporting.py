@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import as_path, boolean, one_of
-from keras_bandgnn.data.files import check_target, whole_folder
+from keras_bandgnn.data.files import atomic_folder, check_target
 from keras_bandgnn.ops.context import portable
 from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
@@ -129,7 +129,7 @@ def export_task(
         required(module, extra)
     path = check_target(path, _NAMES, "an exported model")
     packer = GraphPacker.of_task(task, graphs, budget, plan)
-    with whole_folder(path, _NAMES, "an exported model") as partial:
+    with atomic_folder(path, _NAMES, "an exported model") as partial:
         model = FlatModel(task, packer.signature, sums)
         artefact = partial / ARTEFACTS[format][0]
         with _quietly():

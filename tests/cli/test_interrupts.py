@@ -175,7 +175,7 @@ import keras_bandgnn.cli.predict as module
 def run(options):
     outcomes = workers.ordered_map(abs, [(k,) for k in range(9)], 2, None)
     with files.atomic_write("found.jsonl") as file:
-        with files.whole_folder("folder", ["a"], "a folder") as folder:
+        with files.atomic_folder("folder", ["a"], "a folder") as folder:
             file.write(b"{}")
             (folder / "a").write_text("a")
             print(next(outcomes), flush=True)

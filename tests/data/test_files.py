@@ -20,7 +20,7 @@ NAMES = ("first", "second")
 
 
 def folder(path, **texts):
-    with files.whole_folder(path, NAMES, "a pair") as partial:
+    with files.atomic_folder(path, NAMES, "a pair") as partial:
         for name, text in texts.items():
             (partial / name).write_text(text)
 
@@ -44,7 +44,7 @@ def write_path(path, text):
 
 
 def write_held(path, text):
-    with files.held_write(path) as file:
+    with files.buffered_write(path) as file:
         assert str(file) == str(path)
         file.write(text.encode())
 
@@ -110,7 +110,7 @@ def test_errors_of_libraries_are_named(tmp_path, error):
     folder(path, first="old")
     named = f"Expected to write {path}.*(Free some).*unchanged"
     with pytest.raises(OSError, match=named) as caught:
-        with files.whole_folder(path, NAMES, "a pair") as partial:
+        with files.atomic_folder(path, NAMES, "a pair") as partial:
             (partial / "first").write_text("new")
             raise error
     assert caught.value.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -134,13 +134,13 @@ def test_limits_of_the_system_are_named(tmp_path):
 
 
 def test_missing_folders_and_wrong_names_are_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Expected to write .*Make its folder"):
+    with pytest.raises(FileNotFoundError, match="to write .*Create its folder"):
         write_atomic(tmp_path / "none" / "a", "text")
     (tmp_path / "f").touch()
-    with pytest.raises(NotADirectoryError, match="Expected to write .*below a folder"):
+    with pytest.raises(NotADirectoryError, match="Expected to write .*inside a folder"):
         write_atomic(tmp_path / "f" / "a", "text")
     (tmp_path / "d").mkdir()
-    with pytest.raises(IsADirectoryError, match="Expected to write .*no folder"):
+    with pytest.raises(IsADirectoryError, match="Expected to write .*not a folder"):
         write_atomic(tmp_path / "d", "text")
 
 
@@ -160,7 +160,7 @@ def test_a_folder_is_old_or_new(tmp_path):
     path = tmp_path / "model"
     folder(path, first="old", second="old")
     with pytest.raises(ZeroDivisionError):
-        with files.whole_folder(path, NAMES, "a pair") as partial:
+        with files.atomic_folder(path, NAMES, "a pair") as partial:
             (partial / "first").write_text("half")
             assert content(path) == {"first": "old", "second": "old"}
             raise ZeroDivisionError
@@ -300,7 +300,7 @@ from pathlib import Path
 from keras_bandgnn.data import files
 path = Path(sys.argv[1])
 with files.atomic_write(path / "file") as file:
-    with files.whole_folder(path / "folder", ("first",), "a pair") as partial:
+    with files.atomic_folder(path / "folder", ("first",), "a pair") as partial:
         (partial / "first").write_text("other")
         with files.FolderLock(path / "work"):
             print("ready", flush=True)
@@ -374,10 +374,10 @@ ELSEWHERE = {
     "data/store_writer.py": "files of an unfinished store, and its progress",
     "data/datasets/archives.py": "a hidden folder, renamed when it is complete",
     "data/datasets/download.py": "downloads resume from what is there",
-    "saving/preset_files.py": "within `whole_folder`",
-    "models/presets.py": "within `whole_folder`",
-    "serving/exporting.py": "within `whole_folder`",
-    "serving/graph_packer.py": "within `whole_folder`",
+    "saving/preset_files.py": "within `atomic_folder`",
+    "models/presets.py": "within `atomic_folder`",
+    "serving/exporting.py": "within `atomic_folder`",
+    "serving/graph_packer.py": "within `atomic_folder`",
     "plotting/batching.py": "to an open `atomic_write`",
     "distribution/jax_data_parallel.py": "a temporary folder",
     "training/save_progress.py": "a temporary folder, on hosts that keep nothing",
@@ -415,8 +415,8 @@ def test_everything_is_written_in_the_one_way():
             found[name] = calls
     new = {name: calls for name, calls in found.items() if name not in ELSEWHERE}
     assert not new, (
-        f"{new} write files by themselves. Use atomic_write, atomic_path, held_write, "
-        "write_json or whole_folder of keras_bandgnn.data.files, or add the module to "
+        f"{new} write files directly. Use atomic_write, atomic_path, buffered_write, "
+        "write_json or atomic_folder of keras_bandgnn.data.files, or add the module to "
         "ELSEWHERE in this test, with the reason why a kill, a link or a full disk "
         "does no harm there."
     )

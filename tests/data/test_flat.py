@@ -162,7 +162,7 @@ def test_constructor_sorts_edges_with_their_features():
         ),
         (
             {"candidates": [0, 0], "num_candidates": [1, 1], "label": [0.0, 0.0]},
-            "position of the right candidate",
+            "position of the correct candidate",
         ),
     ],
 )

@@ -335,7 +335,7 @@ def test_tf_data():
     assert parts_of(data.prefetch(2))[0][1].info == {"name": "graph 1"}
     check(data.repeat(2), some() * 2)
     check(data.repeat().take(3), some(3))
-    with pytest.raises(ValueError, match="an endless.*repeat.*take"):
+    with pytest.raises(ValueError, match="an infinite.*repeat.*take"):
         parts_of(data.repeat())
     batched = data.take(1).batch(1)
     with pytest.raises(ValueError, match=r"`num_nodes`.*\(1,\).*unbatch"):
@@ -358,7 +358,7 @@ def test_grain():
     limited = grain.experimental.LimitIterDataset(data.repeat().to_iter_dataset(), 7)
     check(limited, (some() * 2)[:7])
     for endless in (data.repeat(), data.repeat().map(as_fields).to_iter_dataset()):
-        with pytest.raises(ValueError, match="an endless.*repeat"):
+        with pytest.raises(ValueError, match="an infinite.*repeat"):
             parts_of(endless)
 
     def loader(epochs):

@@ -131,7 +131,7 @@ def test_folders_and_formats_are_checked(tmp_path):
         task.export(tmp_path / "out", missing, graphs)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
-    with pytest.raises(ValueError, match="something else is there"):
+    with pytest.raises(ValueError, match="other content"):
         exported(tmp_path, task, graphs)
         task.export(tmp_path / "notes", FIRST[BACKEND], graphs)
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
