@@ -20,13 +20,11 @@ class SAGEBackbone(kb.models.Backbone):
 
     def __init__(self, inputs, hidden_dim=16, **kwargs):
         super().__init__(**kwargs)
-        self.hidden_dim = hidden_dim
-        policy = self.dtype_policy
-        self.encoder = kb.layers.NodeEncoder(hidden_dim, inputs, dtype=policy)
-        self.dense = keras.layers.Dense(hidden_dim, dtype=policy)
-        self.mean = kb.layers.BandedMessagePassing(
-            hidden_dim, reduce="mean", dtype=policy
-        )
+        self.hidden_dim, dtype = hidden_dim, self.dtype_policy
+        self.encoder = kb.layers.NodeEncoder(hidden_dim, inputs, dtype=dtype)
+        self.dense = keras.layers.Dense(hidden_dim, dtype=dtype)
+        options = {"reduce": "mean", "dtype": dtype}
+        self.mean = kb.layers.BandedMessagePassing(hidden_dim, **options)
         self.build()
 
     def build(self, input_shape=None):

@@ -171,7 +171,7 @@ class GraphPreprocessor(HostLayer):
         graphs,
         adapt: bool = True,
         *,
-        plan: Plan | None = None,
+        plan: Plan | str | None = None,
         num_edge_types: int | None = None,
         schedule: ReceptiveField | None = None,
         width: int = 64,
@@ -183,7 +183,8 @@ class GraphPreprocessor(HostLayer):
             graphs: See `transform`; a `GraphLoader` is returned as is.
             adapt: Whether a batcher without a budget keeps the one that these graphs
                 give it, for all graphs to come.
-            plan: The plan to use if the preprocessor's is `"auto"`.
+            plan: The plan to use if the preprocessor's is `"auto"`; `"auto"` or None
+                is the cheapest one.
             num_edge_types: P, see `GraphLoader`.
             schedule: The `ReceptiveField` that `"auto"` may use: only for models that
                 read no other nodes. Tasks pass theirs.
@@ -193,7 +194,10 @@ class GraphPreprocessor(HostLayer):
         if isinstance(graphs, GraphLoader):
             return graphs
         boolean("adapt", adapt)
-        optional(instance, "plan", plan, Plan, "a keras_bandgnn.primitives.Plan")
+        if isinstance(plan, str) and plan == "auto":
+            plan = None
+        wanted = "'auto' or a keras_bandgnn.primitives.Plan"
+        optional(instance, "plan", plan, Plan, wanted)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
         positive_int("width", width)
