@@ -284,7 +284,7 @@ VALID = {
     "preprocessing.StaticBatcher": {},
     "preprocessing.StructuralEncoding": {"max_degree": 4},
     "preprocessing.TargetNormalizer": {},
-    "preprocessing.Verdict": RESULT,
+    "preprocessing.ConditionResult": RESULT,
     "preprocessing.attention_conditions": lambda tmp: {
         "graph": graph(),
         "num_layers": 2,

@@ -151,7 +151,7 @@ VALUES = {
         StaticBatcher(2, "64", budget={"graph": 2}),
         2,
     ),
-    "Verdict": lambda: attention_conditions(graph(), 2).reach,
+    "ConditionResult": lambda: attention_conditions(graph(), 2).reach,
 }
 PLANS = [
     Plan(),

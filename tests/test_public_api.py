@@ -39,11 +39,12 @@ PUBLIC = {
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
     "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
     "AttentionPlan BatcherChoice "
-    "ClusterCompile ClusterOrder DynamicBatcher FullyConnectedGraph GraphLayer "
+    "ClusterCompile ClusterOrder ConditionResult DynamicBatcher "
+    "FullyConnectedGraph GraphLayer "
     "GraphLoader GraphPreprocessor KNearestGraph LADDER ProgramEncoder RCMKCompile "
     "RadiusGraph ReachabilityFilter Reformation SequenceLoader "
     "StaticBatcher StructuralEncoding "
-    "TargetNormalizer Verdict attention_conditions best_tiles choose_batcher "
+    "TargetNormalizer attention_conditions best_tiles choose_batcher "
     "cluster_densities cluster_order graph_density num_clusters_for random_tiles "
     "reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Hardware Plan "

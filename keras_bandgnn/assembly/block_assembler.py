@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.assembler import Assembler, Supergraph
 from keras_bandgnn.assembly.padded_rows import stack
-from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_tables import pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.edges import Edges
@@ -65,7 +65,7 @@ class BlockAssembler:
 
     def sizes(self) -> dict[str, np.ndarray]:
         """What each graph needs, resource -> int64 [n]."""
-        table = measure(self.parts, self._whole.plan, self.num_types)
+        table = resource_sizes(self.parts, self._whole.plan, self.num_types)
         steps = self.plan.schedule.steps
         size = self.banded.block_size
         for step in range(steps):

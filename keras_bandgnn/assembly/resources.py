@@ -12,7 +12,7 @@ _CHUNK = 4_000_000
 _MOST_JOINED = 1 << 30
 
 
-def joined(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
+def merge_parts(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
     """One part instead of many, if that is small enough to lie in memory.
 
     Batches of one part are assembled with far fewer calls than those of many.
@@ -23,7 +23,7 @@ def joined(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
     return [FlatGraphs.concatenate(parts)]
 
 
-def measure(
+def resource_sizes(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int
 ) -> dict[str, np.ndarray]:
     """Measures graphs in the resources of batches and of a plan.

@@ -18,7 +18,7 @@ from keras_bandgnn.distribution.sequence_layout import (
 )
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.loader_plan import ordered_for
+from keras_bandgnn.preprocessing.loading.loader_plan import block_size_of
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 
@@ -172,7 +172,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         if self.sequence == 1 or plan is not None:
             return plan
         layers = task.preprocessor.layers_config() if task.preprocessor else ()
-        return Plan(Banded(ordered_for(graphs, layers)))
+        return Plan(Banded(block_size_of(graphs, layers)))
 
     def layout(self, task) -> SequenceLayout:
         """How batches of a task are laid out."""

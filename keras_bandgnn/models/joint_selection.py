@@ -11,11 +11,11 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.batching.packing import ceil64, round_up_power_of_two
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.loader_plan import (
-    assembler_of,
     cheapest_plan,
-    typed,
+    make_assembler,
+    with_edge_types,
 )
-from keras_bandgnn.preprocessing.loading.shape_buckets import needs_of, rung
+from keras_bandgnn.preprocessing.loading.shape_buckets import needed_sizes, rung
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
@@ -130,7 +130,9 @@ class JointSelection:
                     graphs = [layer(graph) for graph in graphs]
                 piece = FlatGraphs.from_graphs(graphs)
             self._task.backbone.check(piece)
-            (piece,), types = typed([piece], self._task.backbone.num_edge_types)
+            (piece,), types = with_edge_types(
+                [piece], self._task.backbone.num_edge_types
+            )
             if self._plan is None:
                 self._choose_plan(piece, types)
             if self._joins:
@@ -177,8 +179,8 @@ class JointSelection:
             return
         numbers, pieces = list(waiting), list(waiting.values())
         whole = FlatGraphs.concatenate([join(piece) for piece in pieces])
-        (whole,), types = typed([whole], self._task.backbone.num_edge_types)
-        assembler, sizes = assembler_of(
+        (whole,), types = with_edge_types([whole], self._task.backbone.num_edge_types)
+        assembler, sizes = make_assembler(
             [whole], self._plan, types, self._preprocessor.edge_weight
         )
         for members, shape in self._groups(sizes, pieces, more):
@@ -215,7 +217,7 @@ class JointSelection:
             groups.pop()
         for k in np.flatnonzero(~fits):
             members = np.array([k])
-            needs = needs_of(sizes, [Supergraph(members, budget)])
+            needs = needed_sizes(sizes, [Supergraph(members, budget)])
             groups.append((members, rung(needs, budget)))
         graphs = max(sum(len(pieces[k]) for k in members) for members, _ in groups)
         most = max(int(np.diff(p.candidate_ptr).max()) for p in pieces)

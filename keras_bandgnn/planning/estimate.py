@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
@@ -126,7 +126,7 @@ class Estimate:
         """Resources of a supergraph, of each step where these differ."""
         schedule = plan.schedule
         if schedule is None or schedule.order == "blocks":
-            table = measure([sample], plan.replace(schedule=None), self.shape[0])
+            table = resource_sizes([sample], plan.replace(schedule=None), self.shape[0])
             steps = [{name: values.sum() for name, values in table.items()}]
         else:
             if self._assembler is None:

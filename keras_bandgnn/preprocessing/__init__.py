@@ -10,7 +10,9 @@ from keras_bandgnn.preprocessing.attention.attention_plan import (
 from keras_bandgnn.preprocessing.attention.conditions import (
     AttentionConditions as AttentionConditions,
 )
-from keras_bandgnn.preprocessing.attention.conditions import Verdict as Verdict
+from keras_bandgnn.preprocessing.attention.conditions import (
+    ConditionResult as ConditionResult,
+)
 from keras_bandgnn.preprocessing.attention.conditions import (
     attention_conditions as attention_conditions,
 )
@@ -84,6 +86,7 @@ __all__ = [
     "BatcherChoice",
     "ClusterCompile",
     "ClusterOrder",
+    "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
     "GraphLayer",
@@ -100,7 +103,6 @@ __all__ = [
     "StaticBatcher",
     "StructuralEncoding",
     "TargetNormalizer",
-    "Verdict",
     "attention_conditions",
     "best_tiles",
     "choose_batcher",
@@ -113,5 +115,10 @@ __all__ = [
 ]
 
 __getattr__, __dir__ = lazy_names(
-    __name__, {"TargetNormalizer": "layers.target_normalizer"}
+    __name__,
+    {
+        "TargetNormalizer": "layers.target_normalizer",
+        # The name of version 0.1.0.
+        "Verdict": "preprocessing.attention.hamiltonian",
+    },
 )

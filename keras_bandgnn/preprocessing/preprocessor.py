@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_bandgnn.assembly.resources import joined
+from keras_bandgnn.assembly.resources import merge_parts
 from keras_bandgnn.checks import (
     boolean,
     instance,
@@ -30,10 +30,10 @@ from keras_bandgnn.preprocessing.graph_layer import (
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.loader_plan import (
+    block_size_of,
     cheapest_plan,
-    ordered_for,
     supergraph_nodes,
-    typed,
+    with_edge_types,
 )
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
@@ -209,8 +209,10 @@ class GraphPreprocessor(HostLayer):
             # What is left out of training is still predicted.
             plan = self.plan if adapt else self.plan.replace(filter=None)
         elif plan is None:
-            block_size = ordered_for(graphs)
-            graphs, num_edge_types = typed(joined(parts_of(graphs)), num_edge_types)
+            block_size = block_size_of(graphs)
+            graphs, num_edge_types = with_edge_types(
+                merge_parts(parts_of(graphs)), num_edge_types
+            )
             plan = self._auto_plan(
                 graphs,
                 num_edge_types,

@@ -8,7 +8,10 @@ from keras_bandgnn.arrays import checked_ids
 from keras_bandgnn.checks import boolean, instance, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
-from keras_bandgnn.preprocessing.attention.hamiltonian import Verdict, hamiltonian
+from keras_bandgnn.preprocessing.attention.hamiltonian import (
+    ConditionResult,
+    hamiltonian,
+)
 
 # Does every node hear from every other within some layers?
 
@@ -22,7 +25,7 @@ _MAX_BYTES = 8e9
 _BYTES = 1 << 25
 
 
-def reach(matrix, steps: int, token: bool) -> Verdict:
+def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
     """Whether every node reaches every other within `steps` along the edges.
 
     Args:
@@ -31,32 +34,36 @@ def reach(matrix, steps: int, token: bool) -> Verdict:
         token: Whether a further node is linked with all, both ways.
 
     Returns:
-        A `Verdict`; unknown only for large graphs.
+        A `ConditionResult`; unknown only for large graphs.
     """
     size = matrix.shape[0]
     if size == 1:
-        return Verdict("yes", "there is one node")
+        return ConditionResult("yes", "there is one node")
     if token and steps > 1:
-        return Verdict("yes", "two steps lead through the global token")
+        return ConditionResult("yes", "two steps lead through the global token")
     if matrix.nnz == size * (size - 1):
-        return Verdict("yes", "every node is linked with every other")
+        return ConditionResult("yes", "every node is linked with every other")
     within = f"within {steps} step{'s' * (steps > 1)}"
     if steps == 1:
         missing = size * (size - 1) - matrix.nnz
-        return Verdict("no", f"{missing} pairs of nodes have no edge")
+        return ConditionResult("no", f"{missing} pairs of nodes have no edge")
     answer = _by_few_nodes(matrix, steps, within)
     if answer is not None:
         return answer
     work = matrix.nnz * size / 8 * steps
     if size > _EXACT_NODES and (size > _MAX_NODES or work > _MAX_BYTES):
-        return Verdict("unknown", "few nodes were tried, all pairs would take long")
+        return ConditionResult(
+            "unknown", "few nodes were tried, all pairs would take long"
+        )
     short = _unreached(matrix, steps)
     if short:
-        return Verdict("no", f"{short} nodes do not hear from all others {within}")
-    return Verdict("yes", f"every node reaches every other {within}")
+        return ConditionResult(
+            "no", f"{short} nodes do not hear from all others {within}"
+        )
+    return ConditionResult("yes", f"every node reaches every other {within}")
 
 
-def _by_few_nodes(matrix, steps: int, within: str) -> Verdict | None:
+def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
     """Bounds by the distances from and to nodes with few neighbours and a hub."""
     from scipy.sparse.csgraph import dijkstra
 
@@ -70,14 +77,14 @@ def _by_few_nodes(matrix, steps: int, within: str) -> Verdict | None:
             if np.isinf(distance).any():
                 count = np.count_nonzero(np.isinf(distance))
                 reason = f"node {node} {verb} all others {within}, except {count}"
-                return Verdict("no", reason)
+                return ConditionResult("no", reason)
             far.append(int(distance.max()))
         if sum(far) <= steps:
             reason = (
                 f"node {node} hears from all within {far[1]} and reaches all within "
                 f"{far[0]} steps"
             )
-            return Verdict("yes", reason)
+            return ConditionResult("yes", reason)
     return None
 
 
@@ -120,9 +127,9 @@ class AttentionConditions:
             another, or [N + 1] with the number N at the place of the global token.
     """
 
-    self_attention: Verdict
-    path: Verdict
-    reach: Verdict
+    self_attention: ConditionResult
+    path: ConditionResult
+    reach: ConditionResult
     order: np.ndarray | None = dataclasses.field(
         default=None, compare=False, repr=False
     )
@@ -214,16 +221,16 @@ def attention_conditions(
     return AttentionConditions(
         self_attention=_self_attention(size, senders, receivers, self_loops),
         path=c2,
-        reach=reach(edges, num_layers, global_token),
+        reach=reachable_within(edges, num_layers, global_token),
         order=order,
     )
 
 
-def _self_attention(size: int, senders, receivers, self_loops: bool) -> Verdict:
+def _self_attention(size: int, senders, receivers, self_loops: bool) -> ConditionResult:
     if self_loops:
-        return Verdict("yes", "self-loops are added")
+        return ConditionResult("yes", "self-loops are added")
     looped = np.bincount(senders[senders == receivers], minlength=size) > 0
     if looped.all():
-        return Verdict("yes", "every node has a self-loop")
+        return ConditionResult("yes", "every node has a self-loop")
     missing = np.count_nonzero(~looped)
-    return Verdict("no", f"{missing} nodes have no self-loop")
+    return ConditionResult("no", f"{missing} nodes have no self-loop")

@@ -1,4 +1,4 @@
-"""Is there a path through all nodes? What can be said in reasonable time."""
+"""Whether a path visits all nodes, as far as reasonable time tells."""
 
 import dataclasses
 
@@ -9,8 +9,8 @@ from keras_bandgnn.preprocessing.attention.path_cover import path_order
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
-    """What is known about a condition.
+class ConditionResult:
+    """Result of a check: yes, no or unknown, and the reason.
 
     Attributes:
         answer: `"yes"`, `"no"`, or `"unknown"` where finding out would take too long.
@@ -24,10 +24,13 @@ class Verdict:
         return f"{self.answer}: {self.reason}"
 
 
-# How many ends of paths the blocks of a graph demand.
+# The name of version 0.1.0.
+Verdict = ConditionResult
+
+# Lower bound on the endpoints of paths, from the blocks of a graph.
 
 
-def path_ends(linked) -> int:
+def min_path_endpoints(linked) -> int:
     """Fewest ends that paths through all nodes of a connected graph must have.
 
     Blocks are the largest parts that no single node cuts. One that hangs on the rest
@@ -181,8 +184,8 @@ def hamiltonian(linked, given: np.ndarray | None, token: bool):
         token: Whether there is a token.
 
     Returns:
-        A `Verdict`, and the path where one was found: int32 [N], or [N + 1] with the
-        number N at the place of the token.
+        A `ConditionResult`, and the path where one was found: int32 [N], or [N + 1]
+        with the number N at the place of the token.
     """
     size = linked.shape[0]
     row = np.repeat(np.arange(size), np.diff(linked.indptr))
@@ -198,27 +201,29 @@ def hamiltonian(linked, given: np.ndarray | None, token: bool):
             if token:
                 place = gaps[0] + 1 if gaps.size else size
                 order = np.insert(order, place, size)
-            return Verdict("yes", f"{name} uses edges only"), order.astype(np.int32)
+            result = ConditionResult("yes", f"{name} uses edges only")
+            return result, order.astype(np.int32)
         if name == "the given path":
             gap = f"; {gaps.size} links of the given path are no edges"
     obstacle = _obstacle(linked, token)
     if obstacle:
-        return Verdict("no", obstacle), None
+        return ConditionResult("no", obstacle), None
     if size <= _EXACT_NODES:
         order = search(linked.toarray(), token)
         if order is None:
-            return Verdict("no", "a search among all paths finds none"), None
-        return Verdict("yes", "a path was found by a search among all paths"), order
+            return ConditionResult("no", "a search among all paths finds none"), None
+        reason = "a path was found by a search among all paths"
+        return ConditionResult("yes", reason), order
     degree = np.diff(linked.indptr)
     needed = size - 1 - token
     if 2 * degree.min() >= needed:
         reason = f"every node has at least {degree.min()} neighbours (Dirac)"
-        return Verdict("yes", reason), None
+        return ConditionResult("yes", reason), None
     if _ore(linked, degree, row, needed):
         reason = f"nodes without a link have {needed} neighbours together (Ore)"
-        return Verdict("yes", reason), None
+        return ConditionResult("yes", reason), None
     reason = "neither a path nor a reason against one was found" + gap
-    return Verdict("unknown", reason), None
+    return ConditionResult("unknown", reason), None
 
 
 def _gaps(linked, order: np.ndarray) -> np.ndarray:
@@ -244,7 +249,7 @@ def _obstacle(linked, token: bool) -> str:
     ends = 0
     for part in range(count):
         nodes = np.flatnonzero(component == part)
-        ends += path_ends(linked if count == 1 else linked[nodes][:, nodes])
+        ends += min_path_endpoints(linked if count == 1 else linked[nodes][:, nodes])
     if ends > 2 * paths:
         return f"parts that hang on one node each need {ends} ends of paths"
     # Without k nodes p paths are at most k + p pieces. Hubs are the nodes to try.

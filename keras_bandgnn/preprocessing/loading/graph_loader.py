@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
-from keras_bandgnn.assembly.resources import joined
+from keras_bandgnn.assembly.resources import merge_parts
 from keras_bandgnn.checks import (
     INT32_MAX,
     boolean,
@@ -29,13 +29,13 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading import exports as loader_exports
 from keras_bandgnn.preprocessing.loading.epochs import Epochs
 from keras_bandgnn.preprocessing.loading.loader_plan import (
-    assembler_of,
+    apply_filter,
+    block_size_of,
     cheapest_plan,
-    filtered,
-    ordered_for,
-    typed,
+    make_assembler,
+    with_edge_types,
 )
-from keras_bandgnn.preprocessing.loading.prefetch import Ahead, batches_together
+from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, batches_per_block
 from keras_bandgnn.primitives.plan import Plan
 
 # `LoaderStats`: how full batches were, and what making them cost.
@@ -215,8 +215,8 @@ class GraphLoader(keras.utils.PyDataset):
             )
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         optional(string, "edge_weight", edge_weight)
-        self.parts = joined(parts_of(graphs))
-        self.parts, self.num_edge_types = typed(self.parts, num_edge_types)
+        self.parts = merge_parts(parts_of(graphs))
+        self.parts, self.num_edge_types = with_edge_types(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
             plan = cheapest_plan(
@@ -224,12 +224,12 @@ class GraphLoader(keras.utils.PyDataset):
                 self.num_edge_types,
                 self.batcher,
                 num_hosts=num_hosts,
-                block_size=ordered_for(graphs),
+                block_size=block_size_of(graphs),
             )
         self.plan = plan
-        self.parts, self.num_filtered = filtered(self.parts, self.plan)
+        self.parts, self.num_filtered = apply_filter(self.parts, self.plan)
         self.starts = np.cumsum([0, *(len(part) for part in self.parts)])
-        self._assembler, self.sizes = assembler_of(
+        self._assembler, self.sizes = make_assembler(
             self.parts, self.plan, self.num_edge_types, edge_weight
         )
         self.batcher.check_names(self.sizes)
@@ -244,7 +244,7 @@ class GraphLoader(keras.utils.PyDataset):
             self.seed if self.shuffle else None,
             self.replicas * self.num_hosts,
         )
-        self._together = batches_together(self.sizes, len(self) * self.num_hosts)
+        self._block_size = batches_per_block(self.sizes, len(self) * self.num_hosts)
         self.epoch = 0
         self.begin()
 
@@ -252,10 +252,10 @@ class GraphLoader(keras.utils.PyDataset):
         """Makes threads and locks anew, as a copy of a process needs."""
         self.stats = LoaderStats(self.epoch)
         self._lock = threading.Lock()
-        self._ahead = Ahead(
+        self._prefetcher = Prefetcher(
             self._build_several,
             self._epochs.length,
-            self._together,
+            self._block_size,
             self.prefetch,
             self.threads,
         )
@@ -352,9 +352,9 @@ class GraphLoader(keras.utils.PyDataset):
         epoch, index = self.epoch, index + self._resumed_batches
         if self.stats.epoch != epoch or index == self._resumed_batches:
             self.stats = LoaderStats(epoch)
-        batch, figures = self._ahead.get(index, epoch)
+        batch, figures = self._prefetcher.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
-            self._ahead.soon(self.composition, epoch + 1)
+            self._prefetcher.soon(self.composition, epoch + 1)
         self.stats.handed_out(began, figures)
         return batch
 
@@ -363,7 +363,7 @@ class GraphLoader(keras.utils.PyDataset):
 
         The next batch that is asked for starts them anew.
         """
-        self._ahead.stop()
+        self._prefetcher.stop()
 
     def on_epoch_end(self) -> None:
         """Moves on to the next epoch, whole and in its own order."""
@@ -487,7 +487,7 @@ class GraphLoader(keras.utils.PyDataset):
         return loader_exports.to_grain(self, positive_int("epochs", epochs))
 
     def __getstate__(self) -> dict[str, Any]:
-        local = ("_lock", "_ahead", "_composed", "stats")
+        local = ("_lock", "_prefetcher", "_composed", "stats")
         return {k: v for k, v in self.__dict__.items() if k not in local}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.assembler import Assembler
 from keras_bandgnn.assembly.block_assembler import BlockAssembler
-from keras_bandgnn.assembly.resources import measure
+from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
@@ -18,7 +18,7 @@ from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 
-def typed(
+def with_edge_types(
     parts: Sequence[FlatGraphs], num_types: int | None
 ) -> tuple[list[FlatGraphs], int]:
     """The graphs with the edge types that a model reads, and P.
@@ -58,7 +58,7 @@ def supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
     return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))
 
 
-def ordered_for(graphs, layers: Sequence[dict] = ()) -> int:
+def block_size_of(graphs, layers: Sequence[dict] = ()) -> int:
     """S of the banded plan that graphs were ordered for.
 
     Args:
@@ -96,7 +96,7 @@ def cheapest_plan(
         width: Channels of a state.
         schedule: The schedule that the task allows, or None.
         num_hosts: Hosts that train together.
-        block_size: S of banded plans, see `ordered_for`.
+        block_size: S of banded plans, see `block_size_of`.
     """
     nodes = supergraph_nodes(parts, batcher)
     hardware = None
@@ -117,7 +117,7 @@ def cheapest_plan(
     ).plan
 
 
-def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
+def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
     """The graphs that a plan's filter lets pass, and how many it does not.
 
     Raises:
@@ -136,7 +136,7 @@ def filtered(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
     return list(parts), total - left
 
 
-def assembler_of(
+def make_assembler(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
 ) -> tuple:
     """What lays out the batches of a plan, and what each graph needs.
@@ -154,7 +154,7 @@ def assembler_of(
     # Batches have the same keys throughout: slots only if every graph has one.
     slots = all(part.slot.min() >= 0 for part in parts)
     if plan.schedule is None:
-        sizes = measure(parts, plan, num_types)
+        sizes = resource_sizes(parts, plan, num_types)
         return Assembler(parts, plan, num_types, slots, edge_weight), sizes
     chosen = BlockAssembler if plan.schedule.order == "blocks" else ScheduleAssembler
     assembler = chosen(parts, plan, num_types, slots)

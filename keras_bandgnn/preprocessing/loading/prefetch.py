@@ -1,4 +1,4 @@
-"""`Ahead`: batches that are assembled before they are asked for."""
+"""`Prefetcher`: batches that are assembled before they are asked for."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ _TOGETHER = 8
 _ROWS = 131_072
 
 
-def batches_together(sizes: Mapping[str, np.ndarray], batches: int) -> int:
+def batches_per_block(sizes: Mapping[str, np.ndarray], batches: int) -> int:
     """How many batches are best assembled by one call.
 
     Args:
@@ -22,7 +22,7 @@ def batches_together(sizes: Mapping[str, np.ndarray], batches: int) -> int:
     return max(1, min(_TOGETHER, _ROWS // max(rows, 1)))
 
 
-class Ahead:
+class Prefetcher:
     """Builds blocks of neighbouring batches, in the background if there are threads.
 
     Args:

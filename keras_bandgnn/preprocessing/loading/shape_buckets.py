@@ -40,13 +40,13 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
         groups = loader.supergraphs(index, loader.epoch)
         shape = dict(groups[0].budget)
         if not keep and budget is not None and (alone or shape != budget):
-            shape = rung(needs_of(loader.sizes, groups), budget)
+            shape = rung(needed_sizes(loader.sizes, groups), budget)
         elif not keep and budget is None and alone:
             shape = {name: _rounded(size) for name, size in shape.items()}
         yield loader.build_as([s.members for s in groups], shape)[0]
 
 
-def needs_of(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
+def needed_sizes(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
     """The least sizes that hold each of some supergraphs."""
     needs = {"graph": 1 + max(len(s.members) for s in groups)}
     for name, values in sizes.items():

@@ -2,7 +2,11 @@
 
 import numpy as np
 
-from keras_bandgnn.preprocessing.ordering.rcm import cuthill_mckee, positions, rows_of
+from keras_bandgnn.preprocessing.ordering.rcm import (
+    positions,
+    reverse_cuthill_mckee,
+    rows_of,
+)
 
 _STEPS = 30
 # Smoothing damps all modes but those whose eigenvalue is above 1 - _DAMPED.
@@ -35,7 +39,7 @@ def split(adjacency, order: np.ndarray, largest: int) -> np.ndarray:
     position = positions(order)
     bounds = np.array([0, size])
     while np.diff(bounds).max() > largest:
-        level = Level(adjacency, row, position, bounds)
+        level = BisectionLevel(adjacency, row, position, bounds)
         value = level.smoothed()
         position = level.positions_by(value)
         cuts = level.cuts(position)
@@ -47,7 +51,7 @@ def split(adjacency, order: np.ndarray, largest: int) -> np.ndarray:
     return np.argsort(position)
 
 
-class Level:
+class BisectionLevel:
     """One level of the recursion: a graph without the links between its parts."""
 
     def __init__(self, adjacency, row, position, bounds):
@@ -79,7 +83,7 @@ class Level:
 
     def smoothed(self) -> np.ndarray:
         """Value of each node along its part: linked nodes get near values."""
-        start = self.positions_by(positions(cuthill_mckee(self.inner)))
+        start = self.positions_by(positions(reverse_cuthill_mckee(self.inner)))
         middle = (self.bounds[:-1] + self.bounds[1:] - 1) / 2
         value = (start - middle[self.part]) * (2 / self.sizes)[self.part]
         # The end with more links to later parts comes last.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.ordering.rcm import cuthill_mckee, links
+from keras_bandgnn.preprocessing.ordering.rcm import links, reverse_cuthill_mckee
 
 
 def breadth_first(graph: Graph) -> np.ndarray:
@@ -60,7 +60,7 @@ def breadth_first(graph: Graph) -> np.ndarray:
     if order.size < size:
         missing = np.ones(size, bool)
         missing[order] = False
-        rest = cuthill_mckee(adjacency)
+        rest = reverse_cuthill_mckee(adjacency)
         order = np.append(order, rest[missing[rest]])
     return order.astype(np.int32)
 

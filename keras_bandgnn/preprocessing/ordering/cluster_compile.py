@@ -12,9 +12,9 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.ordering.metis import line_up, parts
 from keras_bandgnn.preprocessing.ordering.rcm import (
-    cuthill_mckee,
     links,
     positions,
+    reverse_cuthill_mckee,
     rows_of,
 )
 from keras_bandgnn.preprocessing.ordering.tiles import tile_counts
@@ -127,7 +127,7 @@ def _inside(within: str, adjacency, cluster, starts, block_size, seed) -> np.nda
     )
     inner.sort_indices()
     if within == "rcm":
-        return np.lexsort((positions(cuthill_mckee(inner)), cluster))
+        return np.lexsort((positions(reverse_cuthill_mckee(inner)), cluster))
     by_cluster = np.argsort(cluster, kind="stable")
     sorted_inner = inner[by_cluster][:, by_cluster]
     part, made = np.empty(cluster.size, np.int64), 0

@@ -6,9 +6,9 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.ordering.bisection import split
 from keras_bandgnn.preprocessing.ordering.rcm import (
-    cuthill_mckee,
     links,
     positions,
+    reverse_cuthill_mckee,
     rows_of,
 )
 
@@ -34,7 +34,7 @@ def metis(graph: Graph, block_size: int) -> np.ndarray:
     """
     import_pymetis("ordering='metis'", 'use ordering="bisection"')
     adjacency = links(graph)
-    order = cuthill_mckee(adjacency)
+    order = reverse_cuthill_mckee(adjacency)
     count = -(-graph.num_nodes // block_size)
     if count == 1:
         return order

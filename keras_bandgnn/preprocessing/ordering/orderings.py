@@ -10,10 +10,10 @@ from keras_bandgnn.preprocessing.ordering.bisection import split
 from keras_bandgnn.preprocessing.ordering.breadth_first import breadth_first
 from keras_bandgnn.preprocessing.ordering.metis import metis
 from keras_bandgnn.preprocessing.ordering.rcm import (
-    cuthill_mckee,
     links,
     lost,
     positions,
+    reverse_cuthill_mckee,
     rows_of,
 )
 from keras_bandgnn.registration import registered_callable
@@ -123,7 +123,7 @@ class _Search:
 # Orders of the nodes of a graph: which edges lie near the diagonal.
 
 
-def reverse_cuthill_mckee(graph: Graph) -> np.ndarray:
+def rcmk(graph: Graph) -> np.ndarray:
     """Order of the nodes by Reverse Cuthill-McKee on the symmetrised adjacency.
 
     Args:
@@ -137,10 +137,10 @@ def reverse_cuthill_mckee(graph: Graph) -> np.ndarray:
 
     Example:
     >>> graph = Graph(4, [0, 1, 2], [3, 3, 1])
-    >>> graph.subgraph(reverse_cuthill_mckee(graph)).bandwidth
+    >>> graph.subgraph(rcmk(graph)).bandwidth
     1
     """
-    return cuthill_mckee(links(graph))
+    return reverse_cuthill_mckee(links(graph))
 
 
 def bisection(graph: Graph, block_size: int) -> np.ndarray:
@@ -177,7 +177,7 @@ def bisection(graph: Graph, block_size: int) -> np.ndarray:
     def outside(order: np.ndarray) -> float:
         return lost(adjacency, row, positions(order), block_size)
 
-    order = min(cuthill_mckee(adjacency), natural(graph), key=outside)
+    order = min(reverse_cuthill_mckee(adjacency), natural(graph), key=outside)
     if not outside(order):
         return order
     order = min(order, split(adjacency, order, block_size), key=outside)
@@ -190,7 +190,7 @@ def natural(graph: Graph) -> np.ndarray:
 
 
 _BY_NAME = {
-    "rcmk": lambda graph, block_size: reverse_cuthill_mckee(graph),
+    "rcmk": lambda graph, block_size: rcmk(graph),
     "natural": lambda graph, block_size: natural(graph),
     "breadth_first": lambda graph, block_size: breadth_first(graph),
     "bisection": bisection,

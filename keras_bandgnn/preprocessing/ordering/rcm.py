@@ -29,11 +29,11 @@ def rows_of(adjacency) -> np.ndarray:
     return np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
 
 
-def cuthill_mckee(adjacency) -> np.ndarray:
-    """SciPy's Reverse Cuthill-McKee order of a symmetric CSR array, int32 [N]."""
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
+def reverse_cuthill_mckee(adjacency) -> np.ndarray:
+    """Return the Reverse Cuthill-McKee order of a symmetric CSR array, int32 [N]."""
+    from scipy.sparse import csgraph
 
-    return reverse_cuthill_mckee(adjacency, symmetric_mode=True)
+    return csgraph.reverse_cuthill_mckee(adjacency, symmetric_mode=True)
 
 
 def positions(order: np.ndarray) -> np.ndarray:

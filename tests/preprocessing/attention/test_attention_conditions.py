@@ -7,7 +7,7 @@ from keras_bandgnn import Graph
 from keras_bandgnn.preprocessing import AttentionEdges, attention_conditions
 from keras_bandgnn.preprocessing.attention import conditions, hamiltonian
 from keras_bandgnn.preprocessing.attention.adjacency import adjacency
-from keras_bandgnn.preprocessing.attention.hamiltonian import path_ends
+from keras_bandgnn.preprocessing.attention.hamiltonian import min_path_endpoints
 from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 
 nx = pytest.importorskip("networkx")
@@ -262,23 +262,32 @@ def test_blocks_against_networkx():
         leaves = sum(len(b & cuts) == 1 for b in nx.biconnected_components(net))
         graph = graph_of(net)
         matrix = adjacency(len(net), graph.senders, graph.receivers)
-        assert path_ends(matrix) == max(2, leaves)
+        assert min_path_endpoints(matrix) == max(2, leaves)
 
 
 def test_reach_of_larger_graphs(monkeypatch):
     rng = np.random.default_rng(0)
     graph = Graph(300, *rng.integers(0, 300, (2, 3600)))
     matrix = adjacency(300, graph.senders, graph.receivers)
-    answers = [conditions.reach(matrix, steps, False).answer for steps in range(1, 12)]
+    answers = [
+        conditions.reachable_within(matrix, steps, False).answer
+        for steps in range(1, 12)
+    ]
     wanted = [all_reached(graph, steps, False) for steps in range(1, 12)]
     assert answers == ["yes" if yes else "no" for yes in wanted]
     assert {*answers} == {"yes", "no"}
     monkeypatch.setattr(conditions, "_BYTES", 1000)
-    again = [conditions.reach(matrix, steps, False).answer for steps in range(1, 12)]
+    again = [
+        conditions.reachable_within(matrix, steps, False).answer
+        for steps in range(1, 12)
+    ]
     assert again == answers
     monkeypatch.setattr(conditions, "_EXACT_NODES", 10)
     monkeypatch.setattr(conditions, "_MAX_NODES", 10)
-    quick = [conditions.reach(matrix, steps, False).answer for steps in range(1, 30)]
+    quick = [
+        conditions.reachable_within(matrix, steps, False).answer
+        for steps in range(1, 30)
+    ]
     assert quick[0] == "no" and quick[-1] == "yes" and "unknown" in quick
     for answer, right in zip(quick, answers, strict=False):
         assert answer in (right, "unknown")

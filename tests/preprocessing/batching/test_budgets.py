@@ -237,7 +237,7 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
             if isinstance(p, Banded)
         }
         assert bands == ({size, size // 2, 2 * size} if calibrated else {size})
-    assert loader_plan.ordered_for(graphs) == 128
+    assert loader_plan.block_size_of(graphs) == 128
 
 
 def test_compiled_stores_tell_their_block_size(tmp_path, monkeypatch):

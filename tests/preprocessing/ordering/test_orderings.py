@@ -14,14 +14,14 @@ from keras_bandgnn.cli.options import add_ordering
 from keras_bandgnn.data import open_store, program_graphs, write_varmisuse
 from keras_bandgnn.preprocessing import RCMKCompile
 from keras_bandgnn.preprocessing.ordering import orderings
-from keras_bandgnn.preprocessing.ordering.bisection import Level, split
+from keras_bandgnn.preprocessing.ordering.bisection import BisectionLevel, split
 from keras_bandgnn.preprocessing.ordering.metis import metis
 from keras_bandgnn.preprocessing.ordering.orderings import (
     ORDERINGS,
     bisection,
     breadth_first,
     node_order,
-    reverse_cuthill_mckee,
+    rcmk,
     swap_into_band,
 )
 from keras_bandgnn.preprocessing.ordering.rcm import links, lost, rows_of
@@ -109,7 +109,7 @@ def test_any_graph_gets_a_permutation_the_same_each_time(graph, block_size):
 @given(graph=graphs(), block_size=st.integers(1, 12))
 def test_bisection_never_covers_fewer_edges(graph, block_size):
     count = covered(graph, bisection(graph, block_size), block_size)
-    assert count >= covered(graph, reverse_cuthill_mckee(graph), block_size)
+    assert count >= covered(graph, rcmk(graph), block_size)
     assert count >= covered(graph, range(graph.num_nodes), block_size)
 
 
@@ -125,7 +125,7 @@ def test_bisection_keeps_the_better_start(monkeypatch):
     monkeypatch.setattr(orderings, "split", shuffled)
     monkeypatch.setattr(orderings, "swap_into_band", unchanged)
     mixed = grid(20, 20)
-    np.testing.assert_array_equal(bisection(mixed, 19), reverse_cuthill_mckee(mixed))
+    np.testing.assert_array_equal(bisection(mixed, 19), rcmk(mixed))
     # A ring with chords to node 0: the given order is better than a breadth-first one.
     ring = np.arange(200)
     wheel = Graph(200, [*ring, *[0] * 100], [*np.roll(ring, 1), *ring[::2]])
@@ -193,7 +193,7 @@ def test_breadth_first_does_not_start_in_the_middle():
     ("graph", "share"), [(grid(30, 30), 0.5), (scale_free(800), 0.05)]
 )
 def test_bisection_covers_what_cuthill_mckee_loses(graph, share, block_size):
-    rcm = covered(graph, reverse_cuthill_mckee(graph), block_size)
+    rcm = covered(graph, rcmk(graph), block_size)
     lost_edges = graph.num_edges - rcm
     gained = covered(graph, bisection(graph, block_size), block_size) - rcm
     assert gained >= share * lost_edges
@@ -204,7 +204,7 @@ def test_bisection_keeps_an_order_that_loses_nothing():
     graph = Graph(500, ring[:-1], ring[1:])
     assert covered(graph, bisection(graph, 2), 2) == graph.num_edges
     narrow = grid(5, 100)
-    np.testing.assert_array_equal(bisection(narrow, 16), reverse_cuthill_mckee(narrow))
+    np.testing.assert_array_equal(bisection(narrow, 16), rcmk(narrow))
 
 
 def test_split_puts_clusters_into_parts():
@@ -220,7 +220,9 @@ def test_exchanges_separate_clusters():
     cluster = np.argsort(shuffled) // 40
     right = cluster % 2 == 1
     position = np.argsort(np.argsort(cluster // 2, kind="stable"))
-    level = Level(adjacency, rows_of(adjacency), position, np.array([0, 80, 160]))
+    level = BisectionLevel(
+        adjacency, rows_of(adjacency), position, np.array([0, 80, 160])
+    )
     upper = right.copy()
     for index in range(4):
         upper[np.flatnonzero(cluster == index)[:7]] ^= True
@@ -279,7 +281,7 @@ def test_linked_clusters_are_neighbours(monkeypatch):
 @needs_metis
 def test_metis_of_a_graph_of_one_block_is_cuthill_mckee():
     graph = grid(6, 6)
-    np.testing.assert_array_equal(metis(graph, 36), reverse_cuthill_mckee(graph))
+    np.testing.assert_array_equal(metis(graph, 36), rcmk(graph))
 
 
 def test_metis_names_the_extra_when_it_is_absent(monkeypatch):
