@@ -33,9 +33,10 @@ PUBLIC = {
     "GGNNBackbone GTBackbone GraphClassifier GraphRegressor GraphormerBackbone "
     "MPEUBackbone NodeClassifier "
     "NodeSelector PaiNNBackbone SchNetBackbone Task list_presets upload_preset",
-    "keras_bandgnn.ops": "batched_gather batched_segment_max batched_segment_sum "
-    "complete_gather complete_matrix gather gather_rows gathered_grouped_matmul "
-    "grouped_matmul offset_ids scatter_add segment_max segment_sum sparse_matmul",
+    "keras_bandgnn.ops": "CSR CSRPair RowIndex batched_gather batched_segment_max "
+    "batched_segment_sum gather gather_rows gathered_grouped_matmul grouped_matmul "
+    "offset_ids scatter_add segment_max segment_sum sparse_matmul with_scatter_index "
+    "with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
     "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
     "AttentionPlan BatcherChoice "

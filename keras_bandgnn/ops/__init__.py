@@ -6,6 +6,9 @@ from keras_bandgnn.ops.batched import batched_segment_max as batched_segment_max
 from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.batched import scatter_add as scatter_add
+from keras_bandgnn.ops.sparse import CSR as CSR
+from keras_bandgnn.ops.sparse import CSRPair as CSRPair
+from keras_bandgnn.ops.sparse import RowIndex as RowIndex
 from keras_bandgnn.ops.sparse import complete_gather as complete_gather
 from keras_bandgnn.ops.sparse import complete_matrix as complete_matrix
 from keras_bandgnn.ops.sparse import gather_rows as gather_rows
@@ -14,6 +17,9 @@ from keras_bandgnn.ops.sparse import (
 )
 from keras_bandgnn.ops.sparse import grouped_matmul as grouped_matmul
 from keras_bandgnn.ops.sparse import sparse_matmul as sparse_matmul
+from keras_bandgnn.ops.sparse import with_pointer as with_pointer
+from keras_bandgnn.ops.sparse import with_scatter_index as with_scatter_index
+from keras_bandgnn.ops.sparse import with_transpose as with_transpose
 
 # For this library's own use.
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
@@ -27,11 +33,12 @@ value_and_gradient = _backend.value_and_gradient
 compiled_timer_step = _backend.compiled_timer_step
 
 __all__ = [
+    "CSR",
+    "CSRPair",
+    "RowIndex",
     "batched_gather",
     "batched_segment_max",
     "batched_segment_sum",
-    "complete_gather",
-    "complete_matrix",
     "gather",
     "gather_rows",
     "gathered_grouped_matmul",
@@ -41,4 +48,6 @@ __all__ = [
     "segment_max",
     "segment_sum",
     "sparse_matmul",
+    "with_scatter_index",
+    "with_transpose",
 ]

@@ -1,11 +1,7 @@
-"""Sparse products and gathers within each supergraph, in one flat call.
+"""Sparse products and gathers within each supergraph, in one flat call."""
 
-A matrix is a dict of arrays with axis 0 = G: `row` int32 [G, E] (sorted, the number of
-rows N where padded), `column` int32 [G, E] (0 where padded), perhaps `weight`, and
-what `complete_matrix` adds: `pointer` int32 [G, N + 1], where each row begins, and the
-same arrays of the transpose with the prefix `back_`. With both directions a gradient is
-a sorted sum like the product itself.
-"""
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -17,6 +13,47 @@ from keras_bandgnn.ops.batched import (
     offset_ids,
 )
 from keras_bandgnn.ops.context import is_portable
+
+
+class CSR(NamedTuple):
+    """A sparse matrix of N rows and M columns for each of G supergraphs.
+
+    Args:
+        row: int32 [G, E], sorted; N where padded.
+        column: int32 [G, E]; 0 where padded.
+        pointer: int32 [G, N + 1], where each row begins; None until `with_pointer`.
+        weight: Entries [G, E]; ones if None.
+    """
+
+    row: Any
+    column: Any
+    pointer: Any = None
+    weight: Any = None
+
+
+class CSRPair(NamedTuple):
+    """A sparse matrix and its transpose, so that its gradient is a sorted sum, too.
+
+    Args:
+        forward: The matrix.
+        backward: Its transpose; None where the backend takes none.
+    """
+
+    forward: CSR
+    backward: CSR | None = None
+
+
+class RowIndex(NamedTuple):
+    """Rows to gather, and the sums that are the gradient of the gather.
+
+    Args:
+        index: int32 [G, L], rows of M.
+        backward: M rows and L columns; None where the backend takes none.
+    """
+
+    index: Any
+    backward: CSR | None = None
+
 
 # Messages that are multiplied with a filter made of their edge, in one pass.
 
@@ -85,12 +122,12 @@ def grouped_matmul(rows, kinds, kernel):
     return ops.reshape(out, (-1, length, ops.shape(kernel)[2]))
 
 
-def gathered_grouped_matmul(x, arrays, kinds, kernel):
+def gathered_grouped_matmul(x, rows: RowIndex, kinds, kernel):
     """`grouped_matmul` of rows that are read from `x`.
 
     Args:
         x: [G, M, H].
-        arrays: What `complete_gather` returned.
+        rows: What `with_scatter_index` returned.
         kinds: int32 [G, groups].
         kernel: [P, H, U].
 
@@ -100,16 +137,12 @@ def gathered_grouped_matmul(x, arrays, kinds, kernel):
     groups, size, width = ops.shape(x)
     alone = isinstance(groups, int) and groups == 1
     if not alone or is_half(x) or is_portable():
-        return grouped_matmul(gather_rows(arrays, x), kinds, kernel)
-    back = None
-    if backend.USES_TRANSPOSE:
-        names = ("row", "column", "pointer")
-        back = tuple(ops.reshape(arrays[f"back_{name}"], (-1,)) for name in names)
-        back += (None,)
+        return grouped_matmul(gather_rows(rows, x), kinds, kernel)
+    length = ops.shape(rows.index)[1]
     out = backend.flat_gathered_grouped_matmul(
         ops.reshape(x, (size, width)),
-        ops.reshape(arrays["index"], (-1,)),
-        back,
+        ops.reshape(rows.index, (-1,)),
+        _flat_backward(rows.backward, size + 1, length, alone),
         ops.reshape(kinds, (-1,)),
         kernel,
     )
@@ -139,17 +172,22 @@ def _flat_pointer(pointer, length, alone):
     return ops.concatenate([_flat(pointer, length), ops.cast(end, pointer.dtype)])
 
 
-def _side(arrays, prefix, row_size, column_size, alone):
-    """Row ids, column ids, pointers and entries of one direction, flat over G."""
-    row, column = arrays[f"{prefix}row"], arrays[f"{prefix}column"]
-    pointer = _flat_pointer(arrays[f"{prefix}pointer"], ops.shape(row)[1], alone)
-    weight = arrays.get(f"{prefix}weight")
-    return (
-        _flat(row, row_size),
-        _flat(column, column_size),
+def _flat_csr(matrix: CSR, row_size, column_size, alone) -> CSR:
+    """One matrix instead of one per supergraph."""
+    pointer = _flat_pointer(matrix.pointer, ops.shape(matrix.row)[1], alone)
+    weight = matrix.weight
+    return CSR(
+        _flat(matrix.row, row_size),
+        _flat(matrix.column, column_size),
         pointer,
         None if weight is None else ops.reshape(weight, (-1,)),
     )
+
+
+def _flat_backward(matrix: CSR | None, row_size, column_size, alone) -> CSR | None:
+    if not backend.USES_TRANSPOSE:
+        return None
+    return _flat_csr(matrix, row_size, column_size, alone)
 
 
 def _pointer(ids, size):
@@ -159,67 +197,70 @@ def _pointer(ids, size):
     return ops.pad(ops.cumsum(counts, axis=1), ((0, 0), (1, 0)))
 
 
-def complete_matrix(matrix, num_rows, num_columns):
-    """Adds the pointers and the transpose to a matrix that lacks them.
+def with_pointer(matrix: CSR, num_rows: int) -> CSR:
+    """Adds where the rows of a matrix begin, if it lacks that."""
+    if matrix.pointer is not None:
+        return matrix
+    return matrix._replace(pointer=_pointer(matrix.row, num_rows))
+
+
+def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
+    """Adds the row pointers and the transpose to a matrix that lacks them.
 
     Args:
-        matrix: `row`, `column` and perhaps `weight`.
+        matrix: The matrix.
         num_rows: N.
         num_columns: M.
 
     Returns:
         The matrix for `sparse_matmul`.
     """
-    row, column = matrix["row"], matrix["column"]
-    if "pointer" not in matrix:
-        matrix = {**matrix, "pointer": _pointer(row, num_rows)}
-    if "back_row" in matrix:
-        return matrix
+    matrix = with_pointer(matrix, num_rows)
     if not uses_transpose():
-        # The shape alone is used.
-        zeros = ops.zeros((ops.shape(row)[0], num_columns + 1), "int32")
-        return {**matrix, "back_pointer": zeros}
-    matrix = dict(matrix)
-    key = ops.where(row < num_rows, column, num_columns)
+        return CSRPair(matrix)
+    key = ops.where(matrix.row < num_rows, matrix.column, num_columns)
     order = ops.argsort(key, axis=1)
-    by_column = ops.take_along_axis(key, order, axis=1)
-    matrix["back_row"] = by_column
-    matrix["back_column"] = ops.where(
-        by_column < num_columns, ops.take_along_axis(row, order, axis=1), 0
-    )
-    matrix["back_pointer"] = _pointer(by_column, num_columns)
-    if "weight" in matrix:
-        matrix["back_weight"] = ops.take_along_axis(matrix["weight"], order, axis=1)
-    return matrix
+    row = ops.take_along_axis(key, order, axis=1)
+    column = ops.take_along_axis(matrix.row, order, axis=1)
+    weight = matrix.weight
+    if weight is not None:
+        weight = ops.take_along_axis(weight, order, axis=1)
+    backward = CSR(row, ops.where(row < num_columns, column, 0), None, weight)
+    return CSRPair(matrix, with_pointer(backward, num_columns))
 
 
-def complete_gather(arrays, num_rows):
-    """Adds the transpose to a gather of rows that lacks it.
+def with_scatter_index(index, num_rows: int) -> RowIndex:
+    """Adds the sums that are the gradient of a gather of rows.
 
     Args:
-        arrays: `index` int32 [G, L].
+        index: int32 [G, L], the rows.
         num_rows: M, rows that there are.
     """
-    if "back_row" in arrays or not uses_transpose():
-        return arrays
-    index = arrays["index"]
+    if not uses_transpose():
+        return RowIndex(index)
     order = ops.argsort(index, axis=1)
-    by_row = ops.take_along_axis(index, order, axis=1)
-    return {
-        "index": index,
-        "back_row": by_row,
-        "back_column": ops.cast(order, "int32"),
-        "back_pointer": _pointer(by_row, num_rows),
-    }
+    row = ops.take_along_axis(index, order, axis=1)
+    backward = CSR(row, ops.cast(order, "int32"))
+    return RowIndex(index, with_pointer(backward, num_rows))
 
 
-def sparse_matmul(matrix, x):
+def complete_matrix(matrix: Mapping, num_rows: int, num_columns: int) -> CSRPair:
+    """`with_transpose` of a dict of the fields of a `CSR`, as in version 0.1.0."""
+    return with_transpose(CSR(**matrix), num_rows, num_columns)
+
+
+def complete_gather(arrays: Mapping, num_rows: int) -> RowIndex:
+    """`with_scatter_index` of a dict with `index`, as in version 0.1.0."""
+    return with_scatter_index(arrays["index"], num_rows)
+
+
+def sparse_matmul(matrix: CSRPair, x):
     """Product of a sparse matrix with dense rows, per supergraph.
 
     Half precision is added up in float32: in bfloat16 a sum of ones ends at 256.
 
     Args:
-        matrix: What `complete_matrix` returned.
+        matrix: What `with_transpose` returned.
         x: [G, M, H].
 
     Returns:
@@ -228,49 +269,48 @@ def sparse_matmul(matrix, x):
     if is_half(x):
         return ops.cast(sparse_matmul(matrix, ops.cast(x, "float32")), x.dtype)
     groups, size, width = ops.shape(x)
-    num_rows = ops.shape(matrix["pointer"])[1] - 1
+    forward, backward = matrix
+    num_rows = ops.shape(forward.pointer)[1] - 1
     if is_portable():
-        sent = batched_gather(x, matrix["column"])
-        if "weight" in matrix:
-            sent = sent * ops.expand_dims(ops.cast(matrix["weight"], x.dtype), -1)
-        return batched_segment_sum(sent, matrix["row"], num_rows, is_sorted=True)
+        sent = batched_gather(x, forward.column)
+        if forward.weight is not None:
+            sent = sent * ops.expand_dims(ops.cast(forward.weight, x.dtype), -1)
+        return batched_segment_sum(sent, forward.row, num_rows, is_sorted=True)
     alone = isinstance(groups, int) and groups == 1
     if not alone:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
     flat = ops.reshape(x, (-1, width))
     # One row more takes the padding of each supergraph.
     sizes = (num_rows, size) if alone else (num_rows + 1, size + 1)
-    back = None
-    if backend.USES_TRANSPOSE:
-        back = _side(matrix, "back_", size + 1, sizes[0], alone)
-    forward = _side(matrix, "", num_rows + 1, sizes[1], alone)
-    out = backend.flat_sparse_matmul(forward, back, flat)
+    out = backend.flat_sparse_matmul(
+        _flat_csr(forward, num_rows + 1, sizes[1], alone),
+        _flat_backward(backward, size + 1, sizes[0], alone),
+        flat,
+    )
     out = ops.reshape(out, (-1, sizes[0], width))
     return out if alone else out[:, :num_rows]
 
 
-def gather_rows(arrays, x):
+def gather_rows(rows: RowIndex, x):
     """Rows of each supergraph.
 
     Args:
-        arrays: What `complete_gather` returned.
+        rows: What `with_scatter_index` returned.
         x: [G, M, H].
 
     Returns:
         [G, L, H].
     """
     if is_half(x):
-        return ops.cast(gather_rows(arrays, ops.cast(x, "float32")), x.dtype)
+        return ops.cast(gather_rows(rows, ops.cast(x, "float32")), x.dtype)
     if is_portable():
-        return batched_gather(x, arrays["index"])
+        return batched_gather(x, rows.index)
     groups, size, width = ops.shape(x)
-    length = ops.shape(arrays["index"])[1]
+    length = ops.shape(rows.index)[1]
     alone = isinstance(groups, int) and groups == 1
     if not alone:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
-    back = None
-    if backend.USES_TRANSPOSE:
-        back = _side(arrays, "back_", size + 1, length, alone)
-    index = _flat(arrays["index"], size if alone else size + 1)
-    out = backend.flat_gather_rows(index, back, ops.reshape(x, (-1, width)))
+    index = _flat(rows.index, size if alone else size + 1)
+    backward = _flat_backward(rows.backward, size + 1, length, alone)
+    out = backend.flat_gather_rows(index, backward, ops.reshape(x, (-1, width)))
     return ops.reshape(out, (-1, length, width))

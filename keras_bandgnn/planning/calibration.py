@@ -158,7 +158,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
     # About as many rows are read and summed as a sparse graph has edges.
     count = 2 * rows
     moved = count * _WIDTH * itemsize
-    index = graph_ops.complete_gather({"index": shuffled(rows, count)}, rows)
+    index = graph_ops.with_scatter_index(shuffled(rows, count), rows)
     yield _Trial("gather", moved, _read, (states(1, rows, _WIDTH),), (index,))
     leaves, constants = (states(1, count, _WIDTH),), (shuffled(rows, count),)
 
@@ -167,8 +167,8 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
 
     yield _Trial("scatter", moved, add, leaves, constants)
     entries = 8 * rows
-    matrix = {"row": ids(rows, entries), "column": shuffled(rows, entries)}
-    matrix = graph_ops.complete_matrix(matrix, rows, rows)
+    matrix = graph_ops.CSR(ids(rows, entries), shuffled(rows, entries))
+    matrix = graph_ops.with_transpose(matrix, rows, rows)
     leaves = (states(1, rows, _WIDTH),)
     yield _Trial("sparse", entries * _WIDTH, _sparse_product, leaves, (matrix,))
     yield from _attention_trials(states, ids, shuffled, rows)

@@ -205,7 +205,7 @@ class BlockSparse(Primitive):
             (groups, count, size, size),
         )
         blocks = -(-num_nodes // size)
-        read = graph_ops.complete_gather({"index": arrays["block"]}, blocks)
+        read = graph_ops.with_scatter_index(arrays["block"], blocks)
         return {"tiles": tiles, "read": read, **arrays}
 
     def apply(self, prepared: dict, x, kernel):

@@ -1,8 +1,13 @@
-"""Index arrays of sparse products, in both directions, laid out on the host."""
+"""Sparse matrices of batches, in both directions: laid out on the host, and read."""
+
+from collections.abc import Mapping
 
 import numpy as np
+from keras import ops
 
-from keras_bandgnn.primitives.edges import pad
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.ops import CSR, CSRPair, RowIndex
+from keras_bandgnn.primitives.edges import Edges, pad
 
 
 def pointer_of(ids: np.ndarray, length: int) -> np.ndarray:
@@ -48,3 +53,75 @@ def transposed(
         "pointer": pointer_of(column, shape[1]),
         "order": order,
     }
+
+
+def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -> dict:
+    """The transpose of the matrix that `prepare` makes of the edges.
+
+    Args:
+        row: Row of each edge.
+        edges: The edges.
+        shape: Rows and columns.
+        length: Capacity.
+        what: Name of the resource.
+        column: Column of each edge; the sender if omitted.
+    """
+    column = edges.sender if column is None else column
+    back = transposed(row, column, shape, length, what)
+    arrays = {f"back_{name}": back[name] for name in ("row", "column", "pointer")}
+    arrays["pointer"] = pointer_of(row, shape[0])
+    if edges.weight is not None:
+        arrays["back_weight"] = pad(edges.weight[back["order"]], length, 0, what)
+    return arrays
+
+
+def csr_pair(arrays: Mapping, row, column, num_rows: int, num_columns: int) -> CSRPair:
+    """The matrix of a primitive's arrays, with the transpose that they may bring.
+
+    Args:
+        arrays: Perhaps `weight`, and perhaps what `back_arrays` returned.
+        row: int32 [G, E].
+        column: int32 [G, E].
+        num_rows: N.
+        num_columns: M.
+    """
+    matrix = CSR(row, column, arrays.get("pointer"), arrays.get("weight"))
+    if "back_row" not in arrays:
+        return graph_ops.with_transpose(matrix, num_rows, num_columns)
+    return CSRPair(matrix, _csr(arrays, "back", arrays.get("back_weight")))
+
+
+def row_index(arrays: Mapping, num_rows: int) -> RowIndex:
+    """The gather of a dict with `index`, and perhaps its transpose.
+
+    Args:
+        arrays: `index` int32 [G, L], and perhaps `back_row`, `back_column` and
+            `back_pointer`.
+        num_rows: M, rows that there are.
+    """
+    if "back_row" in arrays:
+        return RowIndex(arrays["index"], _csr(arrays, "back"))
+    return graph_ops.with_scatter_index(arrays["index"], num_rows)
+
+
+def _csr(arrays: Mapping, prefix: str, weight=None) -> CSR:
+    names = ("row", "column", "pointer")
+    return CSR(*(arrays[f"{prefix}_{name}"] for name in names), weight)
+
+
+def row_sums(matrix: CSR):
+    """Sum of each row of a sparse matrix, float32 [G, rows]."""
+    if matrix.weight is None:
+        return row_counts(matrix.pointer)
+    return graph_ops.batched_segment_sum(
+        ops.cast(matrix.weight, "float32"),
+        matrix.row,
+        ops.shape(matrix.pointer)[1] - 1,
+        is_sorted=True,
+    )
+
+
+def row_counts(pointer):
+    """Entries of each row, float32 [G, rows], from where rows begin, int32."""
+    # In float32 the pointers themselves are rounded above 2^24.
+    return ops.cast(pointer[:, 1:] - pointer[:, :-1], "float32")

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.ops import CSR, CSRPair
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
 from keras_bandgnn.primitives.edges import Edges, pad
 
@@ -138,24 +139,14 @@ class Dense(Primitive):
             (groups, places * num_types, size),
         )
         real = node < num_nodes
-        read = {
-            "row": place,
-            "column": ops.where(real, node, 0),
-            "back_row": node,
-            "back_column": ops.where(real, place, 0),
-        }
-        back = {
-            "row": node,
-            "column": read["back_column"],
-            "back_row": place,
-            "back_column": read["column"],
-        }
+        into = graph_ops.with_pointer(CSR(place, ops.where(real, node, 0)), places)
+        out = graph_ops.with_pointer(CSR(node, ops.where(real, place, 0)), num_nodes)
         return {
             "blocks": ops.reshape(
                 dense, (groups, places // size, size * num_types, size)
             ),
-            "read": both_pointers(read, places, num_nodes),
-            "write": both_pointers(back, num_nodes, places),
+            "read": CSRPair(into, out),
+            "write": CSRPair(out, into),
             **arrays,
         }
 
@@ -208,12 +199,3 @@ def intervals(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
     begins = np.ones(count, bool)
     begins[1:] = np.cumsum(open_edges)[:-1] == 0
     return np.cumsum(begins)[low] - 1, np.flatnonzero(begins)
-
-
-def both_pointers(matrix: dict, num_rows: int, num_columns: int) -> dict:
-    """`complete_matrix` for a matrix that brings its transpose along."""
-    flipped = {"row": matrix["back_row"], "column": matrix["back_column"]}
-    flipped |= {"back_row": matrix["row"], "back_column": matrix["column"]}
-    flipped = graph_ops.complete_matrix(flipped, num_columns, num_rows)
-    matrix = {**matrix, "back_pointer": flipped["pointer"]}
-    return graph_ops.complete_matrix(matrix, num_rows, num_columns)

@@ -5,16 +5,17 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
+from keras_bandgnn.ops import CSR, RowIndex
 from keras_bandgnn.primitives.base import Load, Primitive, per_receiver
-from keras_bandgnn.primitives.csr import transposed
-from keras_bandgnn.primitives.edges import Edges, pad
-from keras_bandgnn.primitives.segment import (
-    BACK,
+from keras_bandgnn.primitives.csr import (
     back_arrays,
-    largest,
+    csr_pair,
     row_counts,
     row_sums,
+    transposed,
 )
+from keras_bandgnn.primitives.edges import Edges, pad
+from keras_bandgnn.primitives.segment import largest
 
 _GROUP = 64
 
@@ -168,45 +169,40 @@ class Grouped(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """The matrix of the edges, and that of the rows of each node."""
         groups, count, size = ops.shape(arrays["node"])
-        node = ops.reshape(arrays["node"], (groups, count * size))
-        back = {name: arrays[name] for name in BACK if name in arrays}
-        given = {name: arrays[name] for name in ("type", "degree") if name in arrays}
+        num_rows = count * size
+        node = ops.reshape(arrays["node"], (groups, num_rows))
+        prepared = {n: arrays[n] for n in ("type", "degree") if n in arrays}
+        # The rows of each node, if the host laid them out.
         names = ("row", "column", "pointer")
+        by_node = None
+        if "node_row" in arrays:
+            by_node = CSR(*(arrays[f"node_{name}"] for name in names))
         if self.first == "transform":
-            matrix = {"row": arrays["receiver"], "column": arrays["row"], **back}
-            read = {"index": node}
-            if "node_row" in arrays:
-                read |= {f"back_{name}": arrays[f"node_{name}"] for name in names}
-                num_senders = ops.shape(arrays["node_pointer"])[1] - 1
-            else:
-                num_senders = num_nodes
-            return {
-                **given,
-                "sum": graph_ops.complete_matrix(matrix, num_nodes, count * size),
-                "read": graph_ops.complete_gather(read, num_senders),
-            }
-        matrix = {"row": arrays["row"], "column": arrays["sender"], **back}
+            ends = arrays["receiver"], arrays["row"]
+            prepared["sum"] = csr_pair(arrays, *ends, num_nodes, num_rows)
+            prepared["read"] = (
+                graph_ops.with_scatter_index(node, num_nodes)
+                if by_node is None
+                else RowIndex(node, by_node)
+            )
+            return prepared
         num_senders = num_nodes
         if "back_pointer" in arrays:
             num_senders = ops.shape(arrays["back_pointer"])[1] - 1
-        if "node_row" in arrays:
-            out = {name: arrays[f"node_{name}"] for name in names}
-        else:
+        ends = arrays["row"], arrays["sender"]
+        prepared["sum"] = csr_pair(arrays, *ends, num_rows, num_senders)
+        if by_node is None:
             order = ops.argsort(node, axis=1)
-            by_node = ops.take_along_axis(node, order, axis=1)
-            out = {"row": by_node, "column": ops.cast(order, "int32")}
-        return {
-            **given,
-            "sum": graph_ops.complete_matrix(matrix, count * size, num_senders),
-            "out": graph_ops.complete_matrix(out, num_nodes, count * size),
-        }
+            sorted_nodes = ops.take_along_axis(node, order, axis=1)
+            by_node = CSR(sorted_nodes, ops.cast(order, "int32"))
+        prepared["out"] = graph_ops.with_transpose(by_node, num_nodes, num_rows)
+        return prepared
 
     def apply(self, prepared: dict, x, kernel):
         """Incoming messages of every node over the covered edges, [G, N, U]."""
         kinds, matrix = prepared["type"], prepared["sum"]
         if self.first == "transform":
-            read = prepared["read"]
-            rows = graph_ops.gathered_grouped_matmul(x, read, kinds, kernel)
+            rows = graph_ops.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
             return graph_ops.sparse_matmul(matrix, rows)
         rows = graph_ops.sparse_matmul(matrix, x)
         rows = graph_ops.grouped_matmul(rows, kinds, kernel)
@@ -216,13 +212,13 @@ class Grouped(Primitive):
         """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
         if "degree" in prepared:
             return prepared["degree"]
-        kinds, matrix = prepared["type"], prepared["sum"]
+        kinds, matrix = prepared["type"], prepared["sum"].forward
         if self.first == "transform":
-            receiver, row = matrix["row"], matrix["column"]
-            ones = ops.ones(ops.shape(row), "int32")
-            values = matrix.get("weight", ones)
+            receiver, row, values = matrix.row, matrix.column, matrix.weight
+            if values is None:
+                values = ops.ones(ops.shape(row), "int32")
         else:
-            receiver, row = prepared["out"]["row"], prepared["out"]["column"]
+            receiver, row = prepared["out"].forward[:2]
             values = ops.take_along_axis(row_sums(matrix), row, axis=1)
         kind = ops.take_along_axis(kinds, row // self.group_size, axis=1)
         # Padding belongs to a node behind the last one.
@@ -231,7 +227,7 @@ class Grouped(Primitive):
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
         """Edges per receiver, [G, N]."""
-        counts = row_counts(prepared["sum"]["pointer"])
+        counts = row_counts(prepared["sum"].forward.pointer)
         if self.first == "transform":
             return counts
         rows = ops.expand_dims(counts, -1)
@@ -239,15 +235,14 @@ class Grouped(Primitive):
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
         """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
-        matrix, kinds = prepared["sum"], prepared["type"]
-        read = prepared["read"]
-        rows = graph_ops.gathered_grouped_matmul(x, read, kinds, kernel)
+        matrix, kinds = prepared["sum"].forward, prepared["type"]
+        rows = graph_ops.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
         if bias is not None:
             share = ops.repeat(graph_ops.gather(bias, kinds), self.group_size, axis=1)
             rows = rows + share
-        messages = graph_ops.batched_gather(rows, matrix["column"])
-        num_nodes = ops.shape(matrix["pointer"])[1] - 1
-        return largest(matrix, messages, matrix["row"], num_nodes)
+        messages = graph_ops.batched_gather(rows, matrix.column)
+        num_nodes = ops.shape(matrix.pointer)[1] - 1
+        return largest(matrix, messages, matrix.row, num_nodes)
 
     def cost(self, load: Load, hardware) -> float:
         """A gather, a grouped product and a sparse product."""

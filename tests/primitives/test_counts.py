@@ -10,13 +10,15 @@ from registered import registered_primitives
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
+from keras_bandgnn.ops import CSR, CSRPair
 from keras_bandgnn.ops.densify import banded_tiles
 from keras_bandgnn.primitives import Edges, Plan
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.block_sparse import BlockSparse
+from keras_bandgnn.primitives.csr import row_sums
 from keras_bandgnn.primitives.dense import Dense
 from keras_bandgnn.primitives.grouped import Grouped
-from keras_bandgnn.primitives.segment import Segment, row_sums
+from keras_bandgnn.primitives.segment import Segment
 from keras_bandgnn.primitives.supernode import Supernode
 
 LARGE = 1 << 24
@@ -55,22 +57,24 @@ COUNTS = [[LARGE - 1, 1, 3, 1001]]
 def test_rows_are_counted_right_behind_many_edges():
     counts = np.array(COUNTS, "float32")
     pointer = ops.convert_to_tensor(POINTER)
-    np.testing.assert_array_equal(numpy(row_sums({"pointer": pointer})), counts)
-    prepared = {"pointer": pointer}
+    matrix = CSR(None, None, pointer)
+    np.testing.assert_array_equal(numpy(row_sums(matrix)), counts)
+    prepared = {"matrix": CSRPair(matrix)}
     found = Segment().count(prepared, num_nodes=4, num_types=1)
     np.testing.assert_array_equal(numpy(found), counts)
     found = Segment().count(prepared, num_nodes=2, num_types=2)
     np.testing.assert_array_equal(numpy(found), [[LARGE, 1004]])
-    found = Grouped().count({"sum": prepared}, num_nodes=4, num_types=1)
+    found = Grouped().count({"sum": CSRPair(matrix)}, num_nodes=4, num_types=1)
     np.testing.assert_array_equal(numpy(found), counts)
 
 
 def test_rows_of_pairs_are_counted_right_behind_many_edges():
     # Four pairs, of which node 0 has two.
     row, column = np.array([[0, 0, 1, 2]], "int32"), np.array([[1, 2, 0, 3]], "int32")
-    ends = {"row": ops.convert_to_tensor(row), "column": ops.convert_to_tensor(column)}
-    out = graph_ops.complete_matrix(ends, 3, 4)
-    prepared = {"sum": {"pointer": ops.convert_to_tensor(POINTER)}, "out": out}
+    ends = ops.convert_to_tensor(row), ops.convert_to_tensor(column)
+    out = graph_ops.with_transpose(CSR(*ends), 3, 4)
+    matrix = CSR(None, None, ops.convert_to_tensor(POINTER))
+    prepared = {"sum": CSRPair(matrix), "out": out}
     found = Grouped(first="aggregate").count(prepared, num_nodes=3, num_types=1)
     np.testing.assert_array_equal(numpy(found), [[4, LARGE - 1, 1001]])
 

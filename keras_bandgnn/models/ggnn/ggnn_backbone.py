@@ -20,6 +20,7 @@ from keras_bandgnn.primitives import (
 )
 from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
 from keras_bandgnn.primitives.base import part_of
+from keras_bandgnn.primitives.csr import row_index
 
 # Steps of a GGNN that update the active blocks of nodes only.
 
@@ -210,14 +211,14 @@ class GGNNBackbone(Backbone):
 
     def _scheduled(self, states, plan, training):
         for arrays in scheduled_steps(plan, self.num_steps):
-            own = graph_ops.complete_gather(arrays["state"], keras.ops.shape(states)[1])
-            num_nodes = keras.ops.shape(own["index"])[1]
+            rows = row_index(arrays["state"], keras.ops.shape(states)[1])
+            num_nodes = keras.ops.shape(rows.index)[1]
             sums = {k: v for k, v in arrays.items() if k != "state"}
             sums = self.message_passing.prepare(sums, num_nodes)
 
-            def step(states, own=own, sums=sums):
+            def step(states, rows=rows, sums=sums):
                 messages = self.message_passing(states, sums, training=training)
-                old = graph_ops.gather_rows(own, states)
+                old = graph_ops.gather_rows(rows, states)
                 return self.update(messages, old, training=training)
 
             if self.remat:
