@@ -1,5 +1,6 @@
 """Plans and primitives are asked what their base classes declare, nothing else."""
 
+import argparse
 import ast
 
 import numpy as np
@@ -8,8 +9,18 @@ from registered import registered_primitives
 from test_rooms import FILES
 
 from keras_bandgnn import Graph
+from keras_bandgnn.cli import tpu_options
 from keras_bandgnn.data import FlatGraphs
-from keras_bandgnn.preprocessing import AttentionPlan, ClusterCompile
+from keras_bandgnn.models import GGNNBackbone, NodeSelector
+from keras_bandgnn.models.joint_selection import JointSelection
+from keras_bandgnn.planning import plan_choice
+from keras_bandgnn.preprocessing import (
+    AttentionPlan,
+    ClusterCompile,
+    GraphPreprocessor,
+    RCMKCompile,
+)
+from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.primitives import Banded, Edges, Plan, Primitive, Segment
 from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.base import is_resource, owner_of, primitive_of
@@ -98,6 +109,35 @@ def test_a_rest_among_the_primitives_keeps_its_place():
         assert same == plan and same.keys == plan.keys and same.rest == Segment()
     other = plan.replace(filter=None)
     assert other.keys == plan.keys and other != plan and not other.filter
+
+
+@pytest.mark.parametrize(
+    ("options", "plan", "expected"),
+    [
+        ({}, "auto", Banded(32)),
+        ({"block_size": 64}, "auto", Banded(64)),
+        ({"block_size": 64}, Plan(Banded(16)), Banded(64)),
+        ({}, Plan(Banded(16)), Banded(16)),
+        ({"plan": "banded:8", "block_size": 64}, "auto", Banded(8)),
+    ],
+)
+def test_tpu_commands_take_the_block_size_of_the_ordering(options, plan, expected):
+    options = {"plan": None, "block_size": None, "rest": "segment", **options}
+    preprocessor = GraphPreprocessor([RCMKCompile(32)], plan=plan)
+    chosen = tpu_options._make_plan(argparse.Namespace(**options), preprocessor)
+    assert chosen == Plan(expected, rest="segment")
+
+
+def test_joint_predictions_take_the_block_size_of_the_ordering(monkeypatch):
+    monkeypatch.setattr(plan_choice.graph_ops, "has_accelerator", lambda: True)
+    monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: None)
+    preprocessor = GraphPreprocessor([RCMKCompile(32)], edge_weight="weight")
+    backbone = GGNNBackbone({"kind": 2}, 4, num_steps=1)
+    task = NodeSelector(backbone, readout="slot", preprocessor=preprocessor)
+    joint = JointSelection(task)
+    graphs = FlatGraphs.from_graphs([Graph(3, [0], [1], candidates=[1], slot=0)])
+    joint._choose_plan(graphs, 1)
+    assert joint._plan == Plan(Banded(32))
 
 
 def test_attention_plans_answer_as_plans_do():

@@ -38,7 +38,9 @@ def add_program(parser: argparse.ArgumentParser) -> None:
         "preset's plan, or banded if that is auto",
     )
     group.add_argument(
-        "--block-size", type=shared.positive, default=128, help="S: block size"
+        "--block-size",
+        type=shared.positive,
+        help="S of the banded plan; if omitted, that of the preset's node ordering",
     )
     group.add_argument(
         "--rest",
@@ -63,19 +65,26 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 def make_program(options: argparse.Namespace) -> tuple:
     """Returns the task, the plan and the sizes that the options name."""
     task = _make_task(options)
-    plan = _make_plan(options, getattr(task.preprocessor, "plan", None))
+    plan = _make_plan(options, task.preprocessor)
     return task, plan, _make_sizes(options, task.preprocessor)
 
 
-def _make_plan(options: argparse.Namespace, preset_plan):
-    """Returns the plan from the options or the preset."""
-    from keras_bandgnn.primitives import Plan
+def _make_plan(options: argparse.Namespace, preprocessor):
+    """Returns the plan from the options or the preset's preprocessor."""
+    from keras_bandgnn.preprocessing.loading.loader_plan import block_size_of
+    from keras_bandgnn.primitives import Banded, Plan
+    from keras_bandgnn.primitives.base import primitive_of
 
-    if options.plan is None and isinstance(preset_plan, Plan):
-        return preset_plan
-    key = options.plan or f"banded:{options.block_size}"
-    plan = Plan.from_config({"primitives": [key], "drop_rest": True})
-    (primitive,) = plan.primitives
+    if options.plan is not None:
+        primitive = primitive_of(options.plan)
+    elif options.block_size is not None:
+        primitive = Banded(options.block_size)
+    elif preprocessor is not None and isinstance(preprocessor.plan, Plan):
+        return preprocessor.plan
+    else:
+        layers = () if preprocessor is None else preprocessor.layers_config()
+        primitive = Banded(block_size_of(None, layers))
+    plan = Plan(primitive, rest="drop")
     if primitive.covers_all:
         return Plan(rest=primitive)
     return plan if options.rest == "drop" else Plan(primitive, rest=options.rest)

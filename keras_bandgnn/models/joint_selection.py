@@ -11,6 +11,7 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.batching.packing import ceil64, round_up_power_of_two
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.loader_plan import (
+    block_size_of,
     cheapest_plan,
     make_assembler,
     with_edge_types,
@@ -151,7 +152,14 @@ class JointSelection:
         if plan == "auto":
             batcher = DynamicBatcher(budget={"node": self._nodes})
             width = task.backbone.hidden_dim
-            plan = cheapest_plan([piece], types, batcher, width, schedule, 1)
+            plan = cheapest_plan(
+                [piece],
+                types,
+                batcher,
+                width,
+                schedule,
+                block_size=block_size_of(piece, self._preprocessor.layers_config()),
+            )
         else:
             plan = plan.replace(filter=None)
         self._plan = plan
