@@ -37,7 +37,7 @@ from scipy import stats
 
 import keras_bandgnn as kb
 from keras_bandgnn.data.files import atomic_write, json_text
-from keras_bandgnn.preprocessing.forecast.batching_forecast import BatchingForecast
+from keras_bandgnn.preprocessing.forecast import batching_forecast
 from keras_bandgnn.preprocessing.forecast.choose_batcher import ALGORITHMS, fastest
 
 ENERGY = {1: -0.6, 6: -37.8, 7: -54.6, 8: -75.0, 9: -99.7}
@@ -211,11 +211,11 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
     most = max(options.steps)
     began = time.monotonic()
     # The forecast first, with a timer of its own: it knows nothing that follows.
-    forecast = BatchingForecast(
+    forecast = batching_forecast.forecast(
         graphs,
         task,
-        batch_size,
-        most,
+        batch_size=batch_size,
+        steps=most,
         seed=options.seed,
         seconds=5.0 if options.short else 45.0,
         verbose=not options.short,

@@ -16,6 +16,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     RCMKCompile,
 )
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.primitives import Hardware, Plan, Primitive, choose_plan
 
 register = keras.saving.register_keras_serializable(package="someone")
@@ -323,3 +324,36 @@ def test_primitives_of_ones_own_are_candidates_of_auto_plans(monkeypatch):
 def test_keys_hold_the_arguments_of_primitives(value):
     with pytest.raises(ValueError, match="key of Near to hold its arguments.*Received"):
         Plan(Near(1, value))
+
+
+@register
+class Pairs(Batcher):
+    """A batcher of one's own that defines no more than it must."""
+
+    def __init__(self, batch_size=3, budget=None, oversize="bucket", **kwargs):
+        super().__init__(batch_size, budget, oversize, **kwargs)
+
+    def estimate_budget(self, sizes):
+        most = {name: 2 * int(np.max(values)) for name, values in sizes.items()}
+        return {**most, "node": most["node"] + 1, "graph": 3, **self.given}
+
+    def pack(self, sizes, order, budget):
+        return np.split(np.asarray(order), range(2, len(order), 2))
+
+    def room_for(self, largest):
+        return 2 * largest + 1
+
+
+def test_a_batcher_needs_three_methods(tmp_path):
+    task = task_of(batcher=Pairs())
+    task.compile()
+    task.fit(GRAPHS, verbose=0)
+    loader = task.preprocessor.loader(GRAPHS * 3, num_edge_types=1)
+    assert [len(s.members) for s in loader.composition(0)] == [2] * 6
+    larger = kb.Graph(9, [0], [8], node={"kind": np.arange(9) % 3}, label=0)
+    predicted = task.predict([*GRAPHS, larger])
+    task.save_to_preset(tmp_path / "preset")
+    again = kb.models.Task.from_preset(tmp_path / "preset")
+    assert again.preprocessor.batcher.budget == task.preprocessor.batcher.budget
+    for one, other in zip(predicted, again.predict([*GRAPHS, larger]), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)

@@ -19,7 +19,7 @@ _NAMED = 5
 
 
 def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names of the resources that add over graphs, and int64 [n, R] what each needs.
+    """Return the names of additive resources, and int64 [n, R] what each graph needs.
 
     "node" and "edge" come first, "graph" (1 each) last.
     """
@@ -31,11 +31,30 @@ def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.nda
 
 
 class Batcher(HostLayer):
-    """Base of `DynamicBatcher` and `StaticBatcher`.
+    """Base class of batchers: which graphs share a supergraph, and its padded sizes.
 
-    A loader asks a batcher, in this order: `adapt` (unless `is_adapted`), `split` once
-    for all graphs, `pack` for the order of an epoch, and `shape` for the supergraphs
-    that make a step.
+    A batcher works on sizes alone: a dict from the name of a resource ("node", "edge",
+    those of a plan) to int [n], what each graph needs. So the batches of an epoch are
+    known before any array is touched. The loader calls:
+
+    | method | when | default |
+    | --- | --- | --- |
+    | `check_names(sizes)` | once | refuses a budget of unknown resources |
+    | `is_adapted(sizes)` | once | whether every resource has a capacity |
+    | `complete(sizes)` | if not adapted | `adapt`, keeping known capacities |
+    | `split(sizes)` | once | budget of each graph, by `fits` and `oversize` |
+    | `pack(sizes, order, budget)` | per epoch and budget | none: define it |
+    | `shapes(sizes, steps, budget)` | per epoch and budget | the budget |
+
+    A subclass defines `estimate_budget(sizes)`, the capacities that were not given;
+    `pack`, which must use every graph of `order` once and keep each supergraph within
+    the budget; and `room_for(largest)`, the capacity for graphs above the budget. One
+    node and one graph of a budget are padding. `pack` and `shapes` must depend on
+    their arguments alone: epochs are reproducible, and hosts that train together
+    agree without talking. Sizes vary from step to step only if `fixed_shapes` is
+    False, and `shapes` then returns them. `get_config()` adds the subclass's own
+    arguments; registered with `keras.saving.register_keras_serializable`, a batcher
+    is saved in presets.
 
     Args:
         batch_size: Graphs per supergraph, the padding graph included.
@@ -43,9 +62,29 @@ class Batcher(HostLayer):
         oversize: What becomes of graphs above the budget: `"bucket"` puts them into
             supergraphs of their own, larger shape (one more compilation), `"drop"`
             leaves them out and counts them, `"raise"` is an error.
+
+    Attributes:
+        budget: The capacities by name, those of `adapt` included.
+        given: The capacities that the constructor got.
+        fixed_shapes: Whether all supergraphs of a budget have the same shape.
+
+    Example:
+    >>> class Pairs(Batcher):
+    ...     def __init__(self, batch_size=3, budget=None, oversize="bucket", **kwargs):
+    ...         super().__init__(batch_size, budget, oversize, **kwargs)
+    ...     def estimate_budget(self, sizes):
+    ...         most = {name: 2 * int(values.max()) for name, values in sizes.items()}
+    ...         return {**most, "node": most["node"] + 1, "graph": 3, **self.given}
+    ...     def pack(self, sizes, order, budget):
+    ...         return np.split(order, range(2, len(order), 2))
+    ...     def room_for(self, largest):
+    ...         return 2 * largest + 1
+    >>> batcher = Pairs()
+    >>> batcher.adapt({"node": np.array([3, 5, 4]), "edge": np.array([2, 4, 3])})
+    >>> batcher.budget
+    {'node': 11, 'edge': 8, 'graph': 3}
     """
 
-    # Whether all supergraphs of a budget have one shape.
     fixed_shapes = True
 
     def __init__(
@@ -65,7 +104,7 @@ class Batcher(HostLayer):
         self.budget = dict(self.given)
 
     def adapt(self, sizes: Mapping[str, np.ndarray]) -> None:
-        """Estimates the capacities that were not given.
+        """Estimate the capacities that were not given.
 
         Args:
             sizes: Resource -> int [n], what each graph needs ("node", "edge", ...).
@@ -80,22 +119,22 @@ class Batcher(HostLayer):
         self.budget = budget
 
     def complete(self, sizes: Mapping[str, np.ndarray]) -> None:
-        """Adapts, but keeps the capacities that there are."""
+        """Adapt to graphs, but keep the capacities that are known."""
         known = dict(self.budget)
         self.adapt(sizes)
         if len(known) > len(self.given):
             self.budget = {**self.budget, **known}
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Capacities for graphs of these sizes, by name."""
+        """Return capacities for graphs of these sizes, by name."""
         raise NotImplementedError
 
     def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
-        """Whether there is a capacity for every resource."""
+        """Return whether there is a capacity for every resource."""
         return not {*sizes, "graph"} - set(self.budget)
 
     def check_names(self, sizes: Mapping[str, np.ndarray]) -> None:
-        """Raises a ValueError if a given capacity is of nothing that is measured."""
+        """Raise a ValueError for a capacity of a resource that nothing measures."""
         # A saved budget may hold the resources of another plan.
         known = {*sizes, "graph", *PER_GRAPH}
         unknown = [n for n in self.given if n not in known and not is_resource(n)]
@@ -114,29 +153,31 @@ class Batcher(HostLayer):
             )
 
     def capacity(self, names: Sequence[str], budget: Mapping[str, int]) -> np.ndarray:
-        """Capacities for real graphs, int64 [R]: one node and graph are padding."""
-        kept = {"node": 1, "graph": 1}
-        return np.array([budget[name] - kept.get(name, 0) for name in names], np.int64)
+        """Return capacities for real graphs, int64 [R], less the padding."""
+        padding = {"node": 1, "graph": 1}
+        return np.array(
+            [budget[name] - padding.get(name, 0) for name in names], np.int64
+        )
 
     def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The largest graph that fits the budget, by resource.
+        """Return the largest graph that fits the budget, by resource.
 
         Args:
             sizes: Resource -> int [n], what each graph needs.
         """
         self._check(sizes)
-        kept = {"node": 1}
-        return {name: self.budget[name] - kept.get(name, 0) for name in sizes}
+        padding = {"node": 1}
+        return {name: self.budget[name] - padding.get(name, 0) for name in sizes}
 
     def fits(self, sizes: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Which graphs fit the budget, bool [n]."""
+        """Return which graphs fit the budget, bool [n]."""
         fits = np.ones(len(sizes["node"]), bool)
         for name, limit in self.limits(sizes).items():
             fits &= np.asarray(sizes[name]) <= limit
         return fits
 
     def bucket(self, sizes: Mapping[str, np.ndarray], too_large: np.ndarray) -> dict:
-        """Budget of the supergraphs for the graphs that do not fit, bool [n]."""
+        """Return the budget of supergraphs for the graphs that do not fit, bool [n]."""
         budget = dict(self.budget)
         for name in set(sizes) & set(budget):
             largest = int(np.asarray(sizes[name])[too_large].max())
@@ -145,7 +186,7 @@ class Batcher(HostLayer):
         return budget
 
     def room_for(self, largest: int) -> int:
-        """Capacity of supergraphs for graphs that do not fit the budget.
+        """Return the capacity of supergraphs for graphs above the budget.
 
         Args:
             largest: What the largest of them needs.
@@ -153,7 +194,7 @@ class Batcher(HostLayer):
         raise NotImplementedError
 
     def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:
-        """Sorts graphs by the budget that holds them.
+        """Sort graphs by the budget that holds them.
 
         Returns:
             int8 [n], the budget of each graph, and the budgets. Graphs that are
@@ -177,7 +218,7 @@ class Batcher(HostLayer):
         return large.astype(np.int8), [dict(self.budget), larger]
 
     def _largest(self, sizes: Mapping[str, np.ndarray]) -> str:
-        """The graph that is furthest above the budget, and where."""
+        """Describe the graph that exceeds the budget most, and by which resource."""
         limits = self.limits(sizes)
         needs = {name: int(np.asarray(sizes[name]).max()) for name in limits}
         name = max(needs, key=lambda name: needs[name] / max(limits[name], 1))
@@ -188,7 +229,7 @@ class Batcher(HostLayer):
         )
 
     def _warning(self, sizes: Mapping, large: np.ndarray, larger: Mapping) -> str:
-        """Which graphs are above the budget, how far, and what it costs, in a line."""
+        """Describe which graphs exceed the budget, how far, and what it costs."""
         numbers = np.flatnonzero(large)
         named = ", ".join(str(number) for number in numbers[:_NAMED])
         named += ", ..." if len(numbers) > _NAMED else ""
@@ -203,7 +244,7 @@ class Batcher(HostLayer):
         )
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
-        """Cuts an order of graphs into supergraphs.
+        """Cut an order of graphs into supergraphs.
 
         Args:
             sizes: Resource -> int [n].
@@ -218,7 +259,7 @@ class Batcher(HostLayer):
     def shapes(
         self, sizes: Mapping[str, np.ndarray], steps: Sequence[Sequence], budget: dict
     ) -> list[dict[str, int]]:
-        """The padded sizes of each step, whose supergraphs share one shape.
+        """Return the padded sizes of each step, whose supergraphs share one shape.
 
         Args:
             sizes: Resource -> int [n].
@@ -229,14 +270,14 @@ class Batcher(HostLayer):
         return [budget] * len(steps)
 
     def copy(self) -> "Batcher":
-        """Returns a batcher with the same budget that adapts apart from this one."""
+        """Return a batcher with the same budget, which adapts independently."""
         return _rebuild(type(self), self.get_config(), dict(self.given))
 
     def __reduce__(self):
         return _rebuild, (type(self), self.get_config(), dict(self.given))
 
     def get_config(self) -> dict:
-        """Returns the constructor's arguments, with the adapted budget."""
+        """Return the constructor's arguments, with the adapted budget."""
         return {
             **super().get_config(),
             "batch_size": self.batch_size,
@@ -245,7 +286,7 @@ class Batcher(HostLayer):
         }
 
 
-def _rebuild(kind: type, config: dict, given: dict) -> Batcher:
-    made = kind.from_config({**config, "budget": given})
-    made.budget = dict(config["budget"])
-    return made
+def _rebuild(cls: type[Batcher], config: dict, given: dict) -> Batcher:
+    batcher = cls.from_config({**config, "budget": given})
+    batcher.budget = dict(config["budget"])
+    return batcher

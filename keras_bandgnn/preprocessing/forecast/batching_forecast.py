@@ -210,13 +210,27 @@ def _key(shape: Mapping[str, int]) -> tuple:
     return tuple(sorted(shape.items()))
 
 
+def forecast(graphs, model: keras.Model, **options) -> "BatchingForecast":
+    """Count the shapes of a training run, time a few steps, and return the forecast.
+
+    It trains a copy of the model for `seconds`; the model itself stays as it is.
+
+    Args:
+        graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
+        model: A compiled Keras model over the batch contract.
+        **options: Other arguments of `BatchingForecast`.
+    """
+    return BatchingForecast(graphs, model, **options).measure()
+
+
 class BatchingForecast:
     """Shapes from sizes alone, milliseconds from a few measured steps.
 
     Every shape of the planned steps is known exactly, because compositions follow
-    from the sizes. A few shapes that occur are measured; other shapes follow from
+    from the sizes. `measure` times a few shapes that occur; other shapes follow from
     them, see `TimeModel`. What the loader adds to a step is measured on two loaders,
-    one whose shapes never change and one whose shapes do.
+    one whose shapes never change and one whose shapes do. Use `forecast` to do it all
+    at once; the first figure in milliseconds that is asked for calls `measure`, too.
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs` or an opened store.
@@ -255,17 +269,27 @@ class BatchingForecast:
         self.batchers = {
             name: make_batcher(name, batch_size, packing) for name in algorithms
         }
+        self.seconds, self.verbose = seconds, verbose
         self.timer = StepTimer(model)
+        self._time_model: TimeModel | None = None
         self._loader = self._sized(graphs, plan, batch_size, seed)
         self.sizes = self._loader.sizes
-        stages = 4 * len(self.batchers) + _ROUNDS
-        with progress_bar("Forecasting", stages, verbose) as advance:
-            self.counts: dict[str, ShapeCounts] = {}
-            for name, batcher in self.batchers.items():
-                batcher.adapt(self.sizes)
-                self.counts[name] = count_shapes(self.sizes, batcher, self.steps, seed)
-                advance(1)
-            self._measure(batch_size, seed, seconds, advance)
+        self._batch_size, self._seed = batch_size, seed
+        self.counts: dict[str, ShapeCounts] = {}
+        for name, batcher in self.batchers.items():
+            batcher.adapt(self.sizes)
+            self.counts[name] = count_shapes(self.sizes, batcher, self.steps, seed)
+
+    def measure(self) -> "BatchingForecast":
+        """Train copies of the model on a few shapes and time the steps.
+
+        Returns:
+            The forecast itself.
+        """
+        stages = 3 * len(self.batchers) + _ROUNDS
+        with progress_bar("Forecasting", stages, self.verbose) as advance:
+            self._measure(advance)
+        return self
 
     def _sized(self, graphs, plan, batch_size: int, seed: int) -> GraphLoader:
         """A loader of the graphs as the model takes them; it knows their sizes."""
@@ -277,7 +301,7 @@ class BatchingForecast:
         model = self.timer.model
         preprocessor = getattr(model, "preprocessor", None)
         if preprocessor is not None:
-            graphs = preprocessor.compile(graphs)
+            graphs = preprocessor.transform(graphs)
             plan = preprocessor.plan if plan == "auto" else plan
         backbone = getattr(model, "backbone", None)
         types = getattr(backbone, "num_edge_types", None)
@@ -317,11 +341,12 @@ class BatchingForecast:
             **options,
         )
 
-    def _measure(self, batch_size: int, seed: int, seconds: float, advance) -> None:
+    def _measure(self, advance) -> None:
+        batch_size, seed, seconds = self._batch_size, self._seed, self.seconds
         began = time.monotonic()
         timed = self._time_shapes(_QUANTILES, began + 0.55 * seconds)
         advance(3 * len(self.batchers))
-        # To measure for longer than training would take helps nobody.
+        # Measuring for longer than training would take is pointless.
         step_s = self.timer.rough_s
         left = min(began + seconds - time.monotonic(), self.steps * step_s)
         deadline = time.monotonic() + max(left, _LEAST_SECONDS)
@@ -357,7 +382,7 @@ class BatchingForecast:
                 loader.stats.assembly_ms = []
             advance(1)
         self._fit()
-        if self.residual > _BAD_RESIDUAL and time.monotonic() < deadline:
+        if self._time_model.residual > _BAD_RESIDUAL and time.monotonic() < deadline:
             for key in self._time_shapes(_MORE_QUANTILES, deadline):
                 for _ in range(_ROUNDS):
                     self.timer.visit(key, visit_s)
@@ -418,18 +443,24 @@ class BatchingForecast:
         """Fits the times of other shapes to those of measured ones."""
         keys = list(self.timer.visits)
         times = [self.timer.ms(key) for key in keys]
-        self._model = TimeModel([dict(key) for key in keys], times)
+        self._time_model = TimeModel([dict(key) for key in keys], times)
 
     @property
     def residual(self) -> float:
         """Largest relative error of the fitted times at measured shapes."""
-        return self._model.residual
+        return self._measured().residual
+
+    def _measured(self) -> TimeModel:
+        if self._time_model is None:
+            self.measure()
+        return self._time_model
 
     def update_ms(self, shape: Mapping[str, int]) -> float:
         """Milliseconds of a step on a padded shape, without batching."""
+        model = self._measured()
         if self.timer.visits.get(_key(shape)):
             return self.timer.ms(_key(shape))
-        return self._model.ms(shape)
+        return model.ms(shape)
 
     def rows(self, steps: int | None = None) -> list[AlgorithmForecast]:
         """The forecast of each algorithm.
@@ -438,6 +469,7 @@ class BatchingForecast:
             steps: Steps of training, up to the planned ones (default).
         """
         steps = self.steps if steps is None else steps
+        self._measured()
         compile_s = self.timer.compile_s()
         rows = []
         for name, found in self.counts.items():

@@ -11,7 +11,7 @@ from keras_bandgnn.preprocessing.forecast.algorithms import (
     ALGORITHMS,
     AlgorithmForecast,
 )
-from keras_bandgnn.preprocessing.forecast.batching_forecast import BatchingForecast
+from keras_bandgnn.preprocessing.forecast.batching_forecast import forecast
 from keras_bandgnn.primitives.plan import Plan
 
 # Forecasts this close are equal; the one with fewer compilations is chosen.
@@ -234,25 +234,25 @@ def choose_batcher(
     boolean("verbose", verbose)
     if not isinstance(plan, str) or plan != "auto":
         instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
-    forecast = BatchingForecast(
+    batching = forecast(
         graphs,
         model,
-        batch_size,
-        steps,
-        algorithms,
-        packing,
-        plan,
-        seed,
+        batch_size=batch_size,
+        steps=steps,
+        algorithms=algorithms,
+        packing=packing,
+        plan=plan,
+        seed=seed,
         verbose=verbose,
     )
-    rows = tuple(forecast.rows())
+    rows = tuple(batching.rows())
     chosen = fastest(rows, criterion).algorithm
     return BatcherChoice(
-        batcher=forecast.batchers[chosen],
+        batcher=batching.batchers[chosen],
         algorithm=chosen,
         table=rows,
         criterion=criterion,
-        steps=forecast.steps,
-        residual=forecast.residual,
-        scatter=forecast.timer.scatter,
+        steps=batching.steps,
+        residual=batching.residual,
+        scatter=batching.timer.scatter,
     )
