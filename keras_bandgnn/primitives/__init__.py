@@ -1,6 +1,8 @@
 """The ways to carry out a sum over edges, and the plan that chooses among them."""
 
 from keras_bandgnn.lazy import lazy_names
+from keras_bandgnn.primitives import active_blocks as _active_blocks  # noqa: F401
+from keras_bandgnn.primitives import tiles as _tiles  # noqa: F401
 from keras_bandgnn.primitives.banded import Banded as Banded
 from keras_bandgnn.primitives.base import Primitive as Primitive
 from keras_bandgnn.primitives.block_sparse import BlockSparse as BlockSparse

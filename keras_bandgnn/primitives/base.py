@@ -1,6 +1,7 @@
 """`Primitive`: one way to carry out a sum over typed edges, and its protocol."""
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.primitives.edges import Edges
+from keras_bandgnn.registration import PACKAGE
 
 # Steps that share what `prepare` makes once per batch: T of Balog et al. 2019. The
 # cost of a step is charged with one part in so many of it.
@@ -68,10 +70,16 @@ class PlanPart:
         return cls(*arguments)
 
     @classmethod
+    def library_name(cls) -> str | None:
+        """`name` of a class of the library, None of another."""
+        # A subclass does not share the keys of its base.
+        own = cls.__module__.startswith(f"{PACKAGE}.")
+        return vars(cls).get("name") if own else None
+
+    @classmethod
     def prefix(cls) -> str:
         """What its keys begin with: `name`, or the name in Keras' registry."""
-        # A subclass does not share the keys of its base.
-        return vars(cls).get("name") or keras.saving.get_registered_name(cls)
+        return cls.library_name() or keras.saving.get_registered_name(cls)
 
     def key(self) -> str:
         """Name of its arrays in `x["plan"]`, such as `"banded:128"`."""
@@ -291,23 +299,34 @@ def primitive_classes() -> dict[str, type[Primitive]]:
     }
 
 
-def find_part(key: str) -> PlanPart | None:
-    """What a key names, or None."""
-    prefix, *texts = key.split(":")
-    cls = keras.saving.get_registered_object(prefix)
-    if not (isinstance(cls, type) and issubclass(cls, PlanPart)):
-        # Of classes with one name, as of a notebook's cell run again, the last.
-        named = [c for c in _classes(PlanPart) if c.prefix() == prefix]
-        if not named:
-            return None
-        cls = named[-1]
+def _build(classes: list[type], texts: list[str]) -> PlanPart | None:
+    """The part of the last of some classes and the arguments in a key, or None."""
     values = [int(text) if re.fullmatch(r"-?\d+", text) else text for text in texts]
     try:
-        part = cls.from_arguments(*values)
-    except (TypeError, ValueError):
+        # Of classes with one name, as of a notebook's cell run again, the last.
+        part = classes[-1].from_arguments(*values)
+    except (IndexError, TypeError, ValueError):
         return None
     # An argument that the key leaves out is one that its class does not write.
     return part if len(part.arguments()) <= len(values) else None
+
+
+@functools.lru_cache(1024)
+def _library_part(key: str) -> PlanPart | None:
+    prefix, *texts = key.split(":")
+    return _build([c for c in _classes(PlanPart) if c.library_name() == prefix], texts)
+
+
+def find_part(key: str) -> PlanPart | None:
+    """What a key names, or None."""
+    part = _library_part(key)
+    if part is not None:
+        return part
+    prefix, *texts = key.split(":")
+    cls = keras.saving.get_registered_object(prefix)
+    if isinstance(cls, type) and issubclass(cls, PlanPart):
+        return _build([cls], texts)
+    return _build([c for c in _classes(PlanPart) if c.prefix() == prefix], texts)
 
 
 def primitive_of(key: str, name: str = "key") -> PlanPart:

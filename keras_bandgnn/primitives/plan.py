@@ -164,7 +164,7 @@ class Plan:
     def check_registered(self) -> None:
         """Raises a ValueError for a primitive of a class that no file can name."""
         # The library's primitives have names of their own.
-        check_registered(*(p for p in self.primitives if p.prefix() != p.name))
+        check_registered(*(p for p in self.primitives if p.library_name() is None))
 
     def get_config(self) -> dict:
         """Plain description; `Plan.from_config` reads it."""
@@ -280,7 +280,7 @@ class Plan:
 
 def _check_key(primitive: Primitive) -> None:
     """Raises a ValueError if the key of a class of one's own says too little."""
-    if primitive.prefix() == primitive.name:
+    if primitive.library_name() is not None:
         return
     key = primitive.key()
     again = find_part(key)
