@@ -70,7 +70,7 @@ class SequenceLayout:
         }
         return ({**x, "node": node, "edge": edge, "plan": plan}, *rest)
 
-    def _edges(self, key: str, arrays: dict, before: int, own: int) -> dict:
+    def _edges(self, key: str, arrays: dict, before: int, rows: int) -> dict:
         layout = primitive_of(key).sequence
         if layout == "whole":
             return arrays
@@ -81,7 +81,7 @@ class SequenceLayout:
             )
         groups = len(arrays["receiver"])
         real = arrays["mask"] if "mask" in arrays else arrays["receiver"] < before
-        device = np.where(real, arrays["receiver"] // own, self.parts)
+        device = np.where(real, arrays["receiver"] // rows, self.parts)
         group = np.broadcast_to(np.arange(groups)[:, None], device.shape)
         owner = (group * self.parts + device)[real]
         order = np.argsort(owner, kind="stable")
@@ -96,30 +96,30 @@ class SequenceLayout:
             return out.reshape(groups, -1)
 
         names = [n for n in ("type", "weight", "mask") if n in arrays]
-        found = {name: spread(arrays[name][real][order], 0) for name in names}
+        packed = {name: spread(arrays[name][real][order], 0) for name in names}
         receiver, sender = (arrays[n][real][order] for n in ("receiver", "sender"))
-        first = (owner % self.parts * own).astype(np.int32)
+        first = (owner % self.parts * rows).astype(np.int32)
         if layout == "halo":
-            found["receiver"] = spread(receiver - first, 0)
-            found["sender"] = spread(sender - first, 0)
-            return found
+            packed["receiver"] = spread(receiver - first, 0)
+            packed["sender"] = spread(sender - first, 0)
+            return packed
         # One row serves all edges that read it on a device.
-        source, row = sender // own, sender % own
+        source, row = sender // rows, sender % rows
         wanted, index = np.unique(
-            (owner * self.parts + source) * np.int64(own) + row, return_inverse=True
+            (owner * self.parts + source) * np.int64(rows) + row, return_inverse=True
         )
-        pair = wanted // own
+        pair = wanted // rows
         rank = np.arange(pair.size) - np.searchsorted(pair, pair)
         many = self._room(f"{key}.send", rank)
-        found["receiver"] = spread(receiver - first, own)
+        packed["receiver"] = spread(receiver - first, rows)
         column = source * many + rank[index]
-        found["sender"] = spread(column.astype(np.int32), 0)
+        packed["sender"] = spread(column.astype(np.int32), 0)
         send = np.zeros((groups, self.parts, self.parts, many), np.int32)
         owner, source = np.divmod(pair, self.parts)
-        send[*np.divmod(owner, self.parts), source, rank] = wanted % own
+        send[*np.divmod(owner, self.parts), source, rank] = wanted % rows
         # Device s reads its own part: what it sends to each device.
-        found["send"] = np.swapaxes(send, 1, 2).reshape(groups, -1)
-        return found
+        packed["send"] = np.swapaxes(send, 1, 2).reshape(groups, -1)
+        return packed
 
     def _room(self, name: str, rank: np.ndarray) -> int:
         """Room per device, or per pair of devices."""

@@ -140,7 +140,7 @@ class GraphAttention(BatchLayer):
             # A node attends to itself anyway.
             ops.not_equal(sender, receiver),
             num_nodes,
-            own=score(sent + wanted),
+            extra=score(sent + wanted),
             is_sorted=True,
         )
         weights, own = (

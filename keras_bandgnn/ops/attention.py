@@ -65,14 +65,14 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         weight = ops.stop_gradient(weight)
     ids = (sender, receiver)
     forward, backward = _attention(num_heads, width, len(bias.shape) == 1)
-    found = None
+    result = None
     if backend.flat_edge_attention is not None:
-        facts = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
-        found = backend.flat_edge_attention(*facts)
-    if found is None:
-        given = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
-        found = with_gradient(forward, backward, *given)
-    out, total = found
+        arguments = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
+        result = backend.flat_edge_attention(*arguments)
+    if result is None:
+        tensors = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
+        result = with_gradient(forward, backward, *tensors)
+    out, total = result
     return (
         ops.reshape(out, (groups, count, width)),
         ops.reshape(total, (groups, count, num_heads)),
@@ -105,8 +105,8 @@ def attend_to_one(q, k, v, bias, weight, num_heads: int):
     return v, logs
 
 
-def _attention(num_heads: int, width: int, alone: bool):
-    """The attention of flat rows and its gradient; `alone`: without biases."""
+def _attention(num_heads: int, width: int, unbiased: bool):
+    """The attention of flat rows and its gradient; `unbiased`: without biases."""
     scale = (width // num_heads) ** -0.5
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
@@ -116,10 +116,10 @@ def _attention(num_heads: int, width: int, alone: bool):
 
         def score(carry, e):
             both = backend.gather(q, e["receiver"]) * backend.gather(k, e["sender"])
-            found = ops.matmul(both, per_head) * scale
-            if alone:
-                return carry, ops.where(ops.expand_dims(e["bias"], -1), found, EMPTY)
-            return carry, found + e["bias"]
+            scores = ops.matmul(both, per_head) * scale
+            if unbiased:
+                return carry, ops.where(ops.expand_dims(e["bias"], -1), scores, EMPTY)
+            return carry, scores + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
         _, scores = scan_chunks(score, (), {**ids, "bias": bias}, _EDGES)
@@ -141,11 +141,11 @@ def _attention(num_heads: int, width: int, alone: bool):
 
         used = share if weight is None else share * weight
         out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, _EDGES)
-        kept = (q, k, v, sender, receiver, share, out, weight)
-        return (out, logs), kept
+        saved = (q, k, v, sender, receiver, share, out, weight)
+        return (out, logs), saved
 
-    def backward(kept, d_out, d_logs):
-        q, k, v, sender, receiver, share, out, weight = kept
+    def backward(saved, d_out, d_logs):
+        q, k, v, sender, receiver, share, out, weight = saved
         per_head = ops.convert_to_tensor(heads)
         spread = ops.transpose(per_head)
         rest = d_logs - ops.matmul(d_out * out, per_head)
@@ -166,7 +166,7 @@ def _attention(num_heads: int, width: int, alone: bool):
             d_q = index_add(d_q, e["receiver"], part)
             part = wide * backend.gather(q, e["receiver"])
             d_k = index_add(d_k, e["sender"], part)
-            return (d_q, d_k, d_v), None if alone else d_score
+            return (d_q, d_k, d_v), None if unbiased else d_score
 
         zeros = late_zeros(q), late_zeros(k), late_zeros(v)
         rows = {"sender": sender, "receiver": receiver, "share": share}
@@ -283,7 +283,7 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
         values = ops.pad(values, width, constant_values=fill)
         return batched_gather(values, rest)
 
-    alone = edge_attention(
+    single_edges = edge_attention(
         q,
         k,
         v,
@@ -293,7 +293,7 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
         of_rest(receiver, ops.shape(q)[1]),
         num_heads,
     )
-    return [tile_attention(q, k, v, bias, weight, tiles, num_heads), alone]
+    return [tile_attention(q, k, v, bias, weight, tiles, num_heads), single_edges]
 
 
 def join(parts, num_heads: int):
@@ -373,13 +373,15 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
     # Pieces come first.
     queries = ops.reshape(queries, (count, num_heads, number, size, depth))
     queries = ops.transpose(queries, (2, 0, 1, 3, 4))
-    own = ops.reshape(ops.pad(mask, ((0, 0), (0, room))), (count, number, size))
-    own = ops.transpose(own, (1, 0, 2))
+    members = ops.reshape(ops.pad(mask, ((0, 0), (0, room))), (count, number, size))
+    members = ops.transpose(members, (1, 0, 2))
     firsts = ops.arange(number, dtype="int32")
 
-    def attend(queries, own, piece, k, v, pair_bias=None):
-        own = ops.expand_dims(own, -1)
-        seen = ops.logical_and(ops.equal(own, ops.expand_dims(mask, 1)), own > 0)
+    def attend(queries, members, piece, k, v, pair_bias=None):
+        members = ops.expand_dims(members, -1)
+        seen = ops.logical_and(
+            ops.equal(members, ops.expand_dims(mask, 1)), members > 0
+        )
         logits = ops.matmul(queries, k)
         if pair_bias is not None:
             logits = logits + biases(piece * size, pair_bias)
@@ -391,7 +393,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
             share = numbered_dropout(share, dropout, seed, piece)
         out = ops.matmul(share, v) / total
         # Padding sees nothing.
-        real = ops.expand_dims(own, 1) > 0
+        real = ops.expand_dims(members, 1) > 0
         logs = ops.where(real, top + ops.log(total), EMPTY)
         return ops.where(real, out, 0.0), ops.squeeze(logs, 3)
 
@@ -415,10 +417,10 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
 
     shared = (k, v) if pair_bias is None else (k, v, pair_bias)
     if number == 1:
-        found = attend(queries[0], own[0], firsts[0], *shared)
-        out, logs = (ops.expand_dims(t, 0) for t in found)
+        result = attend(queries[0], members[0], firsts[0], *shared)
+        out, logs = (ops.expand_dims(t, 0) for t in result)
     else:
-        out, logs = map_pieces(attend, (queries, own, firsts), shared)
+        out, logs = map_pieces(attend, (queries, members, firsts), shared)
     out = ops.transpose(out, (1, 0, 3, 2, 4))
     out = ops.reshape(out, (count, number * size, width))[:, :length]
     logs = ops.reshape(ops.transpose(logs, (1, 0, 3, 2)), (count, -1, num_heads))

@@ -8,7 +8,7 @@ from keras_bandgnn.ops.sequence import largest_over_devices, over_devices
 
 
 def segment_softmax(
-    scores, ids, mask, num_segments, own=None, is_sorted=False, split=False
+    scores, ids, mask, num_segments, extra=None, is_sorted=False, split=False
 ):
     """Weights that add up to 1 in each segment of each supergraph.
 
@@ -19,13 +19,13 @@ def segment_softmax(
         ids: int32 [G, E] in [0, num_segments]; rows with the last id have no weight.
         mask: bool [G, E]; rows without it have no weight.
         num_segments: S.
-        own: float [G, S, K], one more score in each segment, or None.
+        extra: float [G, S, K], one more score in each segment, or None.
         is_sorted: Whether the ids ascend within each supergraph.
         split: Whether other devices may have further rows of a segment, as where rows
             are nodes of a supergraph that devices share.
 
     Returns:
-        float32 [G, E, K]; with `own` also the weights [G, S, K] of these scores.
+        float32 [G, E, K]; with `extra` also the weights [G, S, K] of these scores.
 
     Example:
     >>> import numpy as np
@@ -37,10 +37,10 @@ def segment_softmax(
     scores, ids = ops.cast(scores, "float32"), ops.convert_to_tensor(ids)
     mask = ops.expand_dims(ops.logical_and(mask, ids < num_segments), -1)
     inside = ops.minimum(ids, num_segments - 1)
-    if own is not None:
+    if extra is not None:
         # Against a score that is always there, segments without rows need no care.
-        own = ops.cast(own, "float32")
-        scores = scores - batched_gather(own, inside)
+        extra = ops.cast(extra, "float32")
+        scores = scores - batched_gather(extra, inside)
     seen = ops.stop_gradient(ops.where(mask, scores, -1e30))
     groups, _, width = ops.shape(seen)
     top = backend.segment_max(
@@ -51,16 +51,16 @@ def segment_softmax(
     top = ops.reshape(top, (-1, num_segments + 1, width))[:, :num_segments]
     if split:
         top = largest_over_devices(top)
-    if own is not None:
+    if extra is not None:
         top = ops.maximum(top, 0.0)
     scores = ops.where(mask, scores - batched_gather(top, inside), 0.0)
     shares = ops.where(mask, ops.exp(scores), 0.0)
     total = batched_segment_sum(shares, ids, num_segments, is_sorted)
     if split:
         total = over_devices(total)
-    if own is not None:
-        own = ops.exp(-top)
-        total = total + own
+    if extra is not None:
+        extra = ops.exp(-top)
+        total = total + extra
     total = ops.where(total > 0, total, 1.0)
     shares = shares / batched_gather(total, inside)
-    return shares if own is None else (shares, own / total)
+    return shares if extra is None else (shares, extra / total)

@@ -135,14 +135,14 @@ def gathered_grouped_matmul(x, rows: RowIndex, kinds, kernel):
         [G, L, U].
     """
     groups, size, width = ops.shape(x)
-    alone = isinstance(groups, int) and groups == 1
-    if not alone or is_half(x) or is_portable():
+    single = isinstance(groups, int) and groups == 1
+    if not single or is_half(x) or is_portable():
         return grouped_matmul(gather_rows(rows, x), kinds, kernel)
     length = ops.shape(rows.index)[1]
     out = backend.flat_gathered_grouped_matmul(
         ops.reshape(x, (size, width)),
         ops.reshape(rows.index, (-1,)),
-        _flat_backward(rows.backward, size + 1, length, alone),
+        _flat_backward(rows.backward, size + 1, length, single),
         ops.reshape(kinds, (-1,)),
         kernel,
     )
@@ -163,18 +163,18 @@ def _flat(ids, size):
     return ops.reshape(offset_ids(ids, size), (-1,))
 
 
-def _flat_pointer(pointer, length, alone):
+def _flat_pointer(pointer, length, single):
     """Where each row begins and the last one ends, over all supergraphs."""
-    if alone:
+    if single:
         return ops.reshape(pointer, (-1,))
     # The padded entries of a supergraph are its last row.
     end = ops.reshape(length * ops.shape(pointer)[0], (1,))
     return ops.concatenate([_flat(pointer, length), ops.cast(end, pointer.dtype)])
 
 
-def _flat_csr(matrix: CSR, row_size, column_size, alone) -> CSR:
+def _flat_csr(matrix: CSR, row_size, column_size, single) -> CSR:
     """One matrix instead of one per supergraph."""
-    pointer = _flat_pointer(matrix.pointer, ops.shape(matrix.row)[1], alone)
+    pointer = _flat_pointer(matrix.pointer, ops.shape(matrix.row)[1], single)
     weight = matrix.weight
     return CSR(
         _flat(matrix.row, row_size),
@@ -184,10 +184,10 @@ def _flat_csr(matrix: CSR, row_size, column_size, alone) -> CSR:
     )
 
 
-def _flat_backward(matrix: CSR | None, row_size, column_size, alone) -> CSR | None:
+def _flat_backward(matrix: CSR | None, row_size, column_size, single) -> CSR | None:
     if not backend.USES_TRANSPOSE:
         return None
-    return _flat_csr(matrix, row_size, column_size, alone)
+    return _flat_csr(matrix, row_size, column_size, single)
 
 
 def _pointer(ids, size):
@@ -276,19 +276,19 @@ def sparse_matmul(matrix: CSRPair, x):
         if forward.weight is not None:
             sent = sent * ops.expand_dims(ops.cast(forward.weight, x.dtype), -1)
         return batched_segment_sum(sent, forward.row, num_rows, is_sorted=True)
-    alone = isinstance(groups, int) and groups == 1
-    if not alone:
+    single = isinstance(groups, int) and groups == 1
+    if not single:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
     flat = ops.reshape(x, (-1, width))
     # One row more takes the padding of each supergraph.
-    sizes = (num_rows, size) if alone else (num_rows + 1, size + 1)
+    sizes = (num_rows, size) if single else (num_rows + 1, size + 1)
     out = backend.flat_sparse_matmul(
-        _flat_csr(forward, num_rows + 1, sizes[1], alone),
-        _flat_backward(backward, size + 1, sizes[0], alone),
+        _flat_csr(forward, num_rows + 1, sizes[1], single),
+        _flat_backward(backward, size + 1, sizes[0], single),
         flat,
     )
     out = ops.reshape(out, (-1, sizes[0], width))
-    return out if alone else out[:, :num_rows]
+    return out if single else out[:, :num_rows]
 
 
 def gather_rows(rows: RowIndex, x):
@@ -307,10 +307,10 @@ def gather_rows(rows: RowIndex, x):
         return batched_gather(x, rows.index)
     groups, size, width = ops.shape(x)
     length = ops.shape(rows.index)[1]
-    alone = isinstance(groups, int) and groups == 1
-    if not alone:
+    single = isinstance(groups, int) and groups == 1
+    if not single:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
-    index = _flat(rows.index, size if alone else size + 1)
-    backward = _flat_backward(rows.backward, size + 1, length, alone)
+    index = _flat(rows.index, size if single else size + 1)
+    backward = _flat_backward(rows.backward, size + 1, length, single)
     out = backend.flat_gather_rows(index, backward, ops.reshape(x, (-1, width)))
     return ops.reshape(out, (-1, length, width))

@@ -86,7 +86,7 @@ def calibrate(
     (sparse,) = (trial for trial in trials if trial.name == "sparse")
     taken = sparse.amount / sparse.rate
     writing = 2 * rows * _WIDTH * bytes_of(dtype) / rates["write"][0]
-    facts = machine()
+    system = machine()
     return Hardware(
         matmul=tuple(
             tuple(rates["matmul"][first : first + size])
@@ -102,7 +102,7 @@ def calibrate(
         edge_attention=rates["edge_attention"][0],
         tile_attention=rates["tile_attention"][0],
         itemsize=bytes_of(dtype),
-        name=f"{facts['backend']} {facts['backend_version']}, {facts['device']}, "
+        name=f"{system['backend']} {system['backend_version']}, {system['device']}, "
         f"{dtype}",
         date=datetime.date.today().isoformat(),
     )

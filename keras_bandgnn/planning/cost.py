@@ -74,7 +74,7 @@ class Hardware:
         edge_attention: Edges times channels per second of attention along edges.
         tile_attention: Entries times channels per second of attention in tiles of 16.
         itemsize: Bytes of a number.
-        name: Backend, device and dtype, for people.
+        name: Backend, device and dtype.
         date: Day of the calibration, ISO 8601; empty for default constants.
 
     Example:
@@ -184,10 +184,10 @@ class Hardware:
         """
         path = cls.path(dtype)
         try:
-            found = read_json(path)
-            if found["version"] != VERSION:
+            constants = read_json(path)
+            if constants["version"] != VERSION:
                 return None
-            return cls.from_dict(found)
+            return cls.from_dict(constants)
         except FileNotFoundError:
             return None
         except (OSError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -210,9 +210,9 @@ class Hardware:
     @staticmethod
     def path(dtype: str = "float32") -> Path:
         """File of the constants of this machine, backend, its version and a dtype."""
-        facts = {"version": VERSION, "dtype": dtype, **machine()}
-        facts = json_text("machine", facts)
-        name = hashlib.sha256(facts.encode()).hexdigest()[:16]
+        description = {"version": VERSION, "dtype": dtype, **machine()}
+        description = json_text("machine", description)
+        name = hashlib.sha256(description.encode()).hexdigest()[:16]
         root = os.environ.get("KERAS_BANDGNN_DATA") or "~/.cache/keras_bandgnn"
         return Path(root).expanduser() / "hardware" / f"{name}.json"
 
@@ -229,19 +229,20 @@ class Hardware:
         return {"version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
-    def from_dict(cls, given: Mapping) -> "Hardware":
+    def from_dict(cls, constants: Mapping) -> "Hardware":
         """Reads `to_dict()`.
 
         Raises:
             ValueError: For another version, missing names or impossible values.
         """
         names = {field.name for field in dataclasses.fields(cls)}
-        if given.get("version") != VERSION or set(given) != names | {"version"}:
+        version = constants.get("version")
+        if version != VERSION or set(constants) != names | {"version"}:
             raise ValueError(
                 f"Expected constants of version {VERSION}: {sorted(names)}. Received: "
-                f"version {given.get('version')}, {sorted(given)}. Calibrate again."
+                f"version {version}, {sorted(constants)}. Calibrate again."
             )
-        values = {name: given[name] for name in names}
+        values = {name: constants[name] for name in names}
         texts = {name: str(values.pop(name)) for name in ("name", "date")}
         shapes = {
             "matmul": (len(PRODUCT_SIZES),) * 2,

@@ -114,9 +114,9 @@ class Estimate:
         load = self._load(sizes)
         seconds = sum(p.cost(load, meter) for p in plan.primitives)
         # Sums that several primitives make are multiplied with the kernel once.
-        again = sum(not p.transforms for p in plan.primitives) - 1
+        shared_products = sum(not p.transforms for p in plan.primitives) - 1
         meter.sign = -1
-        for _ in range(again):
+        for _ in range(shared_products):
             rows = sizes["node"] * load.num_types
             seconds -= meter.matmul_seconds(rows, load.width, load.units)
         meter.sign = 1

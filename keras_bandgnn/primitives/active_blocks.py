@@ -101,11 +101,11 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
         # Beyond the first and the last block the dense blocks are zero.
         before = ops.maximum(step["block"] - 1, 0)
         after = ops.minimum(step["block"] + 1, num_blocks - 1)
-        own = {
+        active = {
             **whole,
             "preceding": graph_ops.batched_gather(place, before),
             "following": graph_ops.batched_gather(place, after),
         }
         rest = {name: values for name, values in step.items() if name != "block"}
-        plans.append({ActiveBlocks(size).key(): own, **rest})
+        plans.append({ActiveBlocks(size).key(): active, **rest})
     return plans

@@ -73,8 +73,8 @@ class PlanPart:
     def library_name(cls) -> str | None:
         """`name` of a class of the library, None of another."""
         # A subclass does not share the keys of its base.
-        own = cls.__module__.startswith(f"{PACKAGE}.")
-        return vars(cls).get("name") if own else None
+        in_library = cls.__module__.startswith(f"{PACKAGE}.")
+        return vars(cls).get("name") if in_library else None
 
     @classmethod
     def prefix(cls) -> str:

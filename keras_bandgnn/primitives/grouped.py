@@ -129,9 +129,9 @@ class Grouped(Primitive):
         place = (shift.repeat(counts) + np.arange(pairs.size)).astype(np.int32)
         nodes = edges.senders if transform else edges.num_nodes
         first = np.arange(edges.num_types) * nodes
-        own = (pairs - first.repeat(counts)).astype(np.int32)
+        node_of_pair = (pairs - first.repeat(counts)).astype(np.int32)
         node = np.full(groups * size, 0 if transform else nodes, np.int32)
-        node[place] = own
+        node[place] = node_of_pair
         kinds = np.arange(edges.num_types, dtype=np.int32).repeat(groups_of_type)
         row = place.take(row)
         if not transform:
@@ -157,7 +157,7 @@ class Grouped(Primitive):
             arrays |= back_arrays(edges.receiver, edges, shape, length, key, row)
         else:
             arrays |= back_arrays(row, edges, (rows, edges.senders), length, key)
-        read = transposed(place, own, (rows, nodes), rows, f"{key}.row")
+        read = transposed(place, node_of_pair, (rows, nodes), rows, f"{key}.row")
         names = ("row", "column", "pointer")
         arrays |= {f"node_{name}": read[name] for name in names}
         pair = edges.receiver * edges.num_types + edges.type

@@ -137,15 +137,15 @@ class Plan:
 
     def keeps(self, graphs) -> np.ndarray:
         """Which graphs of a `FlatGraphs` the filter lets pass, bool [n]."""
-        kept = np.ones(len(graphs), bool)
+        passing = np.ones(len(graphs), bool)
         if "order" in self.filter:
-            kept &= graphs.num_nodes < self.filter["order"]
+            passing &= graphs.num_nodes < self.filter["order"]
         if "bandwidth" in self.filter:
             distance = np.abs(graphs.senders - graphs.receivers)
             graph = np.arange(len(graphs)).repeat(graphs.num_edges)
             far = graph[distance >= self.filter["bandwidth"]]
-            kept[far] = False
-        return kept
+            passing[far] = False
+        return passing
 
     def replace(self, **changes) -> "Plan":
         """Returns the plan with another schedule or filter.
@@ -283,25 +283,25 @@ def _check_key(primitive: Primitive) -> None:
     if primitive.library_name() is not None:
         return
     key = primitive.key()
-    again = find_part(key)
-    again = {} if again is None else vars(again)
+    restored = find_part(key)
+    restored = {} if restored is None else vars(restored)
     plain = (bool, int, float, str, type(None))
     for name, value in vars(primitive).items():
-        if isinstance(value, plain) and again.get(name) != value:
+        if isinstance(value, plain) and restored.get(name) != value:
             raise ValueError(
                 f"Expected the key of {type(primitive).__name__} to hold its arguments,"
                 f" integers and words. Received: {key!r}, which gives {name}="
-                f"{again.get(name)!r} instead of {value!r}. Return every argument"
+                f"{restored.get(name)!r} instead of {value!r}. Return every argument"
                 " of the constructor from `get_config()`."
             )
 
 
-def _checked_filter(given: Mapping) -> dict[str, int]:
-    for name, limit in given.items():
+def _checked_filter(limits: Mapping) -> dict[str, int]:
+    for name, limit in limits.items():
         if name not in ("bandwidth", "order"):
             raise ValueError(
                 "Expected `filter` with the keys 'bandwidth' and 'order'. "
-                f"Received: filter={dict(given)}."
+                f"Received: filter={dict(limits)}."
             )
         positive_int(f"filter[{name!r}]", limit)
-    return {name: int(limit) for name, limit in given.items()}
+    return {name: int(limit) for name, limit in limits.items()}

@@ -104,11 +104,11 @@ class Supernode(Primitive):
             strict=True,
         ):
             resource = f"{key}.{name}"
-            hubs, kinds, own = _grouped(
+            hubs, kinds, place_of_edge = _grouped(
                 edges.keep(side), node[side], budget[resource], resource, fill
             )
             where = np.full(len(edges), len(hubs), np.int32)
-            where[side] = own
+            where[side] = place_of_edge
             arrays |= {
                 f"{name}_node": hubs,
                 f"{name}_type": kinds,

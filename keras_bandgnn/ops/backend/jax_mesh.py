@@ -89,12 +89,12 @@ class SequenceAxis:
         count = states.shape[1]
         place = jnp.asarray(ids) - jax.lax.axis_index(self.name) * count
         here = (place >= 0) & (place < count)
-        found = jnp.take_along_axis(
+        values = jnp.take_along_axis(
             states,
             jnp.where(here, place, 0).reshape(len(place), -1)[..., None],
             axis=1,
         ).reshape(*place.shape, states.shape[-1])
-        return self.total(jnp.where(here[..., None], found, 0))
+        return self.total(jnp.where(here[..., None], values, 0))
 
 
 # JAX programs on several cores.
@@ -166,11 +166,11 @@ def split_over_cores(
             with along(SequenceAxis(SEQUENCE, size, node)):
                 return run(trainable, non_trainable, x)
 
-        given = (trainable, non_trainable, x)
+        arguments = (trainable, non_trainable, x)
         specs = (whole, whole, batch_specs(x, size > 1, splits_part))
         if size > 1:
             node = {name: x["node"][name] for name in ("mask", "graph_id")}
-            given, specs = (*given, node), (*specs, rows)
+            arguments, specs = (*arguments, node), (*specs, rows)
         split = PartitionSpec(BATCH, SEQUENCE) if node_outputs and size > 1 else rows
         out_specs = (split, whole)
         if options.get("return_losses"):
@@ -182,6 +182,6 @@ def split_over_cores(
             in_specs=specs,
             out_specs=out_specs,
             check_vma=False,
-        )(*given)
+        )(*arguments)
 
     return split_call
