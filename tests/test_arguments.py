@@ -271,6 +271,7 @@ VALID = {
     "preprocessing.ClusterOrder": RESULT,
     "preprocessing.DynamicBatcher": {},
     "preprocessing.FullyConnectedGraph": {},
+    "preprocessing.Batcher": BASE,
     "preprocessing.GraphLayer": BASE,
     "preprocessing.GraphLoader": "the same as data.GraphLoader",
     "preprocessing.GraphPreprocessor": {},

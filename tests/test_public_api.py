@@ -39,7 +39,7 @@ PUBLIC = {
     "with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
     "keras_bandgnn.preprocessing": "AttentionConditions AttentionEdges "
-    "AttentionPlan BatcherChoice "
+    "AttentionPlan Batcher BatcherChoice "
     "ClusterCompile ClusterOrder ConditionResult DynamicBatcher "
     "FullyConnectedGraph GraphLayer "
     "GraphLoader GraphPreprocessor KNearestGraph LADDER ProgramEncoder RCMKCompile "

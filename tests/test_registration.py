@@ -11,12 +11,12 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import (
+    Batcher,
     DynamicBatcher,
     GraphLayer,
     GraphPreprocessor,
     RCMKCompile,
 )
-from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.primitives import Hardware, Plan, Primitive, choose_plan
 
 register = keras.saving.register_keras_serializable(package="someone")

@@ -17,7 +17,7 @@ _MOST_PACKED = 64_000_000
 
 
 def packed_ends(parts: Sequence) -> list[np.ndarray] | None:
-    """Sender and receiver of each edge in one number, which is read at once.
+    """Return sender and receiver of each edge in one number, read at once.
 
     Memory is what assembling waits for. None if ids are too large for that, or if the
     edges are so many that a copy of them should not lie in memory.
@@ -86,7 +86,7 @@ class Assembler:
         return [PairIndex(part, self.num_types) for part in self.parts]
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
-        """Builds batches.
+        """Build batches.
 
         Args:
             supergraphs: The supergraphs of the batches, one after the other; those of

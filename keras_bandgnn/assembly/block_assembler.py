@@ -64,7 +64,7 @@ class BlockAssembler:
         return f"block:{self.banded.block_size}@{step}"
 
     def sizes(self) -> dict[str, np.ndarray]:
-        """What each graph needs, resource -> int64 [n]."""
+        """Return what each graph needs, resource -> int64 [n]."""
         table = resource_sizes(self.parts, self._whole.plan, self.num_types)
         steps = self.plan.schedule.steps
         size = self.banded.block_size
@@ -97,7 +97,7 @@ class BlockAssembler:
         return table
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
-        """Builds batches; see `Assembler.build`."""
+        """Build batches; see `Assembler.build`."""
         batches = self._whole.build(supergraphs, width)
         for number, (arrays, _) in enumerate(batches):
             x = arrays[0]
@@ -116,7 +116,7 @@ class BlockAssembler:
         return batches
 
     def _distances(self, x: dict, g: int, budget: dict) -> np.ndarray:
-        """Edges from each node of a supergraph to a read node, int16 [K * S]."""
+        """Return each node's distance to the nearest read node, int16 [K * S]."""
         ids = x["graph"]["id"][g][x["graph"]["mask"][g]]
         first = self._node_ptr[ids]
         counts = self._node_ptr[ids + 1] - first
@@ -129,7 +129,7 @@ class BlockAssembler:
         return out
 
     def _steps(self, edge: dict, g: int, budget: dict, distance: np.ndarray) -> dict:
-        """`blocks` and the steps of a supergraph."""
+        """Return `blocks` and the arrays of each step of a supergraph."""
         size, steps = self.banded.block_size, self.plan.schedule.steps
         nearest = distance.reshape(-1, size).min(axis=1)
         order = np.argsort(nearest, kind="stable").astype(np.int32)
@@ -164,7 +164,7 @@ class BlockAssembler:
         return arrays
 
     def _rest_edges(self, edge: dict, g: int, distance, place) -> tuple:
-        """Edges of the rest in the order of the blocks, and their receivers' distance.
+        """Return the rest's edges in the order of the blocks, and receivers' distances.
 
         Edges to nodes that do not count are left out although their block may be
         updated: nothing reads such a node any more.
@@ -190,7 +190,7 @@ class BlockAssembler:
 
 
 def most_blocks(active: np.ndarray, node_ptr: np.ndarray, size: int) -> np.ndarray:
-    """Blocks that the active nodes of a graph touch at most, wherever it lies.
+    """Return the most blocks that a graph's active nodes can touch, wherever it lies.
 
     Between two successive active nodes a and b there is a border of blocks if one of
     the nodes a + 1 .. b is the first of a block. With gaps of S and more there always

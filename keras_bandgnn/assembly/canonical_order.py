@@ -15,7 +15,7 @@ _ROUNDS = 64
 
 
 def mixed(values: np.ndarray) -> np.ndarray:
-    """A bijection of uint64 that looks random (the finaliser of splitmix64)."""
+    """Return a pseudo-random bijection of uint64 (the finaliser of splitmix64)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
@@ -26,7 +26,7 @@ def mixed(values: np.ndarray) -> np.ndarray:
 
 
 def canonical_rank(graph: Graph) -> np.ndarray:
-    """A place for each node that does not depend on the numbers of the nodes.
+    """Return a rank for each node that does not depend on how nodes are numbered.
 
     Nodes are told apart by their features, by what is special about them (candidates,
     the slot), and by their neighbours, again and again (Weisfeiler and Leman). Where
@@ -86,7 +86,7 @@ def canonical_rank(graph: Graph) -> np.ndarray:
 
 
 def _first_of_pairs(part, colour, nodes) -> np.ndarray:
-    """For each part with nodes of one colour the first node of the rarest of these."""
+    """Return, for each part, the first node of its rarest repeated colour."""
     order = np.lexsort((nodes, colour, part))
     part, colour, nodes = part[order], colour[order], nodes[order]
     begins = np.ones(nodes.size, bool)
@@ -145,7 +145,7 @@ def _distinct(colour: np.ndarray) -> int:
 
 
 def _first_colours(graph: Graph) -> np.ndarray:
-    """A hash of what is known about each node by itself, uint64 [N]."""
+    """Return a hash of each node's features and roles, uint64 [N]."""
     colour = np.zeros(graph.num_nodes, np.uint64)
     for name in sorted(set(graph.node) - set(_NUMBERED)):
         colour = mixed(colour ^ _rows(graph.node[name]))
@@ -159,7 +159,7 @@ def _first_colours(graph: Graph) -> np.ndarray:
 
 
 def _rows(values: np.ndarray) -> np.ndarray:
-    """A hash of each row, uint64 [N]."""
+    """Return a hash of each row, uint64 [N]."""
     values = np.ascontiguousarray(values.reshape(len(values), -1))
     words = values.view(f"u{values.dtype.itemsize}")
     factor = mixed(np.arange(words.shape[1], dtype=np.uint64)) | np.uint64(1)

@@ -67,7 +67,7 @@ class PackedPairs:
         self._budgets = budgets
 
     def cut(self, edge: Mapping, row: np.ndarray, first: int, width: int) -> dict:
-        """The arrays of the `width` supergraphs of a batch."""
+        """Return the arrays of the `width` supergraphs of a batch."""
         low, high = self._starts[first], self._starts[first + width]
         receiver = edge["receiver"]
         length = self._budgets[first][self._key]
@@ -85,7 +85,7 @@ class PackedPairs:
 
 
 def _fit(values: np.ndarray, length: int, fill: int) -> np.ndarray:
-    """[width, length]: cut off or filled behind the real entries."""
+    """Return rows truncated or padded to a length, [width, length]."""
     out = np.full((len(values), length), fill, values.dtype)
     kept = min(length, values.shape[1])
     out[:, :kept] = values[:, :kept]
@@ -102,7 +102,7 @@ def pack_pairs(
     sender: np.ndarray,
     budgets: Sequence[Mapping[str, int]],
 ) -> PackedPairs:
-    """Sorts the pairs of each supergraph by type, into groups of one type each.
+    """Sort the pairs of each supergraph by type, into groups of one type each.
 
     Args:
         grouped: The primitive.

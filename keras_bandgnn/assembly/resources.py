@@ -13,7 +13,7 @@ _MOST_JOINED = 1 << 30
 
 
 def merge_parts(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
-    """One part instead of many, if that is small enough to lie in memory.
+    """Return one part instead of many, if it is small enough for memory.
 
     Batches of one part are assembled with far fewer calls than those of many.
     """
@@ -26,7 +26,7 @@ def merge_parts(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
 def resource_sizes(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int
 ) -> dict[str, np.ndarray]:
-    """Measures graphs in the resources of batches and of a plan.
+    """Measure graphs in the resources of batches and of a plan.
 
     Args:
         parts: The graphs.

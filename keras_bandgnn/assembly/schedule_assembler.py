@@ -50,7 +50,7 @@ class ScheduleAssembler:
         return ScheduleTable.of(part, self.plan.schedule)
 
     def sizes(self) -> dict[str, np.ndarray]:
-        """What each graph needs, resource -> int64 [n]."""
+        """Return what each graph needs, resource -> int64 [n]."""
         if self._table is not None:
             return self._sizes(self.parts[0], self._table)
         pieces = [piece for part in self.parts for piece in pieces_of(part)]

@@ -57,7 +57,7 @@ class ScheduleTable:
 
     @classmethod
     def of(cls, graphs: FlatGraphs, field: ReceptiveField) -> "ScheduleTable":
-        """Finds the steps of all graphs.
+        """Build the tables of all steps of graphs.
 
         Args:
             graphs: The graphs.
@@ -129,7 +129,7 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
 
 
 def _list(active: np.ndarray, colour, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """One node per colour among the active ones, and the row of each active node."""
+    """Return one node per colour of the active ones, and each active node's row."""
     place = np.full(total, -1, np.int64)
     if colour is None:
         place[active] = np.arange(len(active))
@@ -148,7 +148,7 @@ def _pointer(nodes: np.ndarray, node_ptr: np.ndarray) -> np.ndarray:
 
 
 def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
-    """A hash of the graph and of all features of each node, uint64 [N]."""
+    """Return a hash of the graph and of all features of each node, uint64 [N]."""
     colour = mixed(graph_of_node.astype(np.uint64))
     for name in sorted(graphs.node):
         values = graphs.node[name]
@@ -163,7 +163,7 @@ def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
 
 
 def _refined(colour, sender, receiver, kind, begins, active) -> np.ndarray:
-    """Colours after one more step, of the active nodes."""
+    """Return the colours of the active nodes after one more step."""
     needed = active[receiver]
     sent = colour[sender[needed]] * np.uint64(31) + kind[needed].astype(np.uint64)
     sent = mixed(sent)

@@ -28,6 +28,7 @@ from keras_bandgnn.preprocessing.attention.reformation import (
     random_tiles as random_tiles,
 )
 from keras_bandgnn.preprocessing.attention.reformation import reform as reform
+from keras_bandgnn.preprocessing.batching.batcher import Batcher as Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     DynamicBatcher as DynamicBatcher,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "AttentionConditions",
     "AttentionEdges",
     "AttentionPlan",
+    "Batcher",
     "BatcherChoice",
     "ClusterCompile",
     "ClusterOrder",

@@ -255,7 +255,7 @@ class GraphPreprocessor(HostLayer):
         return plan
 
     def save_to_preset(self, path) -> None:
-        """Writes the preprocessor alone to a folder, as `preprocessor.json`.
+        """Write the preprocessor alone to a folder, as `preprocessor.json`.
 
         Args:
             path: A new folder, or one with a preprocessor alone, which is replaced.
@@ -272,7 +272,7 @@ class GraphPreprocessor(HostLayer):
 
     @classmethod
     def from_preset(cls, preset) -> "GraphPreprocessor":
-        """Loads the preprocessor of a preset.
+        """Load the preprocessor of a preset.
 
         Args:
             preset: A folder that `save_to_preset` of a task or a preprocessor wrote,
@@ -297,7 +297,7 @@ class GraphPreprocessor(HostLayer):
             return cls.from_config(entry["config"])
 
     def get_config(self) -> dict:
-        """Returns a plain configuration; `from_config` reads it."""
+        """Return a plain configuration; `from_config` reads it."""
         for layer in (*self.graph_layers, self.batcher):
             layer.check_registered()
         plan = self.plan
@@ -313,7 +313,7 @@ class GraphPreprocessor(HostLayer):
 
     @classmethod
     def from_config(cls, config: Mapping) -> "GraphPreprocessor":
-        """Builds the preprocessor from `get_config()`, from registered classes."""
+        """Build the preprocessor from `get_config()`, from registered classes."""
         layers = [_from_plain(e, GraphLayer, "a graph layer") for e in config["layers"]]
         batcher = config["batcher"]
         if "class_name" not in batcher:

@@ -53,11 +53,11 @@ class ProgramEncoder(GraphLayer):
         }
 
     def call(self, program: ProgramGraph | Graph) -> Graph:
-        """Returns the graph of ids."""
+        """Return the graph of ids."""
         if isinstance(program, Graph):
             return program
         return encode_program(program.shuffled(), **self.options)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), **self.options}

@@ -41,7 +41,7 @@ def compiled_files(
     options: Mapping[str, Any] | None = None,
     processes: int | None = None,
 ) -> Iterator[tuple[str, list[Graph], list[str]]]:
-    """Yields (name, compiled graphs, reasons for what was left out) of each file.
+    """Yield (name, compiled graphs, reasons for what was left out) of each file.
 
     Files are read and encoded by several processes; the layers run in this one.
 
@@ -78,7 +78,7 @@ def compiled_pieces(
     processes: int | None,
     advance: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[list[Graph], dict]]:
-    """Yields the graphs and the report of each unit.
+    """Yield the graphs and the report of each unit.
 
     Args:
         kind: "python" or "varmisuse".
@@ -110,7 +110,7 @@ def compile_piece(
     files: Named,
     processes: int = 1,
 ) -> dict:
-    """Compiles one unit and writes it; the work of one process of a cluster.
+    """Compile one unit and write it: the work of one process of a cluster.
 
     Args:
         folder: That of the unfinished store.
@@ -140,7 +140,7 @@ def compile_piece(
 
 
 def compile_piece_alone(*arguments: Any) -> dict:
-    """`compile_piece` for files that kill the process that reads them."""
+    """Call `compile_piece` on files that may kill the process that reads them."""
     return compile_piece(*arguments, processes=0)
 
 
@@ -221,7 +221,7 @@ class CompileJob:
         pool: RayPool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> GraphStore:
-        """Does what is left to do.
+        """Compile the units that are not done yet.
 
         Args:
             processes: Number of processes of this machine; one per core if omitted.
@@ -295,7 +295,7 @@ def compile_programs(
     overwrite: bool = False,
     restart: bool = False,
 ) -> GraphStore:
-    """Reads, encodes, filters and reorders programs, and writes them to a store.
+    """Read, encode, filter and reorder programs, and write them to a store.
 
     Files are read and encoded by several processes and end in the same bytes for any
     number of them. A killed run goes on where it was, and a finished store of the same
@@ -324,7 +324,7 @@ def compile_programs(
 
 
 def bandwidths(store) -> tuple[np.ndarray, np.ndarray]:
-    """Bandwidth of each graph before and after it was reordered.
+    """Return each graph's bandwidth before and after reordering.
 
     "Before" is in the caller's order of the nodes that are left.
 

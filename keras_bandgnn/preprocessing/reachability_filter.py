@@ -30,7 +30,7 @@ class ReachabilityFilter(GraphLayer):
         self.steps = positive_int("steps", steps)
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the graph without the nodes that are too far away."""
+        """Return the graph without nodes that are too far away."""
         if graph.candidates is None:
             return graph
         reached = np.zeros(graph.num_nodes, bool)
@@ -49,5 +49,5 @@ class ReachabilityFilter(GraphLayer):
         return graph.subgraph(np.flatnonzero(reached))
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "steps": self.steps}

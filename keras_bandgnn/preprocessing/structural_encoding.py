@@ -24,7 +24,7 @@ _EQUAL = 1e-6
 
 
 def laplacian_vectors(linked, count: int) -> np.ndarray:
-    """Eigenvectors of I - D^-1/2 A D^-1/2 for the smallest eigenvalues.
+    """Return eigenvectors of I - D^-1/2 A D^-1/2 for the smallest eigenvalues.
 
     The one vector that every graph has, proportional to the roots of the degrees, is
     left out. Each further component adds a vector with the eigenvalue 0: they are
@@ -68,7 +68,7 @@ def laplacian_vectors(linked, count: int) -> np.ndarray:
 
 
 def _between_parts(part, unit, weight, count: int) -> np.ndarray:
-    """Vectors with the eigenvalue 0, orthogonal to each other and the trivial one."""
+    """Return vectors of eigenvalue 0, orthogonal to one another and the trivial one."""
     order = np.argsort(-weight, kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(order.size)
@@ -85,7 +85,7 @@ def _between_parts(part, unit, weight, count: int) -> np.ndarray:
 
 
 def _basis(vectors: np.ndarray) -> np.ndarray:
-    """The same orthonormal basis of a space, whichever basis spans it.
+    """Return an orthonormal basis that depends on the space alone.
 
     Each vector is the projection of a node, the one that lies closest to what is left
     of the space (the first of several).
@@ -103,7 +103,7 @@ def _basis(vectors: np.ndarray) -> np.ndarray:
 
 
 def _within_parts(walk, part, unit, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest eigenvalues above 0, ascending, and their vectors.
+    """Return the smallest eigenvalues above 0, ascending, and their vectors.
 
     More than `count` where an eigenvalue has several vectors, small graphs only.
     """
@@ -154,7 +154,7 @@ _ENTRIES = 1 << 21
 
 
 def return_probabilities(linked, steps: int) -> np.ndarray:
-    """Diagonals of the powers 1 to k of D^-1 A, exact.
+    """Return the diagonals of the powers 1 to k of D^-1 A, exact.
 
     They equal those of the symmetric matrix S = D^-1/2 A D^-1/2, and the diagonal of
     S^(a+b) holds the products of the columns of S^a and S^b. So k steps take k / 2
@@ -246,7 +246,7 @@ class StructuralEncoding(GraphLayer):
             )
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the graph with the features added."""
+        """Return the graph with the features added."""
         size = graph.num_nodes
         added = {}
         if self.max_degree is not None:
@@ -270,7 +270,7 @@ class StructuralEncoding(GraphLayer):
         return graph.replace(node={**graph.node, **added})
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "max_degree": self.max_degree,

@@ -9,7 +9,7 @@ _DENSE_NODES = 192
 
 
 def adjacency(num_nodes: int, senders, receivers, symmetric: bool = False):
-    """Edges as a matrix, each once and without self-loops.
+    """Return the edges as a matrix, each once and without self-loops.
 
     Args:
         num_nodes: Number of nodes N.
@@ -34,13 +34,13 @@ def adjacency(num_nodes: int, senders, receivers, symmetric: bool = False):
 
 
 def keys_of(matrix) -> np.ndarray:
-    """Row * N + column of each entry of a CSR array, int64, ascending."""
+    """Return row * N + column of each entry of a CSR array, int64, ascending."""
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     return row * matrix.shape[1] + matrix.indices
 
 
 def distinct(keys: np.ndarray) -> np.ndarray:
-    """Sorted distinct values; np.unique takes ten times as long for many integers."""
+    """Return the distinct values, sorted, faster than np.unique for many integers."""
     keys = np.sort(keys)
     first = np.ones(keys.size, bool)
     np.not_equal(keys[1:], keys[:-1], out=first[1:])
@@ -48,14 +48,14 @@ def distinct(keys: np.ndarray) -> np.ndarray:
 
 
 def among(keys: np.ndarray, queries: np.ndarray) -> np.ndarray:
-    """Whether each query is among the ascending keys, bool."""
+    """Return whether each query is among the ascending keys, bool."""
     if not keys.size:
         return np.zeros(queries.shape, bool)
     return keys[np.minimum(np.searchsorted(keys, queries), keys.size - 1)] == queries
 
 
 def pairs_within(matrix, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of different nodes at most `limit` steps apart, along the edges.
+    """Return the pairs of different nodes at most `limit` steps apart, along the edges.
 
     The memory is proportional to the pairs found.
 
@@ -87,7 +87,7 @@ def pairs_within(matrix, limit: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 def distances_between(matrix, receivers, senders, limit: int) -> np.ndarray:
-    """Steps from senders to receivers along the edges, without listing other pairs.
+    """Return the distances from senders to receivers, without listing other pairs.
 
     Args:
         matrix: A CSR array as from `adjacency`.

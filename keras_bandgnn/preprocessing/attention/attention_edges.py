@@ -76,7 +76,7 @@ class AttentionEdges(GraphLayer):
         self.path_distance = optional(positive_int, "path_distance", path_distance)
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the graph with these edges."""
+        """Return the graph with these edges."""
         size = graph.num_nodes
         edges = adjacency(size, graph.senders, graph.receivers, self.symmetric)
         receivers, senders, distance = pairs_within(edges, self.max_distance)
@@ -104,13 +104,13 @@ class AttentionEdges(GraphLayer):
         )
 
     def _steps(self, edges, receivers, senders) -> np.ndarray | int:
-        """Distance of links that are further apart than the pairs that are listed."""
+        """Return the distances of links longer than the pairs that are listed."""
         if self.path_distance is None or self.path_distance <= self.max_distance:
             return self.max_distance + 1
         return distances_between(edges, receivers, senders, self.path_distance)
 
     def _typed(self, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-        """Keys of the own edges, ascending, and the type of each."""
+        """Return the keys of the graph's own edges, ascending, and their types."""
         real = graph.senders != graph.receivers
         sender, receiver = graph.senders[real], graph.receivers[real]
         kind = graph.edge_type[real]
@@ -127,7 +127,7 @@ class AttentionEdges(GraphLayer):
         return keys[first], kind[first]
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         config = {
             **super().get_config(),
             "symmetric": self.symmetric,
@@ -142,7 +142,7 @@ class AttentionEdges(GraphLayer):
 
 
 def _path_links(graph: Graph) -> np.ndarray:
-    """Keys receiver * N + sender of the links of the path, both ways, ascending."""
+    """Return the keys receiver * N + sender of the path's links, both ways, sorted."""
     order = canonical_path(graph).astype(np.int64)
     one, two = order[:-1], order[1:]
     keys = [one * graph.num_nodes + two, two * graph.num_nodes + one]

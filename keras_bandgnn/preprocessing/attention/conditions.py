@@ -26,7 +26,7 @@ _BYTES = 1 << 25
 
 
 def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
-    """Whether every node reaches every other within `steps` along the edges.
+    """Return whether every node reaches every other within `steps` edges.
 
     Args:
         matrix: CSR array bool [N, N] without loops, row = receiver.
@@ -64,7 +64,7 @@ def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
 
 
 def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
-    """Bounds by the distances from and to nodes with few neighbours and a hub."""
+    """Bound the answer by the distances of a hub and of nodes with few neighbours."""
     from scipy.sparse.csgraph import dijkstra
 
     forward = matrix.T.tocsr()
@@ -89,7 +89,7 @@ def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
 
 
 def _unreached(matrix, steps: int) -> int:
-    """Number of nodes that some node does not reach; a bit for each pair of nodes."""
+    """Count the nodes that some node does not reach, with a bit per pair of nodes."""
     size = matrix.shape[0]
     node = np.arange(size)
     bit = np.uint64(1) << (node % 64).astype(np.uint64)
@@ -157,7 +157,7 @@ def attention_conditions(
     path=None,
     global_token: bool = False,
 ) -> AttentionConditions:
-    """Checks the conditions under which attention along edges may replace full one.
+    """Check the conditions under which sparse attention may replace full attention.
 
     C1: every node attends to itself. C2: a path through all nodes exists; directions
     do not matter. C3: every node reaches every other within the layers, in the

@@ -31,7 +31,7 @@ Verdict = ConditionResult
 
 
 def min_path_endpoints(linked) -> int:
-    """Fewest ends that paths through all nodes of a connected graph must have.
+    """Return a lower bound on the endpoints of paths that cover a connected graph.
 
     Blocks are the largest parts that no single node cuts. One that hangs on the rest
     by a single node cannot be left again, so it holds an end. A node alone is a path
@@ -103,7 +103,7 @@ def min_path_endpoints(linked) -> int:
 
 
 def _levels(parent: np.ndarray) -> list[tuple[int, int]]:
-    """First and last node of each level of a breadth-first tree, without the root."""
+    """Return first and last node of each breadth-first level, without the root."""
     levels, first, last = [], 0, 1
     while last < parent.size:
         first, last = last, int(np.searchsorted(parent[1:], last - 1, "right")) + 1
@@ -115,7 +115,7 @@ def _levels(parent: np.ndarray) -> list[tuple[int, int]]:
 
 
 def search(links: np.ndarray, token: bool) -> np.ndarray | None:
-    """Finds a path through all nodes, or shows that there is none.
+    """Find a path through all nodes, or show that there is none.
 
     Keeps for each of the 2^N sets of nodes the ends of the paths through the set.
 
@@ -173,7 +173,7 @@ _TRIES = 24
 
 
 def hamiltonian(linked, given: np.ndarray | None, token: bool):
-    """Looks for a path through all nodes, or a reason why there is none.
+    """Look for a path through all nodes, or for a proof that there is none.
 
     A token that is linked with all nodes can join two paths. So with it the question
     is whether two paths cover the nodes.
@@ -227,14 +227,14 @@ def hamiltonian(linked, given: np.ndarray | None, token: bool):
 
 
 def _gaps(linked, order: np.ndarray) -> np.ndarray:
-    """Positions k at which the nodes k and k + 1 of an order have no link."""
+    """Return the positions k where nodes k and k + 1 of an order have no link."""
     order = order.astype(np.int64)
     links = order[:-1] * linked.shape[0] + order[1:]
     return np.flatnonzero(~among(keys_of(linked), links))
 
 
 def _obstacle(linked, token: bool) -> str:
-    """Why one path (with a token: two) cannot cover all nodes, or nothing."""
+    """Return why one path (two with a token) cannot cover all nodes, or None."""
     from scipy.sparse.csgraph import connected_components
 
     size, paths = linked.shape[0], 1 + token
@@ -265,7 +265,7 @@ def _obstacle(linked, token: bool) -> str:
 
 
 def _ore(linked, degree: np.ndarray, row: np.ndarray, needed: int) -> bool:
-    """Whether all pairs without a link have `needed` neighbours together.
+    """Return whether every pair without a link has `needed` neighbours in total.
 
     Counts the pairs that have fewer, and those of them that are links.
     """

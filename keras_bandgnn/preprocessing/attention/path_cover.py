@@ -11,7 +11,7 @@ _DEGREE_BITS = 15
 
 
 def canonical_path(graph: Graph) -> np.ndarray:
-    """The `path_order` of a graph however its nodes are numbered.
+    """Return `path_order` of a graph, however its nodes are numbered.
 
     It depends on the numbers only between nodes that `canonical_rank` cannot tell
     apart, which are symmetric in nearly all graphs.
@@ -32,7 +32,7 @@ def canonical_path(graph: Graph) -> np.ndarray:
 
 
 def path_order(senders, receivers, num_nodes: int) -> np.ndarray:
-    """Order of all nodes along a path that uses as many edges as it can.
+    """Return an order of all nodes along a path that uses many edges.
 
     Directions, duplicates and self-loops do not matter. Paths grow from single nodes:
     in each round an edge joins the ends of two paths if it is the best edge of both,
@@ -69,7 +69,7 @@ def path_order(senders, receivers, num_nodes: int) -> np.ndarray:
 
 
 def _cover(senders, receivers, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Links of the cover, int [2, L], and the other end of each end, or -1 inside."""
+    """Return the cover's links, int [2, L], and each end's other end (-1 inside)."""
     low, high = np.minimum(senders, receivers), np.maximum(senders, receivers)
     keys = distinct(low.astype(np.int64) * num_nodes + high)
     low, high = np.divmod(keys, num_nodes)
@@ -106,7 +106,7 @@ def _cover(senders, receivers, num_nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lots(count: int) -> np.ndarray:
-    """A fixed shuffle of 0, 1, ..., count - 1: chains of equal edges would be slow."""
+    """Return a fixed shuffle of 0, ..., count - 1: chains of ties would be slow."""
     number = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     number = (number ^ (number >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     lot = np.empty(count, np.int64)

@@ -66,14 +66,14 @@ class Reformation:
 
 
 def graph_density(num_edges: int, num_nodes: int) -> float:
-    """Share of the adjacency matrix that edges fill, E / N^2."""
+    """Return the share of the adjacency matrix that edges fill, E / N^2."""
     num_edges = positive_int("num_edges", num_edges, 0, 2**62)
     num_nodes = positive_int("num_nodes", num_nodes)
     return num_edges / num_nodes**2
 
 
 def cluster_densities(senders, receivers, starts) -> np.ndarray:
-    """Edges of each pair of clusters divided by its entries, float64 [k, k].
+    """Return the edges of each pair of clusters divided by its entries, float64 [k, k].
 
     Args:
         senders: int [E].
@@ -101,7 +101,7 @@ def reform(
     num_tiles: int | None = None,
     least_fill: float | None = None,
 ) -> Reformation:
-    """Lays sparse pairs of clusters out anew, as dense tiles of a grid.
+    """Replace sparse pairs of clusters by dense tiles of a grid.
 
     A pair of clusters with e edges whose density is below `threshold` times that of
     the graph becomes floor(e / b^2) + 1 tiles: those of its tiles that hold the most
@@ -169,7 +169,7 @@ def random_tiles(
     num_tiles: int | None = None,
     seed: int = 0,
 ) -> Reformation:
-    """As `reform`, but with tiles at random positions, as the published code has them.
+    """Return `reform` with tiles at random positions, as in the published code.
 
     Each pair of clusters gets floor(e / b^2) + 1 distinct tiles of the grid among
     those whose first row and column lie in its clusters.
@@ -242,7 +242,7 @@ def _ends(senders, receivers, num_nodes) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _densities(pair, starts) -> np.ndarray:
-    """Density of each pair of clusters [k, k] by the pair of each edge."""
+    """Return the density of each pair of clusters [k, k] by the pair of each edge."""
     sizes = np.diff(starts)
     room = np.outer(sizes, sizes)
     count = np.bincount(pair, minlength=room.size).reshape(room.shape)
@@ -250,13 +250,13 @@ def _densities(pair, starts) -> np.ndarray:
 
 
 def _pairs(senders, receivers, starts) -> np.ndarray:
-    """Pair of clusters of each edge: receiver cluster * k + sender cluster."""
+    """Return each edge's pair of clusters: receiver cluster * k + sender cluster."""
     row = np.searchsorted(starts, receivers, side="right") - 1
     return row * (starts.size - 1) + np.searchsorted(starts, senders, side="right") - 1
 
 
 def _transferred(senders, receivers, starts, threshold):
-    """Whether each edge is of a sparse pair, and the pair of each edge."""
+    """Return whether each edge is of a sparse pair, and the pair of each edge."""
     pair = _pairs(senders, receivers, starts)
     if not pair.size:
         return np.zeros(0, bool), pair
@@ -265,7 +265,7 @@ def _transferred(senders, receivers, starts, threshold):
 
 
 def _wanted(pair, num_clusters, block_size) -> np.ndarray:
-    """Tiles of each pair of clusters by its transferred edges, int64 [k * k]."""
+    """Return the tiles of each pair of clusters by its edges, int64 [k * k]."""
     count = np.bincount(pair, minlength=num_clusters**2)
     return np.where(count, count // block_size**2 + 1, 0)
 

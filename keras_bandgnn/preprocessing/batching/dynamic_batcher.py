@@ -24,7 +24,7 @@ _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
 
 
 def mean_rule(sizes: Mapping[str, np.ndarray], batch_size: int) -> dict[str, int]:
-    """Nodes, edges and graphs of dynamic batching as in Speckhard et al. 2025.
+    """Return the budget of dynamic batching in Speckhard et al. 2025.
 
     max(ceil64(mean * batch_size), ceil64(largest)) nodes and edges, and `batch_size`
     graphs with the padding graph.
@@ -43,7 +43,7 @@ def quantile_rule(
     given: Mapping[str, int],
     pack: Callable,
 ) -> dict[str, int]:
-    """Completes a budget so that little is padded.
+    """Complete a budget so that little is padding.
 
     Nodes get the mean rule, or a little more or less if that fills the last
     supergraph of a small data set. The graphs are packed by nodes alone; edges get
@@ -95,7 +95,7 @@ def _node_capacities(nodes: np.ndarray, batch_size: int, given: Mapping) -> list
 
 
 def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float]:
-    """The budget with the missing resources, and nodes and edges per needed one."""
+    """Return the complete budget, and padded nodes and edges per real one."""
     options = [budget]
     steps = [name for name in sizes if "@" in name and name not in budget]
     if "edge" not in budget and "node@0" in sizes:
@@ -133,7 +133,7 @@ def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float
 
 
 def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict:
-    """Capacities of the resources of a schedule.
+    """Return the capacities of the resources of a schedule.
 
     They are the arrays that are computed on: tight ones pad less, although
     supergraphs may then hold fewer graphs than nodes and edges allow.
@@ -157,7 +157,7 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
 
 
 def _packed(budget: dict, sizes: Mapping, pack: Callable) -> tuple[np.ndarray, list]:
-    """The graphs that fit a budget, and their supergraphs."""
+    """Return the graphs that fit a budget, and their supergraphs."""
     fits = sizes["node"] < budget["node"]
     for name in set(sizes) & set(budget) - {"node"}:
         fits &= sizes[name] <= budget[name]
@@ -235,7 +235,7 @@ class DynamicBatcher(Batcher):
             self.estimate_from = positive_int("estimate_from", estimate_from)
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Capacities for graphs of these sizes, by name."""
+        """Return capacities for graphs of these sizes, by name."""
         # Room for more graphs than there are would be padding in every batch.
         graphs = min(self.batch_size, len(sizes["node"]))
         sizes = {k: np.asarray(v)[: self.estimate_from] for k, v in sizes.items()}
@@ -248,11 +248,11 @@ class DynamicBatcher(Batcher):
         return quantile_rule(sizes, graphs, budget, self.pack)
 
     def room_for(self, largest: int) -> int:
-        """Room for one graph, with padding."""
+        """Return room for one graph, with padding."""
         return int(ceil64(largest))
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
-        """Cuts an order of graphs into supergraphs.
+        """Cut an order of graphs into supergraphs.
 
         Args:
             sizes: Resource -> int [n].
@@ -278,7 +278,7 @@ class DynamicBatcher(Batcher):
         )
 
     def get_config(self) -> dict:
-        """Returns the constructor's arguments, with the adapted budget."""
+        """Return the constructor's arguments, with the adapted budget."""
         return {
             **super().get_config(),
             "packing": self.packing,

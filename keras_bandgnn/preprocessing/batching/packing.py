@@ -11,17 +11,17 @@ _BALANCED = 10.0
 
 
 def ceil64(values: np.ndarray | float) -> np.ndarray:
-    """The next multiple of 64 that is strictly above (Speckhard et al. 2025)."""
+    """Return the next multiple of 64 that is strictly above (Speckhard et al. 2025)."""
     return 64 * (1 + np.floor_divide(values, 64).astype(np.int64))
 
 
 def round_up_64(values: np.ndarray | int) -> np.ndarray:
-    """The smallest multiple of 64 that is not below, at least 64."""
+    """Return the smallest multiple of 64 that is not below, at least 64."""
     return 64 * np.maximum(1, -(-np.asarray(values, np.int64) // 64))
 
 
 def round_up_power_of_two(values: np.ndarray | int) -> np.ndarray:
-    """The smallest power of two that is not below, at least 1."""
+    """Return the smallest power of two that is not below, at least 1."""
     values = np.maximum(np.asarray(values, np.int64), 1)
     return np.int64(1) << np.ceil(np.log2(values)).astype(np.int64)
 
@@ -38,7 +38,7 @@ def _check_fit(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) -> No
 
 
 def pack_sequential(sizes: np.ndarray, order: np.ndarray, capacity: np.ndarray) -> list:
-    """Fills one supergraph after the other, in the given order.
+    """Fill one supergraph after the other, in the given order.
 
     Args:
         sizes: int64 [n, R], resources of each graph; each fits the capacity.
@@ -74,7 +74,7 @@ def pack_best_fit(
     weight: np.ndarray,
     balanced: bool = False,
 ) -> list:
-    """Fills supergraphs oldest first, but chooses the last graphs of each to fit.
+    """Fill supergraphs oldest first, but choose the last graphs of each to fit.
 
     Graphs wait in a pool of `window`. A supergraph takes the oldest ones until two
     average graphs are missing, then the pair, among many of the pool, that leaves
@@ -121,7 +121,7 @@ def pack_best_fit(
 
 
 def _fill(size, value, capacity, reserve, aim) -> np.ndarray:
-    """Which graphs of the pool form the next supergraph, bool [w]."""
+    """Return which graphs of the pool form the next supergraph, bool [w]."""
     taken = np.zeros(len(size), bool)
     taken[0] = True
     free = capacity - size[0]
@@ -155,7 +155,7 @@ def _fill(size, value, capacity, reserve, aim) -> np.ndarray:
 
 
 def _best_pair(size, value, free) -> list[int]:
-    """The one or two graphs that fit and fill most."""
+    """Return the one or two fitting graphs that fill most."""
     count = len(size)
     fits = np.ones((count, count), bool)
     for r in range(size.shape[1]):
@@ -170,14 +170,14 @@ def _best_pair(size, value, free) -> list[int]:
 
 
 def _most_even(size, free, scale, weight) -> list[int]:
-    """The graph that leaves the most equal shares of the resources."""
+    """Return the graph that leaves the resources filled most evenly."""
     left = (free - size) * scale
     middle = left @ weight / weight.sum()
     return [int((((left - middle[:, None]) ** 2) @ weight).argmin())]
 
 
 def spread(supergraphs: list, count: int) -> list:
-    """Splits the fullest supergraphs until there are `count`.
+    """Split the fullest supergraphs until there are `count`.
 
     Supergraphs that cannot be split further are followed by empty ones.
     """

@@ -72,7 +72,7 @@ class StaticBatcher(Batcher):
         self.fixed_shapes = self.padding == "constant"
 
     def estimate_budget(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Capacities for graphs of these sizes, by name."""
+        """Return capacities for graphs of these sizes, by name."""
         budget = {"graph": self.batch_size, **self.given}
         if self.fixed_shapes:
             for name, values in sizes.items():
@@ -81,14 +81,14 @@ class StaticBatcher(Batcher):
         return budget
 
     def is_adapted(self, sizes: Mapping[str, np.ndarray]) -> bool:
-        """Whether there is a capacity for every resource that needs one."""
+        """Return whether there is a capacity for every resource that needs one."""
         if self.fixed_shapes:
             return super().is_adapted(sizes)
         needed = {name for name in sizes if name in PER_GRAPH} | {"graph"}
         return not needed - set(self.budget)
 
     def limits(self, sizes: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """The largest graph of which any `batch_size - 1` fit, by resource."""
+        """Return the largest graph of which any `batch_size - 1` fit, by resource."""
         if not self.fixed_shapes:
             return {name: self.budget[name] for name in PER_GRAPH if name in sizes}
         limits = super().limits(sizes)
@@ -98,11 +98,11 @@ class StaticBatcher(Batcher):
         }
 
     def room_for(self, largest: int) -> int:
-        """Room for a whole batch of the largest graph."""
+        """Return room for a whole batch of the largest graph."""
         return int(ceil64(self.batch_size * largest))
 
     def pack(self, sizes: Mapping[str, np.ndarray], order, budget: Mapping) -> list:
-        """Cuts an order of graphs into supergraphs of `batch_size - 1` graphs."""
+        """Cut an order of graphs into supergraphs of `batch_size - 1` graphs."""
         del sizes, budget
         order = np.asarray(order)
         if not self.drop_trigger:
@@ -117,7 +117,7 @@ class StaticBatcher(Batcher):
     def shapes(
         self, sizes: Mapping[str, np.ndarray], steps: Sequence[Sequence], budget: dict
     ) -> list[dict[str, int]]:
-        """The padded sizes of each step, whose supergraphs share one shape."""
+        """Return the padded sizes of each step, whose supergraphs share one shape."""
         if self.fixed_shapes:
             return super().shapes(sizes, steps, budget)
         if not steps:
@@ -152,7 +152,7 @@ class StaticBatcher(Batcher):
         ]
 
     def get_config(self) -> dict:
-        """Returns the constructor's arguments, with the adapted budget."""
+        """Return the constructor's arguments, with the adapted budget."""
         return {
             **super().get_config(),
             "padding": self.padding,
@@ -161,6 +161,6 @@ class StaticBatcher(Batcher):
 
 
 def _share(needed: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """The smallest capacities of edges * 2^k, k any integer, that hold something."""
+    """Return the smallest capacities edges * 2^k, k any integer, that suffice."""
     power = np.ceil(np.log2(np.maximum(needed, 1) / edges))
     return np.maximum(np.ceil(edges * 2.0**power), needed).astype(np.int64)

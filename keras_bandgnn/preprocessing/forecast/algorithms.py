@@ -49,7 +49,7 @@ class AlgorithmForecast:
 
 
 def make_batcher(algorithm: str, batch_size: int, packing: str) -> Batcher:
-    """The batcher of an algorithm.
+    """Return the batcher of an algorithm.
 
     Args:
         algorithm: One of `ALGORITHMS`.

@@ -63,7 +63,7 @@ class TimeModel:
         self._constant, self._slopes = weights[0], weights[1:] / scale
 
     def ms(self, shape: Mapping[str, int]) -> float:
-        """Milliseconds of a step on a padded shape."""
+        """Return the milliseconds of a step on a padded shape."""
         sizes = np.array([shape[name] for name in self._names], float)
         return float(self._constant + sizes @ self._slopes)
 
@@ -105,7 +105,7 @@ class ShapeCounts:
         return self.graphs / self.steps
 
     def waste(self, name: str) -> float:
-        """Share of a padded resource, such as "node", that is padding."""
+        """Return the share of a padded resource, such as "node", that is padding."""
         padded = sum(
             int(count) * example.budget[name]
             for count, example in zip(self.counts, self.examples, strict=True)
@@ -113,11 +113,11 @@ class ShapeCounts:
         return 1 - self.used[name] / padded
 
     def after(self, steps: int) -> int:
-        """Distinct shapes among the first `steps` steps."""
+        """Return the distinct shapes among the first `steps` steps."""
         return int((self.first < steps).sum())
 
     def at(self, quantiles: Sequence[float]) -> list[Supergraph]:
-        """Supergraphs at these places among the steps, from small to large shapes."""
+        """Return supergraphs at quantiles of the steps, sorted by shape."""
         sizes = np.array([[e.budget["node"], e.budget["edge"]] for e in self.examples])
         order = (sizes / sizes.mean(axis=0).clip(1)).sum(axis=1).argsort(kind="stable")
         share = self.counts[order].cumsum() / self.counts.sum()
@@ -132,7 +132,7 @@ def count_shapes(
     seed: int = 0,
     limit: int = 1_000_000,
 ) -> ShapeCounts:
-    """Composes the epochs of a training run and counts their shapes.
+    """Compose the epochs of a training run and count their shapes.
 
     The compositions are those of a `GraphLoader` with one replica and this seed.
 
@@ -292,7 +292,7 @@ class BatchingForecast:
         return self
 
     def _sized(self, graphs, plan, batch_size: int, seed: int) -> GraphLoader:
-        """A loader of the graphs as the model takes them; it knows their sizes."""
+        """Return a loader of the graphs as the model takes them, with their sizes."""
         if isinstance(graphs, GraphLoader):
             raise ValueError(
                 "Expected graphs: a list of Graph, a FlatGraphs or an opened store. "
@@ -321,7 +321,7 @@ class BatchingForecast:
         return loader
 
     def _take(self, ids: np.ndarray) -> FlatGraphs:
-        """Copies graphs, in this order; ids may repeat."""
+        """Copy graphs, in this order; ids may repeat."""
         order = np.argsort(ids, kind="stable")
         pieces = []
         for start, part in zip(self._loader.starts, self._loader.parts, strict=False):
@@ -402,7 +402,7 @@ class BatchingForecast:
         self.shown.setdefault(False, self.shown[True])
 
     def _varying_pipeline(self, steps: int, rng: np.random.Generator) -> dict:
-        """A loader whose shapes change and are compiled, and how often each occurs."""
+        """Return a loader of changing, compiled shapes, and how often each occurs."""
         for name, batcher in self.batchers.items():
             # Others than whole supergraphs would shift those after them.
             examples = [
@@ -422,7 +422,7 @@ class BatchingForecast:
         return {}
 
     def _time_shapes(self, quantiles: Sequence[float], deadline: float) -> list[tuple]:
-        """Lets the timer know shapes at these places of each algorithm."""
+        """Add shapes at these quantiles of each algorithm to the timer."""
         wanted = [found.at(quantiles) for found in self.counts.values()]
         turns = max(map(len, wanted))
         examples = [w[turn] for turn in range(turns) for w in wanted if turn < len(w)]
@@ -440,7 +440,7 @@ class BatchingForecast:
         return added
 
     def _fit(self) -> None:
-        """Fits the times of other shapes to those of measured ones."""
+        """Fit the times of other shapes to those of the measured ones."""
         keys = list(self.timer.visits)
         times = [self.timer.ms(key) for key in keys]
         self._time_model = TimeModel([dict(key) for key in keys], times)
@@ -456,14 +456,14 @@ class BatchingForecast:
         return self._time_model
 
     def update_ms(self, shape: Mapping[str, int]) -> float:
-        """Milliseconds of a step on a padded shape, without batching."""
+        """Return the milliseconds of a step on a padded shape, without batching."""
         model = self._measured()
         if self.timer.visits.get(_key(shape)):
             return self.timer.ms(_key(shape))
         return model.ms(shape)
 
     def rows(self, steps: int | None = None) -> list[AlgorithmForecast]:
-        """The forecast of each algorithm.
+        """Return the forecast of each algorithm.
 
         Args:
             steps: Steps of training, up to the planned ones (default).

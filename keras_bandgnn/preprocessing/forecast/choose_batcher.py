@@ -36,7 +36,7 @@ _CRITERIA = {"step": "step_ms", "graph": "graph_us"}
 
 
 def _cells(row: AlgorithmForecast) -> list[str]:
-    """The figures of an algorithm as text, one per column of the table."""
+    """Return the figures of an algorithm as text, one per column of the table."""
     return [
         row.algorithm,
         f"{row.shapes}" if row.exact else f">={row.shapes}",
@@ -54,7 +54,7 @@ def _cells(row: AlgorithmForecast) -> list[str]:
 
 
 def fastest(rows: Sequence[AlgorithmForecast], criterion: str) -> AlgorithmForecast:
-    """The row to choose: the fastest, or one as fast that compiles less.
+    """Return the row to choose: the fastest, or one as fast that compiles less.
 
     Args:
         rows: Forecasts.
@@ -90,12 +90,12 @@ class BatcherChoice:
     scatter: float
 
     def __getitem__(self, algorithm: str) -> AlgorithmForecast:
-        """The forecast of an algorithm."""
+        """Return the forecast of an algorithm."""
         names = tuple(row.algorithm for row in self.table)
         return self.table[names.index(one_of("algorithm", algorithm, names))]
 
     def summary(self) -> str:
-        """The table as text, with a sentence that explains the choice."""
+        """Return the table as text, with a sentence that explains the choice."""
         lines = [list(_COLUMNS), *(_cells(row) for row in self.table)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = []
@@ -108,7 +108,7 @@ class BatcherChoice:
         return "\n".join([*text, self.explanation()])
 
     def explanation(self) -> str:
-        """The choice in a few sentences."""
+        """Return the choice in a few sentences."""
         own = self[self.algorithm]
         value, unit = f"{own.step_ms:.2f} ms", "step"
         if self.criterion == "graph":
@@ -150,7 +150,7 @@ class BatcherChoice:
         return " ".join(parts) + busy
 
     def _crossing(self, own: AlgorithmForecast, other: AlgorithmForecast) -> str:
-        """Where another number of steps would turn the choice around."""
+        """Return where another number of steps would turn the choice around."""
         gain = own.steady_ms - other.steady_ms
         extra = 1e3 * (
             other.compilations * other.compile_s - own.compilations * own.compile_s
@@ -175,7 +175,7 @@ def choose_batcher(
     seed: int = 0,
     verbose: bool = True,
 ) -> BatcherChoice:
-    """Forecasts which batching algorithm trains fastest, and returns its batcher.
+    """Forecast which batching algorithm trains fastest, and return its batcher.
 
     What is padded and how often a model compiles follows exactly from the sizes of
     the graphs. What a step costs is measured on a copy of the model, for a few shapes

@@ -14,7 +14,7 @@ _LONG_S = 0.3
 
 
 def _usual(values: Sequence[float]) -> float:
-    """The lower quartile: other work on the machine only ever adds time."""
+    """Return the lower quartile: other work on the machine only ever adds time."""
     return float(np.quantile(values, 0.25))
 
 
@@ -109,7 +109,7 @@ class StepTimer:
         self._epoch_s: list[float] = []
 
     def programs(self, shapes: int) -> int:
-        """Programs that the backend compiles for so many shapes.
+        """Return the programs that the backend compiles for so many shapes.
 
         JAX compiles one per shape. TensorFlow traces one for all shapes (a task's
         loader leaves sizes open) unless XLA compiles it. torch compiles none, or with
@@ -125,14 +125,14 @@ class StepTimer:
         return shapes if compiled else 0
 
     def fit(self, data) -> float:
-        """Seconds of one epoch of `fit` over `data`."""
+        """Return the seconds of one epoch of `fit` over `data`."""
         clock = _Clock()
         options = {"verbose": 0, "shuffle": False, "callbacks": [clock]}
         self.model.fit(data, epochs=1, **options)
         return clock.seconds
 
     def fit_ms(self, data) -> float:
-        """Milliseconds per step of an epoch over `data`, but for what any epoch costs.
+        """Return milliseconds per step of an epoch over `data`, less its fixed cost.
 
         Args:
             data: A `keras.utils.PyDataset`, all of whose shapes are compiled already.
@@ -142,7 +142,7 @@ class StepTimer:
         return 1e3 * max(seconds - self.epoch_s, 0.1 * seconds) / len(data)
 
     def add(self, key, batch: tuple) -> None:
-        """Takes in a batch and runs its first step, which may compile.
+        """Add a batch and run its first step, which may compile.
 
         Args:
             key: What the batch is called, hashable.
@@ -170,7 +170,7 @@ class StepTimer:
         return float(np.mean(list(self._step_s.values())))
 
     def visit(self, key, seconds: float = 0.2) -> float:
-        """Runs some steps of a batch; returns milliseconds per step.
+        """Run some steps of a batch; return milliseconds per step.
 
         Args:
             key: A batch that was added.
@@ -183,7 +183,7 @@ class StepTimer:
         return self.visits[key][-1]
 
     def ms(self, key) -> float:
-        """Milliseconds per step of a batch, the lower quartile over the visits."""
+        """Return milliseconds per step of a batch: the lower quartile of the visits."""
         return _usual(self.visits[key])
 
     @property
@@ -196,7 +196,7 @@ class StepTimer:
         return float(np.median(slow)) - 1
 
     def compile_s(self) -> float:
-        """Seconds that a compilation takes: median of first steps minus steady ones.
+        """Return seconds per compilation: the median of first less steady steps.
 
         The very first step is left out if there are others: it also loads libraries.
         """

@@ -26,7 +26,7 @@ class Atoms(NamedTuple):
     periodic: np.ndarray
 
     def part(self, start: int, stop: int) -> "Atoms":
-        """The graphs from number `start` to `stop`."""
+        """Return the graphs from number `start` to `stop`."""
         nodes = slice(self.num_nodes[:start].sum(), self.num_nodes[:stop].sum())
         graphs = slice(start, stop)
         cell = None if self.cell is None else self.cell[graphs]
@@ -35,7 +35,7 @@ class Atoms(NamedTuple):
 
 
 def atoms_of(part: FlatGraphs, first: int = 0) -> Atoms:
-    """Reads `node["position"]`, `context["cell"]` and `context["pbc"]`.
+    """Read `node["position"]`, `context["cell"]` and `context["pbc"]`.
 
     Without `pbc` a graph repeats in all directions if its cell is not 0.
 

@@ -50,7 +50,7 @@ class GeometryLayer(GraphLayer):
     def __call__(
         self, graphs: Graph | FlatGraphs | Iterable[Graph]
     ) -> Graph | FlatGraphs | Iterator[Graph]:
-        """Applies the layer to one graph, to a set, or lazily to each of several."""
+        """Apply the layer to one graph, to a set, or lazily to each of several."""
         if isinstance(graphs, FlatGraphs):
             with _bar(len(graphs)) as advance:
                 return self._connect(graphs, 0, advance)
@@ -60,11 +60,11 @@ class GeometryLayer(GraphLayer):
         return self._each(graphs)
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the graph with its new edges."""
+        """Return the graph with its new edges."""
         return self._connect(FlatGraphs.from_graphs([graph]), 0, lambda more: None)[0]
 
     def find(self, atoms: Atoms) -> Pairs:
-        """Returns the neighbours of all atoms, sorted by receiver."""
+        """Return the neighbours of all atoms, sorted by receiver."""
         raise NotImplementedError
 
     def _each(self, graphs: Iterable[Graph]) -> Iterator[Graph]:
@@ -105,7 +105,7 @@ class GeometryLayer(GraphLayer):
         return FlatGraphs.from_columns(columns, part.info)
 
     def check(self, atoms: Atoms, first: int) -> None:
-        """Raises a ValueError for graphs that the layer cannot connect."""
+        """Raise a ValueError for graphs that the layer cannot connect."""
 
 
 def _bar(total: int | None):
@@ -182,14 +182,14 @@ class RadiusGraph(GeometryLayer):
             self.max_neighbours = positive_int("max_neighbours", max_neighbours)
 
     def find(self, atoms: Atoms) -> Pairs:
-        """Returns the neighbours within the cutoff."""
+        """Return the neighbours within the cutoff."""
         pairs = within(atoms, self.cutoff)
         if self.max_neighbours is None:
             return pairs
         return nearest_of(pairs, self.max_neighbours)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "cutoff": self.cutoff,
@@ -240,11 +240,11 @@ class KNearestGraph(GeometryLayer):
         self.k = positive_int("k", k)
 
     def find(self, atoms: Atoms) -> Pairs:
-        """Returns the k nearest neighbours of each atom."""
+        """Return the k nearest neighbours of each atom."""
         return nearest(atoms, self.k)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "k": self.k}
 
 
@@ -278,11 +278,11 @@ class FullyConnectedGraph(GeometryLayer):
     """
 
     def find(self, atoms: Atoms) -> Pairs:
-        """Returns all pairs."""
+        """Return all pairs."""
         return everyone(atoms)
 
     def check(self, atoms: Atoms, first: int) -> None:
-        """Raises a ValueError for periodic graphs."""
+        """Raise a ValueError for periodic graphs."""
         repeats = np.flatnonzero(atoms.periodic.any(axis=1))
         if repeats.size:
             raise ValueError(

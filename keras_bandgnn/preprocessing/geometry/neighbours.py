@@ -42,12 +42,12 @@ class Pairs(NamedTuple):
     distance: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Pairs":
-        """Some of the pairs."""
+        """Return some of the pairs."""
         return Pairs(*(array[rows] for array in self))
 
 
 def within(atoms: Atoms, radius: float) -> Pairs:
-    """All neighbours at most `radius` away.
+    """Return all neighbours at most `radius` away.
 
     Example:
     >>> line = np.array([[0.0, 0, 0], [1, 0, 0], [3, 0, 0]])
@@ -61,7 +61,7 @@ def within(atoms: Atoms, radius: float) -> Pairs:
 
 
 def nearest(atoms: Atoms, k: int) -> Pairs:
-    """The k nearest neighbours of each atom, or all if there are fewer.
+    """Return the k nearest neighbours of each atom, or all if there are fewer.
 
     Example:
     >>> line = np.array([[0.0, 0, 0], [1, 0, 0], [3, 0, 0]])
@@ -73,7 +73,7 @@ def nearest(atoms: Atoms, k: int) -> Pairs:
 
 
 def everyone(atoms: Atoms) -> Pairs:
-    """All pairs of different atoms of a graph, without images.
+    """Return all pairs of different atoms of a graph, without images.
 
     Example:
     >>> atoms = Atoms(np.array([2]), np.eye(3)[:2], None, np.zeros((1, 3), bool))
@@ -85,7 +85,7 @@ def everyone(atoms: Atoms) -> Pairs:
 
 
 def nearest_of(pairs: Pairs, k: int) -> Pairs:
-    """Keeps the k nearest of each receiver; of ties those that come first."""
+    """Keep the k nearest of each receiver; of ties those that come first."""
     order = np.lexsort((pairs.distance, pairs.receiver))
     receiver, distance = pairs.receiver[order], pairs.distance[order]
     first = np.ones(len(order), bool)
@@ -100,7 +100,7 @@ def nearest_of(pairs: Pairs, k: int) -> Pairs:
 
 
 def _search(atoms: Atoms, radius: float | None = None, k: int | None = None) -> Pairs:
-    """At least the neighbours within the radius, or the k nearest with all ties."""
+    """Return at least the neighbours within the radius, or the k nearest with ties."""
     repeats = atoms.periodic.any(axis=1)
     few = ~repeats & (atoms.num_nodes <= _FEW)
     sender, receiver = _all_of(atoms.num_nodes, np.flatnonzero(few))
@@ -132,7 +132,7 @@ def _measured(atoms: Atoms, sender, receiver, shift) -> Pairs:
 
 
 def _all_of(num_nodes: np.ndarray, graphs: np.ndarray) -> tuple:
-    """Sender and receiver of all pairs within some of the graphs."""
+    """Return the sender and receiver of all pairs within some of the graphs."""
     none = np.zeros(0, np.int64)
     pairs = all_pairs(num_nodes[graphs], np.zeros(len(graphs), int), none, none, none)
     offset = np.repeat(pointers(num_nodes)[graphs], pairs["num_edges"])
@@ -140,7 +140,7 @@ def _all_of(num_nodes: np.ndarray, graphs: np.ndarray) -> tuple:
 
 
 def _tree(position: np.ndarray, radius: float | None, k: int | None) -> tuple:
-    """Receiver, sender and shift in one graph without a cell."""
+    """Return the receiver, sender and shift in one graph without a cell."""
     tree = cKDTree(position)
     if k is None:
         one, other = tree.query_pairs(radius + _MARGIN, output_type="ndarray").T
@@ -163,7 +163,7 @@ def _images(
     radius: float | None,
     k: int | None,
 ) -> tuple:
-    """Receiver, sender and shift in one periodic graph."""
+    """Return the receiver, sender and shift in one periodic graph."""
     search = optional_import("matscipy.neighbours", _EXTRA).neighbour_list
     count = len(position)
     box = _box(position, cell, periodic)
@@ -192,7 +192,7 @@ def _images(
 
 
 def _box(position: np.ndarray, cell: np.ndarray, periodic: np.ndarray) -> np.ndarray:
-    """The cell, with vectors that enclose the atoms along the other directions."""
+    """Return the cell, with vectors that enclose the atoms where it is open."""
     if periodic.all():
         return cell
     across = null_space(cell[periodic]).T
@@ -203,7 +203,7 @@ def _box(position: np.ndarray, cell: np.ndarray, periodic: np.ndarray) -> np.nda
 
 
 def chunks(atoms: Atoms, budget: int = 1 << 20) -> list[tuple[int, int]]:
-    """Ranges of graphs that together have about `budget` pairs to look at.
+    """Return the ranges of graphs that together have about `budget` pairs to look at.
 
     Example:
     >>> atoms = Atoms(np.array([4, 4, 4]), np.zeros((12, 3)), None, np.zeros((3, 3)))

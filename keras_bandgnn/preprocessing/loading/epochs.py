@@ -44,7 +44,7 @@ class Epochs:
         self.length = self._plan_length()
 
     def _pack(self, order: np.ndarray) -> list[list[np.ndarray]]:
-        """Supergraphs of an order of all graphs, for each bucket whole steps."""
+        """Pack an order of all graphs into supergraphs: whole steps for each bucket."""
         out = []
         for bucket, budget in enumerate(self.budgets):
             members = order[self.bucket[order] == bucket]
@@ -63,7 +63,7 @@ class Epochs:
         return sum(map(len, packed)) // self.width
 
     def _plan_length(self) -> int:
-        """Steps of every epoch: the median over a few orders."""
+        """Return the steps of every epoch: the median over a few orders."""
         trials = _TRIALS if len(self.bucket) < _MANY_GRAPHS else _FEW_TRIALS
         if self.seed is None:
             trials = 1
@@ -78,7 +78,7 @@ class Epochs:
         return int(np.median(counts))
 
     def composition(self, epoch: int) -> list[Supergraph]:
-        """The supergraphs of an epoch; each `width` of them make a step."""
+        """Return the supergraphs of an epoch; each `width` of them make a step."""
         for attempt in range(_ATTEMPTS):
             packed = self._pack(self._order(epoch, attempt))
             if self._steps(packed) <= self.length:
@@ -111,7 +111,7 @@ class Epochs:
 
 
 def _show_shapes_first(order: np.ndarray, budgets: Sequence[Mapping]) -> list[int]:
-    """Moves two steps to the front that differ in as many sizes as possible.
+    """Move two steps to the front that differ in as many sizes as possible.
 
     TensorFlow takes its signature from the first two batches of a fit: sizes that
     differ there may vary.

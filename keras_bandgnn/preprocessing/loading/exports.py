@@ -68,7 +68,7 @@ def to_torch(loader, epochs: int):
 
 
 def signature(loader) -> tuple:
-    """Shapes and dtypes of batches, None where a size varies.
+    """Return the shapes and dtypes of batches, None where a size varies.
 
     Returns:
         A batch with `(shape, dtype)` in place of each array.

@@ -80,12 +80,12 @@ class LoaderStats:
         return self.waited_s / self.elapsed_s if self.elapsed_s else 0.0
 
     def assembled(self, seconds: float, batches: int) -> None:
-        """Counts the work of batches that were built together."""
+        """Count the work of batches that were built together."""
         with self._lock:
             self.assembly_ms += [1000 * seconds / batches] * batches
 
     def handed_out(self, began: float, figures: Mapping) -> None:
-        """Counts a batch that was asked for at `began` and is ready now.
+        """Count a batch that was asked for at `began` and is ready now.
 
         Args:
             began: From `time.perf_counter`.
@@ -103,7 +103,7 @@ class LoaderStats:
                 self.padded[name] = self.padded.get(name, 0) + padded
 
     def summary(self) -> str:
-        """The figures as a few lines of text."""
+        """Return the figures as a few lines of text."""
         fill = ", ".join(f"{k} {100 * v:.1f} %" for k, v in self.fill.items())
         times = np.array(self.assembly_ms or [0.0])
         return (
@@ -249,7 +249,7 @@ class GraphLoader(keras.utils.PyDataset):
         self.begin()
 
     def begin(self) -> None:
-        """Makes threads and locks anew, as a copy of a process needs."""
+        """Create threads and locks, anew in a forked process."""
         self.stats = LoaderStats(self.epoch)
         self._lock = threading.Lock()
         self._prefetcher = Prefetcher(
@@ -278,7 +278,7 @@ class GraphLoader(keras.utils.PyDataset):
         return int((self._epochs.bucket > 0).sum())
 
     def composition(self, epoch: int) -> list[Supergraph]:
-        """The supergraphs of an epoch, over all replicas and hosts.
+        """Return the supergraphs of an epoch, over all replicas and hosts.
 
         Each has the ids of its graphs as `members` and its sizes as `budget`.
         """
@@ -307,12 +307,12 @@ class GraphLoader(keras.utils.PyDataset):
         return len(self)
 
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
-        """The supergraphs of this host in batch `index` of an epoch."""
+        """Return the supergraphs of this host in batch `index` of an epoch."""
         first = (index * self.num_hosts + self.host) * self.replicas
         return self.composition(epoch)[first : first + self.replicas]
 
     def build(self, index: int, epoch: int):
-        """Builds batch `index` of `epoch`: (x, y, sample_weight), or (x,).
+        """Build batch `index` of `epoch`: (x, y, sample_weight), or (x,).
 
         Raises:
             IndexError: If an epoch has no such batch.
@@ -326,7 +326,7 @@ class GraphLoader(keras.utils.PyDataset):
         return self._build_several(range(index, index + 1), epoch)[0][0]
 
     def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
-        """Builds a batch of chosen graphs, padded to a budget.
+        """Build a batch of chosen graphs, padded to a budget.
 
         Args:
             groups: For each supergraph of the batch the ids of its graphs.
@@ -336,7 +336,7 @@ class GraphLoader(keras.utils.PyDataset):
         return self._assembler.build(chosen, len(chosen))[0][0]
 
     def _build_several(self, indices: range, epoch: int) -> list[tuple]:
-        """Batches, each with the figures that `stats` counts."""
+        """Return batches, each with the figures that `stats` counts."""
         chosen = [s for i in indices for s in self.supergraphs(i, epoch)]
         began = time.perf_counter()
         batches = self._assembler.build(chosen, self.replicas)
@@ -359,14 +359,14 @@ class GraphLoader(keras.utils.PyDataset):
         return batch
 
     def stop_threads(self) -> None:
-        """Ends the threads that assemble, as the end of an epoch does.
+        """Stop the threads that assemble, as the end of an epoch does.
 
         The next batch that is asked for starts them anew.
         """
         self._prefetcher.stop()
 
     def on_epoch_end(self) -> None:
-        """Moves on to the next epoch, whole and in its own order."""
+        """Move on to the next epoch, whole and in its own order."""
         if self.shuffle:
             self.epoch += 1
         if not self._hold_resume:
@@ -461,7 +461,7 @@ class GraphLoader(keras.utils.PyDataset):
         return self._resumed_batches
 
     def to_tf_data(self):
-        """Returns a `tf.data.Dataset` of the batches of an epoch.
+        """Return a `tf.data.Dataset` of the batches of an epoch.
 
         Its signature says which sizes vary, so TensorFlow traces once whatever the
         batcher. Each further pass over it is the next epoch, in its own order.
@@ -469,7 +469,7 @@ class GraphLoader(keras.utils.PyDataset):
         return loader_exports.to_tf_data(self, new_orders=True)
 
     def to_torch(self, epochs: int = 1):
-        """Returns a map-style `torch.utils.data.Dataset` of batches of tensors.
+        """Return a map-style `torch.utils.data.Dataset` of batches of tensors.
 
         Use it with `DataLoader(dataset, batch_size=None, num_workers=...)`.
 
@@ -479,7 +479,7 @@ class GraphLoader(keras.utils.PyDataset):
         return loader_exports.to_torch(self, positive_int("epochs", epochs))
 
     def to_grain(self, epochs: int = 1):
-        """Returns a `grain.MapDataset` of batches of arrays.
+        """Return a `grain.MapDataset` of batches of arrays.
 
         Args:
             epochs: Epochs one after the other, each with its own order.

@@ -21,7 +21,7 @@ from keras_bandgnn.primitives.receptive_field import ReceptiveField
 def with_edge_types(
     parts: Sequence[FlatGraphs], num_types: int | None
 ) -> tuple[list[FlatGraphs], int]:
-    """The graphs with the edge types that a model reads, and P.
+    """Return the graphs with the edge types that a model reads, and P.
 
     Args:
         parts: The graphs.
@@ -59,7 +59,7 @@ def supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
 
 
 def block_size_of(graphs, layers: Sequence[dict] = ()) -> int:
-    """S of the banded plan that graphs were ordered for.
+    """Return S of the banded plan that graphs were ordered for.
 
     Args:
         graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
@@ -118,7 +118,7 @@ def cheapest_plan(
 
 
 def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
-    """The graphs that a plan's filter lets pass, and how many it does not.
+    """Return the graphs that pass a plan's filter, and how many do not.
 
     Raises:
         ValueError: If no graph is left.
@@ -139,7 +139,7 @@ def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
 def make_assembler(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
 ) -> tuple:
-    """What lays out the batches of a plan, and what each graph needs.
+    """Return the assembler of a plan's batches, and what each graph needs.
 
     Args:
         parts: The graphs.

@@ -10,7 +10,7 @@ from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
 def caller_rows(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
-    """Where the nodes of each graph lie in the order of the caller.
+    """Yield where the nodes of each graph are in the caller's order.
 
     Args:
         given: The graphs as a task got them. Nodes of graphs that were compiled before
@@ -47,7 +47,7 @@ def caller_rows(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
 def scatter_to_caller_order(
     rows: np.ndarray, places: np.ndarray, count: int
 ) -> np.ndarray:
-    """Rows of nodes in the order of the caller; NaN for nodes that were left out.
+    """Return rows of nodes in the caller's order; NaN for nodes left out.
 
     Args:
         rows: float [n, ...].

@@ -12,7 +12,7 @@ _ROWS = 131_072
 
 
 def batches_per_block(sizes: Mapping[str, np.ndarray], batches: int) -> int:
-    """How many batches are best assembled by one call.
+    """Return how many batches one call should assemble.
 
     Args:
         sizes: Resource -> int [n], what each graph needs.
@@ -49,7 +49,7 @@ class Prefetcher:
         self._before = -1
 
     def get(self, index: int, epoch: int):
-        """A batch."""
+        """Return a batch."""
         block, place = divmod(index, self._together)
         current, before = self._current, self._before
         self._before = index
@@ -65,7 +65,7 @@ class Prefetcher:
         return current[1][place]
 
     def soon(self, function: Callable, *arguments) -> None:
-        """Calls a function in the background, if there are threads."""
+        """Call a function in the background, if there are threads."""
         if self._threads:
             # A thread of its own, which ends with the call: the others may have ended.
             pool = ThreadPoolExecutor(1, "graph-loader")
@@ -73,7 +73,7 @@ class Prefetcher:
             pool.shutdown(wait=False)
 
     def stop(self) -> None:
-        """Ends the threads; the next batch that is asked for starts them anew."""
+        """Stop the threads; the next request starts them again."""
         with self._lock:
             pool, self._pool = self._pool, None
             self._waiting = {}

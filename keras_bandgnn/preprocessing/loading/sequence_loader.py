@@ -130,7 +130,7 @@ class SequenceLoader(keras.utils.PyDataset):
         return -(-self.graph.num_nodes // self.length)
 
     def _sequences(self, epoch: int) -> list[np.ndarray]:
-        """The nodes of each sequence of an epoch, ascending."""
+        """Return the nodes of each sequence of an epoch, ascending."""
         count = self.graph.num_nodes
         rng = np.random.default_rng((self.seed, epoch))
         if self.order == "random":
@@ -141,7 +141,7 @@ class SequenceLoader(keras.utils.PyDataset):
         return [np.sort(part) for part in np.array_split(order, len(self))]
 
     def _between(self, nodes: np.ndarray) -> np.ndarray:
-        """Numbers of the edges among ascending nodes, by receiver, then sender."""
+        """Return ids of the edges among ascending nodes, by receiver and sender."""
         first = self._edge_ptr[nodes]
         counts = self._edge_ptr[nodes + 1] - first
         shift = first - (np.cumsum(counts) - counts)
@@ -151,7 +151,7 @@ class SequenceLoader(keras.utils.PyDataset):
         return edge[inside[self.graph.senders[edge]]]
 
     def subgraph(self, nodes: np.ndarray) -> Graph:
-        """The graph between some nodes, with all edges between them.
+        """Return the graph between some nodes, with all edges between them.
 
         Args:
             nodes: int [S], ascending.
@@ -211,14 +211,14 @@ class SequenceLoader(keras.utils.PyDataset):
         return self._whole
 
     def on_epoch_end(self) -> None:
-        """Splits the nodes anew."""
+        """Split the nodes into new sequences."""
         if self.shuffle:
             self.epoch += 1
             if len(self) > 1:
                 self._start()
 
     def set_threshold(self, threshold: float) -> None:
-        """Changes the tiles of an `AttentionPlan`, from the next batch on.
+        """Change the tiles of an `AttentionPlan`, from the next batch on.
 
         `ElasticTuner(loader.set_threshold)` calls this. Each threshold is one more
         compilation, the first time.
@@ -235,7 +235,7 @@ class SequenceLoader(keras.utils.PyDataset):
         self._start()
 
     def to_tf_data(self):
-        """Returns a `tf.data.Dataset` of the batches; each pass over it is an epoch.
+        """Return a `tf.data.Dataset` of the batches; each pass over it is an epoch.
 
         Numbers of edges and tiles may differ from batch to batch, as its signature
         says. `fit` and `evaluate` of tasks use it on TensorFlow.
@@ -268,12 +268,12 @@ class SequenceLoader(keras.utils.PyDataset):
         return made.apply(tf.data.experimental.assert_cardinality(len(self)))
 
     def check(self, task) -> None:
-        """Raises a ValueError if the graph lacks what a task's backbone reads."""
+        """Raise a ValueError if the graph lacks what a task's backbone reads."""
         for part in self._loader.parts:
             task.backbone.check(part)
 
     def predict(self, task) -> np.ndarray:
-        """Outputs of a task that predicts for nodes, in the order of the graph's nodes.
+        """Return a task's outputs for nodes, in the order of the graph's nodes.
 
         Args:
             task: Such as a `NodeClassifier`.
@@ -298,7 +298,7 @@ class SequenceLoader(keras.utils.PyDataset):
 
 
 def _check_clusters(graph: Graph) -> None:
-    """Raises a ValueError unless nodes of a cluster follow one another."""
+    """Raise a ValueError unless each cluster's nodes are consecutive."""
     cluster = graph.node.get("cluster")
     if cluster is not None and cluster.ndim == 1 and (np.diff(cluster) >= 0).all():
         return

@@ -13,7 +13,7 @@ _LEAST_NODES = 64
 
 
 def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator[dict]:
-    """The batches of a loader, few graphs of them padded to a rung of a ladder.
+    """Yield a loader's batches; few graphs are padded to a rung of a ladder.
 
     Graphs that fill several batches are padded to the budget, as for training. Where
     all fit into one, or where graphs are above the budget, the rungs are
@@ -47,7 +47,7 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
 
 
 def needed_sizes(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
-    """The least sizes that hold each of some supergraphs."""
+    """Return the smallest sizes that hold each of some supergraphs."""
     needs = {"graph": 1 + max(len(s.members) for s in groups)}
     for name, values in sizes.items():
         values = np.asarray(values)
@@ -60,7 +60,7 @@ def needed_sizes(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
 
 
 def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
-    """The smallest power of two times a budget that holds something.
+    """Return the smallest power-of-two multiple of a budget that holds sizes.
 
     Args:
         needs: Sizes by name.
@@ -95,7 +95,7 @@ def _scaled(name: str, size: int, step: int) -> int:
 
 
 def _rounded(size: int) -> int:
-    """The smallest of 4, 5, 6, 7 times a power of two that is not below."""
+    """Round up to 4, 5, 6 or 7 times a power of two."""
     if size <= 4:
         return int(size)
     unit = 1 << (int(size).bit_length() - 3)

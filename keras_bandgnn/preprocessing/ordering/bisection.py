@@ -19,7 +19,7 @@ _EXCHANGES = 4
 
 
 def split(adjacency, order: np.ndarray, largest: int) -> np.ndarray:
-    """Cuts a graph into halves of few links until no part is above a size.
+    """Cut a graph into halves with few links between them, down to a size.
 
     A part starts in Reverse Cuthill-McKee order. Chebyshev smoothing turns the
     positions towards the Fiedler vector of the part (with links to nodes outside as a
@@ -74,15 +74,15 @@ class BisectionLevel:
         self.pull = np.bincount(row, outward, adjacency.shape[0])
 
     def sums(self, values) -> np.ndarray:
-        """Sum over the nodes of each part."""
+        """Return the sum over the nodes of each part."""
         return np.bincount(self.part, values, self.count)
 
     def positions_by(self, *keys) -> np.ndarray:
-        """Positions of the nodes sorted by part, then by keys, the last one first."""
+        """Return positions sorted by part, then by keys, the last one first."""
         return positions(np.lexsort((*keys, self.part)))
 
     def smoothed(self) -> np.ndarray:
-        """Value of each node along its part: linked nodes get near values."""
+        """Return a value per node, along its part: linked nodes get close values."""
         start = self.positions_by(positions(reverse_cuthill_mckee(self.inner)))
         middle = (self.bounds[:-1] + self.bounds[1:] - 1) / 2
         value = (start - middle[self.part]) * (2 / self.sizes)[self.part]
@@ -104,7 +104,7 @@ class BisectionLevel:
         return value
 
     def cuts(self, position: np.ndarray) -> np.ndarray:
-        """Position of the first node behind the cut of each part."""
+        """Return the position of the first node behind the cut of each part."""
         ends = np.sort([position[self.row], position[self.column]], axis=0)
         changes = np.bincount(ends[0] + 1, self.weight, position.size + 1)
         changes -= np.bincount(ends[1] + 1, self.weight, position.size + 1)
@@ -117,7 +117,7 @@ class BisectionLevel:
         return np.lexsort((off_middle, cost, part))[self.bounds[:-1]]
 
     def exchanged(self, upper: np.ndarray) -> np.ndarray:
-        """Which nodes are in the upper half, after exchanges that cut fewer links."""
+        """Return which nodes are in the upper half after exchanges across the cut."""
         side = np.where(upper, 1.0, -1.0)
         force = self.inner @ side + self.pull
         score = self.sums(side * (force + self.pull))

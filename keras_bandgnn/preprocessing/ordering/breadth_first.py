@@ -7,7 +7,7 @@ from keras_bandgnn.preprocessing.ordering.rcm import links, reverse_cuthill_mcke
 
 
 def breadth_first(graph: Graph) -> np.ndarray:
-    """Order of the nodes by the number of edges from them to a read node.
+    """Return the nodes ordered by their distance to a read node.
 
     Read nodes are the candidates and the slot. They come first (those with few
     neighbours before others), then the senders of their messages, then the senders
@@ -66,7 +66,7 @@ def breadth_first(graph: Graph) -> np.ndarray:
 
 
 def _pseudo_peripheral(adjacency, degree: np.ndarray) -> int:
-    """A node of the largest component from which others are very far away."""
+    """Return a pseudo-peripheral node of the largest component."""
     from scipy.sparse.csgraph import connected_components, dijkstra
 
     _, component = connected_components(adjacency, directed=False)

@@ -56,7 +56,7 @@ def cluster_order(
     block_size: int = 16,
     seed: int = 0,
 ) -> ClusterOrder:
-    """Order of the nodes by clusters of METIS, for tiles that hold many edges.
+    """Return the nodes ordered by METIS clusters, for tiles that hold many edges.
 
     Clusters that share many edges come near each other. Inside a cluster:
 
@@ -115,7 +115,7 @@ def cluster_order(
 
 
 def _inside(within: str, adjacency, cluster, starts, block_size, seed) -> np.ndarray:
-    """Order by cluster, then as `within` says."""
+    """Return the order by cluster, then as `within` says."""
     if within == "degree":
         return np.lexsort((-np.diff(adjacency.indptr), cluster))
     from scipy.sparse import csr_array
@@ -141,7 +141,7 @@ def _inside(within: str, adjacency, cluster, starts, block_size, seed) -> np.nda
 
 
 def l2_cache_bytes() -> int:
-    """Bytes of the second-level cache of the first core; 1 MiB where it is unknown."""
+    """Return the first core's L2 cache in bytes, or 1 MiB if unknown."""
     for folder in sorted(_CPU.glob("cpu0/cache/index*")):
         try:
             level, size = ((folder / name).read_text() for name in ("level", "size"))
@@ -154,7 +154,7 @@ def l2_cache_bytes() -> int:
 
 
 def num_clusters_for(hidden_dim: int, l2_bytes: int | None = None) -> int:
-    """Number of clusters so that a pair of clusters fits into the cache.
+    """Return the number of clusters for which a pair of them fits the cache.
 
     k = floor(sqrt(L2 bytes / (1536 * hidden_dim))), at least 1.
 
@@ -232,7 +232,7 @@ class ClusterCompile(GraphLayer):
         self.l2_bytes = l2_bytes
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the reordered graph with the node feature `"cluster"`."""
+        """Return the reordered graph with the node feature `"cluster"`."""
         count = self.num_clusters
         if count is None:
             most = graph.num_nodes // (_LEAST_BLOCKS * self.block_size)
@@ -243,7 +243,7 @@ class ClusterCompile(GraphLayer):
         return graph.replace(node={**graph.node, "cluster": made.cluster})
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_clusters": self.num_clusters,

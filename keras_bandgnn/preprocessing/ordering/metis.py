@@ -14,7 +14,7 @@ from keras_bandgnn.preprocessing.ordering.rcm import (
 
 
 def metis(graph: Graph, block_size: int) -> np.ndarray:
-    """Order of the nodes by clusters with few edges between them.
+    """Return the order of the nodes by clusters with few edges between them.
 
     METIS makes clusters of about `block_size` nodes. Clusters that share many edges
     come near each other; nodes of a cluster are in Reverse Cuthill-McKee order.
@@ -49,7 +49,7 @@ def import_pymetis(purpose: str, instead: str = ""):
 
 
 def parts(adjacency, count: int, seed: int = 0) -> np.ndarray:
-    """Part of each node, int [N]: parts of about equal size, few links between them.
+    """Return the part of each node, int [N]: of equal size, with few links between.
 
     Args:
         adjacency: Symmetric CSR array [N, N] that counts edges, without a diagonal.
@@ -69,7 +69,7 @@ def parts(adjacency, count: int, seed: int = 0) -> np.ndarray:
 
 
 def line_up(adjacency, part: np.ndarray, count: int) -> np.ndarray:
-    """Place of each part on a line, int64 [count]: linked parts come near each other.
+    """Return each part's place on a line, int64 [count], linked parts close by.
 
     Args:
         adjacency: Symmetric CSR array [N, N] of weights.

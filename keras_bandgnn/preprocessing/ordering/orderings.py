@@ -23,7 +23,7 @@ _PARTNERS = 4
 
 
 def swap_into_band(adjacency, order: np.ndarray, block_size: int) -> np.ndarray:
-    """Swaps nodes while that raises the weight of the links with |i - j| < S.
+    """Swap nodes as long as that adds to the weight of links with |i - j| < S.
 
     In a round each node with lost links looks for the places from which most of its
     links are in the band, tries a few nodes there as partners, and takes the best.
@@ -55,7 +55,7 @@ class _Search:
         self.lost = lost(adjacency, self.row, position, block_size)
 
     def _covered(self, nodes: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """Weight of the links of nodes that would be in the band at places."""
+        """Return the weight of links in the band if nodes were at places."""
         first = self.adjacency.indptr[nodes].astype(np.int64)
         counts = self.adjacency.indptr[nodes + 1] - first
         which = np.repeat(np.arange(nodes.size), counts)
@@ -66,7 +66,7 @@ class _Search:
         return np.bincount(which, near * self.adjacency.data[entry], nodes.size)
 
     def _places(self, now: np.ndarray, rng: np.random.Generator):
-        """Nodes that can do better, the range of their best places, what that gains."""
+        """Return nodes that can improve, their best ranges of places, and the gain."""
         count = self.position.size
         key = self.row * count + self.position[self.adjacency.indices]
         by_key = np.argsort(key)
@@ -91,7 +91,7 @@ class _Search:
         return nodes, low, high, (best - now)[nodes]
 
     def swap(self, rng: np.random.Generator) -> bool:
-        """Makes the swaps of one round; returns whether there were any."""
+        """Make the swaps of one round; return whether there were any."""
         now = self._covered(np.arange(self.position.size), self.position)
         nodes, low, high, gain = self._places(now, rng)
         at = np.argsort(self.position)
@@ -124,7 +124,7 @@ class _Search:
 
 
 def rcmk(graph: Graph) -> np.ndarray:
-    """Order of the nodes by Reverse Cuthill-McKee on the symmetrised adjacency.
+    """Return the Reverse Cuthill-McKee order of the symmetrised adjacency.
 
     Args:
         graph: Any graph.
@@ -144,7 +144,7 @@ def rcmk(graph: Graph) -> np.ndarray:
 
 
 def bisection(graph: Graph, block_size: int) -> np.ndarray:
-    """Order of the nodes by recursive bisection, for edges with |i - j| < S.
+    """Return the order of the nodes by recursive bisection, for edges with |i - j| < S.
 
     The graph is cut into halves with few edges between them, these into halves and so
     on down to S nodes, each half beside the nodes that it shares most edges with.
@@ -185,7 +185,7 @@ def bisection(graph: Graph, block_size: int) -> np.ndarray:
 
 
 def natural(graph: Graph) -> np.ndarray:
-    """Return the nodes in the order that they have."""
+    """Return the nodes in their present order."""
     return np.arange(graph.num_nodes, dtype=np.int32)
 
 

@@ -6,7 +6,7 @@ from keras_bandgnn.graph import Graph
 
 
 def links(graph: Graph):
-    """Symmetric adjacency without loops; an entry counts the edges of a pair.
+    """Return the symmetric adjacency without loops; entries count parallel edges.
 
     Returns:
         A `scipy.sparse.csr_array` float64 [N, N] with sorted indices.
@@ -25,7 +25,7 @@ def links(graph: Graph):
 
 
 def rows_of(adjacency) -> np.ndarray:
-    """Row of each entry of a CSR array, int64."""
+    """Return the row of each entry of a CSR array, int64."""
     return np.repeat(np.arange(adjacency.shape[0]), np.diff(adjacency.indptr))
 
 
@@ -37,13 +37,13 @@ def reverse_cuthill_mckee(adjacency) -> np.ndarray:
 
 
 def positions(order: np.ndarray) -> np.ndarray:
-    """Position of each node in an order, int64 [N]."""
+    """Return the position of each node in an order, int64 [N]."""
     position = np.empty(order.size, np.int64)
     position[order] = np.arange(order.size)
     return position
 
 
 def lost(adjacency, row: np.ndarray, position: np.ndarray, block_size: int) -> float:
-    """Weight of the entries outside the band, |i - j| >= S; each pair counts twice."""
+    """Return the weight outside the band, |i - j| >= S; each pair counts twice."""
     far = np.abs(position[row] - position[adjacency.indices]) >= block_size
     return float(adjacency.data @ far)

@@ -89,12 +89,12 @@ class RCMKCompile(GraphLayer):
         self.reset_stats()
 
     def reset_stats(self) -> None:
-        """Forgets the graphs seen so far."""
+        """Forget the graphs seen so far."""
         # In a tuple Keras neither tracks it nor slows assignments down.
         self._seen = (_Seen(),)
 
     def call(self, graph: Graph) -> Graph:
-        """Returns the reordered graph."""
+        """Return the reordered graph."""
         before = graph.bandwidth
         if self.ordering != "natural":
             graph = graph.subgraph(node_order(graph, self.ordering, self.block_size))
@@ -107,7 +107,7 @@ class RCMKCompile(GraphLayer):
         return graph
 
     def stats(self) -> dict:
-        """Returns bandwidths and band coverage of the graphs seen so far.
+        """Return bandwidths and band coverage of the graphs seen so far.
 
         `bandwidth_before` and `bandwidth_after`: int64 arrays, one entry per graph, of
         the last 65,536 graphs; `covered_edges`: share of the edges of all graphs with

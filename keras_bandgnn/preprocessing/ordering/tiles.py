@@ -10,26 +10,26 @@ _SHIFT = 32
 
 
 def tile_keys(senders, receivers, block_size: int) -> np.ndarray:
-    """Key of the tile of each edge, int64 [E]; keys sort by receiver block."""
+    """Return the key of each edge's tile, int64 [E]; keys sort by receiver block."""
     row = np.asarray(receivers, np.int64) // block_size
     return (row << _SHIFT) + np.asarray(senders, np.int64) // block_size
 
 
 def keys_of(tiles) -> np.ndarray:
-    """Keys of tiles [T, 2], int64 [T]."""
+    """Return the keys of tiles [T, 2], int64 [T]."""
     tiles = np.asarray(tiles, np.int64)
     return (tiles[:, 0] << _SHIFT) + tiles[:, 1]
 
 
 def tiles_of(keys) -> np.ndarray:
-    """Tiles of keys, sorted, int32 [T, 2]."""
+    """Return the tiles of keys, sorted, int32 [T, 2]."""
     keys = np.sort(keys)
     tiles = np.stack([keys >> _SHIFT, keys & (2**_SHIFT - 1)], axis=1)
     return tiles.astype(np.int32)
 
 
 def tile_counts(senders, receivers, block_size: int):
-    """Tiles that hold edges.
+    """Return the tiles that hold edges.
 
     Returns:
         Keys, ascending, int64 [T]; the tile of each edge, int64 [E]; the number of
@@ -40,7 +40,7 @@ def tile_counts(senders, receivers, block_size: int):
 
 
 def best_tiles(senders, receivers, block_size: int, num_tiles: int) -> np.ndarray:
-    """The tiles that hold the most edges; no other choice of as many covers more.
+    """Return the tiles with the most edges: no others of that number cover more.
 
     Args:
         senders: int [E].
@@ -65,7 +65,7 @@ def best_tiles(senders, receivers, block_size: int, num_tiles: int) -> np.ndarra
 
 
 def main_group(tile, group, num_tiles: int) -> np.ndarray:
-    """Group of most of the edges of each tile, int64 [T]; of equals the lowest.
+    """Return each tile's most frequent group of edges, int64 [T]; lowest of ties.
 
     Args:
         tile: int [E], tile of each edge; every tile has one.
