@@ -36,10 +36,9 @@ import numpy as np
 from scipy import stats
 
 import keras_bandgnn as kb
-from keras_bandgnn.data.files import atomic_write, json_text
-from keras_bandgnn.preprocessing.forecast import batching_forecast
-from keras_bandgnn.preprocessing.forecast.choose_batcher import ALGORITHMS, fastest
+from keras_bandgnn.preprocessing import BatchingForecast, fastest
 
+ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
 ENERGY = {1: -0.6, 6: -37.8, 7: -54.6, 8: -75.0, 9: -99.7}
 # Single, double, triple and aromatic bonds are 1 to 4.
 EDGE_TYPES = 5
@@ -194,7 +193,7 @@ def real_loader(graphs, forecast, name: str, examples, weights, steps: int, seed
         turns = rng.permutation(np.repeat(np.arange(len(examples)), times))
         ids = np.concatenate([examples[i].members for i in turns])
     types = forecast.timer.model.backbone.num_edge_types
-    return kb.data.GraphLoader(
+    return kb.preprocessing.GraphLoader(
         graphs.take(ids), batcher, shuffle=False, num_edge_types=types
     )
 
@@ -211,7 +210,7 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
     most = max(options.steps)
     began = time.monotonic()
     # The forecast first, with a timer of its own: it knows nothing that follows.
-    forecast = batching_forecast.forecast(
+    forecast = BatchingForecast(
         graphs,
         task,
         batch_size=batch_size,
@@ -219,13 +218,13 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
         seed=options.seed,
         seconds=5.0 if options.short else 45.0,
         verbose=not options.short,
-    )
+    ).measure()
     seconds = time.monotonic() - began
     forecast_rows = {steps: forecast.rows(steps) for steps in options.steps}
     rows = forecast_rows[most]
     timer = type(forecast.timer)(task)
     places, loaders, shapes = options.places, {}, {}
-    whole = kb.data.GraphLoader(
+    whole = kb.preprocessing.GraphLoader(
         graphs,
         forecast.batchers["dynamic"],
         num_edge_types=task.backbone.num_edge_types,
@@ -256,7 +255,7 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
         for name in rng.permutation(list(loaders)).tolist():
             loader = loaders[name]
             combined[name].append(timer.fit_ms(loader))
-            alone = kb.data.GraphLoader(
+            alone = kb.preprocessing.GraphLoader(
                 loader.parts[0],
                 loader.batcher,
                 shuffle=False,
@@ -350,7 +349,7 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
         batcher=kb.preprocessing.DynamicBatcher(size)
     )
-    task.adapt(kb.data.GraphLoader(train, num_edge_types=types))
+    task.adapt(kb.preprocessing.GraphLoader(train, num_edge_types=types))
     task.optimizer.build(task.trainable_variables)
     fresh = [keras.ops.convert_to_numpy(v) for v in task.optimizer.variables]
     batchers = {
@@ -372,7 +371,7 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
             task.head.set_weights(begin.head.get_weights())
             for variable, value in zip(task.optimizer.variables, fresh, strict=True):
                 variable.assign(value)
-            loader = kb.data.GraphLoader(
+            loader = kb.preprocessing.GraphLoader(
                 train, batcher, seed=seed, num_edge_types=types, prefetch=0
             )
             data = Steps(loader, options.train_steps)
@@ -522,11 +521,11 @@ def print_learning(learning: dict) -> None:
 
 
 def draw(cells: list[dict], folder: Path) -> None:
-    from keras_bandgnn.plotting import batching
+    from keras_bandgnn import plotting
 
-    batching.plot_shapes(cells, folder / "shapes.png")
-    batching.plot_step_times(cells, folder / "times.png")
-    batching.plot_speedups(cells, folder / "speedups.png")
+    plotting.plot_shapes(cells, folder / "shapes.png")
+    plotting.plot_step_times(cells, folder / "times.png")
+    plotting.plot_speedups(cells, folder / "speedups.png")
     print(f"\nfigures in {folder}")
 
 
@@ -578,8 +577,7 @@ def main() -> None:
         results = json.loads(file.read_text())
 
     def save():
-        with atomic_write(file) as opened:
-            opened.write(json_text("results", results, indent=1).encode())
+        file.write_text(json.dumps(results, indent=1))
 
     backend = keras.backend.backend()
     results["machine"] = {

@@ -23,7 +23,7 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import models, preprocessing
-from keras_bandgnn.programs.python_source import read_tree
+from keras_bandgnn.programs import read_tree
 
 FORMATS = ("tf_saved_model", "onnx", "litert", "torch")
 

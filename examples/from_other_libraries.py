@@ -20,13 +20,20 @@ import numpy as np
 import scipy.sparse
 
 import keras_bandgnn as kb
-from keras_bandgnn.data.converters.ase_atoms import from_ase, to_ase
-from keras_bandgnn.data.converters.networkx_graphs import from_networkx, to_networkx
-from keras_bandgnn.data.converters.pandas_tables import from_pandas, to_pandas
-from keras_bandgnn.data.converters.pyg import from_pyg, to_pyg
-from keras_bandgnn.data.converters.scipy_sparse import from_scipy, to_scipy
-from keras_bandgnn.data.converters.smiles import from_smiles
-from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.data import (
+    from_ase,
+    from_networkx,
+    from_pandas,
+    from_pyg,
+    from_scipy,
+    from_smiles,
+    graphs_of,
+    to_ase,
+    to_networkx,
+    to_pandas,
+    to_pyg,
+    to_scipy,
+)
 
 
 def from_a_matrix() -> None:
@@ -121,13 +128,14 @@ def from_tf_data() -> None:
             "label": tf.TensorSpec([], tf.float32),
         },
     )
-    print(f"  {parts_of(data)}")
+    print(f"  {len(list(graphs_of(data)))} graphs")
 
 
 def from_grain() -> None:
     import grain
 
-    print(f"  {parts_of(grain.MapDataset.source(list(rings(100))))}")
+    source = grain.MapDataset.source(list(rings(100)))
+    print(f"  {len(list(graphs_of(source)))} graphs")
 
 
 def from_a_generator(short: bool) -> None:

@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import keras_bandgnn as kb
-from keras_bandgnn.data.converters.ase_atoms import from_ase
-from keras_bandgnn.data.converters.structures import read_structures
+from keras_bandgnn.data import from_ase, read_structures
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     FullyConnectedGraph,

@@ -28,10 +28,8 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import preprocessing
-from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.primitives import Banded, Plan, Segment
-from keras_bandgnn.training import TimeToAccuracy
-from keras_bandgnn.training.time_to_accuracy import TimeLimit
+from keras_bandgnn.training import TimeLimit, TimeToAccuracy
 
 MODES = ("exact", "reachable", "lossy", "filtered")
 
@@ -248,7 +246,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    from keras_bandgnn.tuning.dataset_spec import DatasetSpec
+    from keras_bandgnn.tuning import DatasetSpec
 
     options = parse()
     train, valid, stored = read(options)
@@ -265,8 +263,7 @@ def main() -> None:
                 if (mode, batch_size, rate) in done:
                     continue
                 runs.append(run(mode, batch_size, rate, train, valid, options))
-                with atomic_write(path) as file:
-                    file.write(json_text("results", runs, indent=1).encode())
+                path.write_text(json.dumps(runs, indent=1))
                 print(crossed(runs[-1], options), flush=True)
     rows = best_of([crossed(run, options) for run in runs])
     table(rows, options.target)

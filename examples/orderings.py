@@ -71,10 +71,13 @@ def groups(options: argparse.Namespace) -> Iterator[tuple[str, list[kb.Graph]]]:
     """Names of groups of graphs and the graphs."""
     if options.programs:
         encoding = {"labels": "none", "subtoken_nodes": options.subtokens}
-        programs = data.read_varmisuse(options.programs)
+        programs = kb.programs.read_varmisuse(options.programs)
         yield (
             "programs",
-            [data.encode_program(p, language="csharp", **encoding) for p in programs],
+            [
+                kb.programs.encode_program(p, language="csharp", **encoding)
+                for p in programs
+            ],
         )
     if options.store:
         yield "store", list(data.open_store(options.store))

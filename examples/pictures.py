@@ -29,8 +29,10 @@ PALE = "#e8eaf6"
 def program(name: str, context: str, number: int = -1) -> kb.Graph:
     """A graph of one usage of a variable in a file of the standard library."""
     path = Path(sysconfig.get_path("stdlib")) / name
-    programs = kb.data.program_graphs(path.read_bytes(), name, context=context)
-    return kb.data.encode_program(programs[number], labels="none", language="python")
+    programs = kb.programs.program_graphs(path.read_bytes(), name, context=context)
+    return kb.programs.encode_program(
+        programs[number], labels="none", language="python"
+    )
 
 
 def dots(axes: Axes, senders, receivers, size: int, color: str, label=None) -> None:

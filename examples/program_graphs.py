@@ -21,8 +21,8 @@ import keras
 import numpy as np
 
 from keras_bandgnn import models, preprocessing, training
-from keras_bandgnn.programs.python_source import read_tree
-from keras_bandgnn.training.selection_report import (
+from keras_bandgnn.programs import read_tree
+from keras_bandgnn.training import (
     accuracy_interval,
     suspicious,
     trivial_scores,

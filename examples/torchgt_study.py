@@ -28,7 +28,6 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import models
-from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
     ClusterCompile,
@@ -387,7 +386,7 @@ def draw(table: dict, path: Path) -> None:
 def speed(options, results: dict, save) -> None:
     """Milliseconds of a training step of one attention layer, by length."""
     from keras_bandgnn import ops as graph_ops
-    from keras_bandgnn.ops.attention import edge_attention, full_attention
+    from keras_bandgnn.ops import edge_attention, full_attention
 
     rng = np.random.default_rng(0)
     heads, width, degree = 8, 64, 8
@@ -490,8 +489,7 @@ def main() -> None:
     results = json.loads(file.read_text()) if file.exists() else {}
 
     def save():
-        with atomic_write(file) as opened:
-            opened.write(json_text("results", results, indent=1).encode())
+        file.write_text(json.dumps(results, indent=1))
 
     parts = {"nodes": nodes, "graphs": graphs, "tiles": tiles, "speed": speed}
     chosen = [options.part] if options.part else list(parts)

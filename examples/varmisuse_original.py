@@ -21,11 +21,10 @@ import numpy as np
 from scipy.stats import t
 
 from keras_bandgnn import models, preprocessing, training
-from keras_bandgnn.data import open_store, write_varmisuse
-from keras_bandgnn.preprocessing.program_store import compile_programs
-from keras_bandgnn.programs.program_files import find_programs
-from keras_bandgnn.programs.python_source import program_graphs
-from keras_bandgnn.training.selection_report import accuracy_interval, trivial_scores
+from keras_bandgnn.data import open_store
+from keras_bandgnn.preprocessing import compile_programs
+from keras_bandgnn.programs import find_programs, program_graphs, write_varmisuse
+from keras_bandgnn.training import accuracy_interval, trivial_scores
 
 SPLITS = ("train", "valid", "test")
 SMALL = {

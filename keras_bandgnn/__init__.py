@@ -33,7 +33,12 @@ _SUBMODULES = (
 __all__ = ["Graph", "__version__", *_SUBMODULES]
 
 
+# What users of Keras look for.
+_ALIASES = {"visualization": "plotting"}
+
+
 def __getattr__(name: str) -> Any:
+    name = _ALIASES.get(name, name)
     if name not in _SUBMODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")

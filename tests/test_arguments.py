@@ -24,9 +24,8 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn import checks
 
-# All names of `programs` and `planning` are in `data` and `primitives`, too; `ops` are
-# tensor functions, which see no values.
-NO_ROOMS = {"Graph", "__version__", "batch", "ops", "planning", "programs"}
+# `ops` are tensor functions, which see no values.
+NO_ROOMS = {"Graph", "__version__", "batch", "ops"}
 ROOMS = sorted(set(kb.__all__) - NO_ROOMS)
 RAGGED = [[1, 2], [3]]
 NAN, INFINITY, HUGE = float("nan"), float("inf"), 2**70
@@ -210,6 +209,20 @@ def atoms_graph():
     return kb.Graph(2, [], [], node={"position": [[0.0] * 3, [1.0] * 3]})
 
 
+# Functions that users of version 0.1.0 may still call, and where they are.
+INTERNAL = {
+    "data.gather_rows": "data.flat",
+    "data.parts_of": "data.sources",
+    "preprocessing.best_tiles": "preprocessing.ordering.tiles",
+    "preprocessing.cluster_densities": "preprocessing.attention.reformation",
+    "preprocessing.graph_density": "preprocessing.attention.reformation",
+    "preprocessing.num_clusters_for": "preprocessing.ordering.cluster_compile",
+    "programs.encode_characters": "programs.node_text",
+    "programs.hash_id": "programs.node_text",
+    "programs.split_of": "programs.python_source",
+    "programs.split_subtokens": "programs.node_text",
+    "programs.varmisuse_split_files": "programs.varmisuse",
+}
 # Room and name: arguments that work, or a function of the temporary folder that makes
 # them; a string says why there is nothing to try.
 VALID = {
@@ -221,13 +234,14 @@ VALID = {
         "senders": [0],
         "receivers": [1],
     },
-    "data.GraphLoader": lambda tmp: {"graphs": graphs()},
+    "preprocessing.GraphLoader": lambda tmp: {"graphs": graphs()},
     "data.GraphStore": lambda tmp: {"path": store(tmp)},
     "data.Limits": {},
-    "data.ProgramGraph": RESULT,
+    "programs.ProgramGraph": RESULT,
     "data.StoreWriter": lambda tmp: {"path": tmp / "new.store", "fingerprint": {}},
-    "data.encode_characters": {"label": "name"},
-    "data.encode_program": lambda tmp: {"program": program()},
+    "programs.RayPool": OPTIONAL,
+    "programs.encode_characters": {"label": "name"},
+    "programs.encode_program": lambda tmp: {"program": program()},
     "data.from_ase": OPTIONAL,
     "data.from_jraph": OPTIONAL,
     "data.from_networkx": OPTIONAL,
@@ -237,43 +251,42 @@ VALID = {
     "data.from_smiles": OPTIONAL,
     "data.gather_rows": {"ptr": np.array([0, 2, 3]), "indices": np.array([1])},
     "data.graphs_of": lambda tmp: {"source": graphs()},
-    "data.hash_id": {"text": "name", "buckets": 8},
+    "programs.find_programs": lambda tmp: {"path": tmp},
+    "programs.hash_id": {"text": "name", "buckets": 8},
     "data.list_datasets": {},
     "data.load": lambda tmp: {"name": "cora", "path": tmp, "download": False},
-    "data.load_varmisuse": lambda tmp: {"path": tmp, "split": "train"},
+    "programs.load_varmisuse": lambda tmp: {"path": tmp, "split": "train"},
     "data.open_store": lambda tmp: {"path": store(tmp)},
     "data.parts_of": lambda tmp: {"source": graphs()},
-    "data.program_graphs": {"source": "def f(a):\n    return a\n"},
-    "data.python_files": lambda tmp: {"paths": tmp},
+    "programs.program_graphs": {"source": "def f(a):\n    return a\n"},
+    "programs.python_files": lambda tmp: {"paths": tmp},
     "data.read_structures": OPTIONAL,
-    "data.read_tree": lambda tmp: {"paths": tmp},
-    "data.read_varmisuse": lambda tmp: {"path": tmp},
-    "data.split_of": {"filename": "a/b.py"},
-    "data.split_subtokens": {"text": "name"},
+    "programs.read_tree": lambda tmp: {"paths": tmp},
+    "programs.read_varmisuse": lambda tmp: {"path": tmp},
+    "programs.split_of": {"filename": "a/b.py"},
+    "programs.split_subtokens": {"text": "name"},
     "data.to_ase": OPTIONAL,
     "data.to_jraph": OPTIONAL,
     "data.to_networkx": OPTIONAL,
     "data.to_pandas": OPTIONAL,
     "data.to_pyg": OPTIONAL,
     "data.to_scipy": lambda tmp: {"graph": graph()},
-    "data.varmisuse_split_files": lambda tmp: {"root": tmp, "split": "train"},
+    "programs.varmisuse_split_files": lambda tmp: {"root": tmp, "split": "train"},
     "data.write_store": lambda tmp: {"path": tmp / "new.store", "graphs": graphs()},
-    "data.write_varmisuse": lambda tmp: {
+    "programs.write_varmisuse": lambda tmp: {
         "path": tmp / "new.jsonl.gz",
         "programs": [program()],
     },
     # === preprocessing ===
-    "preprocessing.AttentionConditions": RESULT,
     "preprocessing.AttentionEdges": {},
     "preprocessing.AttentionPlan": {"block_size": 4},
-    "preprocessing.BatcherChoice": RESULT,
+    "preprocessing.Batcher": BASE,
+    "preprocessing.BatchingForecast": "tried as choose_batcher, which makes one",
     "preprocessing.ClusterCompile": {},
-    "preprocessing.ClusterOrder": RESULT,
     "preprocessing.DynamicBatcher": {},
     "preprocessing.FullyConnectedGraph": {},
     "preprocessing.Batcher": BASE,
     "preprocessing.GraphLayer": BASE,
-    "preprocessing.GraphLoader": "the same as data.GraphLoader",
     "preprocessing.GraphPreprocessor": {},
     "preprocessing.KNearestGraph": {"k": 2},
     "preprocessing.ProgramEncoder": {},
@@ -285,7 +298,6 @@ VALID = {
     "preprocessing.StaticBatcher": {},
     "preprocessing.StructuralEncoding": {"max_degree": 4},
     "preprocessing.TargetNormalizer": {},
-    "preprocessing.ConditionResult": RESULT,
     "preprocessing.attention_conditions": lambda tmp: {
         "graph": graph(),
         "num_layers": 2,
@@ -296,6 +308,9 @@ VALID = {
         "block_size": 2,
         "num_tiles": 1,
     },
+    "preprocessing.canonical_path": lambda tmp: {"graph": graph()},
+    "preprocessing.compile_programs": OPTIONAL,
+    "preprocessing.fastest": PROTOCOL,
     "preprocessing.choose_batcher": lambda tmp: {
         "graphs": graphs(),
         "model": classifier(),
@@ -327,20 +342,17 @@ VALID = {
     "primitives.Dense": {},
     "primitives.Edges": PROTOCOL,
     "primitives.Grouped": {},
-    "primitives.Hardware": RESULT,
+    "planning.Hardware": RESULT,
     "primitives.Plan": {},
-    "primitives.PlanChoice": RESULT,
+    "planning.PlanChoice": RESULT,
     "primitives.Primitive": BASE,
     "primitives.ReceptiveField": {"steps": 2},
     "primitives.Segment": "takes no arguments",
     "primitives.Supernode": {},
-    "primitives.calibrate": {"seconds": 0.01},
-    "primitives.choose_plan": lambda tmp: {"parts": [flat()], "num_types": 1},
-    "primitives.is_prepared": PROTOCOL,
-    "primitives.is_scheduled": PROTOCOL,
+    "planning.calibrate": {"seconds": 0.01},
+    "planning.choose_plan": lambda tmp: {"parts": [flat()], "num_types": 1},
     "primitives.prepare": PROTOCOL,
     "primitives.propagate": PROTOCOL,
-    "primitives.scheduled_steps": PROTOCOL,
     # === layers ===
     "layers.AttentionBias": {"num_heads": 2},
     "layers.BandedMessagePassing": LAYER_1,
@@ -378,6 +390,7 @@ VALID = {
     "models.GraphClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.GraphRegressor": lambda tmp: {"backbone": backbone()},
     "models.GraphormerBackbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
+    "models.JointSelection": PROTOCOL,
     "models.MPEUBackbone": {"elements": [1, 8], "hidden_dim": 4, "num_steps": 1},
     "models.NodeClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.NodeSelector": lambda tmp: {"backbone": backbone()},
@@ -394,12 +407,17 @@ VALID = {
     "training.RecompileGuard": {},
     "training.SaveProgress": lambda tmp: {"directory": tmp / "progress"},
     "training.SelectionCrossentropy": {},
+    "training.TimeLimit": {"limit": 1.0},
     "training.TimeToAccuracy": {"target": 0.5},
     "training.WarmupDecay": {},
+    "training.accuracy_interval": PROTOCOL,
+    "training.suspicious": PROTOCOL,
+    "training.trivial_scores": PROTOCOL,
     "training.enable_compilation_cache": lambda tmp: {"folder": tmp / "cache"},
     "training.enable_lora": lambda tmp: {"model": fresh_classifier()},
     "training.make_optimizer": {},
     # === tuning ===
+    "tuning.DatasetSpec": RESULT,
     "tuning.GGNNHyperModel": lambda tmp: {"graphs": graphs()},
     "tuning.GraphHyperModel": lambda tmp: {"graphs": graphs()},
     "tuning.GraphRegressorHyperModel": lambda tmp: {"graphs": molecules()},
@@ -419,6 +437,9 @@ VALID = {
     "serving.ExportedModel": lambda tmp: {"path": tmp},
     "serving.GraphPacker": RESULT,
     "serving.PackedGraphs": RESULT,
+    "plotting.plot_shapes": OPTIONAL,
+    "plotting.plot_speedups": OPTIONAL,
+    "plotting.plot_step_times": OPTIONAL,
     "plotting.plot_bandwidths": lambda tmp: {
         "sizes": dict.fromkeys(("nodes", "before", "after"), np.array([4, 5])),
         "path": tmp / "figure.png",
@@ -437,15 +458,15 @@ METHODS = {
         {"parts": [flat()]},
     ),
     "data.FlatGraphs.take": lambda tmp: (flat().take, {"indices": [0]}),
-    "data.GraphLoader.build": lambda tmp: (
+    "preprocessing.GraphLoader.build": lambda tmp: (
         kb.data.GraphLoader(graphs()).build,
         {"index": 0, "epoch": 0},
     ),
-    "data.GraphLoader.to_torch": lambda tmp: (
+    "preprocessing.GraphLoader.to_torch": lambda tmp: (
         kb.data.GraphLoader(graphs()).to_torch,
         {},
     ),
-    "data.GraphLoader.to_grain": lambda tmp: (
+    "preprocessing.GraphLoader.to_grain": lambda tmp: (
         kb.data.GraphLoader(graphs()).to_grain,
         {},
     ),
@@ -592,59 +613,61 @@ KINDS: dict[str, str] = {
     "data.FlatGraphs.concatenate.parts": "sequence",
     "data.FlatGraphs.take.indices": "indices",
     "data.FlatGraphs.from_graphs.graphs": "graphs",
-    "data.GraphLoader.num_edge_types": "from 0",
-    "data.GraphLoader.host": "from 0",
-    "data.GraphLoader.build.index": "integer",
-    "data.GraphLoader.build.epoch": "from 0",
+    "preprocessing.GraphLoader.num_edge_types": "from 0",
+    "preprocessing.GraphLoader.host": "from 0",
+    "preprocessing.GraphLoader.build.index": "integer",
+    "preprocessing.GraphLoader.build.epoch": "from 0",
     "data.GraphStore.path": "existing",
     "data.GraphStore.take.indices": "indices",
     "data.StoreWriter.add.report": "-another object's method",
     "data.StoreWriter.fingerprint": "plain mapping",
-    "data.encode_characters.label": "text",
-    "data.encode_program.program": "object",
+    "programs.encode_characters.label": "text",
+    "programs.encode_program.program": "object",
     "data.from_scipy.matrix": "object",
     "data.from_scipy.label": "label",
     "data.from_scipy.weights": "object",
     "data.gather_rows.ptr": "array",
     "data.gather_rows.indices": "array",
-    "data.hash_id.text": "text",
-    "data.hash_id.buckets": "count",
+    "programs.hash_id.text": "text",
+    "programs.hash_id.buckets": "count",
     "data.load.limits": "object",
     "models.Task.predict.batch_size": "not for graphs",
     "models.Task.predict.callbacks": "callbacks",
     "models.Task.predict.steps": "not for graphs",
     "models.Task.predict.verbose": "-Keras'",
-    "data.encode_program.seed": "seeds",
+    "programs.encode_program.seed": "seeds",
+    "programs.find_programs.exclude": "names",
     "data.load.cache": "path",
     "data.load.path": "existing",
     "data.load.split": "choice",
-    "data.load_varmisuse.path": "existing",
-    "data.load_varmisuse.report": "-another object's method",
+    "programs.load_varmisuse.path": "existing",
+    "programs.load_varmisuse.report": "-another object's method",
     "data.open_store.path": "existing",
-    "data.program_graphs.filename": "text",
-    "data.program_graphs.source": "source",
-    "data.program_graphs.max_instances": "from 0",
-    "data.program_graphs.steps": "from 0",
-    "data.read_tree.max_instances": "from 0",
-    "data.python_files.exclude": "names",
-    "data.python_files.paths": "paths",
-    "data.read_tree.exclude": "names",
-    "data.read_tree.paths": "paths",
-    "data.read_tree.steps": "from 0",
-    "data.read_varmisuse.path": "paths",
-    "data.read_varmisuse.report": "-another object's method",
-    "data.split_of.filename": "path",
-    "data.split_of.fractions": "fractions",
-    "data.split_of.root": "any path",
-    "data.split_subtokens.text": "text",
+    "programs.program_graphs.filename": "text",
+    "programs.program_graphs.source": "source",
+    "programs.program_graphs.max_instances": "from 0",
+    "programs.program_graphs.steps": "from 0",
+    "programs.read_tree.max_instances": "from 0",
+    "programs.python_files.exclude": "names",
+    "programs.python_files.paths": "paths",
+    "programs.read_tree.exclude": "names",
+    "programs.read_tree.paths": "paths",
+    "programs.read_tree.steps": "from 0",
+    "programs.read_varmisuse.path": "paths",
+    "programs.read_varmisuse.report": "-another object's method",
+    "programs.split_of.filename": "path",
+    "programs.split_of.fractions": "fractions",
+    "programs.split_of.root": "any path",
+    "programs.split_subtokens.text": "text",
     "data.to_scipy.weight": "name",
-    "data.varmisuse_split_files.root": "existing",
-    "data.write_varmisuse.programs": "sequence",
+    "programs.varmisuse_split_files.root": "existing",
+    "programs.write_varmisuse.programs": "sequence",
     "models.Backbone.from_preset.preset": "existing",
     "models.GTBackbone.laplacian": "from 0",
     "models.GraphClassifier.readout": "choice",
     "models.GraphRegressor.normalizer": "choice",
     "models.GraphRegressor.predict_forces.x": "graphs",
+    "models.ForceRegressor.readout": "choice",
     "models.GraphRegressor.readout": "choice",
     "models.ForceRegressor.force_key": "name",
     "models.NodeClassifier.evaluate.mask": "name",
@@ -697,9 +720,9 @@ KINDS: dict[str, str] = {
     "primitives.ReceptiveField.read": "name",
     "primitives.Plan.filter": "mapping",
     "primitives.Plan.rest": "choice",
-    "primitives.choose_plan.candidates": "sequence",
+    "planning.choose_plan.candidates": "sequence",
     "preprocessing.GraphPreprocessor.loader.num_edge_types": "from 0",
-    "primitives.choose_plan.parts": "sequence",
+    "planning.choose_plan.parts": "sequence",
     "preprocessing.AttentionEdges.path": "boolean",
     "serving.ExportedModel.path": "existing",
     "serving.GraphPacker.load.path": "existing",
@@ -777,6 +800,9 @@ def public_callables() -> dict[str, object]:
             value = getattr(module, name)
             if callable(value):
                 found[f"{room}.{name}"] = value
+    for name, home in INTERNAL.items():
+        module = importlib.import_module(f"keras_bandgnn.{home}")
+        found[name] = getattr(module, name.rpartition(".")[2])
     return found
 
 
@@ -1025,7 +1051,7 @@ def test_widths_that_heads_do_not_divide(name, folder):
 @pytest.mark.parametrize("index", ["a", 1.0, np.array([1, 2]), None, (0, 1)], ids=repr)
 def test_an_index_is_an_integer(index, folder):
     for graphs in (flat(), kb.data.open_store(store(folder))):
-        with pytest.raises(TypeError, match=r"Expected an index.*Received.*take\("):
+        with pytest.raises(TypeError, match=r"integer index.*Received.*take\("):
             graphs[index]
 
 

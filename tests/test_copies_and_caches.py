@@ -13,6 +13,7 @@ import pytest
 import keras_bandgnn
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs, GraphLoader
+from keras_bandgnn.planning import Hardware, choose_plan
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
     DynamicBatcher,
@@ -34,12 +35,10 @@ from keras_bandgnn.primitives import (
     Dense,
     Edges,
     Grouped,
-    Hardware,
     Plan,
     ReceptiveField,
     Segment,
     Supernode,
-    choose_plan,
 )
 from keras_bandgnn.primitives.base import Load
 

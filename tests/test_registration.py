@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn.planning import Hardware, choose_plan
 from keras_bandgnn.preprocessing import (
     Batcher,
     DynamicBatcher,
@@ -17,7 +18,7 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     RCMKCompile,
 )
-from keras_bandgnn.primitives import Hardware, Plan, Primitive, choose_plan
+from keras_bandgnn.primitives import Plan, Primitive
 
 register = keras.saving.register_keras_serializable(package="someone")
 GRAPHS = [

@@ -75,7 +75,7 @@ def draw(path):
 
 
 def write_programs(path):
-    from keras_bandgnn.data import program_graphs, write_varmisuse
+    from keras_bandgnn.programs import program_graphs, write_varmisuse
 
     source = "def f(a, b):\n    c = a\n    return a + b + c\n"
     write_varmisuse(path / "a.json.gz", program_graphs(source, "a.py"))
@@ -94,6 +94,7 @@ WRITERS = {
     ),
     "data/store_writer.py, pieces": lambda t, p, m: write_units(p),
     "programs/varmisuse.py": lambda t, p, m: write_programs(p),
+    "preprocessing/preprocessor.py": lambda t, p, m: t.preprocessor.save_to_preset(p),
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),

@@ -42,7 +42,8 @@ def batchers(size: int, window: int) -> dict:
 
 def untyped(graphs):
     """The same graphs with edges of one type."""
-    from keras_bandgnn.data import FlatGraphs, parts_of
+    from keras_bandgnn.data import FlatGraphs
+    from keras_bandgnn.data.sources import parts_of
 
     whole = FlatGraphs.concatenate(parts_of(graphs))
     columns = whole.columns()

@@ -45,7 +45,8 @@ def read_graphs(options: argparse.Namespace):
     """The graphs; a file .npz holds one as the arrays n, indptr and indices."""
     import numpy as np
 
-    from keras_bandgnn.data import FlatGraphs, parts_of
+    from keras_bandgnn.data import FlatGraphs
+    from keras_bandgnn.data.sources import parts_of
     from keras_bandgnn.graph import Graph
     from keras_bandgnn.preprocessing import RCMKCompile
 

@@ -34,7 +34,7 @@ def predict_numbers(task, graphs) -> list[dict]:
     """
     import numpy as np
 
-    from keras_bandgnn.data import parts_of
+    from keras_bandgnn.data.sources import parts_of
 
     predictions = task.predict(graphs, callbacks=progress_lines(len(graphs)))
     if not all(np.isfinite(row).all() for row in predictions if row is not None):

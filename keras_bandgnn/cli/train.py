@@ -120,7 +120,7 @@ def open_split(data: Path, split: str):
 
 def check_compiled(store) -> None:
     """Rejects a store without compiled programs."""
-    from keras_bandgnn.data import parts_of
+    from keras_bandgnn.data.sources import parts_of
 
     layers = [entry["class_name"] for entry in store.metadata.get("layers") or []]
     if layers[:2] == ["ProgramEncoder", "ReachabilityFilter"]:

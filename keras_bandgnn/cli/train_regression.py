@@ -33,7 +33,8 @@ def graph_layer(text: str):
 
 def load_splits(options: argparse.Namespace) -> dict:
     """Loads the training, validation and test graphs as `FlatGraphs`."""
-    from keras_bandgnn.data import FlatGraphs, open_store, parts_of
+    from keras_bandgnn.data import FlatGraphs, open_store
+    from keras_bandgnn.data.sources import parts_of
 
     if all((options.data / split / "store.json").is_file() for split in SPLITS):
         data_sets.check_stores(options)

@@ -104,7 +104,8 @@ def _split(options: argparse.Namespace, split: str | None):
 def _first(graphs, count: int | None):
     import numpy as np
 
-    from keras_bandgnn.data import FlatGraphs, parts_of
+    from keras_bandgnn.data import FlatGraphs
+    from keras_bandgnn.data.sources import parts_of
 
     if count is None or count >= len(graphs):
         return graphs

@@ -39,6 +39,10 @@ from keras_bandgnn.layers.schnet_interaction import (
 )
 from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
 
+# Their names in PyTorch Geometric.
+GCNConv = GraphConvolution
+GATConv = GraphAttention
+
 __all__ = [
     "AttentionBias",
     "BandedMessagePassing",

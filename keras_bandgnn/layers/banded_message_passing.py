@@ -5,6 +5,7 @@ import keras
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.primitives.propagation import is_prepared
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -45,7 +46,7 @@ class BandedMessagePassing(BatchLayer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
-    >>> batch, = kb.data.GraphLoader([graph], plan=kb.primitives.Plan())[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph], plan=kb.primitives.Plan())[0]
     >>> layer = kb.layers.BandedMessagePassing(4)
     >>> layer(batch["node"]["h"], batch).shape[-1]
     4
@@ -120,7 +121,7 @@ class BandedMessagePassing(BatchLayer):
     def call(self, states, batch, training=False):
         """Return the incoming messages of every node."""
         plan = batch_part(batch, "plan")
-        if not primitives.is_prepared(plan):
+        if not is_prepared(plan):
             plan = self.prepare(plan, keras.ops.shape(states)[1])
         states = self.dropout_layer(states, training=training)
         kernel = keras.ops.convert_to_tensor(self.kernel)

@@ -25,7 +25,7 @@ class CharacterEncoder(keras.layers.Layer):
 
     splits_sequences = True
 
-    # Codes of `keras_bandgnn.data.encode_characters`.
+    # Codes of `programs.node_text.encode_characters`.
     num_codes = 70
 
     def __init__(

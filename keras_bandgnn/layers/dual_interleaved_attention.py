@@ -166,7 +166,7 @@ class DualInterleavedAttention(BatchLayer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0], [2.0], [3.0]]})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> layer = DualInterleavedAttention(num_heads=2, key_dim=4)
     >>> states = keras.random.normal((*batch["node"]["mask"].shape, 8))
     >>> layer(states, batch).shape[-1], layer(states, batch, pattern="full").shape[-1]

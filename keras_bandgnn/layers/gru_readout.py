@@ -47,7 +47,7 @@ class GRUReadout(BatchLayer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> GRUReadout(2)(batch["node"]["h"], batch).shape[-1]
     2
     """

@@ -90,7 +90,7 @@ class ReadoutHead(BatchLayer):
     Example:
     >>> import keras_bandgnn as kb
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> head = ReadoutHead(5, kb.layers.GRUReadout(2))
     >>> head(batch["node"]["h"], batch).shape[-1]
     5

@@ -12,6 +12,7 @@ from keras_bandgnn.models.graph_transformer import (
 )
 from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
 from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
+from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
@@ -28,10 +29,11 @@ __all__ = [
     "GATBackbone",
     "GCNBackbone",
     "GGNNBackbone",
-    "GraphClassifier",
     "GTBackbone",
+    "GraphClassifier",
     "GraphRegressor",
     "GraphormerBackbone",
+    "JointSelection",
     "MPEUBackbone",
     "NodeClassifier",
     "NodeSelector",

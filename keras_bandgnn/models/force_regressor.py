@@ -24,7 +24,7 @@ class ForceRegressor(GraphRegressor):
 
     Args:
         backbone: A backbone over geometry, such as `PaiNNBackbone`.
-        num_targets: 1, the energy.
+        num_targets: 1 or None, the energy.
         preprocessor: What turns graphs into batches, see `Task`.
         force_key: Node feature with the target forces, float [N, 3], energy units per
             angstrom; NaN where they are not known.
@@ -71,7 +71,7 @@ class ForceRegressor(GraphRegressor):
     def __init__(
         self,
         backbone,
-        num_targets: int = 1,
+        num_targets: int | None = 1,
         preprocessor=None,
         force_key: str = "force",
         force_weight: float = 10.0,

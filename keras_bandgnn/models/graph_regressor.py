@@ -29,7 +29,7 @@ class GraphRegressor(Task):
 
     Args:
         backbone: The model from a batch to node states.
-        num_targets: D.
+        num_targets: D; None is 1.
         preprocessor: What turns graphs into batches, see `Task`.
         readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
             or a layer such as `GRUReadout(64)`, see `ReadoutHead`. Take `"sum"` for
@@ -79,7 +79,7 @@ class GraphRegressor(Task):
     def __init__(
         self,
         backbone,
-        num_targets: int = 1,
+        num_targets: int | None = 1,
         preprocessor=None,
         readout="mean",
         hidden: int | None = None,

@@ -1,11 +1,14 @@
 """Tensor functions that Keras lacks or has slower, the same on every backend."""
 
+from keras_bandgnn.ops.attention import edge_attention as edge_attention
+from keras_bandgnn.ops.attention import full_attention as full_attention
 from keras_bandgnn.ops.backend import current as _backend
 from keras_bandgnn.ops.batched import batched_gather as batched_gather
 from keras_bandgnn.ops.batched import batched_segment_max as batched_segment_max
 from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.batched import scatter_add as scatter_add
+from keras_bandgnn.ops.sequence import over_devices as over_devices
 from keras_bandgnn.ops.sparse import CSR as CSR
 from keras_bandgnn.ops.sparse import CSRPair as CSRPair
 from keras_bandgnn.ops.sparse import RowIndex as RowIndex
@@ -39,11 +42,14 @@ __all__ = [
     "batched_gather",
     "batched_segment_max",
     "batched_segment_sum",
+    "edge_attention",
+    "full_attention",
     "gather",
     "gather_rows",
     "gathered_grouped_matmul",
     "grouped_matmul",
     "offset_ids",
+    "over_devices",
     "scatter_add",
     "segment_max",
     "segment_sum",

@@ -1,4 +1,4 @@
-"""Host-side layers: from graphs to batches of static shape. NumPy and SciPy only."""
+"""Host-side layers: from graphs to batches of static shape."""
 
 from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.preprocessing.attention.attention_edges import (
@@ -8,22 +8,9 @@ from keras_bandgnn.preprocessing.attention.attention_plan import (
     AttentionPlan as AttentionPlan,
 )
 from keras_bandgnn.preprocessing.attention.conditions import (
-    AttentionConditions as AttentionConditions,
-)
-from keras_bandgnn.preprocessing.attention.conditions import (
-    ConditionResult as ConditionResult,
-)
-from keras_bandgnn.preprocessing.attention.conditions import (
     attention_conditions as attention_conditions,
 )
-from keras_bandgnn.preprocessing.attention.reformation import LADDER as LADDER
 from keras_bandgnn.preprocessing.attention.reformation import Reformation as Reformation
-from keras_bandgnn.preprocessing.attention.reformation import (
-    cluster_densities as cluster_densities,
-)
-from keras_bandgnn.preprocessing.attention.reformation import (
-    graph_density as graph_density,
-)
 from keras_bandgnn.preprocessing.attention.reformation import (
     random_tiles as random_tiles,
 )
@@ -34,9 +21,6 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
 )
 from keras_bandgnn.preprocessing.batching.static_batcher import (
     StaticBatcher as StaticBatcher,
-)
-from keras_bandgnn.preprocessing.forecast.choose_batcher import (
-    BatcherChoice as BatcherChoice,
 )
 from keras_bandgnn.preprocessing.forecast.choose_batcher import (
     choose_batcher as choose_batcher,
@@ -59,16 +43,9 @@ from keras_bandgnn.preprocessing.ordering.cluster_compile import (
     ClusterCompile as ClusterCompile,
 )
 from keras_bandgnn.preprocessing.ordering.cluster_compile import (
-    ClusterOrder as ClusterOrder,
-)
-from keras_bandgnn.preprocessing.ordering.cluster_compile import (
     cluster_order as cluster_order,
 )
-from keras_bandgnn.preprocessing.ordering.cluster_compile import (
-    num_clusters_for as num_clusters_for,
-)
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile as RCMKCompile
-from keras_bandgnn.preprocessing.ordering.tiles import best_tiles as best_tiles
 from keras_bandgnn.preprocessing.preprocessor import (
     GraphPreprocessor as GraphPreprocessor,
 )
@@ -80,22 +57,21 @@ from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
 )
 
+# Its name in PyTorch Geometric.
+KNNGraph = KNearestGraph
+
 __all__ = [
-    "AttentionConditions",
     "AttentionEdges",
     "AttentionPlan",
     "Batcher",
-    "BatcherChoice",
+    "BatchingForecast",
     "ClusterCompile",
-    "ClusterOrder",
-    "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
     "GraphLayer",
     "GraphLoader",
     "GraphPreprocessor",
     "KNearestGraph",
-    "LADDER",
     "ProgramEncoder",
     "RCMKCompile",
     "RadiusGraph",
@@ -106,21 +82,32 @@ __all__ = [
     "StructuralEncoding",
     "TargetNormalizer",
     "attention_conditions",
-    "best_tiles",
+    "canonical_path",
     "choose_batcher",
-    "cluster_densities",
     "cluster_order",
-    "graph_density",
-    "num_clusters_for",
+    "compile_programs",
+    "fastest",
     "random_tiles",
     "reform",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "TargetNormalizer": "layers.target_normalizer",
-        # The name of version 0.1.0.
-        "Verdict": "preprocessing.attention.hamiltonian",
-    },
-)
+_HOMES = {
+    "BatchingForecast": "preprocessing.forecast.batching_forecast",
+    "TargetNormalizer": "layers.target_normalizer",
+    "canonical_path": "preprocessing.attention.path_cover",
+    "compile_programs": "preprocessing.program_store",
+    "fastest": "preprocessing.forecast.choose_batcher",
+}
+_INTERNAL = {
+    "AttentionConditions": "preprocessing.attention.conditions",
+    "BatcherChoice": "preprocessing.forecast.choose_batcher",
+    "ClusterOrder": "preprocessing.ordering.cluster_compile",
+    "LADDER": "preprocessing.attention.reformation",
+    "Verdict": "preprocessing.attention.hamiltonian",
+    "best_tiles": "preprocessing.ordering.tiles",
+    "cluster_densities": "preprocessing.attention.reformation",
+    "graph_density": "preprocessing.attention.reformation",
+    "num_clusters_for": "preprocessing.ordering.cluster_compile",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _INTERNAL)

@@ -10,11 +10,8 @@ from keras_bandgnn.primitives.dense import Dense as Dense
 from keras_bandgnn.primitives.edges import Edges as Edges
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
-from keras_bandgnn.primitives.propagation import is_prepared as is_prepared
-from keras_bandgnn.primitives.propagation import is_scheduled as is_scheduled
 from keras_bandgnn.primitives.propagation import prepare as prepare
 from keras_bandgnn.primitives.propagation import propagate as propagate
-from keras_bandgnn.primitives.propagation import scheduled_steps as scheduled_steps
 from keras_bandgnn.primitives.receptive_field import ReceptiveField as ReceptiveField
 from keras_bandgnn.primitives.segment import Segment as Segment
 from keras_bandgnn.primitives.supernode import Supernode as Supernode
@@ -25,22 +22,16 @@ __all__ = [
     "Dense",
     "Edges",
     "Grouped",
-    "Hardware",
     "Plan",
-    "PlanChoice",
     "Primitive",
     "ReceptiveField",
     "Segment",
     "Supernode",
-    "calibrate",
-    "choose_plan",
-    "is_prepared",
-    "is_scheduled",
     "prepare",
     "propagate",
-    "scheduled_steps",
 ]
 
+# Version 0.1.0 had the names of `planning` here.
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
@@ -48,5 +39,10 @@ __getattr__, __dir__ = lazy_names(
         "PlanChoice": "planning.plan_choice",
         "calibrate": "planning.calibration",
         "choose_plan": "planning.plan_choice",
+    },
+    {
+        "is_prepared": "primitives.propagation",
+        "is_scheduled": "primitives.propagation",
+        "scheduled_steps": "primitives.propagation",
     },
 )

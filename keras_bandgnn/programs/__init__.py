@@ -5,37 +5,37 @@ from keras_bandgnn.lazy import lazy_names
 _HOMES = {
     "ProgramGraph": "programs.program_graph",
     "RELATIONS": "programs.program_graph",
-    "SLOT_LABEL": "programs.program_graph",
-    "encode_characters": "programs.node_text",
+    "RayPool": "programs.ray_pool",
     "encode_program": "programs.encode",
-    "hash_id": "programs.node_text",
+    "find_programs": "programs.program_files",
     "load_varmisuse": "programs.varmisuse",
     "program_graphs": "programs.python_source",
     "python_files": "programs.python_source",
     "read_tree": "programs.python_source",
     "read_varmisuse": "programs.varmisuse",
+    "write_varmisuse": "programs.varmisuse",
+}
+_INTERNAL = {
+    "SLOT_LABEL": "programs.program_graph",
+    "encode_characters": "programs.node_text",
+    "hash_id": "programs.node_text",
     "split_of": "programs.python_source",
     "split_subtokens": "programs.node_text",
     "varmisuse_split_files": "programs.varmisuse",
-    "write_varmisuse": "programs.varmisuse",
 }
 
 __all__ = [
     "ProgramGraph",
     "RELATIONS",
-    "SLOT_LABEL",
-    "encode_characters",
+    "RayPool",
     "encode_program",
-    "hash_id",
+    "find_programs",
     "load_varmisuse",
     "program_graphs",
     "python_files",
     "read_tree",
     "read_varmisuse",
-    "split_of",
-    "split_subtokens",
-    "varmisuse_split_files",
     "write_varmisuse",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES, _INTERNAL)

@@ -5,9 +5,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from keras_bandgnn.checks import as_path, one_of, strings
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.programs.encode import encode_program
 from keras_bandgnn.programs.program_graph import ProgramGraph
@@ -38,7 +38,9 @@ def find_programs(
     Raises:
         FileNotFoundError: If there is nothing to read.
     """
-    path = Path(path)
+    path = as_path("path", path)
+    exclude = strings("exclude", exclude)
+    one_of("by", by, ("file", "package", "none"))
     if not path.exists():
         raise FileNotFoundError(
             f"Expected a file or folder at {path}. Received: nothing is there."

@@ -17,6 +17,12 @@ from keras_bandgnn.training.save_progress import SaveProgress as SaveProgress
 from keras_bandgnn.training.selection_crossentropy import (
     SelectionCrossentropy as SelectionCrossentropy,
 )
+from keras_bandgnn.training.selection_report import (
+    accuracy_interval as accuracy_interval,
+)
+from keras_bandgnn.training.selection_report import suspicious as suspicious
+from keras_bandgnn.training.selection_report import trivial_scores as trivial_scores
+from keras_bandgnn.training.time_to_accuracy import TimeLimit as TimeLimit
 from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy as TimeToAccuracy
 
 __all__ = [
@@ -27,9 +33,13 @@ __all__ = [
     "RecompileGuard",
     "SaveProgress",
     "SelectionCrossentropy",
+    "TimeLimit",
     "TimeToAccuracy",
     "WarmupDecay",
+    "accuracy_interval",
     "enable_compilation_cache",
     "enable_lora",
     "make_optimizer",
+    "suspicious",
+    "trivial_scores",
 ]

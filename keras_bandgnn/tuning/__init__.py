@@ -8,6 +8,7 @@ import importlib
 from keras_bandgnn.lazy import lazy_names
 
 _HOMES = {
+    "DatasetSpec": "tuning.dataset_spec",
     "GGNNHyperModel": "tuning.ggnn",
     "GraphHyperModel": "tuning.hypermodel",
     "GraphRegressorHyperModel": "tuning.graph_regressor",
@@ -17,6 +18,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "DatasetSpec",
     "GGNNHyperModel",
     "GraphHyperModel",
     "GraphRegressorHyperModel",

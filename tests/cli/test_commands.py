@@ -11,7 +11,8 @@ import pytest
 
 from examples.benchmarks.__main__ import main as benchmark
 from keras_bandgnn.cli.main import main
-from keras_bandgnn.data import open_store, read_varmisuse, write_varmisuse
+from keras_bandgnn.data import open_store
+from keras_bandgnn.programs import read_varmisuse, write_varmisuse
 from keras_bandgnn.programs.program_files import find_programs
 from keras_bandgnn.programs.python_source import program_graphs
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import FlatGraphs, gather_rows
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.data.flat import gather_rows
 
 
 def make_graph(seed, label_level="graph", **changes):

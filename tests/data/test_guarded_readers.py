@@ -20,7 +20,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from keras_bandgnn.data import Limits, load, read_varmisuse
+from keras_bandgnn.data import Limits, load
 from keras_bandgnn.data.datasets.archives import unpack
 from keras_bandgnn.data.datasets.download import verify
 from keras_bandgnn.data.datasets.parts import all_pairs
@@ -33,6 +33,7 @@ from keras_bandgnn.data.reading import (
     read_text,
     reading,
 )
+from keras_bandgnn.programs import read_varmisuse
 from tests.fuzz import outcomes, readers_of_data
 
 READERS = {reader.name: reader for reader in readers_of_data.readers()}

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bandgnn.data import read_structures, read_varmisuse
+from keras_bandgnn.data import read_structures
 from keras_bandgnn.data.converters.structures import ENDINGS
 from keras_bandgnn.data.datasets.archives import ARCHIVES
 from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
 from keras_bandgnn.data.datasets.files import Form
 from keras_bandgnn.data.datasets.load import find_dataset, load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
+from keras_bandgnn.programs import read_varmisuse
 from tests.fuzz import invariants
 from tests.fuzz.mutators import Files
 from tests.fuzz.readers import Reader

@@ -12,7 +12,6 @@ from keras_bandgnn.models import (
     NodeClassifier,
 )
 from keras_bandgnn.preprocessing import (
-    LADDER,
     AttentionPlan,
     ClusterCompile,
     DynamicBatcher,
@@ -21,6 +20,7 @@ from keras_bandgnn.preprocessing import (
     SequenceLoader,
     StaticBatcher,
 )
+from keras_bandgnn.preprocessing.attention.reformation import LADDER
 from keras_bandgnn.testing import gradients_of
 from keras_bandgnn.training import ElasticTuner, RecompileGuard
 

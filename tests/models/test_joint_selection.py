@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import models, preprocessing
-from keras_bandgnn.data import FlatGraphs, program_graphs
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models.joint_selection import JointSelection, join
 from keras_bandgnn.primitives import Plan
+from keras_bandgnn.programs import program_graphs
 
 FUNCTION = """
 def f{k}(alpha, beta, *rest, flag=None):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader, program_graphs
+from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.models import GGNNBackbone, NodeSelector, list_presets
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
@@ -17,6 +17,7 @@ from keras_bandgnn.preprocessing import (
     ReachabilityFilter,
 )
 from keras_bandgnn.primitives import Banded, Edges, Grouped, Plan
+from keras_bandgnn.programs import program_graphs
 from keras_bandgnn.testing import random_graph
 from keras_bandgnn.training import make_optimizer
 from tests.oracles.dense import ggnn, selector_logits

@@ -3,14 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from keras_bandgnn.data import (
-    RELATIONS,
-    ProgramGraph,
-    encode_characters,
-    encode_program,
-    hash_id,
-    split_subtokens,
-)
+from keras_bandgnn.programs import RELATIONS, ProgramGraph, encode_program
+from keras_bandgnn.programs.node_text import encode_characters, hash_id, split_subtokens
 
 
 def pairs(*edges):
@@ -185,7 +179,7 @@ def test_bad_programs(changes, message):
 
 
 def test_real_graphs(shared_data):
-    from keras_bandgnn.data import read_varmisuse
+    from keras_bandgnn.programs import read_varmisuse
     from keras_bandgnn.programs.node_text import CSHARP_KEYWORDS
 
     folder = shared_data / "varmisuse" / "original_subset" / "graphs-test"

@@ -3,8 +3,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bandgnn.data import encode_characters, hash_id, split_subtokens
-from keras_bandgnn.programs.node_text import CSHARP_KEYWORDS, PYTHON_KEYWORDS
+from keras_bandgnn.programs.node_text import (
+    CSHARP_KEYWORDS,
+    PYTHON_KEYWORDS,
+    encode_characters,
+    hash_id,
+    split_subtokens,
+)
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,15 @@ import json
 import numpy as np
 import pytest
 
-from keras_bandgnn.data import (
+from keras_bandgnn.programs import (
     RELATIONS,
     ProgramGraph,
     load_varmisuse,
     read_varmisuse,
-    varmisuse_split_files,
     write_varmisuse,
 )
 from keras_bandgnn.programs import varmisuse as stream
+from keras_bandgnn.programs.varmisuse import varmisuse_split_files
 
 SAMPLE = {
     "filename": "src\\A.cs",

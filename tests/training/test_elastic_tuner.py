@@ -5,7 +5,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn.preprocessing import LADDER
+from keras_bandgnn.preprocessing.attention.reformation import LADDER
 from keras_bandgnn.training import ElasticTuner
 
 

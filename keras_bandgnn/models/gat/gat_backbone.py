@@ -50,7 +50,7 @@ class GATBackbone(LayeredBackbone):
     >>> import keras_bandgnn as kb
     >>> backbone = GATBackbone({"h": {"features": 2}}, hidden_dim=8, num_heads=2)
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> backbone(batch).shape[-1]
     8
     """

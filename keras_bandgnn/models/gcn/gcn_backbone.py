@@ -45,7 +45,7 @@ class GCNBackbone(LayeredBackbone):
     >>> import keras_bandgnn as kb
     >>> backbone = GCNBackbone({"h": {"features": 2}}, hidden_dim=8)
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> backbone(batch).shape[-1]
     8
     """

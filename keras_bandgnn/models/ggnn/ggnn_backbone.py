@@ -12,15 +12,11 @@ from keras_bandgnn.layers.gru_update import GRUUpdate
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops import remat as rematerialise
-from keras_bandgnn.primitives import (
-    Banded,
-    ReceptiveField,
-    is_scheduled,
-    scheduled_steps,
-)
+from keras_bandgnn.primitives import Banded, ReceptiveField
 from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.csr import row_index
+from keras_bandgnn.primitives.propagation import is_scheduled, scheduled_steps
 
 # Steps of a GGNN that update the active blocks of nodes only.
 
@@ -105,7 +101,7 @@ class GGNNBackbone(Backbone):
     ...     {"type": 512}, hidden_dim=16, num_steps=2, num_edge_types=1
     ... )
     >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]})
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> backbone(batch).shape[-1]
     16
     """

@@ -48,7 +48,7 @@ class MPEUBackbone(AtomisticBackbone):
     ...     2, [1, 0], [0, 1],
     ...     node={"atomic_number": [8, 1]}, edge={"distance": [0.97, 0.97]},
     ... )
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> MPEUBackbone(elements=(1, 8), hidden_dim=16)(batch).shape[-1]
     16
     """

@@ -55,7 +55,7 @@ class PaiNNBackbone(AtomisticBackbone):
     ...     node={"atomic_number": [8, 1]},
     ...     edge={"displacement": [[0.0, 0.0, 0.97], [0.0, 0.0, -0.97]]},
     ... )
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> backbone = PaiNNBackbone((1, 8), hidden_dim=16)
     >>> states, vectors = backbone(batch, return_vectors=True)
     >>> states.shape[-1], tuple(vectors.shape[-2:])

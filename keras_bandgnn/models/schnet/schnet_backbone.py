@@ -63,7 +63,7 @@ class SchNetBackbone(AtomisticBackbone):
     ...     node={"atomic_number": [8, 1]},
     ...     edge={"displacement": [[0.0, 0.0, 0.97], [0.0, 0.0, -0.97]]},
     ... )
-    >>> batch, = kb.data.GraphLoader([graph])[0]
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
     >>> SchNetBackbone(elements=(1, 8), hidden_dim=16)(batch).shape[-1]
     16
     """

@@ -3,6 +3,7 @@
 import numpy as np
 
 from keras_bandgnn.assembly.canonical_order import canonical_rank
+from keras_bandgnn.checks import instance
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import distinct
 
@@ -26,6 +27,7 @@ def canonical_path(graph: Graph) -> np.ndarray:
     >>> canonical_path(Graph(3, [1, 1], [0, 2], node={"kind": [4, 5, 6]})).tolist()[1]
     1
     """
+    instance("graph", graph, Graph, "a Graph")
     rank = canonical_rank(graph)
     order = path_order(rank[graph.senders], rank[graph.receivers], graph.num_nodes)
     return np.argsort(rank)[order].astype(np.int32)

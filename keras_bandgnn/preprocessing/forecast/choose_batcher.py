@@ -226,7 +226,7 @@ def choose_batcher(
     ... )
     >>> choice["constant"].shapes
     1
-    >>> loader = kb.data.GraphLoader(graphs, choice.batcher)
+    >>> loader = kb.preprocessing.GraphLoader(graphs, choice.batcher)
     """
     one_of("criterion", criterion, tuple(_CRITERIA))
     instance("model", model, keras.Model, "a keras.Model, compiled")

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_bandgnn.preprocessing import (
+from keras_bandgnn.preprocessing import random_tiles, reform
+from keras_bandgnn.preprocessing.attention.reformation import (
     LADDER,
-    best_tiles,
     cluster_densities,
     graph_density,
-    random_tiles,
-    reform,
 )
+from keras_bandgnn.preprocessing.ordering.tiles import best_tiles
 
 
 @st.composite

@@ -11,6 +11,7 @@ from registered import registered_primitives
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import padded_rows as levels
 from keras_bandgnn.data import GraphLoader
+from keras_bandgnn.planning import Hardware, choose_plan
 from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
 from keras_bandgnn.preprocessing.batching.packing import (
     pack_best_fit,
@@ -23,12 +24,10 @@ from keras_bandgnn.primitives import (
     BlockSparse,
     Dense,
     Grouped,
-    Hardware,
     Plan,
     ReceptiveField,
     Segment,
     Supernode,
-    choose_plan,
 )
 
 TYPES = 2

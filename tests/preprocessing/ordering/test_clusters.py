@@ -9,12 +9,12 @@ from keras_bandgnn.preprocessing import (
     ClusterCompile,
     DynamicBatcher,
     GraphPreprocessor,
-    best_tiles,
     cluster_order,
-    num_clusters_for,
     reform,
 )
 from keras_bandgnn.preprocessing.ordering import cluster_compile as clusters
+from keras_bandgnn.preprocessing.ordering.cluster_compile import num_clusters_for
+from keras_bandgnn.preprocessing.ordering.tiles import best_tiles
 
 needs_metis = pytest.mark.skipif(
     importlib.util.find_spec("pymetis") is None, reason="needs pymetis"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keras_bandgnn import Graph
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.options import add_ordering
-from keras_bandgnn.data import open_store, program_graphs, write_varmisuse
+from keras_bandgnn.data import open_store
 from keras_bandgnn.preprocessing import RCMKCompile
 from keras_bandgnn.preprocessing.ordering import orderings
 from keras_bandgnn.preprocessing.ordering.bisection import BisectionLevel, split
@@ -25,6 +25,7 @@ from keras_bandgnn.preprocessing.ordering.orderings import (
     swap_into_band,
 )
 from keras_bandgnn.preprocessing.ordering.rcm import links, lost, rows_of
+from keras_bandgnn.programs import program_graphs, write_varmisuse
 
 HAS_METIS = importlib.util.find_spec("pymetis") is not None
 needs_metis = pytest.mark.skipif(not HAS_METIS, reason="needs pymetis")
