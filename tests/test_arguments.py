@@ -285,7 +285,6 @@ VALID = {
     "preprocessing.ClusterCompile": {},
     "preprocessing.DynamicBatcher": {},
     "preprocessing.FullyConnectedGraph": {},
-    "preprocessing.Batcher": BASE,
     "preprocessing.GraphLayer": BASE,
     "preprocessing.GraphPreprocessor": {},
     "preprocessing.KNearestGraph": {"k": 2},
