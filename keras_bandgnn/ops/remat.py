@@ -5,12 +5,35 @@ checkpointed step keeps its input alone and runs a second time when its gradient
 due: memory for one step instead of all, for one more forward computation.
 """
 
+import keras
+
 from keras_bandgnn.ops.backend import current as backend
 
 
 def _state(layers) -> list:
     """Variables that a step may change: the seeds of dropout."""
     return [v for layer in layers for v in layer.non_trainable_variables]
+
+
+def _checkpointed(step, states, variables: list):
+    if backend.checkpointed is not None:
+        return backend.checkpointed(step, states, variables)
+    before = [backend.copy(v.value) for v in variables]
+    after = []
+
+    def pure(states):
+        # Both computations begin with the same seeds, and neither assigns them.
+        mapping = list(zip(variables, before, strict=True))
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            states = step(states)
+        if not after:
+            after.extend(scope.get_current_value(v) for v in variables)
+        return states
+
+    states = backend.recomputed(pure)(states)
+    for variable, value in zip(variables, after, strict=True):
+        variable.assign(value)
+    return states
 
 
 def checkpoint(step, states, layers=()):
@@ -30,7 +53,7 @@ def checkpoint(step, states, layers=()):
     >>> float(checkpoint(lambda x: 2 * x, ops.ones(())))
     2.0
     """
-    return backend.checkpointed(step, states, _state(layers))
+    return _checkpointed(step, states, _state(layers))
 
 
 def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
@@ -56,8 +79,9 @@ def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
     >>> float(repeat(lambda x: 2 * x, ops.ones(()), 3))
     8.0
     """
-    if remat:
-        return backend.repeat_checkpointed(step, states, num_steps, _state(layers))
+    variables = _state(layers)
+    if remat and backend.repeat_checkpointed is not None:
+        return backend.repeat_checkpointed(step, states, num_steps, variables)
     for _ in range(num_steps):
-        states = step(states)
+        states = _checkpointed(step, states, variables) if remat else step(states)
     return states

@@ -243,13 +243,7 @@ def _listen_to_compiler() -> None:
 
 
 def watch_step(model, name, report):
-    """The model's step `name`; it calls `report(batch)` when it compiles for a batch.
-
-    Args:
-        model: A compiled Keras model that does not run eagerly.
-        name: "train_function", "test_function" or "predict_function".
-        report: Called with each batch that makes the step compile.
-    """
+    """The model's step `name`, watched; see `ops.backend`."""
     step = getattr(model, name)
     if not model.jit_compile:
         return step
@@ -294,17 +288,7 @@ def _product(side, x):
 
 @jax.custom_vjp
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; `backward` is the transposed matrix.
-
-    Args:
-        forward: Row ids [E] (sorted), column ids [E], pointers [N + 1], entries [E] or
-            None.
-        backward: The same of the transpose, M rows.
-        x: [M, H].
-
-    Returns:
-        [N, H].
-    """
+    """Sparse matrix times dense rows; see `ops.backend`."""
     del backward
     return _product(forward, x)
 
@@ -336,21 +320,12 @@ flat_gather_rows.defvjp(
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Multiplies each group of rows with the kernel of its type.
-
-    Args:
-        rows: [groups, R, H].
-        kinds: [groups].
-        kernel: [P, H, U].
-
-    Returns:
-        [groups, R, U].
-    """
+    """Rows times the kernel of their group; see `ops.backend`."""
     return jnp.matmul(rows, gather(kernel, kinds))
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of the rows `x[index]`; see `ops.grouped`."""
+    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     rows = flat_gather_rows(index, backward, x)
     rows = rows.reshape(kinds.shape[0], -1, x.shape[1])
     return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
@@ -387,16 +362,7 @@ def tile_matmul(tiles, x):
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum.
-
-    Args:
-        function: Takes a tensor, returns one.
-        x: The tensor.
-
-    Returns:
-        What the function returns, and the gradient with respect to `x`, which has a
-        gradient itself.
-    """
+    """Values and the gradient of their sum; see `ops.backend`."""
     values, pull = jax.vjp(function, x)
     return values, pull(jnp.ones_like(values))[0]
 
@@ -413,16 +379,7 @@ def device() -> tuple[str, str]:
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A compiled call of `function` and its gradients that waits for the results.
-
-    Args:
-        function: Takes the leaves and the constants, returns one tensor.
-        leaves: Tensors with a gradient.
-        constants: Tensors without, or nested dicts of them.
-
-    Returns:
-        A function without arguments.
-    """
+    """A compiled call that waits for its results; see `ops.backend`."""
 
     def step(leaves, constants, cotangent):
         out, pull = jax.vjp(lambda *given: function(*given, *constants), *leaves)

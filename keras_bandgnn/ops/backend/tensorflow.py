@@ -2,7 +2,6 @@
 
 import weakref
 
-import keras
 import tensorflow as tf
 
 from keras_bandgnn import compat
@@ -16,14 +15,9 @@ _compiled = weakref.WeakKeyDictionary()
 
 
 def watch_step(model, name, report):
-    """The model's step `name`; it calls `report(batch)` when it compiles for a batch.
+    """The model's step `name`, watched; see `ops.backend`.
 
     Without XLA a trace is a compilation. With XLA every new set of shapes is one.
-
-    Args:
-        model: A compiled Keras model that does not run eagerly.
-        name: "train_function", "test_function" or "predict_function".
-        report: Called with the specification of each batch that makes the step compile.
     """
     step = getattr(model, name)
     if not model.jit_compile:
@@ -216,6 +210,7 @@ def index_add(out, ids, rows):
 
 # Of torch alone, where eager operations wait for memory.
 flat_edge_attention = filtered_sum = None
+copy = tf.identity
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = False
 
@@ -270,17 +265,7 @@ def _on_host_without_xla() -> bool:
 
 
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; `backward` is the transposed matrix.
-
-    Args:
-        forward: Row ids [E] (sorted), column ids [E], pointers [N + 1], entries [E] or
-            None.
-        backward: The same of the transpose, M rows.
-        x: [M, H].
-
-    Returns:
-        [N, H].
-    """
+    """Sparse matrix times dense rows; see `ops.backend`."""
     del backward
     row, column, pointer, weight = forward
     num_rows = tf.shape(pointer)[0] - 1
@@ -308,21 +293,12 @@ def flat_gather_rows(index, backward, x):
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Multiplies each group of rows with the kernel of its type.
-
-    Args:
-        rows: [groups, R, H].
-        kinds: [groups].
-        kernel: [P, H, U].
-
-    Returns:
-        [groups, R, U].
-    """
+    """Rows times the kernel of their group; see `ops.backend`."""
     return tf.matmul(rows, tf.gather(kernel, kinds))
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of the rows `x[index]`; see `ops.grouped`."""
+    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     rows = flat_gather_rows(index, backward, x)
     rows = tf.reshape(rows, (tf.shape(kinds)[0], -1, x.shape[1]))
     rows = flat_grouped_matmul(rows, kinds, kernel)
@@ -339,31 +315,8 @@ def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
     return candidate + update * (states - candidate)
 
 
-def checkpointed(step, states, variables):
-    """`step(states)`, computed again for the gradient; see `ops.remat`."""
-    before = [tf.identity(v.value) for v in variables]
-    after = []
-
-    def pure(states):
-        # Both computations begin with the same seeds, and neither assigns them.
-        mapping = list(zip(variables, before, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            states = step(states)
-        if not after:
-            after.extend(scope.get_current_value(v) for v in variables)
-        return states
-
-    states = recomputed(pure)(states)
-    for variable, value in zip(variables, after, strict=True):
-        variable.assign(value)
-    return states
-
-
-def repeat_checkpointed(step, states, num_steps, variables):
-    """`num_steps` times `checkpointed`."""
-    for _ in range(num_steps):
-        states = checkpointed(step, states, variables)
-    return states
+# `ops.remat` builds these from `copy` and `recomputed`.
+checkpointed = repeat_checkpointed = None
 
 
 def tile_matmul(tiles, x):
@@ -372,16 +325,7 @@ def tile_matmul(tiles, x):
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum.
-
-    Args:
-        function: Takes a tensor, returns one.
-        x: The tensor.
-
-    Returns:
-        What the function returns, and the gradient with respect to `x`, which has a
-        gradient itself.
-    """
+    """Values and the gradient of their sum; see `ops.backend`."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         values = function(x)
@@ -404,16 +348,7 @@ def device() -> tuple[str, str]:
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A compiled call of `function` and its gradients that waits for the results.
-
-    Args:
-        function: Takes the leaves and the constants, returns one tensor.
-        leaves: Tensors with a gradient.
-        constants: Tensors without, or nested dicts of them.
-
-    Returns:
-        A function without arguments.
-    """
+    """A compiled call that waits for its results; see `ops.backend`."""
 
     @tf.function(autograph=False)
     def step(leaves, constants):

@@ -2,7 +2,6 @@
 
 import warnings
 
-import keras
 import torch
 
 from keras_bandgnn import compat
@@ -64,14 +63,21 @@ def late_zeros(like):
     return torch.zeros_like(like)
 
 
-def map_pieces(function, pieces, shared):
-    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+def recomputed(function):
+    """`function` of tensors, computed again for its gradient."""
+    # The compiler that it imports takes a second.
     from torch.utils.checkpoint import checkpoint
 
-    outs = [
-        checkpoint(function, *piece, *shared, use_reentrant=False)
-        for piece in zip(*pieces, strict=True)
-    ]
+    def run(*tensors):
+        return checkpoint(function, *tensors, use_reentrant=False)
+
+    return run
+
+
+def map_pieces(function, pieces, shared):
+    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    run = recomputed(function)
+    outs = [run(*piece, *shared) for piece in zip(*pieces, strict=True)]
     return tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
 
 
@@ -86,6 +92,7 @@ def index_add(out, ids, rows):
     return out.index_add_(0, ids, rows)
 
 
+copy = torch.clone
 # Whether sparse products take the transpose for their gradient.
 USES_TRANSPOSE = True
 
@@ -137,13 +144,7 @@ def seed_global(seed: int) -> None:
 
 
 def watch_step(model, name, report):
-    """The model's step `name`; it calls `report(batch)` when it compiles for a batch.
-
-    Args:
-        model: A compiled Keras model that does not run eagerly.
-        name: "train_function", "test_function" or "predict_function".
-        report: Called with each batch that makes the step compile.
-    """
+    """The model's step `name`, watched; see `ops.backend`."""
     step = getattr(model, name)
     if not model.jit_compile:
         return step
@@ -194,17 +195,7 @@ class _SparseMatmul(torch.autograd.Function):
 
 
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; `backward` is the transposed matrix.
-
-    Args:
-        forward: Row ids [E] (sorted), column ids [E], pointers [N + 1], entries [E] or
-            None.
-        backward: The same of the transpose, M rows.
-        x: [M, H].
-
-    Returns:
-        [N, H].
-    """
+    """Sparse matrix times dense rows; see `ops.backend`."""
     return _SparseMatmul.apply(x, *forward, *backward)
 
 
@@ -229,16 +220,7 @@ def flat_gather_rows(index, backward, x):
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Multiplies each group of rows with the kernel of its type.
-
-    Args:
-        rows: [groups, R, H].
-        kinds: [groups].
-        kernel: [P, H, U].
-
-    Returns:
-        [groups, R, U].
-    """
+    """Rows times the kernel of their group; see `ops.backend`."""
     if _is_eager(rows):
         groups, size, width = rows.shape
         return GroupedMatmul.apply(
@@ -248,7 +230,7 @@ def flat_grouped_matmul(rows, kinds, kernel):
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of the rows `x[index]`; see `ops.grouped`."""
+    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     if _is_eager(x):
         # The rows that are read are never held all at once.
         def add_up(dy):
@@ -295,34 +277,8 @@ def filtered_sum(sent, edges, factor, weights, ends, size, activate):
     return FilteredSum.apply(sent, *weights, edges, factor, ends, size, activate)
 
 
-def checkpointed(step, states, variables):
-    """`step(states)`, computed again for the gradient; see `ops.remat`."""
-    # The compiler that it imports takes a second.
-    from torch.utils.checkpoint import checkpoint
-
-    before = [torch.clone(v.value) for v in variables]
-    after = []
-
-    def pure(states):
-        # Both computations begin with the same seeds, and neither assigns them.
-        mapping = list(zip(variables, before, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            states = step(states)
-        if not after:
-            after.extend(scope.get_current_value(v) for v in variables)
-        return states
-
-    states = checkpoint(pure, states, use_reentrant=False)
-    for variable, value in zip(variables, after, strict=True):
-        variable.assign(value)
-    return states
-
-
-def repeat_checkpointed(step, states, num_steps, variables):
-    """`num_steps` times `checkpointed`."""
-    for _ in range(num_steps):
-        states = checkpointed(step, states, variables)
-    return states
+# `ops.remat` builds these from `copy` and `recomputed`.
+checkpointed = repeat_checkpointed = None
 
 
 def tile_matmul(tiles, x):
@@ -331,16 +287,7 @@ def tile_matmul(tiles, x):
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum.
-
-    Args:
-        function: Takes a tensor, returns one.
-        x: The tensor.
-
-    Returns:
-        What the function returns, and the gradient with respect to `x`, which has a
-        gradient itself where gradients are recorded.
-    """
+    """Values and the gradient of their sum; see `ops.backend`."""
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         if not (recorded and x.requires_grad):
@@ -364,16 +311,7 @@ def device() -> tuple[str, str]:
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A call of `function` and its gradients that waits for the results.
-
-    Args:
-        function: Takes the leaves and the constants, returns one tensor.
-        leaves: Tensors with a gradient.
-        constants: Tensors without, or nested dicts of them.
-
-    Returns:
-        A function without arguments.
-    """
+    """A compiled call that waits for its results; see `ops.backend`."""
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     cotangent = torch.ones_like(function(*leaves, *constants))
 
