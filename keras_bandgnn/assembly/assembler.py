@@ -1,4 +1,4 @@
-"""`Assembler`: from chosen graphs to the arrays of batches."""
+"""`Assembler`: the arrays of batches, from the graphs in them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -19,8 +19,8 @@ _MOST_PACKED = 64_000_000
 def packed_ends(parts: Sequence) -> list[np.ndarray] | None:
     """Return sender and receiver of each edge in one number, read at once.
 
-    Memory is what assembling waits for. None if ids are too large for that, or if the
-    edges are so many that a copy of them should not lie in memory.
+    Assembly is bound by memory access. None if ids are too large, or if there are too
+    many edges to keep a copy in memory.
     """
     edges = sum(len(part.senders) for part in parts)
     nodes = max(int(part.num_nodes.max(initial=0)) for part in parts)
@@ -47,7 +47,7 @@ class Assembler:
 
     Args:
         parts: The graphs; ids count through all parts.
-        plan: Who carries which edge.
+        plan: Which primitive processes which edges.
         num_types: P.
         slots: Whether every graph of the data has a slot.
         edge_weight: Edge feature that is the factor of each message, or None.

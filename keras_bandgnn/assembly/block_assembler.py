@@ -13,20 +13,20 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
 
-# Entries of the table of offsets that are counted at a time.
+# Entries of the table of offsets counted at a time.
 _MOST_ENTRIES = 1 << 22
 
 
 class BlockAssembler:
     """Batches as without a schedule, and what each step has to update.
 
-    A node counts in step t of T if a read node is at most T - 1 - t edges away. A block
-    counts as long as one of its nodes does. The blocks are sorted by the step in which
-    they stop to count, so that step t updates the first ones.
+    A node is active in step t of T if a read node is at most T - 1 - t edges away, a
+    block if one of its nodes is. The blocks are sorted by their last active step, so
+    that step t updates a prefix of them.
 
-    Resources are those of the batch and of `Banded`; for step t "block:S@t", the rows
-    of the blocks that it updates, and those of the rest with the suffix "@t", for the
-    edges to nodes that count.
+    The resources are those of the batch and of `Banded`; for step t "block:S@t", the
+    rows of the blocks that it updates, and those of the rest with the suffix "@t", for
+    the edges to active nodes.
 
     Args:
         parts: The graphs; ids count through all parts.
@@ -166,8 +166,8 @@ class BlockAssembler:
     def _rest_edges(self, edge: dict, g: int, distance, place) -> tuple:
         """Return the rest's edges in the order of the blocks, and receivers' distances.
 
-        Edges to nodes that do not count are left out although their block may be
-        updated: nothing reads such a node any more.
+        Edges to inactive nodes are left out although their block may be updated:
+        nothing reads such a node any more.
         """
         size = self.banded.block_size
         count = int(np.count_nonzero(edge["mask"][g]))

@@ -1,4 +1,4 @@
-"""Colour refinement: numbers for nodes that do not depend on how nodes are numbered."""
+"""Colour refinement: a node order that does not depend on the numbering."""
 
 import numpy as np
 
@@ -7,9 +7,9 @@ from keras_bandgnn.graph import Graph
 # Features that follow the numbering, or that differ by rounding from one numbering to
 # another.
 _NUMBERED = ("laplacian", "random_walk", "cluster")
-# Entries of features that are hashed together.
+# Feature entries hashed at a time.
 _ENTRIES = 1 << 22
-# Refining ends after so many visits of nodes and edges; large graphs may have more.
+# Refinement stops after this many visits of nodes and edges; more for large graphs.
 _VISITS = 1 << 22
 _ROUNDS = 64
 
@@ -28,20 +28,20 @@ def mixed(values: np.ndarray) -> np.ndarray:
 def canonical_rank(graph: Graph) -> np.ndarray:
     """Return a rank for each node that does not depend on how nodes are numbered.
 
-    Nodes are told apart by their features, by what is special about them (candidates,
-    the slot), and by their neighbours, again and again (Weisfeiler and Leman). Where
-    that leaves nodes alike, one of them is singled out and the others are told apart by
-    it. So the numbers of nodes decide only between nodes that refinement cannot tell
-    apart. In nearly all graphs these are symmetric, and it does not matter which is
-    taken: renumber a graph, and the same graph comes out.
+    Nodes are distinguished by their features, by their roles (candidates, the slot),
+    and repeatedly by their neighbours (Weisfeiler and Leman). Where nodes remain
+    indistinguishable, one of them is singled out, which distinguishes the others. So
+    the numbering decides only between nodes that refinement cannot distinguish. In
+    nearly all graphs these are symmetric, and it does not matter which is taken:
+    renumbering a graph gives the same result.
 
-    That is not so for graphs whose nodes are alike without being symmetric (such as
-    strongly regular ones), nor for large ones of which refinement has not seen
-    everything within its time (long rings, for example).
+    Exceptions are graphs whose indistinguishable nodes are not symmetric (such as
+    strongly regular ones), and large ones for which refinement stops early (long
+    rings, for example).
 
     Args:
         graph: Any graph. Eigenvectors, random walks and clusters, which preprocessing
-            layers add as features, are not looked at.
+            layers add as features, are ignored.
 
     Returns:
         int64 [N], a permutation.
@@ -68,8 +68,8 @@ def canonical_rank(graph: Graph) -> np.ndarray:
         part = np.zeros(size, np.int64)
         if not alike.size:
             break
-        # Nodes that are known cut the others into parts that can be looked at one by
-        # one: parts that are alike can only change places as a whole.
+        # Distinguished nodes cut the others into parts that can be treated one by one:
+        # equal parts can only be exchanged as a whole.
         unknown = count[kind] > 1
         inner = unknown[graph.senders] & unknown[graph.receivers]
         ends = graph.senders[inner], graph.receivers[inner]
@@ -119,7 +119,7 @@ class _Refinement:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is no time left."""
+        """Whether the budget of visits is used up."""
         return self.visits < self.visit
 
     def __call__(self, colour: np.ndarray) -> np.ndarray:

@@ -222,7 +222,7 @@ class SupergraphLayout:
     def first_rows(self, rows: PaddedRows) -> np.ndarray:
         """Return the first row of each graph within its supergraph, int32 [m]."""
         lengths = [len(m) for m in self.members]
-        # Counting starts anew in every supergraph.
+        # Rows are counted within each supergraph.
         begins = np.array([r.start for r in rows.real], np.int64).repeat(lengths)
         return (rows.before - begins).astype(np.int32)
 

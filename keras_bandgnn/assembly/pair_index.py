@@ -1,8 +1,8 @@
-"""`PairIndex`: the (sender, type) pairs of many graphs, found once.
+"""`PairIndex`: the (sender, type) pairs of many graphs, computed once.
 
-`Grouped.pack` finds the pairs of a supergraph anew. Where it carries all edges, they
-are the pairs of its graphs: what is left for each batch is to sort them by type,
-which counts of pairs do without looking at an edge.
+`Grouped.pack` computes the pairs of a supergraph from its edges. Where `Grouped`
+processes all edges, they are the pairs of its graphs: each batch only has to sort
+them by type, for which counts of pairs suffice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_bandgnn.primitives.grouped import Grouped
 
-# Edges that are sorted at a time.
+# Edges sorted at a time.
 _CHUNK = 4_000_000
 
 
@@ -51,7 +51,7 @@ class PairIndex:
 
 
 class PackedPairs:
-    """The rows of `Grouped` of several supergraphs.
+    """The (sender, type) pairs of several supergraphs, sorted into groups of a type.
 
     Attributes:
         place: int32 [pairs], row of each pair within its supergraph.
@@ -115,7 +115,7 @@ def pack_pairs(
         budgets: Capacities of each supergraph.
 
     Returns:
-        The rows; a group that is not needed has sender 0 and the last type.
+        The packed pairs; unused groups have sender 0 and the last type.
     """
     size, num_types = grouped.group_size, counts.shape[1]
     row_key = f"{grouped.key()}.row"
@@ -140,7 +140,7 @@ def pack_pairs(
     flat_sender = np.zeros(starts[-1] * size, np.int32)
     shift = (starts[:-1] * size).repeat(lengths).repeat(pair_counts)
     flat_sender[place + shift] = sender
-    # The last type goes on to the end: types stay sorted.
+    # Padding has the last type: types stay sorted.
     flat_kind = np.full(starts[-1], num_types - 1, np.int32)
     types = np.arange(num_types, dtype=np.int32)
     for start, own in zip(starts.tolist(), needed, strict=False):

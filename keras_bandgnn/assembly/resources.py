@@ -7,7 +7,7 @@ import numpy as np
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.plan import Plan
 
-# Edges that are measured at a time.
+# Edges measured at a time.
 _CHUNK = 4_000_000
 _MOST_JOINED = 1 << 30
 

@@ -12,20 +12,20 @@ from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.plan import Plan
 
-# Up to so many edges the steps of all graphs are kept; beyond, found per batch.
+# Above this number of edges, tables are built for each batch instead of kept.
 _MOST_KEPT = 64_000_000
 
 
 class ScheduleAssembler:
-    """Lays the lists of each step of a receptive field side by side and pads them.
+    """Lays out and pads the node lists of each step of a receptive field.
 
-    Resources are "node@0", the rows of the first list; for step t "node@t+1", its
+    The resources are "node@0", the rows of the first list; for step t "node@t+1", its
     rows, and those of the plan with the suffix "@t". "node" and "edge" measure whole
     graphs, so that supergraphs are filled alike with and without a schedule.
 
     Args:
         parts: The graphs; ids count through all parts.
-        plan: Who carries which edge, with a `ReceptiveField` of order "compact".
+        plan: The plan, with a `ReceptiveField` of order "compact".
         num_types: P.
         slots: Whether every graph of the data has a slot.
     """

@@ -8,7 +8,7 @@ from keras_bandgnn.assembly.canonical_order import mixed
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
-# Edges whose steps are found at a time: their colours stay in the cache.
+# Edges whose tables are built at a time: their colours stay in the cache.
 _CHUNK = 300_000
 
 

@@ -1,4 +1,4 @@
-"""`CompileJob`, `compile_programs`: files of programs, and the store made of them."""
+"""`CompileJob`, `compile_programs`: compiles files of programs into a store."""
 
 import itertools
 import json
@@ -298,9 +298,9 @@ def compile_programs(
     """Read, encode, filter and reorder programs, and write them to a store.
 
     Files are read and encoded by several processes and end in the same bytes for any
-    number of them. A killed run goes on where it was, and a finished store of the same
-    files and options is returned as it is. Files that cannot be used are
-    left out and listed in the store's reports.
+    number of them. A killed run resumes where it stopped, and a finished store of the
+    same files and options is returned as it is. Files that cannot be used are left out
+    and listed in the store's reports.
 
     Args:
         kind: "python" or "varmisuse", as `find_programs` says.

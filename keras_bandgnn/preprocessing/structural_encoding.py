@@ -11,7 +11,7 @@ from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 # Eigenvectors of the normalised Laplacian, the same ones each time.
 
 
-# Up to so many nodes LAPACK takes the whole matrix.
+# Up to this many nodes LAPACK is given the dense matrix.
 _DENSE_NODES = 400
 # Restarts of the Lanczos iteration before the Laplacian is factorised instead.
 _RESTARTS = 60

@@ -1,10 +1,10 @@
-"""Which node listens to which: edges as a matrix of ones, and distances in it."""
+"""Adjacency matrices and k-hop distances."""
 
 import numpy as np
 
 # Entries of the rows whose distances are found together.
 _ENTRIES = 1 << 24
-# Up to so many nodes dense products take less time than sparse ones.
+# Up to this many nodes dense products are faster than sparse ones.
 _DENSE_NODES = 192
 
 

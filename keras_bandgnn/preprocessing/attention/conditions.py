@@ -13,12 +13,12 @@ from keras_bandgnn.preprocessing.attention.hamiltonian import (
     hamiltonian,
 )
 
-# Does every node hear from every other within some layers?
+# k-hop reachability.
 
 
-# Up to so many nodes all pairs are checked, however many edges there are.
+# Up to this many nodes all pairs are checked, however many edges there are.
 _EXACT_NODES = 2000
-# Up to so many nodes and bytes read, if the edges are few enough.
+# Otherwise up to this many nodes and bytes read, if there are few edges.
 _MAX_NODES = 32768
 _MAX_BYTES = 8e9
 # Bytes of the rows that are gathered together.
@@ -58,7 +58,7 @@ def reachable_within(matrix, steps: int, token: bool) -> ConditionResult:
     short = _unreached(matrix, steps)
     if short:
         return ConditionResult(
-            "no", f"{short} nodes do not hear from all others {within}"
+            "no", f"{short} nodes are not reached by all others {within}"
         )
     return ConditionResult("yes", f"every node reaches every other {within}")
 
@@ -72,7 +72,7 @@ def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
     hub = int(np.argmax(received + sent))
     for node in (int(np.argmin(received)), int(np.argmin(sent)), hub):
         far = []
-        for graph, verb in ((forward, "reaches"), (matrix, "hears from")):
+        for graph, verb in ((forward, "reaches"), (matrix, "is reached by")):
             distance = dijkstra(graph, indices=node, unweighted=True, limit=steps)
             if np.isinf(distance).any():
                 count = np.count_nonzero(np.isinf(distance))
@@ -81,7 +81,7 @@ def _by_few_nodes(matrix, steps: int, within: str) -> ConditionResult | None:
             far.append(int(distance.max()))
         if sum(far) <= steps:
             reason = (
-                f"node {node} hears from all within {far[1]} and reaches all within "
+                f"node {node} is reached by all within {far[1]} and reaches all within "
                 f"{far[0]} steps"
             )
             return ConditionResult("yes", reason)
@@ -166,7 +166,7 @@ def attention_conditions(
 
     - C2 is decided for up to 20 nodes. For larger graphs it is yes by the given path,
       by a greedy one, or by the theorems of Dirac and Ore; no where there are several
-      components, where parts of the graph hang on single nodes and more than two of
+      components, where single nodes separate parts of the graph and more than two of
       them must hold an end, or where the graph without some hubs has too many pieces.
     - C3 is decided up to 2,000 nodes, and up to 32,768 with few edges. For larger
       graphs the distances of a few nodes may tell.

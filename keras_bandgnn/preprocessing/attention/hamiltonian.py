@@ -41,7 +41,7 @@ def min_path_endpoints(linked) -> int:
         linked: Symmetric CSR array [N, N] without loops, connected.
 
     Returns:
-        The number of blocks that hang on one node, and 2 if there are fewer.
+        The number of leaf blocks of the block-cut tree, at least 2.
 
     Reference:
         Tarjan and Vishkin 1985: blocks from any spanning tree. It is taken breadth
@@ -166,7 +166,7 @@ def _trace(nodes: int, ends: np.ndarray, neighbours: np.ndarray) -> np.ndarray:
     return np.array(path, np.int32)
 
 
-# Up to so many nodes every path can be tried.
+# Up to this many nodes every path can be tried.
 _EXACT_NODES = 20
 # So many numbers of hubs are left out, and as many where the degrees drop.
 _TRIES = 24
@@ -234,7 +234,7 @@ def _gaps(linked, order: np.ndarray) -> np.ndarray:
 
 
 def _obstacle(linked, token: bool) -> str:
-    """Return why one path (two with a token) cannot cover all nodes, or None."""
+    """Return why one path (two with a token) cannot cover all nodes, or ""."""
     from scipy.sparse.csgraph import connected_components
 
     size, paths = linked.shape[0], 1 + token
@@ -251,7 +251,7 @@ def _obstacle(linked, token: bool) -> str:
         nodes = np.flatnonzero(component == part)
         ends += min_path_endpoints(linked if count == 1 else linked[nodes][:, nodes])
     if ends > 2 * paths:
-        return f"parts that hang on one node each need {ends} ends of paths"
+        return f"parts behind cut nodes need {ends} ends of paths"
     # Without k nodes p paths are at most k + p pieces. Hubs are the nodes to try.
     order = np.argsort(-degree, kind="stable")
     drops = np.flatnonzero(np.diff(degree[order])) + 1

@@ -136,8 +136,8 @@ def reform(
     >>> made.tiles.tolist(), made.covered.tolist()
     ([[0, 0]], [True, True, False, False])
     """
-    alone = num_tiles if least_fill is None else 0
-    ends, starts = _checked(senders, receivers, num_nodes, starts, alone)
+    count = num_tiles if least_fill is None else 0
+    ends, starts = _checked(senders, receivers, num_nodes, starts, count)
     block_size = positive_int("block_size", block_size)
     threshold = non_negative_number("threshold", threshold)
     least_fill = optional(positive_number, "least_fill", least_fill)

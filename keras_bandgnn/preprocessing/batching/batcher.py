@@ -10,11 +10,11 @@ from keras_bandgnn.preprocessing.graph_layer import HostLayer
 from keras_bandgnn.primitives.base import is_resource
 
 _LOG = logging.getLogger("keras_bandgnn")
-# Of a supergraph: more would not fit any memory, and their nodes no 32-bit id.
+# Per supergraph: more would fit neither memory nor 32-bit node ids.
 MOST_GRAPHS = 2**24
 # Not additive over graphs: capacity is the largest value of one graph.
 PER_GRAPH = ("candidate",)
-# Graphs above the budget whose numbers the warning gives.
+# Graphs above the budget that the warning lists.
 _NAMED = 5
 
 
@@ -51,7 +51,7 @@ class Batcher(HostLayer):
     the budget; and `room_for(largest)`, the capacity for graphs above the budget. One
     node and one graph of a budget are padding. `pack` and `shapes` must depend on
     their arguments alone: epochs are reproducible, and hosts that train together
-    agree without talking. Sizes vary from step to step only if `fixed_shapes` is
+    agree without communication. Sizes vary from step to step only if `fixed_shapes` is
     False, and `shapes` then returns them. `get_config()` adds the subclass's own
     arguments; registered with `keras.saving.register_keras_serializable`, a batcher
     is saved in presets.

@@ -1,4 +1,4 @@
-"""Rules that estimate the capacities of a supergraph from the sizes of graphs."""
+"""`DynamicBatcher`, and the rules that estimate its budget from the sizes of graphs."""
 
 from collections.abc import Callable, Mapping
 
@@ -14,11 +14,11 @@ from keras_bandgnn.preprocessing.batching.packing import (
     round_up_64,
 )
 
-# Graphs that the quantile rule packs to look at what supergraphs need.
+# Graphs that the quantile rule packs to see what supergraphs need.
 _SAMPLE = 8192
 _USUAL = 0.95
 _STEP_QUANTILES = (0.35, 0.5, 0.65, 0.8, 0.95)
-# Lists of steps are first packed with so much room, in proportion.
+# Relative room with which the lists of steps are first packed.
 _STEP_ROOM = 1.1
 _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
 
@@ -205,7 +205,7 @@ class DynamicBatcher(Batcher):
         estimate: `"mean"`, `"quantile"`, or `"auto"`: `"mean"` for sequential packing
             and `"quantile"` for best fit.
         window: Graphs among which best fit chooses.
-        estimate_from: Estimate from so many graphs, the first ones (the paper: 1000);
+        estimate_from: Estimate from the first this many graphs (the paper: 1000);
             None for all.
 
     Example:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-# Best fit chooses the last graphs of a supergraph among so many.
+# Candidates among which best fit chooses the last graphs of a supergraph.
 _CANDIDATES = 160
-# It begins to choose when about so many average graphs still fit; earlier where many
-# resources have to be filled alike.
+# It begins to choose when about this many average graphs still fit; earlier where
+# many resources have to be filled evenly.
 _CHOSEN = 2.0
 _BALANCED = 10.0
 

@@ -71,7 +71,7 @@ class TimeModel:
 # `ShapeCounts`: which padded shapes a training run meets, from sizes alone.
 
 
-# Where every supergraph of a budget has one shape, so many epochs say it all.
+# Epochs that suffice where every supergraph of a budget has one shape.
 _FIXED_EPOCHS = 2
 
 
@@ -141,7 +141,7 @@ def count_shapes(
         batcher: An adapted batcher.
         steps: Steps of the run.
         seed: Seed of the orders.
-        limit: At most so many steps are composed; beyond it the shapes are a lower
+        limit: Largest number of steps to compose; beyond it the shapes are a lower
             bound, and `exact` is False. Batchers of fixed shapes need two epochs.
 
     Example:
@@ -296,7 +296,7 @@ class BatchingForecast:
         if isinstance(graphs, GraphLoader):
             raise ValueError(
                 "Expected graphs: a list of Graph, a FlatGraphs or an opened store. "
-                "Received: a GraphLoader. Pass the graphs that it was made of."
+                "Received: a GraphLoader. Pass the graphs themselves."
             )
         model = self.timer.model
         preprocessor = getattr(model, "preprocessor", None)

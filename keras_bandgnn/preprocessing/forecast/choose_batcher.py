@@ -77,7 +77,7 @@ class BatcherChoice:
         criterion: `"step"` or `"graph"`.
         steps: Planned steps.
         residual: Largest relative error of the fitted times at measured shapes.
-        scatter: How far the slower measurements of a shape lie above the quick ones,
+        scatter: How far the slower measurements of a shape are above the quick ones,
             relatively. Much above 0.1 the machine had other work.
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 
 _MOST_STEPS = 200
 _SOME_STEPS = 6
-# Steps of so many seconds are not repeated more than needed.
+# Steps longer than this are not repeated more than needed.
 _LONG_S = 0.3
 
 
@@ -109,7 +109,7 @@ class StepTimer:
         self._epoch_s: list[float] = []
 
     def programs(self, shapes: int) -> int:
-        """Return the programs that the backend compiles for so many shapes.
+        """Return the programs that the backend compiles for a number of shapes.
 
         JAX compiles one per shape. TensorFlow traces one for all shapes (a task's
         loader leaves sizes open) unless XLA compiles it. torch compiles none, or with
@@ -138,7 +138,7 @@ class StepTimer:
             data: A `keras.utils.PyDataset`, all of whose shapes are compiled already.
         """
         seconds = self.fit(data)
-        # An epoch of few steps must not fall below what a step costs at the least.
+        # An epoch of few steps must not fall below the minimum cost of a step.
         return 1e3 * max(seconds - self.epoch_s, 0.1 * seconds) / len(data)
 
     def add(self, key, batch: tuple) -> None:
@@ -161,7 +161,7 @@ class StepTimer:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds that an epoch costs beside its steps."""
+        """Seconds that an epoch costs in addition to its steps."""
         return _usual(self._epoch_s) if self._epoch_s else 0.0
 
     @property

@@ -24,7 +24,7 @@ from keras_bandgnn.preprocessing.geometry.neighbours import (
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.progress import progress_bar
 
-# Graphs of an iterable are connected together up to so many nodes.
+# Graphs of an iterable are connected together, up to this many nodes.
 _NODES = 1 << 15
 
 
@@ -40,7 +40,7 @@ class GeometryLayer(GraphLayer):
         `edge["displacement"]`: float32 [E, 3], Angstrom, from the atom to its
             neighbour: position[sender] + shift @ cell - position[receiver].
         `edge["distance"]`: float32 [E], Angstrom.
-        `edge["shift"]`: int32 [E, 3], the cell that the sender lies in, for graphs
+        `edge["shift"]`: int32 [E, 3], the cell of the sender, for graphs
             with `context["cell"]`; 0 in those that are not periodic.
 
     Subclasses override `find(atoms)`. A `FlatGraphs` gives a `FlatGraphs`, without a
@@ -145,12 +145,12 @@ class RadiusGraph(GeometryLayer):
     Edges have the types 0 and the features `displacement` float32 [E, 3] (Angstrom,
     position[sender] + shift @ cell - position[receiver], from the atom to its
     neighbour), `distance` float32 [E] (Angstrom) and, for graphs with a cell, `shift`
-    int32 [E, 3], the cell that the sender lies in. They are sorted by receiver, sender
+    int32 [E, 3], the cell of the sender. They are sorted by receiver, sender
     and shift. Earlier edges, their types and features are dropped.
 
     Args:
         cutoff: Largest distance of neighbours, Angstrom.
-        max_neighbours: Keep so many of the nearest neighbours of each atom; then an
+        max_neighbours: Keep at most this many nearest neighbours of each atom; then an
             edge may lack its reverse. Ties as in `KNearestGraph`. None keeps all.
 
     Raises:
@@ -216,7 +216,7 @@ class KNearestGraph(GeometryLayer):
     Edges have the types 0 and the features `displacement` float32 [E, 3] (Angstrom,
     position[sender] + shift @ cell - position[receiver], from the atom to its
     neighbour), `distance` float32 [E] (Angstrom) and, for graphs with a cell, `shift`
-    int32 [E, 3], the cell that the sender lies in. They are sorted by receiver, sender
+    int32 [E, 3], the cell of the sender. They are sorted by receiver, sender
     and shift. Earlier edges, their types and features are dropped.
 
     Args:

@@ -16,7 +16,7 @@ TIE = 1e-5
 """Distances that differ by less, in Angstrom, are equal: float32 rounds by as much."""
 
 _MARGIN = 10 * TIE
-# Up to so many atoms all pairs are faster than a search tree.
+# Up to this many atoms all pairs are faster than a search tree.
 _FEW = 256
 _GROWTH = 1.25
 # Volume of a cell, as a share of the product of its edges, below which it is reduced.
@@ -169,7 +169,7 @@ def _images(
     box = _box(position, cell, periodic)
     change = np.eye(3, dtype=np.int64)
     if abs(np.linalg.det(box)) < _SKEWED * np.linalg.norm(box, axis=1).prod():
-        # Many thin cells lie within the radius; other vectors of the same lattice
+        # Many thin cells are within the radius; other vectors of the same lattice
         # are shorter.
         reduce = optional_import("ase.geometry", _EXTRA).minkowski_reduce
         _, change = reduce(box, periodic)

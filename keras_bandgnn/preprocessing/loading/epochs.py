@@ -12,14 +12,14 @@ _TRIALS = 9
 _FEW_TRIALS = 3
 _MANY_GRAPHS = 20_000
 _ATTEMPTS = 64
-# Shapes among which the two first batches are chosen.
+# Shapes among which the first two batches are chosen.
 _SHOWN = 200
 
 
 class Epochs:
     """Compositions of epochs, from the sizes of the graphs alone.
 
-    All epochs have the same number of steps, and each holds every graph once (but for
+    All epochs have the same number of steps, and each holds every graph once (except
     those that the batcher drops).
 
     Args:
@@ -93,12 +93,12 @@ class Epochs:
         packed[fullest] = spread(packed[fullest], len(packed[fullest]) + missing)
         steps, budgets = [], []
         for bucket, members in enumerate(packed):
-            made = [
+            groups = [
                 members[i : i + self.width] for i in range(0, len(members), self.width)
             ]
-            steps += made
-            if made:
-                budgets += self.batcher.shapes(self.sizes, made, self.budgets[bucket])
+            steps += groups
+            if groups:
+                budgets += self.batcher.shapes(self.sizes, groups, self.budgets[bucket])
         order = np.arange(len(steps))
         if self.seed is not None and len(self.budgets) > 1:
             rng = np.random.default_rng([self.seed, epoch, _ATTEMPTS])

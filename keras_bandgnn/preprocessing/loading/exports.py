@@ -32,7 +32,7 @@ class Batches:
                 f"Expected a batch in [0, {len(self)}). Received: {index}."
             )
         if self._process != os.getpid():
-            # A copy of the process has no threads, and locks as they happened to be.
+            # A forked process has no threads, and its locks may be held.
             self.loader.begin()
             self._process = os.getpid()
         epoch, batch = divmod(
@@ -79,7 +79,7 @@ def signature(loader) -> tuple:
         budget = loader.budgets[0]
     else:
         fixed = {"graph", "candidate"}
-        # Far larger: sizes that follow from these by a division differ, too.
+        # Far larger, so that sizes derived by a division differ, too.
         larger = {k: v if k in fixed else 2 * v + 4096 for k, v in budget.items()}
     one, two = (
         loader.build_as([members[:0]] * loader.replicas, b) for b in (budget, larger)
@@ -112,12 +112,12 @@ def to_tf_data(loader, new_orders: bool = False):
             return {name: spec(value) for name, value in tree.items()}
         return tf.TensorSpec(*tree)
 
-    begun = []
+    passes = []
 
     def batches():
-        if new_orders and begun:
+        if new_orders and passes:
             loader.on_epoch_end()
-        begun.append(True)
+        passes.append(None)
         try:
             for index in range(len(loader)):
                 yield loader[index]

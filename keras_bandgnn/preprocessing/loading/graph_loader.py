@@ -38,7 +38,7 @@ from keras_bandgnn.preprocessing.loading.loader_plan import (
 from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, batches_per_block
 from keras_bandgnn.primitives.plan import Plan
 
-# `LoaderStats`: how full batches were, and what making them cost.
+# `LoaderStats`: how full batches are, and what assembling them costs.
 
 
 @dataclasses.dataclass
@@ -89,7 +89,7 @@ class LoaderStats:
 
         Args:
             began: From `time.perf_counter`.
-            figures: Resource -> rows that are real, and all rows.
+            figures: Resource -> real rows, and all rows.
         """
         now = time.perf_counter()
         with self._lock:
@@ -140,31 +140,32 @@ class GraphLoader(keras.utils.PyDataset):
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs`, an opened store, or anything else
-            that `keras_bandgnn.data.sources.parts_of` reads: a generator, a data set
-            of torch, TensorFlow or Grain.
+            that `kb.data.parts_of` reads: a generator, a data set of torch,
+            TensorFlow or Grain.
         batcher: `DynamicBatcher` or `StaticBatcher`; one without a budget is adapted
             to these graphs.
         plan: A `Plan`, or `"auto"`: the cheapest exact one by the constants that
             `bandgnn calibrate` has measured on this machine (see
-            `primitives.choose_plan`). Where it has not run: `Grouped` for typed edges
+            `primitives.choose_plan`). Without them: `Grouped` for typed edges
             and `Segment` for untyped ones on CPUs, `Banded` with an exact rest on
-            GPUs and TPUs. Where `RCMKCompile` ordered the graphs, its `block_size` is
-            that of `Banded`.
+            GPUs and TPUs. `Banded` takes the `block_size` of the `RCMKCompile` that
+            ordered the graphs.
         shuffle: Whether each epoch has a new order.
         seed: Seed of the orders.
         num_edge_types: P; by default one more than the largest type that occurs. With
             0 types are not read, and P is 1.
         replicas: G, supergraphs per batch.
-        prefetch: Batches that are assembled ahead; 0 for none.
-        threads: Threads that assemble.
-        host: Number of this host, when several train together.
-        num_hosts: Hosts that train together. Each gets its own supergraphs of every
-            step; all have equally many batches of equal shapes.
+        prefetch: Batches to assemble in advance; 0 for none.
+        threads: Number of threads that assemble batches.
+        host: Index of this host, if several train together.
+        num_hosts: Number of hosts that train together. Each gets its own supergraphs of
+            every step; all have as many batches, of equal shapes.
         edge_weight: Edge feature, a number per edge, that is the factor of its
             message; 1 for all edges if omitted.
 
-    Keras shuffles the batches of a `PyDataset` by default, with a generator of its own.
-    Pass `shuffle=False` to `fit` of a model that is no task: the loader has the order.
+    By default, Keras' `fit` shuffles the batches of a `PyDataset` once more. Pass
+    `shuffle=False` to the `fit` of a model that is not a task: the loader defines the
+    order.
 
     Raises:
         ValueError: For no graphs, graphs that disagree, or graphs above the budget
@@ -196,7 +197,7 @@ class GraphLoader(keras.utils.PyDataset):
     ):
         super().__init__(workers=1)
         _check_removed(removed)
-        # Before the graphs are read, which may take minutes.
+        # Checked before the graphs are read, which may take minutes.
         wanted = "a batcher, such as DynamicBatcher(32)"
         optional(instance, "batcher", batcher, Batcher, wanted)
         if not isinstance(plan, str) or plan != "auto":
@@ -235,7 +236,7 @@ class GraphLoader(keras.utils.PyDataset):
         self.batcher.check_names(self.sizes)
         if not self.batcher.is_adapted(self.sizes):
             self.batcher.complete(self.sizes)
-        # As now: the batcher may be adapted to other graphs later.
+        # A copy: the batcher may be adapted to other graphs later.
         self._configs = [self.batcher.plain_config(), self.plan.get_config()]
         self._resumed_batches, self._hold_resume = 0, False
         self._epochs = Epochs(
@@ -249,7 +250,7 @@ class GraphLoader(keras.utils.PyDataset):
         self.begin()
 
     def begin(self) -> None:
-        """Create threads and locks, anew in a forked process."""
+        """Create threads and locks, as a forked process must."""
         self.stats = LoaderStats(self.epoch)
         self._lock = threading.Lock()
         self._prefetcher = Prefetcher(
@@ -286,7 +287,7 @@ class GraphLoader(keras.utils.PyDataset):
             future = self._composed.get(epoch)
             missing = future is None
             if missing:
-                # This epoch, the next and the one before are enough.
+                # This epoch, the next and the previous one suffice.
                 kept = list(self._composed.items())[-2:]
                 future = Future()
                 self._composed = {**dict(kept), epoch: future}
@@ -361,7 +362,7 @@ class GraphLoader(keras.utils.PyDataset):
     def stop_threads(self) -> None:
         """Stop the threads that assemble, as the end of an epoch does.
 
-        The next batch that is asked for starts them anew.
+        The next request for a batch starts them again.
         """
         self._prefetcher.stop()
 

@@ -1,4 +1,4 @@
-"""What a loader's plan asks of the graphs, and which plan it takes by itself."""
+"""The plan of a loader: `"auto"` resolved, graphs prepared, the assembler made."""
 
 from collections.abc import Sequence
 
@@ -64,11 +64,11 @@ def block_size_of(graphs, layers: Sequence[dict] = ()) -> int:
     Args:
         graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
             layers that were applied.
-        layers: What is applied to graphs that were not compiled; see
+        layers: The layers to be applied to graphs that are not compiled yet; see
             `GraphPreprocessor.layers_config`.
 
     Returns:
-        `block_size` of their `RCMKCompile`, or 128, as that has by default.
+        `block_size` of their `RCMKCompile`, or 128, its default.
     """
     sizes = [
         entry["config"]["block_size"]
@@ -125,15 +125,14 @@ def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
     """
     total = sum(map(len, parts))
     if plan.filter:
-        kept = [np.flatnonzero(plan.keeps(part)) for part in parts]
-        parts = [part.take(ids) for part, ids in zip(parts, kept, strict=True)]
-    left = sum(map(len, parts))
-    if not left:
+        parts = [part.take(np.flatnonzero(plan.keeps(part))) for part in parts]
+    count = sum(map(len, parts))
+    if not count:
         why = f", after the plan's filter {plan.filter} left out {total}"
         raise ValueError(
             f"Expected at least one graph. Received: none{why if total else ''}."
         )
-    return list(parts), total - left
+    return list(parts), total - count
 
 
 def make_assembler(
@@ -143,7 +142,7 @@ def make_assembler(
 
     Args:
         parts: The graphs.
-        plan: Who carries which edge, perhaps with a schedule.
+        plan: Which primitive processes which edges, with or without a schedule.
         num_types: P.
         edge_weight: Edge feature that is the factor of each message, or None.
 
@@ -156,8 +155,9 @@ def make_assembler(
     if plan.schedule is None:
         sizes = resource_sizes(parts, plan, num_types)
         return Assembler(parts, plan, num_types, slots, edge_weight), sizes
-    chosen = BlockAssembler if plan.schedule.order == "blocks" else ScheduleAssembler
-    assembler = chosen(parts, plan, num_types, slots)
+    blocks = plan.schedule.order == "blocks"
+    cls = BlockAssembler if blocks else ScheduleAssembler
+    assembler = cls(parts, plan, num_types, slots)
     return assembler, assembler.sizes()
 
 
@@ -171,9 +171,9 @@ def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> 
         )
     for part in parts:
         if name not in part.edge or part.edge[name].ndim != 1:
-            found = {k: v.shape[1:] for k, v in part.edge.items()}
+            features = {k: v.shape[1:] for k, v in part.edge.items()}
             raise ValueError(
                 f"Expected `edge_weight` to be an edge feature, {name!r}, a number per "
-                f"edge. Received: edge features {found} (with the shape of an "
+                f"edge. Received: edge features {features} (with the shape of an "
                 "edge's entry)."
             )

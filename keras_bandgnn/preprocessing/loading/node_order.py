@@ -1,4 +1,4 @@
-"""From the nodes that a model saw to those of the graphs that were given."""
+"""From the nodes of a model's batches back to the caller's order."""
 
 from collections.abc import Iterator
 
@@ -9,37 +9,37 @@ from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
-def caller_rows(given, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
+def caller_rows(graphs, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
     """Yield where the nodes of each graph are in the caller's order.
 
     Args:
-        given: The graphs as a task got them. Nodes of graphs that were compiled before
-            (a loader, a compiled store) are counted as before that.
-        loader: What the task made of them.
+        graphs: The graphs as passed to a task. Nodes of compiled graphs (a loader, a
+            compiled store) are counted as before compilation.
+        loader: The task's loader of these graphs.
 
     Yields:
         For each graph int [n], the row of each of its nodes, and the number of rows.
         Rows that do not occur are of nodes that the preprocessor leaves out.
     """
-    given = [given] if isinstance(given, Graph) else given
-    compiled = isinstance(given, GraphLoader)
-    compiled = compiled or bool(applied_layers(given))
+    graphs = [graphs] if isinstance(graphs, Graph) else graphs
+    compiled = isinstance(graphs, GraphLoader)
+    compiled = compiled or bool(applied_layers(graphs))
     index = 0
     for part in loader.parts:
         for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True):
             origin = np.arange(high - low, dtype=np.int32)
             if part.origin is not None:
                 origin = part.origin[low:high]
-            if compiled or not isinstance(given[index], Graph):
+            if compiled or not isinstance(graphs[index], Graph):
                 places = np.empty(origin.size, np.int64)
                 places[np.argsort(origin)] = np.arange(origin.size)
                 yield places, origin.size
             else:
-                graph = given[index]
-                own = np.arange(graph.num_nodes)
-                own = own if graph.origin is None else graph.origin
-                order = np.argsort(own)
-                places = order[np.searchsorted(own, origin, sorter=order)]
+                graph = graphs[index]
+                ids = np.arange(graph.num_nodes)
+                ids = ids if graph.origin is None else graph.origin
+                order = np.argsort(ids)
+                places = order[np.searchsorted(ids, origin, sorter=order)]
                 yield places, graph.num_nodes
             index += 1
 

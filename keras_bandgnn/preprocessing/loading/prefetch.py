@@ -1,4 +1,4 @@
-"""`Prefetcher`: batches that are assembled before they are asked for."""
+"""`Prefetcher`: assembles batches in background threads, ahead of use."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-# Small batches are assembled together, up to so many and to so many nodes and edges.
+# Small batches are assembled together: at most this many, and this many rows.
 _TOGETHER = 8
 _ROWS = 131_072
 
@@ -23,15 +23,15 @@ def batches_per_block(sizes: Mapping[str, np.ndarray], batches: int) -> int:
 
 
 class Prefetcher:
-    """Builds blocks of neighbouring batches, in the background if there are threads.
+    """Builds blocks of consecutive batches, in background threads if there are any.
 
     Args:
         build: `build(indices, epoch)`, the batches of a range of indices.
         length: Batches of an epoch.
-        together: Batches that are built by one call.
-        prefetch: Batches that should be ready before they are asked for; with 0 they
-            are built when they are asked for.
-        threads: Threads that build.
+        together: Batches per block, built by one call.
+        prefetch: Batches to build before they are requested; with 0 each block is
+            built on request.
+        threads: Number of threads.
     """
 
     def __init__(
@@ -49,25 +49,25 @@ class Prefetcher:
         self._before = -1
 
     def get(self, index: int, epoch: int):
-        """Return a batch."""
+        """Return batch `index` of an epoch."""
         block, place = divmod(index, self._together)
         current, before = self._current, self._before
         self._before = index
         if current[0] != (epoch, block):
             if index not in (0, before + 1):
-                # Not in order: neighbours and followers would be built in vain.
+                # Random access: the rest of the block would be built needlessly.
                 return self._build(range(index, index + 1), epoch)[0]
             current = (epoch, block), self._block(block, epoch)
             self._current = current
             if (block + 1) * self._together >= self._length:
-                # Whoever holds the loader longer need not hold threads.
+                # A loader that is kept after its last batch should not keep threads.
                 self.stop()
         return current[1][place]
 
     def soon(self, function: Callable, *arguments) -> None:
         """Call a function in the background, if there are threads."""
         if self._threads:
-            # A thread of its own, which ends with the call: the others may have ended.
+            # In a separate thread, which ends with the call: the pool may have stopped.
             pool = ThreadPoolExecutor(1, "graph-loader")
             pool.submit(function, *arguments)
             pool.shutdown(wait=False)
@@ -89,13 +89,13 @@ class Prefetcher:
             return self._build(self._indices(block), epoch)
         with self._lock:
             last = min(block + self._blocks, (self._length - 1) // self._together)
-            wanted = [(epoch, b) for b in range(block, last + 1)]
+            keys = [(epoch, b) for b in range(block, last + 1)]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, "graph-loader")
             self._waiting = {
                 key: self._waiting.get(key)
                 or self._pool.submit(self._build, self._indices(key[1]), epoch)
-                for key in wanted
+                for key in keys
             }
             future = self._waiting.pop((epoch, block))
         return future.result()

@@ -22,7 +22,7 @@ from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.primitives.plan import Plan
 
 ORDERS = ("random", "clusters")
-# Sequences that the number of edges is estimated from.
+# Sequences from which the number of edges is estimated.
 _TRIED = 16
 # Plans whose budgets are kept.
 _KEPT = 64
@@ -31,10 +31,10 @@ _KEPT = 64
 class SequenceLoader(keras.utils.PyDataset):
     """Batches of one sequence of nodes each, with the edges between them.
 
-    Every epoch splits the nodes of a graph into sequences of equal length anew, so that
-    each node comes once. Full attention on a sequence costs its length squared instead
-    of the size of the graph squared. All batches have one shape, unless a sequence has
-    more edges than there is room for, which costs one more compilation.
+    Every epoch splits the nodes of a graph into new sequences of equal length; each
+    node is in one of them. Full attention on a sequence costs its length squared
+    instead of the size of the graph squared. All batches have one shape, unless a
+    sequence has more edges than there is room for, which costs one more compilation.
 
     Give it to `fit` and `evaluate` of a `NodeClassifier` in place of the graph;
     `predict` puts the rows of all sequences together.
@@ -45,7 +45,7 @@ class SequenceLoader(keras.utils.PyDataset):
         length: S, nodes of a sequence.
         order: `"random"`: nodes in random order, as in TorchGT; `"clusters"`: in the
             order of the graph, rotated by a random number of nodes (not rotated
-            without `shuffle`), so that sequences are made of neighbouring clusters.
+            without `shuffle`), so that sequences consist of neighbouring clusters.
             The graph then has the node feature `"cluster"`, ascending, as
             `ClusterCompile` leaves it.
         mask: Node feature that is true for the nodes whose labels count; all if None.
@@ -186,7 +186,7 @@ class SequenceLoader(keras.utils.PyDataset):
 
     def _start(self) -> None:
         parts = [self.subgraph(nodes) for nodes in self._sequences(self.epoch)]
-        # Room that was found for a plan once stays: its batches keep their shape.
+        # The budget of a plan is kept, so that its batches keep their shape.
         batcher = self._batchers.pop(str(self.plan), None)
         batcher = batcher or DynamicBatcher(2, budget=dict(self._budget))
         self._batchers[str(self.plan)] = batcher
@@ -262,10 +262,10 @@ class SequenceLoader(keras.utils.PyDataset):
             for index in range(len(self)):
                 yield self[index]
 
-        made = tf.data.Dataset.from_generator(
+        dataset = tf.data.Dataset.from_generator(
             batches, output_signature=tuple(specs(part) for part in self[0])
         )
-        return made.apply(tf.data.experimental.assert_cardinality(len(self)))
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(self)))
 
     def check(self, task) -> None:
         """Raise a ValueError if the graph lacks what a task's backbone reads."""
@@ -281,9 +281,9 @@ class SequenceLoader(keras.utils.PyDataset):
         Returns:
             [N, ...].
         """
-        wanted = "a task that predicts for nodes, such as a NodeClassifier"
-        having("task", task, "predict_on_batch", wanted)
-        self.check(having("task", task, "backbone", wanted))
+        expected = "a task that predicts for nodes, such as a NodeClassifier"
+        having("task", task, "predict_on_batch", expected)
+        self.check(having("task", task, "backbone", expected))
         out = None
         for index in range(len(self)):
             (x, *_) = self[index]

@@ -21,7 +21,7 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
     - the budget times ..., 1/4, 1/2, 1, 2, 4, ..., down to 64 nodes, if the batcher
       has a budget: graphs of up to its N nodes (and E edges, ...) have at most
       1 + log2(N / 64) shapes, and each doubling beyond has one more;
-    - for each size by itself the numbers 4, 5, 6, 7 times a power of two, if it has
+    - for each size on its own the numbers 4, 5, 6, 7 times a power of two, if it has
       none, or shapes of its own: at most a quarter more than needed.
 
     Args:
@@ -35,13 +35,13 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
     budget = None
     if not keep and batcher.fixed_shapes and batcher.is_adapted(loader.sizes):
         budget = batcher.budget
-    alone = len(loader) == 1
+    single = len(loader) == 1
     for index in range(len(loader)):
         groups = loader.supergraphs(index, loader.epoch)
         shape = dict(groups[0].budget)
-        if not keep and budget is not None and (alone or shape != budget):
+        if not keep and budget is not None and (single or shape != budget):
             shape = rung(needed_sizes(loader.sizes, groups), budget)
-        elif not keep and budget is None and alone:
+        elif not keep and budget is None and single:
             shape = {name: _rounded(size) for name, size in shape.items()}
         yield loader.build_as([s.members for s in groups], shape)[0]
 

@@ -11,9 +11,9 @@ from keras_bandgnn.preprocessing.ordering.rcm import (
 _STEPS = 30
 # Smoothing damps all modes but those whose eigenvalue is above 1 - _DAMPED.
 _DAMPED = 0.1
-# How much an edge that leaves a part pulls its end to that side.
+# How strongly an edge that leaves a part pulls its end to that side.
 _PULL = 0.5
-# Cuts lie so far from the middle of a part, at most (share of its nodes).
+# Largest distance of a cut from the middle of a part (share of its nodes).
 _SLACK = 0.1
 _EXCHANGES = 4
 

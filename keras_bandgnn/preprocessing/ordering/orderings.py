@@ -120,7 +120,7 @@ class _Search:
         return True
 
 
-# Orders of the nodes of a graph: which edges lie near the diagonal.
+# Orderings by name.
 
 
 def rcmk(graph: Graph) -> np.ndarray:
@@ -147,7 +147,7 @@ def bisection(graph: Graph, block_size: int) -> np.ndarray:
     """Return the order of the nodes by recursive bisection, for edges with |i - j| < S.
 
     The graph is cut into halves with few edges between them, these into halves and so
-    on down to S nodes, each half beside the nodes that it shares most edges with.
+    on down to S nodes, each half next to the nodes with which it shares most edges.
     Swaps of nodes then bring further edges into the band. Where Reverse Cuthill-McKee
     or the given order covers more edges than the halves, the swaps start from that
     order instead, so no fewer edges are covered than by either. O(E log E) time per

@@ -1,4 +1,4 @@
-"""Adjacency of a graph as the orderings see it, and what an order loses."""
+"""Reverse Cuthill-McKee, on the symmetrised adjacency that orderings use."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def links(graph: Graph):
     """
     from scipy.sparse import csr_array
 
-    # Loops lie on the diagonal anyway and would only distort the degrees.
+    # Loops are on the diagonal anyway and would only distort the degrees.
     real = graph.senders != graph.receivers
     senders, receivers = graph.senders[real], graph.receivers[real]
     row = np.concatenate([senders, receivers])

@@ -1,4 +1,4 @@
-"""`RCMKCompile`: reorder each graph so that its edges lie near the diagonal."""
+"""`RCMKCompile`: reorder each graph so that its edges are near the diagonal."""
 
 import collections
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class _Seen:
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class RCMKCompile(GraphLayer):
-    """Compiles a graph: reorders its nodes so that edges lie near the diagonal.
+    """Reorders the nodes of a graph so that its edges are near the diagonal.
 
     Every field that belongs to nodes moves with them: features, candidates, slot and
     labels. `graph.origin` keeps the permutation (`origin[k]` is the caller's id of
@@ -90,7 +90,7 @@ class RCMKCompile(GraphLayer):
 
     def reset_stats(self) -> None:
         """Forget the graphs seen so far."""
-        # In a tuple Keras neither tracks it nor slows assignments down.
+        # In a tuple, so that Keras neither tracks it nor slows assignments down.
         self._seen = (_Seen(),)
 
     def call(self, graph: Graph) -> Graph:

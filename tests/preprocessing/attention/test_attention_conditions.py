@@ -299,7 +299,7 @@ def test_readable():
         "C1 self-attention  yes: self-loops are added\n"
         "C2 path            no: 4 nodes with at most one neighbour must be ends of "
         "paths\n"
-        "C3 reach           yes: node 0 hears from all within 1 and reaches all "
+        "C3 reach           yes: node 0 is reached by all within 1 and reaches all "
         "within 1 steps\n"
         "Sparse attention is not known to suffice."
     )
