@@ -1,6 +1,7 @@
 import gc
 import os
 import random
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,34 @@ def shared_data() -> Path:
         if (parent / "shared" / "data").is_dir():
             return parent / "shared" / "data"
     pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")
+
+
+def shared_out(case: int, backend: str, backends: list[str]) -> bool:
+    """Whether a backend runs a case of a sweep: the first all, the others in turn."""
+    place = backends.index(backend) if backend in backends else 0
+    # Counting the ones of the number, not every second case: in a product of two
+    # tables each backend meets all values of both.
+    return place == 0 or case.bit_count() % (len(backends) - 1) == place - 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leaves out the cases of sweeps that another backend of tests/run.py runs."""
+    backends = os.environ.get("KB_TEST_BACKENDS", "").split()
+    backend = os.environ.get("KERAS_BACKEND", "")
+    kept, left, cases = [], [], Counter()
+    for item in items:
+        sweep = item.get_closest_marker("sweep")
+        name = item.nodeid.partition("[")[0]
+        core = sweep and item.callspec.id in sweep.kwargs.get("core", ())
+        if not sweep or core or shared_out(cases[name], backend, backends):
+            kept.append(item)
+        else:
+            left.append(item)
+        cases[name] += bool(sweep and not core)
+    items[:] = kept
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
+@pytest.mark.sweep(core=("README.md", "plans-and-cost.md"))
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
@@ -31,6 +32,7 @@ def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         exec(compile(block, str(page), "exec"), namespace)
 
 
+@pytest.mark.sweep(core=("data_parallel.py", "sequence_parallel.py"))
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
 def test_example_runs_in_short_form(example, tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -83,6 +85,7 @@ def plans_of_everything():
     yield Plan(Banded(4), schedule=field)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("plan", list(plans_of_everything()), ids=str)
 def test_architecture_names_every_array_of_a_batch(plan):
     page = (ROOT / "docs" / "architecture.md").read_text()

@@ -81,6 +81,7 @@ def _lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("command", ["compile", "evaluate", "predict"])
 def test_odd_files_never_end_a_run(command, model, tree, tmp_path, capsys):
     given = {
@@ -164,6 +165,7 @@ def test_nothing_to_look_at_is_one_line(command, model, tree, tmp_path, capsys):
     assert not shown.out and len(shown.err.strip().splitlines()) == 1, shown
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("names", "options", "code"),
     [

@@ -25,6 +25,7 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("model", ["schnet", "mpeu", "painn"])
 def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
     command = ["train", str(data), "--task", "regression", "--model", model]

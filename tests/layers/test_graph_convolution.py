@@ -87,6 +87,7 @@ def check(layer, x, graphs, **options):
     assert np.isfinite(out).all()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("types", [1, 3])
 @pytest.mark.parametrize("name", PLANS)
 def test_equals_the_oracle_under_every_plan(name, types):

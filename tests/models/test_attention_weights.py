@@ -60,6 +60,7 @@ def test_gat_weights_equal_the_equations():
             states = out + numpy(layer.bias)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("attention", ["sparse", "full", "periodic", "augment"])
 def test_transformer_weights_give_the_output_of_each_layer(attention):
     graphs = graphs_of(3, seed=4)

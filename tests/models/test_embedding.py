@@ -72,6 +72,7 @@ def test_embeddings_are_the_states_in_the_order_of_the_caller():
     assert plain.embed([]) == []
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     "name", ["gat", "gcn", "ggnn", "graphormer", "schnet", "painn"]
 )

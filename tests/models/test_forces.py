@@ -46,6 +46,7 @@ def task_of(name, layer, **options):
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", BACKBONES)
 def test_forces_are_the_negative_slope_of_the_energy(name):
     rng = np.random.default_rng(0)

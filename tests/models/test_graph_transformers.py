@@ -65,6 +65,7 @@ def states_of(backbone, graphs, **options):
     return [rows for _, rows in sorted(unbatch(numpy(backbone(x)), x, "node"))]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("attention", ["sparse", "full", "augment"])
 def test_nothing_about_the_batch_changes_states(attention):
     graphs = graphs_of()

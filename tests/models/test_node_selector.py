@@ -66,6 +66,7 @@ def assert_close(logits, expected):
         np.testing.assert_allclose(own, other, atol=1e-5 * scale)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("readout", ["candidate", "slot"])
 @pytest.mark.parametrize("name", PLANS)
 def test_logits_equal_the_oracle_under_every_plan(name, readout):

@@ -108,6 +108,7 @@ def outputs(name):
     return task, [np.ravel(v)[:8].tolist() for v in values]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", list_presets())
 def test_outputs_are_pinned(name):
     task, values = outputs(name)
