@@ -129,6 +129,22 @@ class Near(Primitive):
         return 0.0
 
 
+@register
+class Short(Plan):
+    """A plan of one's own: long edges are left out."""
+
+    def __init__(self, width: int, **options):
+        super().__init__(Near(width), rest="drop", **options)
+        self.width = width
+
+    def get_config(self):
+        return {"width": self.width}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
 class Distant(Near):
     """Not registered, although its base is."""
 
@@ -154,6 +170,7 @@ SAMPLES = {
     "task": lambda: task_of(kind=Verdicts),
     "readout": lambda: task_of(readout=Middle(4)),
     "primitive": lambda: task_of(plan=Plan(Near(1, "up"))),
+    "plan": lambda: task_of(plan=Short(1)),
 }
 
 
@@ -168,6 +185,7 @@ def test_classes_of_ones_own_are_saved_and_loaded(kind, tmp_path):
         (task.backbone, again.backbone),
         (task.preprocessor.batcher, again.preprocessor.batcher),
         (task.preprocessor.graph_layers[0], again.preprocessor.graph_layers[0]),
+        (task.preprocessor.plan, again.preprocessor.plan),
     ):
         assert type(one) is type(other)
     assert again.preprocessor.graph_layers[0].times == 3
@@ -194,10 +212,11 @@ def test_unregistered_classes_are_refused_when_they_are_saved(tmp_path):
         ("config.json", ()),
         ("preprocessor.json", ("config", "layers", 0)),
         ("preprocessor.json", ("config", "batcher")),
+        ("preprocessor.json", ("config", "plan")),
     ],
 )
 def test_unknown_classes_are_refused_and_nothing_is_imported(file, place, tmp_path):
-    task_of().save_to_preset(tmp_path / "preset")
+    task_of(plan=Short(1)).save_to_preset(tmp_path / "preset")
     path = tmp_path / "preset" / file
     config = json.loads(path.read_text())
     entry = config

@@ -48,6 +48,16 @@ def _from_plain(entry: Mapping, base: type, what: str):
     return registered_class(entry, base, what).from_config(dict(entry["config"]))
 
 
+def _plan_of(config: Mapping) -> Plan:
+    """The plan that a file describes."""
+    if "class_name" in config:
+        return _from_plain(config, Plan, "a plan")
+    if not {"primitives", "attention"} & set(config):
+        refuse("plan", "'auto', a Plan, or what its get_config() gives", config)
+    kind = AttentionPlan if "attention" in config else Plan
+    return kind.from_config(config)
+
+
 class _AutoPlan(NamedTuple):
     """A plan that `"auto"` stood for, and the sizes that it was chosen for."""
 
@@ -98,10 +108,7 @@ class GraphPreprocessor(HostLayer):
                 f"Received: {batcher!r}."
             )
         if isinstance(plan, Mapping):
-            if not {"primitives", "attention"} & set(plan):
-                refuse("plan", "'auto', a Plan, or what its get_config() gives", plan)
-            kind = AttentionPlan if "attention" in plan else Plan
-            plan = kind.from_config(plan)
+            plan = _plan_of(plan)
         if not isinstance(plan, Plan) and not (
             isinstance(plan, str) and plan == "auto"
         ):
@@ -303,7 +310,10 @@ class GraphPreprocessor(HostLayer):
         plan = self.plan
         if isinstance(plan, Plan):
             plan.check_registered()
-            plan = plan.get_config()
+            config = plan.get_config()
+            # Files of the library's plans name no class.
+            own = type(plan) not in (Plan, AttentionPlan)
+            plan = class_entry(plan, config) if own else config
         return {
             "layers": self.layers_config(),
             "batcher": class_entry(self.batcher, self.batcher.plain_config()),

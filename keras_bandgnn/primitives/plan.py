@@ -1,5 +1,6 @@
 """`Plan`: which primitive carries out the sum over which edges."""
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,7 +10,7 @@ from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.base import Primitive, find_part, primitive_of
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
-from keras_bandgnn.registration import check_registered
+from keras_bandgnn.registration import PACKAGE, check_registered
 
 
 class Plan:
@@ -91,8 +92,7 @@ class Plan:
         for primitive in primitives:
             _check_key(primitive)
         self._check_order()
-        if schedule is not None:
-            self._check_schedule(schedule)
+        self._check_schedule()
 
     def _assign(self, primitives: tuple, rest, schedule, filter) -> None:
         self.primitives = tuple(primitives)
@@ -112,7 +112,10 @@ class Plan:
             if primitive.depends_on_place and not primitive.covers_all:
                 placed = primitive.key()
 
-    def _check_schedule(self, schedule) -> None:
+    def _check_schedule(self) -> None:
+        schedule = self.schedule
+        if schedule is None:
+            return
         if not isinstance(schedule, ReceptiveField):
             raise ValueError(
                 "Expected `schedule` to be a ReceptiveField, such as "
@@ -154,7 +157,10 @@ class Plan:
             **changes: `schedule` and `filter` as for the constructor.
         """
         options = {"schedule": self.schedule, "filter": self.filter, **changes}
-        return Plan(*self.primitives, rest=self.rest or "drop", **options)
+        plan = copy.copy(self)
+        plan._assign(self.primitives, self.rest, **options)
+        plan._check_schedule()
+        return plan
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -162,7 +168,9 @@ class Plan:
         return tuple(p.key() for p in self.primitives)
 
     def check_registered(self) -> None:
-        """Raises a ValueError for a primitive of a class that no file can name."""
+        """Raises a ValueError if no file can name its class or that of a primitive."""
+        if type(self).__module__.partition(".")[0] != PACKAGE:
+            check_registered(self)
         # The library's primitives have names of their own.
         check_registered(*(p for p in self.primitives if p.library_name() is None))
 
