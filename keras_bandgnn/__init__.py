@@ -1,8 +1,8 @@
-"""keras-bandgnn: graph learning as dense, static-shape work on Keras 3.
+"""keras-bandgnn: graph neural networks as dense, static-shape computation on Keras 3.
 
-Submodules load at first use. When Keras is already imported, the layers and models
-load at once, so that Keras finds their classes in saved files. Otherwise Keras will
-start with a backend that is installed.
+Submodules load on first use. If Keras is already imported, layers and models load
+immediately, so that Keras finds their classes in saved files. Otherwise KERAS_BACKEND
+is set if Keras would start with a backend that is not installed.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Arrays of a graph: checked, 32 bits wide, contiguous and read-only."""
+"""Validation and conversion of arrays: 32-bit, contiguous and read-only."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,7 +13,7 @@ RESERVED = {
     "edge": ("sender", "receiver", "type", "mask"),
     "context": ("mask", "n_node", "n_edge", "id"),
 }
-"""Names that a batch gives to arrays of its own."""
+"""Names of features that batches reserve."""
 
 INT32_MAX = np.iinfo(np.int32).max
 
@@ -49,7 +49,7 @@ def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """Returns the array contiguous and read-only; a view of writable data is copied."""
+    """Returns a contiguous, read-only array; copies views of writable data."""
     array = np.ascontiguousarray(array) if array.ndim else array.copy()
     if array.flags.writeable:
         array = array.copy() if array.base is not None else array
@@ -58,7 +58,7 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _converted(array: np.ndarray, dtype: type, share: bool) -> np.ndarray:
-    """The array in another dtype; the same memory if nobody can write to it."""
+    """Converts an array to another dtype; shares memory only if it is read-only."""
     base, fixed = array, True
     while isinstance(base, np.ndarray):
         fixed = fixed and not base.flags.writeable
@@ -69,17 +69,17 @@ def _converted(array: np.ndarray, dtype: type, share: bool) -> np.ndarray:
 def narrowed(
     name: str, values: Any, missing: bool = False, share: bool = True
 ) -> np.ndarray:
-    """Converts numbers to int32 or float32, refusing what does not fit.
+    """Converts numbers to int32 or float32; raises an error if they do not fit.
 
     Args:
-        name: What to call the values in errors.
+        name: Name of the values in errors.
         values: Numbers of any shape.
-        missing: Whether NaN may stand for a missing value, as it does in labels.
-        share: Whether the result may share memory that others can write to.
+        missing: Whether NaN is allowed for missing values, as in labels.
+        share: Whether the result may share writable memory.
 
     Raises:
-        ValueError: If rows differ in length, something is no number, or a value is
-            not finite or too large for 32 bits.
+        ValueError: If rows differ in length, or a value is not numeric, not finite or
+            too large for 32 bits.
     """
     try:
         array = np.asarray(values)
@@ -98,7 +98,7 @@ def narrowed(
     if array.dtype.kind != "f":
         raise ValueError(
             f"Expected `{name}` to be an array of numbers. Received: dtype "
-            f"{array.dtype}. Ragged rows must be padded, strings mapped to ids."
+            f"{array.dtype}. Pad ragged rows, and map strings to ids."
         )
     low, high = check_finite(name, array, missing)
     if max(high, -low) > float(np.finfo(np.float32).max):
@@ -112,14 +112,14 @@ def narrowed(
 def check_finite(
     name: str, array: np.ndarray, missing: bool = False
 ) -> tuple[float, float]:
-    """Returns the smallest and the largest value; a ValueError if one is not finite.
+    """Returns the smallest and the largest value; raises an error if not finite.
 
-    Unlike `np.isfinite(array).all()` this needs no memory.
+    Unlike `np.isfinite(array).all()`, this allocates no temporary array.
 
     Args:
-        name: What to call the values in errors.
+        name: Name of the values in errors.
         array: Floating-point numbers.
-        missing: Whether NaN may stand for a missing value.
+        missing: Whether NaN is allowed for missing values.
     """
     if not array.size:
         return 0.0, 0.0
@@ -138,12 +138,12 @@ def check_finite(
 
 
 def checked_feature(name: str, values: Any) -> np.ndarray:
-    """Converts a feature to read-only int32 or float32, refusing what is neither."""
+    """Converts a feature to read-only int32 or float32; raises an error otherwise."""
     return frozen(narrowed(name, values, share=False))
 
 
 def check_feature_name(kind: str, name: Any) -> None:
-    """Raises a ValueError for what is no name, or one that batches use themselves."""
+    """Raises a ValueError for an invalid name, or one that batches reserve."""
     if not isinstance(name, str) or not name:
         raise ValueError(
             f"Expected the names of features in `{kind}` to be strings that are not "
@@ -151,15 +151,15 @@ def check_feature_name(kind: str, name: Any) -> None:
         )
     if name in RESERVED[kind]:
         raise ValueError(
-            f"Expected a name for `{kind}[{name!r}]` that batches do not use "
-            f"themselves: {RESERVED[kind]}. Rename the feature."
+            f"Expected a name for `{kind}[{name!r}]` that batches do not reserve. "
+            f"Received: one of {RESERVED[kind]}. Rename the feature."
         )
 
 
 def checked_features(
     kind: str, values: Mapping | None, length: int | None, count: str
 ) -> Mapping[str, np.ndarray]:
-    """Checks features by name, each with `length` rows, and makes them read-only."""
+    """Validates features by name, each with `length` rows; returns read-only arrays."""
     out = {}
     values = {} if values is None else instance(kind, values, Mapping, "a dict")
     for name, value in values.items():

@@ -1,10 +1,10 @@
-"""The batch contract: what a loader yields and a model takes.
+"""The batch contract: the arrays that loaders yield and models receive.
 
 A batch is `(x, y, sample_weight)`, or `(x,)` without labels. `x` is a nested dict of
-arrays of static shape. Axis 0 of each is G, the number of supergraphs (one per replica;
-G = 1 on one device). A supergraph holds several graphs side by side, padded to N nodes,
-E edges, B graphs and C candidates per graph. What the graphs lack is omitted, never
-None; all ids are int32.
+arrays with static shapes. Axis 0 is always G, the number of supergraphs (one per
+replica; G = 1 on one device). A supergraph is the disjoint union of several graphs,
+padded to N nodes, E edges, B graphs and C candidates per graph. Missing parts are
+omitted, never None; all ids are int32.
 
 | `x["node"]` | shape       | meaning                                 | padding |
 |-------------|-------------|-----------------------------------------|---------|
@@ -20,8 +20,8 @@ None; all ids are int32.
 | `type`      | [G, E]      | edge type                               | 0       |
 | `mask`      | [G, E] bool | whether the edge is real                | False   |
 
-Sums over receivers have N + 1 segments, of which the last is dropped: nothing is ever
-added to a node that exists.
+Sums over receivers have N + 1 segments, and the last one is dropped, so padding edges
+never contribute to a real node.
 
 | `x["graph"]` | shape       | meaning                                | padding |
 |--------------|-------------|----------------------------------------|---------|
@@ -46,45 +46,46 @@ The last graph slot is always padding.
 | of graphs    | [G, B, D]   | [G, B], D >= 1                                   |
 | of nodes     | [G, N, ...] | [G, N]                                           |
 
-`x["plan"]` has a dict of arrays per primitive, by its key: "segment", "banded:128", ...
-The `pack` of each primitive documents them; docs/architecture.md lists them all.
+`x["plan"]` maps the key of each primitive, "segment", "banded:128", ..., to a dict of
+arrays. The `pack` method of each primitive documents them; docs/architecture.md lists
+them all.
 
 **Compact schedules.** Under a plan with `ReceptiveField(T, order="compact")` a
-supergraph has N_0 rows before the first step and N_{t+1} after step t: one for each
-node whose state still counts, where nodes whose states are equal share a row.
-`x["node"]` has the N_0 rows, and there is no `x["edge"]`. Candidates and labels of
-nodes count in the N_T rows after the last step.
+supergraph has N_0 rows before the first step and N_{t+1} after step t: one row per node
+whose state is still needed; nodes with equal states share a row. `x["node"]` has the
+N_0 rows, and `x["edge"]` is omitted. Candidates and node labels refer to the N_T rows
+after the last step.
 
 | `x["plan"]["step:t"]`       | shape        | meaning                      | padding |
 |-----------------------------|--------------|------------------------------|---------|
 | `["state"]["index"]`        | [G, N_{t+1}] | row of the old state, of N_t | 0       |
 | `["state"]["back_row"]`     | [G, N_{t+1}] | `index`, sorted              | N_t     |
 | `["state"]["back_column"]`  | [G, N_{t+1}] | new row of each `back_row`   | 0       |
-| `["state"]["back_pointer"]` | [G, N_t + 1] | where each old row begins    |         |
+| `["state"]["back_pointer"]` | [G, N_t + 1] | start of each old row        |         |
 | `[key]`                     | a dict       | arrays of a primitive        |         |
 
 Senders of step t are among N_t rows, receivers among N_{t+1}.
 
-**Schedules of blocks.** With `order="blocks"` nodes, edges, candidates and labels are
-those of a plan without a schedule; labels of nodes that are not read weigh 0. The plan
-has K = ceil(N / S) blocks of S nodes, of which step t updates A_t.
+**Block schedules.** With `order="blocks"`, nodes, edges, candidates and labels are the
+same as without a schedule; labels of nodes that are not read have weight 0. The plan
+has K = ceil(N / S) blocks of S nodes, and step t updates A_t of them.
 
 | `x["plan"]`           | shape    | meaning                                          |
 |-----------------------|----------|--------------------------------------------------|
 | `["banded:S"]`        | a dict   | arrays of `Banded(S)`, the same for all steps    |
-| `["blocks"]["order"]` | [G, K]   | blocks, those that are needed longest first      |
-| `["blocks"]["place"]` | [G, K]   | place of each block in `order`                   |
+| `["blocks"]["order"]` | [G, K]   | blocks by descending last active step            |
+| `["blocks"]["place"]` | [G, K]   | position of each block in `order`                |
 | `["step:t"]["block"]` | [G, A_t] | the first A_t of `order`, which step t updates   |
 | `["step:t"][key]`     | a dict   | arrays of the rest, for edges outside the blocks |
 
-Nodes of the rest are numbered in the order of the blocks.
+The rest numbers nodes in the order of the blocks.
 """
 
 import numpy as np
 
 
 def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
-    """Cuts a model's output into one array per real graph.
+    """Splits a model's output into one array per real graph.
 
     Args:
         values: [G, N, ...] for level "node"; [G, B, ...] for "graph"; [G, B, C] for

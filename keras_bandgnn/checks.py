@@ -1,8 +1,7 @@
-"""Checks of arguments, with one form of message.
+"""Argument validation with uniform error messages.
 
-Each check returns the value as the library keeps it, or raises a ValueError:
-"Expected `name` ... Received: name=value." They stand at the public entries, before
-data is read or a program compiled.
+Each check returns the normalised value, or raises a ValueError: "Expected `name` ...
+Received: name=value." Public entry points run them before reading data or compiling.
 """
 
 import math
@@ -19,7 +18,7 @@ _LENGTH = 80
 
 
 def shown(value: Any) -> str:
-    """A value in an error message: on one line, short, with its type."""
+    """Formats a value for error messages: short, in one line, with its type."""
     kind = type(value).__name__
     if value is None or isinstance(value, type | bool | int | float):
         return str(value)[:_LENGTH]
@@ -27,7 +26,7 @@ def shown(value: Any) -> str:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     try:
         text = repr(value)
-    except Exception:  # a value of another library must not hide the message
+    except Exception:  # a failing `repr` must not hide the message
         return f"a {kind}"
     text = " ".join(text.split())
     if len(text) > _LENGTH:
@@ -36,12 +35,12 @@ def shown(value: Any) -> str:
 
 
 def refuse(name: str, expected: str, value: Any, advice: str = "") -> NoReturn:
-    """Raises the ValueError of an argument.
+    """Raises the ValueError for an invalid argument.
 
     Args:
         name: The argument.
-        expected: What it has to be, "an integer".
-        value: What it is.
+        expected: The expectation, such as "an integer".
+        value: The value.
         advice: What to do instead.
     """
     advice = advice and f" {advice}"
@@ -51,7 +50,7 @@ def refuse(name: str, expected: str, value: Any, advice: str = "") -> NoReturn:
 
 
 def optional(check: Callable, name: str, value: Any, *options: Any) -> Any:
-    """Returns None for None, else what `check(name, value, *options)` returns."""
+    """Returns None for None, otherwise `check(name, value, *options)`."""
     return None if value is None else check(name, value, *options)
 
 
@@ -60,7 +59,7 @@ def positive_int(
 ) -> int:
     """Returns `value` as an int in [minimum, maximum], or raises.
 
-    Sizes, counts and ids have 32 bits on the device, hence the default maximum.
+    The default maximum is that of int32, the type of sizes and ids on the device.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Integral):
         refuse(name, "an integer", value)
@@ -82,7 +81,7 @@ def positive_ints(name: str, value: Any) -> int | list[int]:
 
 
 def seed_number(name: str, value: Any) -> int:
-    """Returns `value` as an int that a random generator may start from, or raises."""
+    """Returns `value` as an int seed, or raises."""
     return positive_int(name, value, 0, 2**62)
 
 
@@ -104,7 +103,7 @@ def positive_number(name: str, value: Any) -> float:
 
 
 def non_negative_number(name: str, value: Any) -> float:
-    """Returns `value` as a float of at least 0, infinity included, or raises."""
+    """Returns `value` as a float of at least 0, including infinity, or raises."""
     _real(name, value)
     if not value >= 0:
         refuse(name, "at least 0", value)
@@ -127,14 +126,14 @@ def _real(name: str, value: Any) -> None:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Returns `value` as a bool, or raises: strings such as "no" are true in Python."""
+    """Returns `value` as a bool, or raises, since strings such as "no" are truthy."""
     if not isinstance(value, bool | np.bool_):
         refuse(name, "True or False", value)
     return bool(value)
 
 
 def string(name: str, value: Any) -> str:
-    """Returns `value` if it is a string that is not empty, or raises."""
+    """Returns `value` if it is a non-empty string, or raises."""
     if not isinstance(value, str):
         refuse(name, "a string", value)
     if not value:
@@ -189,7 +188,7 @@ def _existing(name, value, kind, wanted: str, other: str) -> Path:
 
 
 def mapping(name: str, value: Any) -> Mapping:
-    """Returns `value` if it is a mapping whose keys are names, or raises."""
+    """Returns `value` if it is a mapping with string keys, or raises."""
     if not isinstance(value, Mapping):
         refuse(name, "a dict", value)
     for key in value:
@@ -202,7 +201,7 @@ def mapping(name: str, value: Any) -> Mapping:
 
 
 def sequence(name: str, value: Any, what: str = "a list") -> list:
-    """Returns the items of `value`, which is no string, as a list, or raises."""
+    """Returns the items of `value` as a list, or raises, also for strings."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         refuse(name, what, value)
     return list(value)
@@ -221,7 +220,7 @@ def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
         name: The argument.
         value: Its value.
         kind: A class, or several.
-        expected: What it has to be, for people: "a Graph".
+        expected: The expectation for the message, such as "a Graph".
     """
     if not isinstance(value, kind):
         refuse(name, expected, value)
@@ -229,14 +228,14 @@ def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
 
 
 def having(name: str, value: Any, attribute: str, expected: str) -> Any:
-    """Returns `value` if it has an attribute, or raises: no class need be imported."""
+    """Returns `value` if it has an attribute, or raises; imports no class."""
     if not hasattr(value, attribute):
         refuse(name, expected, value)
     return value
 
 
 def function(name: str, value: Any) -> Callable:
-    """Returns `value` if it can be called, or raises."""
+    """Returns `value` if it is callable, or raises."""
     if not callable(value):
         refuse(name, "a function", value)
     return value

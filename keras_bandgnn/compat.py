@@ -1,7 +1,7 @@
-"""Private parts of Keras, TensorFlow and torch that the library needs, in one place.
+"""Access to private APIs of Keras, TensorFlow and torch.
 
-No other module uses any. Each function says what it stands for; all were there in
-Keras 3.15, TensorFlow 2.21 and torch 2.13. tests/test_compat.py fails when one is gone.
+No other module uses private APIs. All of these exist in Keras 3.15, TensorFlow 2.21 and
+torch 2.13; tests/test_compat.py fails if one is removed.
 """
 
 import sys
@@ -14,35 +14,35 @@ LOSS_TRACKER = "_loss_tracker"
 
 
 def sublayers(model: keras.Model) -> list:
-    """Return the model and all layers in it (`Layer._flatten_layers`)."""
+    """Returns the model and all its sublayers (`Layer._flatten_layers`)."""
     return list(model._flatten_layers())
 
 
-# === What `Model.compile` leaves ===
+# === State of `Model.compile` ===
 
 
 def forget_compiled(model: keras.Model) -> None:
-    """Forget losses and metrics of an earlier `compile`, which Keras keeps."""
+    """Resets the losses and metrics of an earlier `compile`, which Keras keeps."""
     model.loss = model._compile_loss = model._compile_metrics = None
 
 
 def compiled_loss(model: keras.Model):
-    """Return the function of labels, outputs and weights that `compile` made."""
+    """Returns the compiled loss, a function of labels, outputs and weights."""
     return model._compile_loss
 
 
 def has_compiled_metrics(model: keras.Model) -> bool:
-    """Whether `compile` was given metrics."""
+    """Returns whether the model was compiled with metrics."""
     return model._compile_metrics is not None
 
 
 def loss_tracker(model: keras.Model):
-    """Return the metric "loss", which the steps of all backends update."""
+    """Returns the metric "loss", which the steps of all backends update."""
     return model._loss_tracker
 
 
 def added_loss(model: keras.Model, value):
-    """Return a part of the loss as Keras adds it up, scaled for the devices."""
+    """Returns an additional loss as Keras aggregates it, scaled for the devices."""
     return model._aggregate_additional_loss(value)
 
 
@@ -50,26 +50,26 @@ def added_loss(model: keras.Model, value):
 
 
 def build_step(model: keras.Model, batch) -> None:
-    """Make the variables of metrics and optimizer from the shapes of a batch."""
+    """Builds the variables of metrics and optimizer from the shapes of a batch."""
     model._symbolic_build(data_batch=batch)
 
 
 class BuildHooks(keras.Model):
-    """A model that chooses the batch that Keras builds its variables from."""
+    """A model that chooses the batch from which Keras builds its variables."""
 
     def batch_to_build(self, batch):
-        """Return the batch whose shapes tell what to build."""
+        """Returns the batch whose shapes determine the variables."""
         return batch
 
     def builds_from_batches(self) -> bool:
-        """Whether Keras is to build from the data it is given."""
+        """Returns whether Keras builds from the data passed to it."""
         return True
 
     def _symbolic_build(self, iterator=None, data_batch=None):
         super()._symbolic_build(iterator, self.batch_to_build(data_batch))
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Of the TensorFlow trainer alone.
+        # Exists only in the TensorFlow trainer.
         if self.builds_from_batches():
             super()._maybe_symbolic_build(iterator, data_batch)
 
@@ -78,24 +78,24 @@ class BuildHooks(keras.Model):
 
 
 def gradients_are_summed(optimizer) -> None:
-    """Tell an optimizer on TensorFlow that it is given sums over all devices."""
+    """Tells a TensorFlow optimizer that gradients are summed over the devices."""
     optimizer._all_reduce_sum_gradients = list
 
 
 def set_length(dataset, steps: int) -> None:
-    """Set how many steps Keras asks a distributed data set of TensorFlow for."""
+    """Sets the number of steps of a distributed TensorFlow data set."""
     dataset._cardinality = steps
 
 
 def in_xla_context(graph) -> bool:
-    """Whether a graph of TensorFlow is part of what XLA compiles."""
+    """Returns whether XLA compiles a TensorFlow graph."""
     from tensorflow.python.ops import control_flow_util
 
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def forget_missing_tensorflow() -> None:
-    """Let Keras look for TensorFlow again, which it remembers not to have found."""
+    """Clears Keras' cached result that TensorFlow is missing."""
     utils = sys.modules.get("keras.src.utils.module_utils")
     for name in ("tensorflow", "gfile"):
         lazy = getattr(utils, name, None)
@@ -104,15 +104,15 @@ def forget_missing_tensorflow() -> None:
 
 
 def torch_compilations() -> dict:
-    """Return torch's counters; "unique_graphs" counts programs compiled so far."""
-    # The compiler takes a second to import; eager training does without it.
+    """Returns torch's counters; "unique_graphs" counts compiled programs."""
+    # Importing the compiler takes a second, and eager training does not need it.
     from torch._dynamo.utils import counters
 
     return counters["stats"]
 
 
 def softplus_in_place(x) -> None:
-    """Replace a tensor of torch by its softplus, without a second one."""
+    """Replaces a torch tensor by its softplus in place."""
     from torch._C import _nn
 
     _nn.softplus(x, out=x)

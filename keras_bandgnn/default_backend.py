@@ -1,4 +1,4 @@
-"""Which Keras backend is used when nobody has said which."""
+"""Default choice of the Keras backend."""
 
 import importlib.util
 import json
@@ -9,12 +9,12 @@ BACKENDS = ("jax", "torch", "tensorflow")
 
 
 def installed_backends() -> list[str]:
-    """The backends that can be imported."""
+    """Returns the backends that can be imported."""
     return [name for name in BACKENDS if importlib.util.find_spec(name)]
 
 
 def configured_backend() -> str | None:
-    """The backend in the user's keras.json."""
+    """Returns the backend in the user's keras.json."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     try:
         return json.loads((home / "keras.json").read_text()).get("backend")
@@ -25,8 +25,8 @@ def configured_backend() -> str | None:
 def replace_missing_backend() -> None:
     """Sets KERAS_BACKEND if Keras would start with a backend that is not installed.
 
-    Without KERAS_BACKEND and keras.json that is TensorFlow, and Keras writes it into a
-    new keras.json.
+    Without KERAS_BACKEND and keras.json, Keras uses TensorFlow and writes it into a new
+    keras.json.
     """
     if os.environ.get("KERAS_BACKEND"):
         return

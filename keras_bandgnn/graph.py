@@ -19,27 +19,27 @@ from keras_bandgnn.checks import mapping, optional
 class Graph:
     """One graph: nodes, typed directed edges, features, candidates and a label.
 
-    A message goes from `senders[e]` to `receivers[e]`. Self-loops, duplicate edges
-    and graphs without edges are fine. Arrays are stored as read-only int32 or
-    float32 (N nodes, E edges).
+    A message goes from `senders[e]` to `receivers[e]`. Self-loops, parallel edges and
+    graphs without edges are allowed. Arrays are stored as read-only int32 or float32
+    (N nodes, E edges).
 
     Args:
         num_nodes: Number of nodes N, at least 1.
-        senders: int [E], the node that each edge starts from.
-        receivers: int [E], the node that each edge ends at.
-        edge_type: int [E], type of each edge; all 0 when omitted.
+        senders: int [E], source node of each edge.
+        receivers: int [E], target node of each edge.
+        edge_type: int [E], type of each edge; all 0 if omitted.
         node: Node features by name, each with shape [N, ...].
         edge: Edge features by name, each with shape [E, ...].
-        context: Features of the whole graph by name, any shape.
+        context: Graph-level features by name, with any shape.
         candidates: int [C], ids of the nodes to choose from (`NodeSelector`).
-        label: With candidates, the position of the right one in `candidates`.
-            Otherwise the target: of the graph, a number or vector; of the nodes,
-            an array [N, ...].
-        label_level: `"graph"` or `"node"`, what `label` belongs to.
-        slot: Id of the node whose filler is to be chosen among the candidates.
-        info: JSON-like facts for people, such as the file that the graph comes from.
-        origin: int [N], id that each node had in the caller's graph. Set by
-            preprocessing layers that drop or reorder nodes.
+        label: With candidates, the position of the correct one in `candidates`.
+            Otherwise the target: a number or vector for the graph, or an array
+            [N, ...] for the nodes.
+        label_level: `"graph"` or `"node"`, the level of `label`.
+        slot: Id of the node to be filled by one of the candidates.
+        info: Free-form JSON metadata, such as the source file.
+        origin: int [N], id of each node in the original graph. Set by preprocessing
+            layers that drop or reorder nodes.
 
     Raises:
         ValueError: For wrong shapes, ids out of range, NaN or ragged features.
@@ -90,7 +90,7 @@ class Graph:
         if not 1 <= num_nodes <= INT32_MAX:
             raise ValueError(
                 "Expected `num_nodes` to be at least 1 (and to fit into int32). "
-                f"Received: num_nodes={num_nodes}. Leave empty graphs out."
+                f"Received: num_nodes={num_nodes}. Remove empty graphs."
             )
         num_nodes = int(num_nodes)
         senders = checked_ids("senders", senders, num_nodes, "num_nodes")
@@ -166,8 +166,8 @@ class Graph:
             or not 0 <= array < len(candidates)
         ):
             raise ValueError(
-                "Expected `label` to be the position of the right candidate, an integer"
-                f" in [0, {len(candidates)}). Received: label={label!r}. "
+                "Expected `label` to be the position of the correct candidate, an "
+                f"integer in [0, {len(candidates)}). Received: label={label!r}. "
                 "If the label is a node id, pass its index in `candidates`."
             )
         return frozen(array.astype(np.int32))
@@ -192,7 +192,7 @@ class Graph:
 
     @classmethod
     def unchecked(cls, **fields: Any) -> "Graph":
-        """Builds a graph from fields that are known to be valid, without checks."""
+        """Builds a graph from valid fields, without checks."""
         graph = object.__new__(cls)
         for name in ("node", "edge", "context", "info"):
             fields[name] = MappingProxyType(dict(fields.get(name) or {}))
@@ -203,7 +203,7 @@ class Graph:
         return graph
 
     def replace(self, **changes: Any) -> "Graph":
-        """Returns a copy with some fields changed; the result is checked again."""
+        """Returns a copy with some fields changed; validates the result."""
         return Graph(**{**self._fields(), **changes})
 
     @property
@@ -220,20 +220,21 @@ class Graph:
 
     @property
     def num_edge_types(self) -> int:
-        """One more than the largest edge type; at least 1."""
+        """The largest edge type plus 1; at least 1."""
         return int(self.edge_type.max()) + 1 if self.num_edges else 1
 
     def subgraph(self, nodes: Any) -> "Graph":
-        """Returns the graph induced on `nodes`, in their order.
+        """Returns the subgraph induced by `nodes`, in this order.
 
-        Node `nodes[k]` becomes node k. Features, candidates, the slot and labels of
-        nodes follow; edges keep their order. A permutation reorders the graph.
+        Node `nodes[k]` becomes node k. Features, candidates, the slot and node labels
+        are mapped accordingly; edges keep their order. A permutation reorders the
+        graph.
 
         Args:
             nodes: int [M], distinct node ids.
 
         Raises:
-            ValueError: If ids repeat, or a candidate or the slot is left out.
+            ValueError: If ids repeat, or a candidate or the slot is missing.
         """
         nodes = checked_ids("nodes", nodes, self.num_nodes, "num_nodes")
         rank = np.full(self.num_nodes, -1, np.int32)
@@ -288,7 +289,7 @@ class Graph:
 
 
 def _rebuild(fields: dict[str, Any]) -> Graph:
-    # NumPy's copies, also those of pickle, are writable.
+    # NumPy's copies, including unpickled ones, are writable.
     fields = dict(fields)
     for name, value in fields.items():
         if isinstance(value, np.ndarray):

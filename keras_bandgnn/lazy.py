@@ -1,4 +1,4 @@
-"""Packages whose names load at first use, and names that are no longer public."""
+"""Lazy loading of a package's names on first use, and names no longer public."""
 
 import importlib
 import sys

@@ -1,4 +1,4 @@
-"""Packages that only some users have, imported when they are needed."""
+"""Optional packages, imported on use."""
 
 import importlib
 from types import ModuleType
@@ -7,13 +7,13 @@ from types import ModuleType
 def optional_import(
     module: str, package: str, purpose: str = "", instead: str = ""
 ) -> ModuleType:
-    """Import a module, or say what to install.
+    """Imports a module, or raises an error that says what to install.
 
     Args:
         module: Name of the module, such as `"ase.neighborlist"`.
-        package: What to pass to `pip install`, such as `"keras-bandgnn[chem]"`.
-        purpose: What it is needed for.
-        instead: What works without it.
+        package: Argument of `pip install`, such as `"keras-bandgnn[chem]"`.
+        purpose: The purpose of the package, for the error.
+        instead: An alternative without the package, for the error.
 
     Raises:
         ImportError: If the package is not installed.

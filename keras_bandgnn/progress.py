@@ -1,4 +1,4 @@
-"""A progress bar for work that takes more than two seconds."""
+"""Progress bars for work that takes more than two seconds."""
 
 import contextlib
 import time
@@ -11,12 +11,12 @@ _QUIET_SECONDS = 2.0
 def progress_bar(
     title: str, total: int | None, shown: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Yields a function that takes how much more is done; draws on standard error.
+    """Shows a progress bar on standard error; yields a function to advance it.
 
     Args:
-        title: What is going on.
-        total: All there is to do; None if unknown.
-        shown: Whether to draw at all.
+        title: Title of the bar.
+        total: Total amount of work; None if unknown.
+        shown: Whether to show the bar.
 
     Example:
     >>> with progress_bar("Reading", 3, shown=True) as advance:

@@ -1,4 +1,4 @@
-"""Classes that files may name: those in Keras' registry. Nothing is imported."""
+"""Classes and functions in Keras' registry, which files refer to by name."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ _HINT = "keras.saving.register_keras_serializable(package=...)"
 
 
 def class_entry(instance, config: Mapping) -> dict:
-    """Return what a file says of an object: its class, by name, and its arguments."""
+    """Returns the file entry of an object: the name of its class, and its arguments."""
     cls = type(instance)
     name = keras.saving.get_registered_name(cls)
     entry = {"class_name": cls.__name__, "config": config}
@@ -20,20 +20,20 @@ def class_entry(instance, config: Mapping) -> dict:
 
 
 def check_registered(*values) -> None:
-    """Raise a ValueError for a function, or an object of a class, no file can name."""
+    """Raises a ValueError for unregistered functions, or objects of such classes."""
     for value in values:
         kind = "function" if inspect.isfunction(value) else "class"
         named = value if inspect.isfunction(value) else type(value)
         name = keras.saving.get_registered_name(named)
         if keras.saving.get_registered_object(name) is not named:
             raise ValueError(
-                f"Expected a registered {kind}, which a file can name. Received: "
+                f"Expected a registered {kind}, so that it can be saved. Received: "
                 f"{named.__module__}.{named.__name__}. Decorate it with @{_HINT}."
             )
 
 
 def callable_entry(value: Callable) -> dict:
-    """Return what a file says of a function, or of an object that can be called."""
+    """Returns the file entry of a function or a callable object."""
     if inspect.isfunction(value):
         return {"registered_name": keras.saving.get_registered_name(value)}
     name = keras.saving.get_registered_name(type(value))
@@ -48,14 +48,14 @@ def _has_calls(cls: type) -> bool:
 
 
 def registered_callable(entry: Mapping, what: str) -> Callable:
-    """Return the function, or an object of the class, that an entry of a file names.
+    """Returns the function, or the callable object, of a file entry.
 
     Args:
-        entry: What `callable_entry` returned, read from a file.
-        what: What it is, for the error, such as "an ordering".
+        entry: Result of `callable_entry`, read from a file.
+        what: Description for the error, such as "an ordering".
 
     Raises:
-        ValueError: If nothing that can be called is registered under the name.
+        ValueError: If no callable is registered under the name.
     """
     name, config = entry.get("registered_name"), entry.get("config", {})
     value = None
@@ -73,15 +73,15 @@ def registered_callable(entry: Mapping, what: str) -> Callable:
 
 
 def registered_class(entry: Mapping, base: type, what: str) -> type:
-    """Return the class that an entry of a file names.
+    """Returns the class of a file entry.
 
     Args:
-        entry: What `class_entry` returned, read from a file.
-        base: The class that it must derive from.
-        what: What it is, for the error, such as "a batcher".
+        entry: Result of `class_entry`, read from a file.
+        base: The required base class.
+        what: Description for the error, such as "a batcher".
 
     Raises:
-        ValueError: If no class of this kind is registered under the name.
+        ValueError: If no such class is registered under the name.
     """
     name = entry.get("class_name")
     registered = entry.get("registered_name") or f"{PACKAGE}>{name}"
@@ -97,6 +97,6 @@ def registered_class(entry: Mapping, base: type, what: str) -> type:
     ]
     raise ValueError(
         f"Expected {what}, with a `config`, and `class_name` to be one of "
-        f"{sorted(known)}. Received: class_name={name!r}. Register a class of your own "
-        f"with {_HINT} before loading."
+        f"{sorted(known)}. Received: class_name={name!r}. Register a custom class with "
+        f"{_HINT} before loading."
     )

@@ -52,7 +52,7 @@ def test_a_view_of_writable_data_is_copied():
         ({"candidates": []}, "at least one candidate"),
         ({"candidates": [5]}, r"candidates\[0\]=5"),
         ({"candidates": [0, 1], "label": 2}, r"in \[0, 2\)"),
-        ({"candidates": [0, 1], "label": 0.5}, "position of the right candidate"),
+        ({"candidates": [0, 1], "label": 0.5}, "position of the correct candidate"),
         ({"label": "yes"}, "array of numbers"),
         ({"label": [1, 2], "label_level": "node"}, "one row per node"),
         ({"label_level": "edge"}, "'graph' or 'node'"),

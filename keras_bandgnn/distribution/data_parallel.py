@@ -1,4 +1,4 @@
-"""`data_parallel`: one model, trained on the supergraphs of several devices."""
+"""`data_parallel`: data-parallel training on several devices."""
 
 import importlib
 
@@ -10,33 +10,34 @@ from keras_bandgnn.checks import optional, positive_int, positive_number, string
 def data_parallel(
     devices=None, supergraphs: int | None = None, timeout: float | None = None
 ):
-    """Returns a distribution: every device trains on its own supergraphs.
+    """Returns a distribution in which each device trains on separate supergraphs.
 
-    Make, compile and train a task within its scope. The script is the same on one
-    device or many, and a step on R devices is that of one device on the same R
+    Create, compile and train a task inside its scope. The same script runs on one
+    device or many. A step on R devices computes the same as one device on the same R
     supergraphs: losses and metrics are means over the graphs of all devices.
 
-    On torch start one process per device, `torchrun --nproc-per-node 2 script.py`; on
-    TensorFlow one process has all devices of a machine, and `TF_CONFIG` names the
-    machines; on JAX those of all processes after `keras.distribution.initialize`. See
-    the page "Distribution".
+    On torch, start one process per device, `torchrun --nproc-per-node 2 script.py`. On
+    TensorFlow, one process uses all devices of a machine, and `TF_CONFIG` names the
+    machines. On JAX, call `keras.distribution.initialize` to use the devices of all
+    processes. See the page "Distribution".
 
     Args:
         devices: Names of the devices of this process, such as `["cpu"]` on torch and
-            `["GPU:0", "GPU:1"]` on TensorFlow. By default all of them; on torch the
-            one that `LOCAL_RANK` says.
-        supergraphs: Supergraphs of a step over all devices; by default one for each.
-            With a number of your own the epochs, and saved progress, do not depend on
-            the number of devices.
-        timeout: On torch the seconds after which a process stops waiting for another
-            one; 600 by default.
+            `["GPU:0", "GPU:1"]` on TensorFlow. All devices by default; on torch the one
+            given by `LOCAL_RANK`.
+        supergraphs: Supergraphs per step over all devices; one per device by default.
+            If it is set, epochs and saved progress do not depend on the number of
+            devices.
+        timeout: Seconds after which a process stops waiting for the others, on torch
+            only; 600 by default.
 
     Returns:
         An object with `scope()`, `size`, the number of devices, and `is_main`, whether
         this process writes files and prints. On JAX a `keras.distribution` object.
 
     Raises:
-        ValueError: For devices that are not there, or supergraphs that do not divide.
+        ValueError: For unknown devices, or if `supergraphs` is not a multiple of their
+            number.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -51,4 +52,4 @@ def data_parallel(
     module = importlib.import_module(
         f"keras_bandgnn.distribution.{backend}_data_parallel"
     )
-    return module.make(devices, supergraphs, timeout)
+    return module.make_data_parallel(devices, supergraphs, timeout)

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.distribution.sequence_layout import (
-    LaidOut,
+    LaidOutBatches,
     SequenceLayout,
     check_layers,
     splits_part,
@@ -23,62 +23,63 @@ from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 
 
-def make(devices, supergraphs, timeout):
+def make_data_parallel(devices, supergraphs, timeout):
     """See `data_parallel`."""
     if timeout is not None:
         raise ValueError(
             "Expected no `timeout` on JAX, which has its own. Received: "
-            f"timeout={timeout:g}."
+            f"timeout={timeout:g}. Leave it out."
         )
     return JaxReplicas(devices, supergraphs)
 
 
-def make_sequence(sequence, batch, devices, supergraphs):
+def make_sequence_parallel(sequence, batch, devices, supergraphs):
     """See `sequence_parallel`."""
     return JaxReplicas(devices, supergraphs, sequence, batch)
 
 
 def _mesh(devices, sequence: int, batch: int | None):
-    """The mesh [batch, sequence]; devices of a sequence are of one process."""
+    """Returns the mesh [batch, sequence]; a sequence needs devices of one process."""
     if devices is None:
-        found = jax.devices()
+        available = jax.devices()
         if batch is not None:
-            found = found[: batch * sequence]
+            available = available[: batch * sequence]
     else:
         names = [devices] if isinstance(devices, str) else list(devices)
-        known = {f"{d.platform}:{d.id}": d for d in jax.devices()}
-        missing = [name for name in names if str(name).lower() not in known]
+        device_by_name = {f"{d.platform}:{d.id}": d for d in jax.devices()}
+        missing = [name for name in names if str(name).lower() not in device_by_name]
         if missing or not names:
             raise ValueError(
-                f"Expected `devices` among {sorted(known)}. Received: "
-                f"devices={devices!r}."
+                f"Expected `devices` among {sorted(device_by_name)}. Received: "
+                f"devices={devices!r}. Choose from these."
             )
-        found = [known[str(name).lower()] for name in names]
-    batch = len(found) // sequence if batch is None else batch
-    if not batch or batch * sequence != len(found):
+        available = [device_by_name[str(name).lower()] for name in names]
+    batch = len(available) // sequence if batch is None else batch
+    if not batch or batch * sequence != len(available):
         raise ValueError(
-            f"Expected sequence * batch = {len(found)}, the number of devices. "
-            f"Received: sequence={sequence}, batch={batch}. Several devices on a CPU: "
-            "XLA_FLAGS=--xla_force_host_platform_device_count=8."
+            f"Expected sequence * batch = {len(available)}, the number of devices. "
+            f"Received: sequence={sequence}, batch={batch}. To simulate several "
+            "devices on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count=8."
         )
-    mesh = np.array(found).reshape(batch, sequence)
+    mesh = np.array(available).reshape(batch, sequence)
     hosts = np.vectorize(lambda device: device.process_index)(mesh)
     if (hosts != hosts[:, :1]).any():
         raise ValueError(
             "Expected the devices of a sequence in one process. Received: "
-            f"sequence={sequence}, {jax.local_device_count()} devices per process."
+            f"sequence={sequence}, {jax.local_device_count()} devices per process. "
+            "Choose a divisor of the devices per process."
         )
     return mesh
 
 
 class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
-    """The devices of a mesh, which run one program.
+    """The devices of a mesh, which run one SPMD program.
 
     Args:
         devices: Names such as `"gpu:0"`; None for those of all processes.
-        supergraphs: Supergraphs of a step over all devices; None for one each.
-        sequence: Devices that share a supergraph.
-        batch: Groups of such devices; None for as many as there are.
+        supergraphs: Supergraphs per step over all devices; None for one per device.
+        sequence: Number of devices that share a supergraph.
+        batch: Number of such groups; None to use all devices.
     """
 
     builds_metrics = False
@@ -93,7 +94,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         found = _mesh(devices, sequence, batch)
         names = [f"{d.platform}:{d.id}" for d in found.ravel()]
         mesh = keras.distribution.DeviceMesh(found.shape, (BATCH, SEQUENCE), names)
-        # What DataParallel does for meshes of one axis.
+        # As DataParallel does for meshes with one axis.
         base = super(keras.distribution.DataParallel, self)
         base.__init__(mesh, BATCH, auto_shard_dataset=False)
         hosts = len({device.process_index for device in found.ravel()})
@@ -112,19 +113,19 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     @contextlib.contextmanager
     def scope(self):
-        """Tasks that are made within belong to these devices."""
+        """Returns the context in which new tasks use these devices."""
         with ReplicaGroup.scope(self), keras.distribution.DataParallel.scope(self):
             yield self
 
-    # What Keras asks.
+    # Called by Keras.
 
     @property
     def num_model_replicas(self) -> int:
-        """Devices, or groups of those that share a sequence."""
+        """Number of devices, or of groups that share a sequence."""
         return self.size
 
     def get_data_layout(self, data_shape):
-        """Axis 0 is that of supergraphs, axis 1 perhaps that of nodes."""
+        """Shards axis 0 over supergraphs, and axis 1 over nodes if it has nodes."""
         axes = [None] * len(data_shape)
         if axes:
             axes[0] = BATCH
@@ -133,19 +134,19 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
     def get_variable_layout(self, variable):
-        """All devices have all weights."""
+        """Replicates weights on all devices."""
         axes = [None] * len(variable.shape)
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
     def get_tensor_layout(self, path):
-        """Nothing is said of tensors inside a program."""
+        """Leaves the layout of intermediate tensors to the compiler."""
         del path
 
     def distribute_dataset(self, dataset):
-        """Loaders share their graphs among the processes themselves."""
+        """Returns the data set; loaders shard their graphs over processes."""
         return dataset
 
-    # What tasks ask.
+    # Called by tasks.
 
     def check(self, data) -> None:
         """See `ReplicaGroup`."""
@@ -153,7 +154,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         if self.several and not isinstance(data, GraphLoader):
             raise ValueError(
                 "Expected graphs or a GraphLoader for several devices. Received: "
-                f"{type(data).__name__}."
+                f"{type(data).__name__}. Pass graphs."
             )
 
     def check_task(self, task) -> None:
@@ -163,11 +164,11 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     @property
     def takes_schedules(self) -> bool:
-        """Schedules number nodes anew in every step."""
+        """Whether plans may have a schedule, which renumbers nodes in every step."""
         return self.sequence == 1
 
     def auto_plan(self, task, graphs=None):
-        """Banded message passing where devices share a sequence."""
+        """Returns banded message passing if devices share a sequence."""
         plan = task.backbone.auto_plan()
         if self.sequence == 1 or plan is not None:
             return plan
@@ -175,14 +176,14 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return Plan(Banded(block_size_of(graphs, layers)))
 
     def layout(self, task) -> SequenceLayout:
-        """How batches of a task are laid out."""
+        """Returns the batch layout of a task."""
         node_outputs = task.output_level == "node"
         return self._layouts.setdefault(
             node_outputs, SequenceLayout(self.sequence, node_outputs)
         )
 
     def data(self, task, loader):
-        """A loader as `fit` and `evaluate` take it."""
+        """Returns a loader in the form for `fit` and `evaluate`."""
         self.check_task(task)
         if self.sequence == 1:
             return loader
@@ -192,21 +193,21 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         self._plain[task.output_level] = keras.tree.map_structure(
             lambda a: keras.KerasTensor(a.shape, str(a.dtype)), batch
         )
-        return LaidOut(loader, layout)
+        return LaidOutBatches(loader, layout)
 
     def plain_batch(self, task):
         """See `ReplicaGroup`."""
         return self._plain.get(task.output_level)
 
     def stateless_call(self, task, call):
-        """The call of a task, each device on its own part."""
+        """Returns a task's call in which each device processes its part."""
         if not self.several:
             return call
         node_outputs = task.output_level == "node"
         return split_over_cores(call, self.mesh, node_outputs, splits_part)
 
     def predict_on_batch(self, task, x):
-        """The output of a task for a batch of this host."""
+        """Returns the output of a task for a batch of this host."""
         if not self.several:
             return super().predict_on_batch(task, x)
         self.check_task(task)
@@ -227,20 +228,20 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             )
         state = ([v.value for v in vs] for vs in _variables(task))
         out = task.__dict__["_predict_split"](*state, x)
-        # Shards of this process, in the order of its supergraphs and nodes.
+        # The shards of this process, in the order of its supergraphs and nodes.
         shape = (self.supergraphs // self.num_hosts, *out.shape[1:])
-        found = np.zeros(shape, out.dtype)
+        output = np.zeros(shape, out.dtype)
         first = min(s.index[0].start or 0 for s in out.addressable_shards)
         for shard in out.addressable_shards:
-            rows, *other = shard.index
+            rows, *columns = shard.index
             start = (rows.start or 0) - first
             data = np.asarray(shard.data)
-            found[(slice(start, start + len(data)), *other)] = data
-        return found[:, :count] if task.output_level == "node" else found
+            output[(slice(start, start + len(data)), *columns)] = data
+        return output[:, :count] if task.output_level == "node" else output
 
     @contextlib.contextmanager
-    def alone(self):
-        """Keras makes variables when it saves, which all processes would wait for."""
+    def local_only(self):
+        """Turns off the distribution, since saving creates variables on one process."""
         before = keras.distribution.distribution()
         keras.distribution.set_distribution(None)
         try:
@@ -249,7 +250,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             keras.distribution.set_distribution(before)
 
     def same_weights(self, task, optimizer: bool = False) -> None:
-        """Nothing: JAX has made sure of it when the weights were made."""
+        """No-op: JAX replicates the weights when they are created."""
 
     def load_weights(self, task, path) -> None:
         """See `ReplicaGroup`; all processes assign the weights together."""
@@ -263,11 +264,11 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             task.load_weights(copy)
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """The sum of an array over the processes."""
+        """Returns the sum of an array over the processes."""
         if self.num_hosts == 1:
             return array
-        found = multihost_utils.process_allgather(array)
-        return np.asarray(found).sum(axis=0).astype(array.dtype)
+        arrays = multihost_utils.process_allgather(array)
+        return np.asarray(arrays).sum(axis=0).astype(array.dtype)
 
 
 def _variables(task):

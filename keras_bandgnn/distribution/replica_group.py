@@ -1,4 +1,4 @@
-"""`ReplicaGroup`: the devices that train a task together, on any backend."""
+"""`ReplicaGroup`: the devices that train a task, on any backend."""
 
 import contextlib
 import contextvars
@@ -9,9 +9,6 @@ import numpy as np
 
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
-# Which callbacks a process has when several train together.
-
-
 _WRITERS = (
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
@@ -21,17 +18,17 @@ _WRITERS = (
 
 
 def callbacks_of(group, callbacks: Sequence) -> list:
-    """The callbacks without those that write files which the main process writes.
+    """Removes callbacks that write files, except on the main process.
 
-    All others run in every process and see the same logs.
+    All other callbacks run in every process and receive the same logs.
 
     Args:
         group: The `ReplicaGroup`.
-        callbacks: What `fit` was given.
+        callbacks: The callbacks of `fit`.
 
     Raises:
-        ValueError: For BackupAndRestore, which restores only where it has written, and
-            for ModelCheckpoint where one process cannot write alone.
+        ValueError: For BackupAndRestore, which restores only the process that wrote the
+            backup, and for ModelCheckpoint if one process cannot write on its own.
     """
     if group.num_hosts == 1:
         return list(callbacks)
@@ -41,39 +38,39 @@ def callbacks_of(group, callbacks: Sequence) -> list:
     for callback in callbacks:
         if isinstance(callback, tuple(refused)):
             raise ValueError(
-                "Expected keras_bandgnn.training.SaveProgress where several processes "
-                f"train together. Received: {type(callback).__name__}."
+                "Expected keras_bandgnn.training.SaveProgress with several processes. "
+                f"Received: {type(callback).__name__}. Replace the callback."
             )
     return [c for c in callbacks if group.is_main or not isinstance(c, _WRITERS)]
 
 
 _scope = contextvars.ContextVar("replica_group", default=None)
-# Axes that the predictions for a graph may have.
+# Maximum number of axes of a graph's prediction.
 _MAX_AXES = 4
 
 
 def active_group() -> "ReplicaGroup":
-    """The group whose scope is entered, which new tasks belong to."""
-    # Also what keras.distribution.set_distribution has set.
-    found = _scope.get() or keras.distribution.distribution()
-    return found if isinstance(found, ReplicaGroup) else ReplicaGroup()
+    """Returns the group of the current scope, which new tasks use."""
+    # Includes the one set by keras.distribution.set_distribution.
+    group = _scope.get() or keras.distribution.distribution()
+    return group if isinstance(group, ReplicaGroup) else ReplicaGroup()
 
 
 class ReplicaGroup:
-    """Devices that train a task together, each on its own supergraphs.
+    """Base class of devices that train a task on separate supergraphs.
 
-    Subclasses know the backend. A host is a process; it has some of the devices.
+    Subclasses implement a backend. A host is a process with some of the devices.
 
     Args:
-        size: R, devices over all hosts.
-        supergraphs: Supergraphs of a step over all devices; R if None.
-        host: Number of this host.
+        size: R, number of devices over all hosts.
+        supergraphs: Supergraphs per step over all devices; R if None.
+        host: Index of this host.
         num_hosts: Number of hosts.
     """
 
-    # Whether reading weights takes all hosts.
+    # Whether reading weights requires all hosts.
     saves_together = False
-    # Whether losses and gradients of devices are added up, not averaged.
+    # Whether losses and gradients of devices are summed, not averaged.
     sums_losses = False
 
     def __init__(
@@ -90,10 +87,10 @@ class ReplicaGroup:
         if self.supergraphs % size:
             raise ValueError(
                 f"Expected `supergraphs` to be a multiple of {size}, the number of "
-                f"devices. Received: supergraphs={supergraphs}."
+                f"devices. Received: supergraphs={supergraphs}. Choose another number."
             )
 
-    # Whether `data` makes the metrics of a task, which Keras then leaves alone.
+    # Whether `data` creates the metrics of a task instead of Keras.
     builds_metrics = True
 
     @property
@@ -108,7 +105,7 @@ class ReplicaGroup:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Tasks that this thread makes within belong to these devices."""
+        """Context in which new tasks of this thread use these devices."""
         token = _scope.set(self)
         try:
             yield
@@ -116,7 +113,7 @@ class ReplicaGroup:
             _scope.reset(token)
 
     def loader_options(self) -> dict[str, int]:
-        """The share of this host, as arguments of a `GraphLoader`."""
+        """Returns this host's share of the data, as arguments of a `GraphLoader`."""
         return {
             "replicas": self.supergraphs // self.num_hosts,
             "host": self.host,
@@ -124,62 +121,62 @@ class ReplicaGroup:
         }
 
     def check(self, data) -> None:
-        """Raises a ValueError if a loader does not share its graphs among the hosts.
+        """Raises a ValueError if a loader does not shard its graphs over the hosts.
 
         Args:
-            data: What `fit`, `evaluate` or `predict` got.
+            data: The data of `fit`, `evaluate` or `predict`.
         """
         if self.size == 1:
             return
         if not isinstance(data, GraphLoader):
             raise ValueError(
                 f"Expected graphs or a GraphLoader for {self.size} devices. Received: "
-                f"{type(data).__name__}."
+                f"{type(data).__name__}. Pass graphs."
             )
-        wanted = self.loader_options()
-        given = {name: getattr(data, name) for name in wanted}
-        same = all(given[name] == wanted[name] for name in ("host", "num_hosts"))
-        if not same or given["replicas"] * self.num_hosts % self.size:
+        expected = self.loader_options()
+        received = {name: getattr(data, name) for name in expected}
+        same = all(received[name] == expected[name] for name in ("host", "num_hosts"))
+        if not same or received["replicas"] * self.num_hosts % self.size:
             raise ValueError(
-                f"Expected a loader with {wanted} for {self.size} devices. Received: "
-                f"{given}. Pass the graphs themselves, take task.loader(graphs, "
-                "shuffle=True), or give these arguments to GraphLoader."
+                f"Expected a loader with {expected} for {self.size} devices. Received: "
+                f"{received}. Pass the graphs, call task.loader(graphs, shuffle=True), "
+                "or pass these arguments to GraphLoader."
             )
 
     def check_task(self, task) -> None:
         """Raises a ValueError for a task that these devices cannot share."""
 
-    # What differs between backends.
+    # Methods that differ between backends.
 
     # Whether plans may have a `ReceptiveField`.
     takes_schedules = True
 
     def auto_plan(self, task, graphs=None):
-        """The plan of loaders that a task makes; None for the cheapest one.
+        """Returns the plan of a task's loaders; None for the cheapest one.
 
         Args:
             task: The task.
-            graphs: What the loader is made of, perhaps compiled before.
+            graphs: The graphs of the loader, possibly compiled.
         """
         del graphs
         return task.backbone.auto_plan()
 
     def data(self, task, loader: GraphLoader):
-        """A loader as `fit` and `evaluate` take it."""
+        """Returns a loader in the form for `fit` and `evaluate`."""
         del task
         return loader
 
     def train_step(self, task, *args):
-        """A step of training; None if Keras' own will do."""
+        """Runs a training step; None to use the step of Keras."""
 
     def test_step(self, task, *args):
-        """A step of evaluation; None if Keras' own will do."""
+        """Runs an evaluation step; None to use the step of Keras."""
 
     def plain_batch(self, task):
-        """A batch of a task for one device, where others are laid out for several."""
+        """Returns a batch in the layout of one device, to build the task."""
 
     def stateless_call(self, task, call):
-        """The stateless call of a task over all devices (JAX).
+        """Returns the stateless call of a task over all devices (JAX).
 
         Args:
             task: The task.
@@ -189,7 +186,7 @@ class ReplicaGroup:
         return call
 
     def share(self, mean, weight):
-        """A mean, so that the average over all devices is the mean over all entries.
+        """Rescales a mean so that its average over devices is the mean of all entries.
 
         Args:
             mean: The mean over the entries of this device.
@@ -199,54 +196,54 @@ class ReplicaGroup:
         return mean
 
     def total(self, loss):
-        """A sum, so that the average over all devices is the sum over all devices."""
+        """Rescales a sum so that its average over devices is the sum over devices."""
         return loss
 
     def predict_on_batch(self, task, x):
-        """The output of a task for a batch of this host, as an array."""
+        """Returns the output of a task for a batch of this host, as an array."""
         return keras.ops.convert_to_numpy(task.predict_on_batch(x))
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """The sum of an array over the hosts, on each of them."""
+        """Returns the sum of an array over the hosts, on all hosts."""
         return array
 
-    # What follows from these.
+    # Methods derived from these.
 
-    def alone(self):
-        """A context for what this process does without the others."""
+    def local_only(self):
+        """Returns a context for work of this process only."""
         return contextlib.nullcontext()
 
     def load_weights(self, task, path) -> None:
-        """Gives all hosts the weights, and the optimizer, of a file of the main one.
+        """Loads weights and optimizer state on all hosts from a file of the main host.
 
         Args:
             task: The task.
-            path: Of the file; others than the main host need not have it.
+            path: Path of the file, which only the main host needs.
         """
         if self.is_main or self.saves_together:
             task.load_weights(path)
         self.same_weights(task, optimizer=True)
 
     def broadcast(self, text: str) -> str:
-        """A text of the main host, on all hosts."""
+        """Returns a text of the main host, on all hosts."""
         return self.broadcast_bytes(text.encode()).decode()
 
-    def broadcast_bytes(self, given: bytes) -> bytes:
-        """Bytes of the main host, on all hosts."""
+    def broadcast_bytes(self, content: bytes) -> bytes:
+        """Returns bytes of the main host, on all hosts."""
         if self.num_hosts == 1:
-            return given
-        data = np.frombuffer(given, np.uint8) if self.is_main else np.zeros(0)
+            return content
+        data = np.frombuffer(content, np.uint8) if self.is_main else np.zeros(0)
         length = int(self.sum_hosts(np.array([data.size], np.int64))[0])
         padded = data if self.is_main else np.zeros(length)
-        # Numbers that every backend can add.
+        # A dtype that every backend can sum.
         return bytes(self.sum_hosts(padded.astype(np.int32)).astype(np.uint8))
 
     def same_weights(self, task, optimizer: bool = False) -> None:
-        """Gives all hosts the weights of the main one.
+        """Copies the weights of the main host to all hosts.
 
         Args:
             task: The task.
-            optimizer: Whether also the state of the optimizer.
+            optimizer: Whether to copy the state of the optimizer, too.
         """
         if self.num_hosts == 1:
             return
@@ -257,7 +254,7 @@ class ReplicaGroup:
         for dtype in sorted({v.dtype for v in variables}):
             chosen = [v for v in variables if v.dtype == dtype]
             arrays = [keras.ops.convert_to_numpy(v).reshape(-1) for v in chosen]
-            # Numbers that every backend can add.
+            # A dtype that every backend can sum.
             kind = "int64" if "int" in dtype else "float32"
             kind = "float64" if dtype == "float64" else kind
             flat = np.concatenate(arrays).astype(kind)
@@ -272,15 +269,15 @@ class ReplicaGroup:
         if self.broadcast(mine) != mine:
             raise ValueError(
                 "Expected the same graphs in the same order, the same batcher, plan "
-                "and seed in all processes. Received: others than in the first one. "
-                "Read or make the graphs with a fixed seed."
+                "and seed in all processes. Received: a difference from the first "
+                "process. Load or create the graphs with a fixed seed."
             )
 
     def gather(self, rows: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Puts together what the hosts have predicted.
+        """Merges the predictions of the hosts.
 
         Args:
-            rows: One array per graph, None where another host has it.
+            rows: One array per graph, None for graphs of another host.
         """
         if self.num_hosts == 1:
             return list(rows)

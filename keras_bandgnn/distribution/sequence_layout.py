@@ -1,4 +1,4 @@
-"""Layout of one supergraph on several devices: which rows and edges each has."""
+"""Layout of a supergraph on several devices: the rows and edges of each device."""
 
 import logging
 
@@ -8,28 +8,25 @@ import numpy as np
 from keras_bandgnn import compat
 from keras_bandgnn.primitives.base import primitive_of
 
-# Batches laid out for devices that have some successive nodes of a supergraph each.
-
-
 _LOG = logging.getLogger("keras_bandgnn")
-# Room above what the first batch needs.
+# Margin above the size that the first batch needs.
 _SLACK = 1.1
 
 
 class SequenceLayout:
-    """Lays batches out for P devices per supergraph.
+    """Lays out batches for P devices per supergraph.
 
-    Nodes are padded to N = P n, so that device p has the nodes from p n on. The edges
-    of a plan are sorted by the device of their receiver, each device with equal room
-    and receivers counted from its own first node. `Primitive.sequence` says where the
-    senders are:
+    Nodes are padded to N = P n, and device p has the nodes from p n on. The edges of a
+    plan are sorted by the device of their receiver and padded to the same number per
+    device; receivers are relative to the first node of the device.
+    `Primitive.sequence` determines the meaning of senders:
 
-    - `"halo"`, as of `Banded(S)`: they are counted from there too, so that they lie in
-      [-S, n + S): the block of the device before and that of the next one are the halo.
-    - `"exchange"`, as of `Segment`: they are rows of what arrives. `send`, int32
-      [G, P P R], says which rows each device sends to each other one, R at most.
+    - `"halo"`, as of `Banded(S)`: they are relative to the device as well, in
+      [-S, n + S). The adjacent blocks of the previous and next device are the halo.
+    - `"exchange"`, as of `Segment`: they are rows of the received states. `send`, int32
+      [G, P P R], lists the rows that each device sends to each other one, at most R.
 
-    What else a batch holds stays as it is; every device of a supergraph has it all.
+    The rest of a batch is unchanged and replicated on all devices of a supergraph.
 
     Args:
         parts: P.
@@ -38,11 +35,11 @@ class SequenceLayout:
 
     def __init__(self, parts: int, node_outputs: bool):
         self.parts, self.node_outputs = parts, node_outputs
-        # Room per device by name; it grows where a batch needs more.
+        # Capacity per device by name; it grows if a batch needs more.
         self.rooms: dict[str, int] = {}
 
     def nodes(self, x) -> int:
-        """N of the batches that are laid out."""
+        """Returns N of the laid-out batches."""
         step = self.parts
         for key in x["plan"]:
             primitive = primitive_of(key)
@@ -51,13 +48,13 @@ class SequenceLayout:
         return -(-x["node"]["mask"].shape[1] // step) * step
 
     def __call__(self, batch: tuple) -> tuple:
-        """The batch, (x,), (x, y) or (x, y, weight), laid out."""
+        """Lays out a batch, (x,), (x, y) or (x, y, weight)."""
         x, *rest = batch
         before, count = x["node"]["mask"].shape[1], self.nodes(x)
         if self.node_outputs:
             rest = [_padded(array, count) for array in rest]
         node = {name: _padded(values, count) for name, values in x["node"].items()}
-        # Nodes of padding stay behind those of the last graph.
+        # Padding nodes stay behind those of the last graph.
         last = x["node"]["graph_id"][:, -1:]
         node["graph_id"][:, before:] = last
         edge = dict(x["edge"])
@@ -70,7 +67,9 @@ class SequenceLayout:
         }
         return ({**x, "node": node, "edge": edge, "plan": plan}, *rest)
 
-    def _edges(self, key: str, arrays: dict, before: int, rows: int) -> dict:
+    def _edges(
+        self, key: str, arrays: dict, before: int, nodes_per_device: int
+    ) -> dict:
         layout = primitive_of(key).sequence
         if layout == "whole":
             return arrays
@@ -81,48 +80,49 @@ class SequenceLayout:
             )
         groups = len(arrays["receiver"])
         real = arrays["mask"] if "mask" in arrays else arrays["receiver"] < before
-        device = np.where(real, arrays["receiver"] // rows, self.parts)
+        device = np.where(real, arrays["receiver"] // nodes_per_device, self.parts)
         group = np.broadcast_to(np.arange(groups)[:, None], device.shape)
         owner = (group * self.parts + device)[real]
         order = np.argsort(owner, kind="stable")
         owner = owner[order]
         rank = np.arange(owner.size) - np.searchsorted(owner, owner)
-        room = self._room(key, rank)
-        place = owner * room + rank
+        capacity = self._room(key, rank)
+        target = owner * capacity + rank
 
         def spread(values, fill):
-            out = np.full(groups * self.parts * room, fill, values.dtype)
-            out[place] = values
+            out = np.full(groups * self.parts * capacity, fill, values.dtype)
+            out[target] = values
             return out.reshape(groups, -1)
 
         names = [n for n in ("type", "weight", "mask") if n in arrays]
-        packed = {name: spread(arrays[name][real][order], 0) for name in names}
+        layout_arrays = {name: spread(arrays[name][real][order], 0) for name in names}
         receiver, sender = (arrays[n][real][order] for n in ("receiver", "sender"))
-        first = (owner % self.parts * rows).astype(np.int32)
+        first = (owner % self.parts * nodes_per_device).astype(np.int32)
         if layout == "halo":
-            packed["receiver"] = spread(receiver - first, 0)
-            packed["sender"] = spread(sender - first, 0)
-            return packed
-        # One row serves all edges that read it on a device.
-        source, row = sender // rows, sender % rows
-        wanted, index = np.unique(
-            (owner * self.parts + source) * np.int64(rows) + row, return_inverse=True
+            layout_arrays["receiver"] = spread(receiver - first, 0)
+            layout_arrays["sender"] = spread(sender - first, 0)
+            return layout_arrays
+        # A row is sent once for all edges that read it on a device.
+        source, row = sender // nodes_per_device, sender % nodes_per_device
+        requests, index = np.unique(
+            (owner * self.parts + source) * np.int64(nodes_per_device) + row,
+            return_inverse=True,
         )
-        pair = wanted // rows
+        pair = requests // nodes_per_device
         rank = np.arange(pair.size) - np.searchsorted(pair, pair)
-        many = self._room(f"{key}.send", rank)
-        packed["receiver"] = spread(receiver - first, rows)
-        column = source * many + rank[index]
-        packed["sender"] = spread(column.astype(np.int32), 0)
-        send = np.zeros((groups, self.parts, self.parts, many), np.int32)
+        rows_per_pair = self._room(f"{key}.send", rank)
+        layout_arrays["receiver"] = spread(receiver - first, nodes_per_device)
+        column = source * rows_per_pair + rank[index]
+        layout_arrays["sender"] = spread(column.astype(np.int32), 0)
+        send = np.zeros((groups, self.parts, self.parts, rows_per_pair), np.int32)
         owner, source = np.divmod(pair, self.parts)
-        send[*np.divmod(owner, self.parts), source, rank] = wanted % rows
-        # Device s reads its own part: what it sends to each device.
-        packed["send"] = np.swapaxes(send, 1, 2).reshape(groups, -1)
-        return packed
+        send[*np.divmod(owner, self.parts), source, rank] = requests % nodes_per_device
+        # Device s reads its part: the rows that it sends to each device.
+        layout_arrays["send"] = np.swapaxes(send, 1, 2).reshape(groups, -1)
+        return layout_arrays
 
     def _room(self, name: str, rank: np.ndarray) -> int:
-        """Room per device, or per pair of devices."""
+        """Returns the capacity per device, or per pair of devices."""
         needed = int(rank.max(initial=0)) + 1
         room = self.rooms.get(name, 0)
         if needed > room:
@@ -139,12 +139,12 @@ def _padded(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def splits_part(key: str) -> bool:
-    """Whether devices that share a supergraph split a part of `x["plan"]`."""
+    """Returns whether a part of `x["plan"]` is split over a sequence's devices."""
     return primitive_of(key).sequence != "whole"
 
 
-class LaidOut(keras.utils.PyDataset):
-    """The batches of a loader, laid out.
+class LaidOutBatches(keras.utils.PyDataset):
+    """The laid-out batches of a loader.
 
     Args:
         loader: A `GraphLoader`.
@@ -162,11 +162,11 @@ class LaidOut(keras.utils.PyDataset):
         return self.layout(self.loader[index])
 
     def on_epoch_end(self) -> None:
-        """Moves the loader on."""
+        """Advances the loader to the next epoch."""
         self.loader.on_epoch_end()
 
 
-# Layers of Keras that work on each row by itself.
+# Layers of Keras that process each row separately.
 _OF_ROWS = (
     keras.layers.Activation,
     keras.layers.Dense,
@@ -184,7 +184,7 @@ _OF_ROWS = (
 
 
 def check_layers(task) -> None:
-    """Raises a ValueError that names the layers that may not share a sequence.
+    """Raises a ValueError that names the layers without sequence parallelism.
 
     Args:
         task: The task.
@@ -192,22 +192,21 @@ def check_layers(task) -> None:
     layers = [layer for layer in compat.sublayers(task) if not _may_split(layer)]
     if not layers:
         return
-    # A backbone that says no is reason enough: its layers are not news.
+    # If the backbone does not support it, naming its layers adds nothing.
     models = [layer for layer in layers if isinstance(layer, keras.Model)]
     names = [f"{type(layer).__name__} ({layer.name!r})" for layer in models or layers]
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     raise ValueError(
-        "Expected layers that may run with the nodes of a graph on several devices, "
-        "which their classes say with `splits_sequences = True`, for sequence "
-        f"parallelism. Received: {shown} in {type(task).__name__} over "
+        "Expected layers that support sequence parallelism, whose classes declare "
+        f"`splits_sequences = True`. Received: {shown} in {type(task).__name__} over "
         f"{type(task.backbone).__name__}. Use data_parallel()."
     )
 
 
 def _may_split(layer) -> bool:
-    """Whether a layer, apart from those within it, may share a sequence."""
+    """Returns whether a layer, without sublayers, supports sequence parallelism."""
     if getattr(layer, "activity_regularizer", None) is not None:
-        # Each device would add a loss of its own.
+        # Each device would add a separate loss.
         return False
     kind = type(layer)
     if kind in _OF_ROWS:

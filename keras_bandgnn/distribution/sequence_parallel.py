@@ -1,4 +1,4 @@
-"""`sequence_parallel`: one supergraph on several devices."""
+"""`sequence_parallel`: supergraphs sharded over several devices."""
 
 import keras
 
@@ -11,38 +11,39 @@ def sequence_parallel(
     devices=None,
     supergraphs: int | None = None,
 ):
-    """Returns a distribution: some devices share the nodes of each supergraph (JAX).
+    """Returns a distribution in which devices share each supergraph's nodes (JAX).
 
-    Each device has the states of N / sequence successive nodes. Banded message passing
-    sends one block of states to either neighbour per step, and the senders of edges
-    outside the band by lists that the host makes. Attention changes between nodes and
-    heads by one all-to-all before and one after it. Groups of devices train on
-    supergraphs of their own, as with `data_parallel`. Losses, metrics and gradients are
-    those of one device.
+    Each device holds the states of N / sequence consecutive nodes. Per step, banded
+    message passing sends one block of states to each neighbouring device, and the
+    senders of edges outside the band by lists computed on the host. Attention switches
+    from sharding nodes to sharding heads and back by two all-to-alls. Groups of devices
+    train on separate supergraphs, as with `data_parallel`. Losses, metrics and
+    gradients equal those of one device.
 
-    Every layer of a model must say that it may run so: `splits_sequences = True` in
-    the body of its class, which a subclass says anew, as it may compute otherwise. It
-    may if it works on each node by itself or exchanges what it needs by
-    `keras_bandgnn.ops.sequence` (`over_devices` adds up over the devices). Layers of
-    Keras that work on rows, such as `Dense`, need no word. A task with any other layer
-    is refused before it starts.
+    Every layer of a model must declare its support with `splits_sequences = True` in
+    the body of its class; subclasses do not inherit the declaration, since they may
+    compute something else. A layer is supported if it processes each node separately,
+    or exchanges data with `keras_bandgnn.ops.sequence` (`over_devices` sums over the
+    devices). Row-wise layers of Keras, such as `Dense`, need no declaration. A task
+    with any other layer raises an error before it starts.
 
-    Put clusters of nodes next to each other (`RCMKCompile`, `ClusterCompile`): then few
-    edges lead to other devices.
+    Place clusters of nodes next to each other (`RCMKCompile`, `ClusterCompile`), so
+    that few edges cross devices.
 
     Args:
-        sequence: P, devices that share a supergraph; divides the number of heads.
-        batch: Groups of devices; by default all devices are used.
+        sequence: P, number of devices that share a supergraph; divides the number of
+            heads.
+        batch: Number of groups of devices; all devices are used by default.
         devices: Names of devices, such as `["gpu:0", "gpu:1"]`; all by default. Those
             of a group belong to one process.
-        supergraphs: Supergraphs of a step; one per group by default.
+        supergraphs: Supergraphs per step; one per group by default.
 
     Returns:
-        An object with `scope()`, as of `data_parallel`.
+        An object with `scope()`, as from `data_parallel`.
 
     Raises:
-        ValueError: For sizes that do not fit the devices.
-        NotImplementedError: On another backend than JAX.
+        ValueError: If the sizes do not match the devices.
+        NotImplementedError: On backends other than JAX.
 
     Reference:
         Zhang et al. 2024 (TorchGT), section III-C.
@@ -63,6 +64,6 @@ def sequence_parallel(
             f"{keras.backend.backend()!r}. Set KERAS_BACKEND=jax, or use "
             "data_parallel(), which runs on every backend."
         )
-    from keras_bandgnn.distribution.jax_data_parallel import make_sequence
+    from keras_bandgnn.distribution.jax_data_parallel import make_sequence_parallel
 
-    return make_sequence(sequence, batch, devices, supergraphs)
+    return make_sequence_parallel(sequence, batch, devices, supergraphs)

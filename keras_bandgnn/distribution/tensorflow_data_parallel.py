@@ -15,30 +15,30 @@ from keras_bandgnn.preprocessing.loading.exports import signature
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
-def make(devices, supergraphs, timeout):
+def make_data_parallel(devices, supergraphs, timeout):
     """See `data_parallel`."""
     if timeout is not None:
         raise ValueError(
             "Expected no `timeout` on TensorFlow, which has its own. Received: "
-            f"timeout={timeout:g}."
+            f"timeout={timeout:g}. Leave it out."
         )
     return TensorFlowReplicas(devices, supergraphs)
 
 
 @functools.cache
 def _shared(kind, *arguments):
-    # Exchanges of two strategies over the same devices get in each other's way.
+    # Collectives of two strategies over the same devices would interfere.
     return kind(*arguments)
 
 
 def _strategy(devices):
-    """The strategy of these devices; for one device its name."""
+    """Returns the strategy for some devices; for one device its name."""
     config = json.loads(os.environ.get("TF_CONFIG", "{}"))
     if len(config.get("cluster", {}).get("worker", ())) > 1:
         if devices is not None:
             raise ValueError(
-                "Expected devices=None where TF_CONFIG names several workers, each "
-                f"with all its devices. Received: devices={devices!r}."
+                "Expected devices=None if TF_CONFIG names several workers, which use "
+                f"all their devices. Received: devices={devices!r}. Leave it out."
             )
         return _shared(tf.distribute.MultiWorkerMirroredStrategy)
     known = [device.name for device in tf.config.list_logical_devices()]
@@ -52,7 +52,8 @@ def _strategy(devices):
         if missing or not names:
             raise ValueError(
                 f"Expected `devices` among {known}. Received: devices={devices!r}. "
-                "Several CPU devices: tf.config.set_logical_device_configuration."
+                "To create several CPU devices, call "
+                "tf.config.set_logical_device_configuration."
             )
     if len(names) == 1:
         return names[0]
@@ -64,15 +65,15 @@ class TensorFlowReplicas(ReplicaGroup):
 
     Args:
         devices: Names of devices; None for all GPUs or, without any, all CPU devices.
-        supergraphs: Supergraphs of a step over all devices; None for one each.
+        supergraphs: Supergraphs per step over all devices; None for one per device.
     """
 
     sums_losses = True
 
     def __init__(self, devices, supergraphs: int | None):
-        found = _strategy(devices)
-        self.strategy = None if isinstance(found, str) else found
-        self._device = found
+        strategy = _strategy(devices)
+        self.strategy = None if isinstance(strategy, str) else strategy
+        self._device = strategy
         size, host, num_hosts = 1, 0, 1
         if self.strategy is not None:
             size = self.strategy.num_replicas_in_sync
@@ -85,18 +86,18 @@ class TensorFlowReplicas(ReplicaGroup):
 
     @contextlib.contextmanager
     def scope(self):
-        """Tasks that are made within belong to these devices."""
+        """Context in which new tasks use these devices."""
         inner = self.strategy.scope() if self.strategy else tf.device(self._device)
         with super().scope(), inner:
             yield
 
     @property
     def _local(self) -> int:
-        """Devices of this process."""
+        """Number of devices of this process."""
         return self.size // self.num_hosts
 
     def _part(self, batch, index: int):
-        """The supergraphs of one device of this process."""
+        """Returns the supergraphs of one device of this process."""
 
         def cut(array):
             count = array.shape[0] // self._local
@@ -105,7 +106,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return keras.tree.map_structure(cut, batch)
 
     def data(self, task, loader: GraphLoader):
-        """A data set of which every device gets its own supergraphs."""
+        """Returns a data set that gives every device separate supergraphs."""
         if self.size == 1:
             return loader
 
@@ -128,14 +129,14 @@ class TensorFlowReplicas(ReplicaGroup):
             )
             return made.prefetch(2 * self._local)
 
-        # Keras would make the metrics from the average of a distributed batch, and
-        # ids and masks have none.
+        # Keras would build the metrics from the average of a distributed batch, which
+        # ids and masks do not have.
         batch = self._part(loader.build(0, loader.epoch), 0)
         with self.strategy.scope():
             compat.build_step(task, batch)
         data = self.strategy.distribute_datasets_from_function(dataset)
-        # Steps, where TensorFlow counts the elements for all devices. With it Keras
-        # does not ask for more than there is.
+        # Number of steps; TensorFlow counts the elements for all devices, so Keras
+        # would request too many.
         compat.set_length(data, len(loader))
         return data
 
@@ -153,7 +154,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return loss * self.size
 
     def train_step(self, task, data):
-        """A step of training, as Keras', but for the clipping of gradients."""
+        """Runs a training step as Keras does, except for gradient clipping."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -164,7 +165,7 @@ class TensorFlowReplicas(ReplicaGroup):
             scaled = task.optimizer.scale_loss(loss)
         variables = task.trainable_weights
         gradients = tape.gradient(scaled, variables)
-        # Keras clips the gradients of each device before it adds them up.
+        # Keras clips the gradients of each device before summing them.
         places = [i for i, g in enumerate(gradients) if g is not None]
         context = tf.distribute.get_replica_context()
         summed = context.all_reduce(
@@ -178,7 +179,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return self._logs(task.compute_metrics(x, y, y_pred, weight))
 
     def test_step(self, task, data):
-        """A step of evaluation."""
+        """Runs an evaluation step."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -190,11 +191,11 @@ class TensorFlowReplicas(ReplicaGroup):
     def _logs(self, logs):
         if self.num_hosts == 1:
             return logs
-        # Keras takes the mean over axis 0 here.
+        # Keras averages over axis 0.
         return {name: tf.reshape(value, (1,)) for name, value in logs.items()}
 
     def predict_on_batch(self, task, x):
-        """The output of a task for a batch of this host."""
+        """Returns the output of a task for a batch of this host."""
         if self.size == 1:
             return super().predict_on_batch(task, x)
         if "_predict_replicas" not in task.__dict__:
@@ -212,13 +213,13 @@ class TensorFlowReplicas(ReplicaGroup):
         values = self.strategy.experimental_distribute_values_from_function(
             lambda context: parts[context.replica_id_in_sync_group - first]
         )
-        found = self.strategy.experimental_local_results(
+        outputs = self.strategy.experimental_local_results(
             task.__dict__["_predict_replicas"](values)
         )
-        return np.concatenate([value.numpy() for value in found])
+        return np.concatenate([value.numpy() for value in outputs])
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """The sum of an array over the processes."""
+        """Returns the sum of an array over the processes."""
         if self.num_hosts == 1:
             return array
         zeros = np.zeros_like(array)

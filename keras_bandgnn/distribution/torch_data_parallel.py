@@ -16,19 +16,19 @@ from keras_bandgnn.checks import refuse
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 
 
-def make(devices, supergraphs, timeout):
+def make_data_parallel(devices, supergraphs, timeout):
     """See `data_parallel`."""
     return TorchReplicas(devices, supergraphs, 600.0 if timeout is None else timeout)
 
 
 def _end() -> None:
-    # After a failure the other processes cannot take part in this.
+    # After a failure the other processes cannot take part.
     if dist.is_initialized() and not hasattr(sys, "last_value"):
         dist.destroy_process_group()
 
 
 def _device(devices, local: int) -> str:
-    """The device of this process."""
+    """Returns the device of this process."""
     if devices is not None:
         names = [devices] if isinstance(devices, str) else list(devices)
         if len(names) != 1:
@@ -55,12 +55,12 @@ def _device(devices, local: int) -> str:
 
 
 class TorchReplicas(ReplicaGroup):
-    """The processes that `torchrun` started, or this one alone.
+    """The processes started by `torchrun`, or only this one.
 
     Args:
-        devices: Name of the device of this process; None for that of `LOCAL_RANK`.
-        supergraphs: Supergraphs of a step over all processes; None for one each.
-        timeout: Seconds after which a process stops waiting for another one.
+        devices: Name of the device of this process; None for the one of `LOCAL_RANK`.
+        supergraphs: Supergraphs per step over all processes; None for one per process.
+        timeout: Seconds after which a process stops waiting for the others.
     """
 
     def __init__(self, devices, supergraphs: int | None, timeout: float):
@@ -83,7 +83,7 @@ class TorchReplicas(ReplicaGroup):
 
     @contextlib.contextmanager
     def scope(self):
-        """Tasks that are made within belong to all processes."""
+        """Context in which new tasks use all processes."""
         with super().scope(), keras.device(self.device.replace("cuda", "gpu")):
             yield
 
@@ -95,8 +95,8 @@ class TorchReplicas(ReplicaGroup):
             reason = str(error).strip().splitlines()[0]
             raise RuntimeError(
                 f"Expected all {self.size} processes to take part within "
-                f"{self.timeout:g} s. Received: {reason}. Another process has failed, "
-                "as its own message says, or takes longer: see data_parallel(timeout=)."
+                f"{self.timeout:g} s. Received: {reason}. Check whether another "
+                "process has failed, or raise data_parallel(timeout=)."
             ) from error
 
     def _sum(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -113,7 +113,7 @@ class TorchReplicas(ReplicaGroup):
         return out
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """The sum of an array over the processes."""
+        """Returns the sum of an array over the processes."""
         if self.size == 1:
             return array
         tensor = torch.tensor(array, device=self.device)
@@ -124,7 +124,7 @@ class TorchReplicas(ReplicaGroup):
         if self.size == 1:
             return mean
         (total,) = self._sum([weight])
-        # Nothing has a weight: 0, not NaN.
+        # 0 instead of NaN if all weights are 0.
         share = torch.where(total > 0, weight / torch.where(total > 0, total, 1), 0.0)
         return mean * (self.size * share.detach())
 
@@ -133,7 +133,7 @@ class TorchReplicas(ReplicaGroup):
         return loss * self.size
 
     def train_step(self, task, data):
-        """A step of training, as Keras' with sums over all processes."""
+        """Runs a training step as Keras does, with sums over all processes."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -146,7 +146,7 @@ class TorchReplicas(ReplicaGroup):
         task.compute_metrics(x, y, y_pred, weight)
         variables = task.trainable_weights
         gradients = [v.value.grad for v in variables]
-        # One exchange for gradients and metrics.
+        # One collective for gradients and metrics.
         summed = iter(self._sum_metrics(task, before, gradients))
         gradients = [g if g is None else next(summed) / self.size for g in gradients]
         with torch.no_grad():
@@ -154,7 +154,7 @@ class TorchReplicas(ReplicaGroup):
         return task.get_metrics_result()
 
     def test_step(self, task, data):
-        """A step of evaluation."""
+        """Runs an evaluation step."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -166,29 +166,29 @@ class TorchReplicas(ReplicaGroup):
         self._sum_metrics(task, before, [])
         return task.get_metrics_result()
 
-    def _sum_metrics(self, task, before: list, others: list) -> list:
-        """Adds up what all processes have added to the metrics in this step.
+    def _sum_metrics(self, task, before: list, tensors: list) -> list:
+        """Sums the metric updates of this step over all processes.
 
         Args:
             task: The task.
             before: States of the metrics before the step.
-            others: Other tensors to sum, or None.
+            tensors: Other tensors to sum, or None.
 
         Returns:
-            The sums of the others.
+            The sums of `tensors`.
         """
         variables = task.metrics_variables
-        others = [tensor for tensor in others if tensor is not None]
-        summed = self._sum([*others, *(v.value for v in variables)])
+        tensors = [tensor for tensor in tensors if tensor is not None]
+        summed = self._sum([*tensors, *(v.value for v in variables)])
         for variable, old, new in zip(
-            variables, before, summed[len(others) :], strict=True
+            variables, before, summed[len(tensors) :], strict=True
         ):
             variable.assign(old + new)
-        return summed[: len(others)]
+        return summed[: len(tensors)]
 
 
 def _cleared(variables: list) -> list:
-    """Sets states of metrics to 0; returns what they were. They are sums."""
+    """Resets states of metrics, which are sums, to 0; returns their values."""
     before = [v.value.detach().clone() for v in variables]
     for variable in variables:
         variable.assign(torch.zeros_like(variable.value))

@@ -64,7 +64,7 @@ class Replicated(compat.BuildHooks):
                 f"model with a backbone. Received: {os.fspath(filepath)!r}. Write "
                 "save('model.keras'), or save_weights('model.weights.h5')."
             )
-        with self.distribution.alone():
+        with self.distribution.local_only():
             if args or kwargs or not _is_local(filepath, ".keras"):
                 return super().save(filepath, *args, **kwargs)
             with atomic_path(filepath) as hidden:
@@ -72,7 +72,7 @@ class Replicated(compat.BuildHooks):
 
     def save_weights(self, filepath, *args, **kwargs):
         """See `keras.Model.save_weights`; the file is whole or absent."""
-        with self.distribution.alone():
+        with self.distribution.local_only():
             if args or not kwargs.get("overwrite", True) or len(kwargs) > 1:
                 return super().save_weights(filepath, *args, **kwargs)
             if "max_shard_size" in kwargs or not _is_local(filepath, ".weights.h5"):

@@ -1,4 +1,4 @@
-"""`CompileJob`, `compile_programs`: compiles files of programs into a store."""
+"""`ProgramStoreJob`, `compile_programs`: stores of compiled program graphs."""
 
 import itertools
 import json
@@ -25,10 +25,7 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 from keras_bandgnn.programs.program_files import Named, digest, naming, read_encoded
 from keras_bandgnn.programs.ray_pool import RayPool
-from keras_bandgnn.programs.workers import alone, ordered_map
-
-# Units of a store of programs: compiled here, or written by another process.
-
+from keras_bandgnn.programs.workers import ordered_map, run_isolated
 
 _DIED = (None, ["process died"])
 
@@ -41,24 +38,24 @@ def compiled_files(
     options: Mapping[str, Any] | None = None,
     processes: int | None = None,
 ) -> Iterator[tuple[str, list[Graph], list[str]]]:
-    """Yield (name, compiled graphs, reasons for what was left out) of each file.
+    """Yield (name, compiled graphs, reasons for skipped parts) of each file.
 
     Files are read and encoded by several processes; the layers run in this one.
 
     Args:
         kind: "python" or "varmisuse", as `find_programs` says.
         files: (path, name) pairs.
-        encoder: How to encode.
+        encoder: The encoder.
         layers: Graph layers to apply, in order.
         options: Options of `program_graphs`, for Python source.
-        processes: Number of processes; one per core if omitted. With 0 each file has
-            a process of its own, so that only its own death can take it away.
+        processes: Number of processes; one per core if omitted. With 0, each file is
+            read in a separate process, so that a crash affects only this file.
     """
     options = dict(options or {}) if kind == "python" else {}
     encoding = dict(encoder.options)
     jobs = [(kind, path, name, options, encoding) for path, name in files]
     if processes == 0:
-        outcomes = (alone(read_encoded, job, _DIED) for job in jobs)
+        outcomes = (run_isolated(read_encoded, job, _DIED) for job in jobs)
     else:
         processes = processes or os.cpu_count() or 1
         outcomes = ordered_map(read_encoded, jobs, processes, _DIED)
@@ -86,7 +83,7 @@ def compiled_pieces(
         preprocessor: Layers, the first of which is a `ProgramEncoder`.
         options: Options of `program_graphs`, for Python source.
         processes: See `compiled_files`.
-        advance: Called with the number of files just done.
+        advance: Called with the number of newly finished files.
     """
     encoder, *layers = preprocessor.graph_layers
     files = [file for unit in units for file in unit]
@@ -102,7 +99,7 @@ def compiled_pieces(
         yield graphs, {"files": len(unit), "skipped": skipped}
 
 
-def compile_piece(
+def encode_unit(
     folder: str,
     kind: str,
     config: Mapping[str, Any],
@@ -110,10 +107,10 @@ def compile_piece(
     files: Named,
     processes: int = 1,
 ) -> dict:
-    """Compile one unit and write it: the work of one process of a cluster.
+    """Encode and write one unit, in a worker of a cluster.
 
     Args:
-        folder: That of the unfinished store.
+        folder: The folder of the unfinished store.
         kind: "python" or "varmisuse".
         config: The preprocessor's configuration.
         options: Options of `program_graphs`, for Python source.
@@ -130,7 +127,7 @@ def compile_piece(
         if not os.path.exists(path):
             raise FileNotFoundError(
                 f"Expected every machine of the cluster to see {path}. Received: "
-                f"{socket.gethostname()} does not. Use a folder that all share."
+                f"{socket.gethostname()} does not. Use a shared folder."
             )
     preprocessor = GraphPreprocessor.from_config(config)
     ((graphs, report),) = compiled_pieces(
@@ -139,19 +136,19 @@ def compile_piece(
     return write_piece(folder, FlatGraphs.from_graphs(graphs), report)
 
 
-def compile_piece_alone(*arguments: Any) -> dict:
-    """Call `compile_piece` on files that may kill the process that reads them."""
-    return compile_piece(*arguments, processes=0)
+def encode_unit_isolated(*arguments: Any) -> dict:
+    """Call `encode_unit` on files that may crash the process that reads them."""
+    return encode_unit(*arguments, processes=0)
 
 
 # Files of one shard: enough graphs for a file, little work lost by a kill.
 _FILES_PER_UNIT = {"python": 32, "varmisuse": 1}
 
 
-class CompileJob:
-    """What `compile_programs` does, checked before any work.
+class ProgramStoreJob:
+    """The job of `compile_programs`, validated before any work.
 
-    The files are read once, for their checksum; nothing is written before `run`.
+    The files are read once, for their checksums; nothing is written before `run`.
 
     Args:
         kind: "python" or "varmisuse", as `find_programs` says.
@@ -160,14 +157,14 @@ class CompileJob:
         preprocessor: Its first layer must be a `ProgramEncoder`.
         options: Options of `program_graphs`, for Python source.
         overwrite: Whether to replace a store.
-        restart: Whether to throw away an unfinished run with other options.
+        restart: Whether to discard an unfinished run with other options.
 
     Attributes:
-        store: The store, if it is finished already; else None.
+        store: The store if it is finished already, otherwise None.
 
     Raises:
-        FileExistsError: If something is at `path` that may not be replaced.
-        ValueError: If the unfinished store is that of another job.
+        FileExistsError: If `path` exists and may not be replaced.
+        ValueError: If the unfinished store belongs to another job.
     """
 
     def __init__(
@@ -185,7 +182,7 @@ class CompileJob:
         if not isinstance(first, ProgramEncoder):
             raise ValueError(
                 "Expected the preprocessor's first layer to be a ProgramEncoder. "
-                f"Received: {type(first).__name__}."
+                f"Received: {type(first).__name__}. Put a ProgramEncoder first."
             )
         self.kind, self.files, self.path = kind, files, Path(path).absolute()
         self.preprocessor, self.options = preprocessor, dict(options or {})
@@ -195,7 +192,7 @@ class CompileJob:
             "layers": preprocessor.layers_config(),
         }
         self._replace = {"overwrite": overwrite, "restart": restart}
-        # As a store gives it back, with lists for tuples.
+        # As read back from a store, with lists in place of tuples.
         fingerprint = json_text("options", digest(files, self._described))
         self._fingerprint = json.loads(fingerprint)
         self.store = self._finished(overwrite)
@@ -211,8 +208,8 @@ class CompileJob:
             return store
         raise FileExistsError(
             f"Expected {self.path} to be new, or a store of the same files and "
-            "options. Received: a store of others. Pass overwrite=True (--overwrite) "
-            "or choose another folder."
+            "options. Received: another store. Pass overwrite=True (--overwrite) or "
+            "choose another folder."
         )
 
     def run(
@@ -221,15 +218,15 @@ class CompileJob:
         pool: RayPool | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> GraphStore:
-        """Compile the units that are not done yet.
+        """Encode the units that are not done yet.
 
         Args:
-            processes: Number of processes of this machine; one per core if omitted.
-            pool: An entered `RayPool` that works instead of them.
-            progress: Called with (files done, files in all).
+            processes: Number of local processes; one per core if omitted.
+            pool: An entered `RayPool` to use instead of local processes.
+            progress: Called with (files done, total files).
 
         Returns:
-            The store, the same bytes whoever did the work.
+            The store; its bytes do not depend on where the work was done.
         """
         if self.store is not None:
             return self.store
@@ -265,21 +262,18 @@ class CompileJob:
 
     def _pieces(self, pool: RayPool, left: list[Named], folder: Path, advance):
         config = self.preprocessor.get_config()
-        # Workers know the library's layers only; this says so before they start.
+        # Workers know only the library's layers; this fails before they start.
         GraphPreprocessor.from_config(config)
         fixed = (str(folder), self.kind, config, self.options)
         return pool.ordered_map(
-            compile_piece,
+            encode_unit,
             [
                 (*fixed, [(os.path.abspath(path), name) for path, name in unit])
                 for unit in left
             ],
-            rescue=compile_piece_alone,
+            rescue=encode_unit_isolated,
             done=lambda index: advance(len(left[index])),
         )
-
-
-# `compile_programs`: files of programs into a store of compiled graphs.
 
 
 def compile_programs(
@@ -297,10 +291,10 @@ def compile_programs(
 ) -> GraphStore:
     """Read, encode, filter and reorder programs, and write them to a store.
 
-    Files are read and encoded by several processes and end in the same bytes for any
-    number of them. A killed run resumes where it stopped, and a finished store of the
-    same files and options is returned as it is. Files that cannot be used are left out
-    and listed in the store's reports.
+    Files are read and encoded by several processes; the result has the same bytes for
+    any number of them. A killed run resumes, and a finished store of the same files and
+    options is returned unchanged. Files that cannot be read are skipped and listed in
+    the store's reports.
 
     Args:
         kind: "python" or "varmisuse", as `find_programs` says.
@@ -309,15 +303,15 @@ def compile_programs(
         preprocessor: Its first layer must be a `ProgramEncoder`.
         options: Options of `program_graphs`, for Python source.
         processes: Number of processes; one per core if omitted.
-        pool: An entered `RayPool` that works instead of them, on one machine or many.
-        progress: Called with (files done, files in all).
+        pool: An entered `RayPool` to use instead of local processes.
+        progress: Called with (files done, total files).
         overwrite: Whether to replace a store.
-        restart: Whether to throw away an unfinished run with other options.
+        restart: Whether to discard an unfinished run with other options.
 
     Returns:
         The store. Its metadata holds the layers, so loaders do not apply them again.
     """
-    job = CompileJob(
+    job = ProgramStoreJob(
         kind, files, path, preprocessor, options, overwrite=overwrite, restart=restart
     )
     return job.run(processes, pool, progress)

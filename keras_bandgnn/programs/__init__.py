@@ -1,4 +1,4 @@
-"""Source code as graphs: parsing, instances, encoding, files of VarMisuse."""
+"""Source code as graphs: parsing, variable misuse, encoding, VarMisuse files."""
 
 from keras_bandgnn.lazy import lazy_names
 

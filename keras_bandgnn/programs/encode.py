@@ -1,4 +1,4 @@
-"""`encode_program`: the text of a program graph becomes ids of a `Graph`."""
+"""`encode_program`: converts a program graph with text to a `Graph` with ids."""
 
 import functools
 import struct
@@ -27,7 +27,7 @@ from keras_bandgnn.programs.node_text import (
 from keras_bandgnn.programs.program_graph import RELATIONS, SLOT_LABEL, ProgramGraph
 
 PADDING_TYPE, SLOT_TYPE, CANDIDATE_TYPE, SUBTOKEN_TYPE = range(4)
-"""Fixed ids of node types; those of all other kinds start at 4."""
+"""Fixed ids of node types; other kinds have ids from 4 on."""
 
 _SUBTOKEN = len(RELATIONS) - 1
 
@@ -48,40 +48,40 @@ def encode_program(
     """Encodes a variable-misuse instance as a graph of ids.
 
     Edge types are positions in `RELATIONS`, 0 to 10, and the reverse of type p is
-    p + 11: P = 22 in all. Without subtoken nodes they are 0 to 9 and p + 10: P = 20.
-    The nodes of the program keep their ids; one node per distinct subtoken follows,
-    with a `UsesSubtoken` edge from every node whose label has it. Reserved words of
-    the language and the slot, whose label is hidden, use none.
+    p + 11, so P = 22. Without subtoken nodes they are 0 to 9 and p + 10, so P = 20.
+    Program nodes keep their ids. They are followed by one node per distinct subtoken,
+    with a `UsesSubtoken` edge from every node whose label contains it, except reserved
+    words of the language and the slot, whose label is hidden.
 
-    The order in which a data set lists candidates may give the answer away (the first
-    one is always right in the files of Allamanis et al.), so pass a seed.
+    The order of candidates in a data set may leak the answer (in the files of Allamanis
+    et al. the correct one is always first), so pass a seed.
 
     Node features, all int32:
         type: [N], 1 for the slot, 2 for candidates, 3 for subtoken nodes, otherwise
             the kind hashed into [4, num_type_buckets).
         subtoken: [N, max_subtokens], hashed parts of the label in [1,
-            num_subtoken_buckets), 0 padded. A label without letters or digits counts
-            as one part. All 0 for the slot.
+            num_subtoken_buckets), padded with 0. A label without letters or digits is
+            one part. All 0 for the slot.
         character: [N, 19], codes of `encode_characters`.
-        static_type: [N], the static type hashed into [1, num_type_buckets), 0 where
-            it is unknown and for the slot.
+        static_type: [N], the static type hashed into [1, num_type_buckets), 0 if
+            unknown and for the slot.
 
     Args:
-        program: What to encode.
-        labels: `"subtoken"`, `"character"` or `"none"`: the feature made of labels.
+        program: The instance.
+        labels: Feature computed from labels: `"subtoken"`, `"character"` or `"none"`.
         reverse: Whether to add the reverse of each edge.
         subtoken_nodes: Whether to add subtoken nodes.
         static_types: Whether to add `static_type`.
         num_type_buckets: Number of node type ids, at least 5.
-        num_subtoken_buckets: Number of subtoken ids with the padding.
-        max_subtokens: Parts of a label that are kept.
-        language: `"python"` or `"csharp"`, whose reserved words to leave out.
+        num_subtoken_buckets: Number of subtoken ids including padding.
+        max_subtokens: Maximum number of parts of a label.
+        language: `"python"` or `"csharp"`, whose reserved words have no subtokens.
         seed: Seed of the candidates' order, for example (seed, index of the
-            instance); the given order when omitted.
+            instance); keeps the order if omitted.
 
     Returns:
-        A graph with candidates, the slot, the label (position of the right candidate,
-        None where unknown) and the program's info plus `candidates`, their names.
+        A graph with candidates, slot, label (position of the correct candidate, None if
+        unknown) and the program's info plus `candidates`, their names.
 
     Raises:
         ValueError: If an option is unknown or the program is not consistent.
@@ -115,9 +115,9 @@ def encode_program(
     senders, receivers, counts = _edges(program)
     parts: list[str] = []
     if subtoken_nodes:
-        parts, users, used = _subtoken_edges(unique, place, KEYWORDS[language])
+        parts, users, occurring = _subtoken_edges(unique, place, KEYWORDS[language])
         senders.append(users)
-        receivers.append(used + np.int32(count))
+        receivers.append(occurring + np.int32(count))
         counts.append(len(users))
     kinds = np.arange(len(counts), dtype=np.int32)
     if reverse:
@@ -157,7 +157,7 @@ def _check_program(program: ProgramGraph, count: int) -> None:
     if len(program.kinds) != count:
         raise ValueError(
             "Expected one kind per label. Received: "
-            f"{len(program.kinds)} kinds, {count} labels."
+            f"{len(program.kinds)} kinds, {count} labels. Pass as many kinds as labels."
         )
     if unknown := sorted(set(program.edges) - set(RELATIONS[:_SUBTOKEN])):
         raise ValueError(
@@ -173,7 +173,7 @@ def _check_program(program: ProgramGraph, count: int) -> None:
     right = program.correct
     if right is not None and not 0 <= right < len(program.candidates):
         raise ValueError(
-            "Expected `correct` to be the position of the right candidate, in "
+            "Expected `correct` to be the position of the correct candidate, in "
             f"[0, {len(program.candidates)}). Received: correct={right}."
         )
     for i in program.node_types:
@@ -203,7 +203,7 @@ def _edges(program: ProgramGraph) -> tuple[list, list, list]:
 
 
 def _distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
-    """The distinct values in order of appearance, and the place of each value."""
+    """Returns the distinct values in order of appearance, and each value's index."""
     index = {value: i for i, value in enumerate(dict.fromkeys(values))}
     return list(index), np.array([index[value] for value in values], np.int64)
 
@@ -211,7 +211,7 @@ def _distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
 def _subtoken_edges(
     unique: Sequence[str], place: np.ndarray, keywords: frozenset[str]
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The distinct subtokens, and the edges from nodes to them, sorted by node."""
+    """Returns the distinct subtokens, and the edges to them, sorted by node."""
     index: dict[str, int] = {}
     flat: list[int] = []
     counts = np.zeros(len(unique), np.int64)
@@ -221,8 +221,8 @@ def _subtoken_edges(
             counts[i] = len(parts)
             flat.extend([index.setdefault(part, len(index)) for part in parts])
     users = np.repeat(np.arange(len(place), dtype=np.int32), counts[place])
-    used = np.array(flat, np.int32)[gather_rows(pointers(counts), place)]
-    return list(index), users, used
+    occurring = np.array(flat, np.int32)[gather_rows(pointers(counts), place)]
+    return list(index), users, occurring
 
 
 @functools.lru_cache(2**17)
@@ -252,7 +252,7 @@ def _kind_id(kind: str, buckets: int) -> int:
 
 @functools.lru_cache(2**17)
 def _subtoken_row(text: str, buckets: int, length: int) -> bytes:
-    """Ids of the first parts of a label, as the bytes of an int32 array."""
+    """Returns the ids of a label's first parts, as the bytes of an int32 array."""
     parts = (subtokens(text) or (text,))[:length]
     ids = [hash_id(part, buckets) for part in parts]
     return struct.pack(f"={length}i", *ids, *[0] * (length - len(ids)))
@@ -274,8 +274,8 @@ def _types(program: ProgramGraph, total: int, buckets: int) -> np.ndarray:
 
 
 def _static_types(program: ProgramGraph, total: int, buckets: int) -> np.ndarray:
-    known = np.zeros(total, np.int32)
+    types = np.zeros(total, np.int32)
     for i, text in program.node_types.items():
-        known[i] = hash_id(text, buckets)
-    known[program.slot] = 0
-    return known
+        types[i] = hash_id(text, buckets)
+    types[program.slot] = 0
+    return types

@@ -1,4 +1,4 @@
-"""Text of program nodes as numbers: subtokens, hashed ids, character codes."""
+"""Numeric encoding of node text: subtokens, hashed ids, character codes."""
 
 import functools
 import re
@@ -43,7 +43,7 @@ def _shape(character: str) -> str:
 
 @functools.lru_cache(_CACHED)
 def subtokens(text: str) -> tuple[str, ...]:
-    """`split_subtokens` as a tuple, remembered for each distinct text."""
+    """Cached `split_subtokens` that returns a tuple."""
     shape = text if text.isascii() else "".join(map(_shape, text))
     return tuple(text[m.start() : m.end()].lower() for m in _PART.finditer(shape))
 
@@ -51,8 +51,8 @@ def subtokens(text: str) -> tuple[str, ...]:
 def split_subtokens(text: str) -> list[str]:
     """Splits an identifier or other text into lower-cased parts.
 
-    Parts end at a change of case (camelCase), at underscores and any other sign, and
-    between letters and digits. Text without a letter or digit has no parts.
+    Splits at changes of case (camelCase), at underscores and other symbols, and between
+    letters and digits. Text without letters and digits has no parts.
 
     Example:
     >>> split_subtokens("parseHTTPResponse_v2")
@@ -62,11 +62,11 @@ def split_subtokens(text: str) -> list[str]:
 
 
 def hash_id(text: str, buckets: int) -> int:
-    """Returns an id in [1, buckets), the same on every machine; 0 is for padding.
+    """Returns an id in [1, buckets) that is the same on every machine; 0 is padding.
 
     Args:
-        text: What to hash (CRC-32 of its UTF-8 bytes).
-        buckets: Number of ids with the padding, at least 2.
+        text: The text to hash (CRC-32 of its UTF-8 bytes).
+        buckets: Number of ids including padding, at least 2.
 
     Raises:
         ValueError: If `buckets` is below 2.
@@ -80,17 +80,17 @@ def hash_id(text: str, buckets: int) -> int:
 
 
 def encode_characters(label: str, length: int = 19) -> bytes:
-    """Returns one code per character of the lower-cased label, cut and padded.
+    """Returns a code per character of the lower-cased label, truncated and padded.
 
-    Codes: 0 padding, 1 a character outside the alphabet, 2 to 69 the alphabet of 68
-    letters, digits and signs that the variable-misuse data set is encoded with.
+    Codes: 0 for padding, 1 for other characters, 2 to 69 for the alphabet of 68
+    letters, digits and symbols of the variable-misuse data set.
 
     Args:
         label: Text of a node.
         length: Number of codes.
 
     Returns:
-        `length` codes as bytes; `np.frombuffer(codes, np.uint8)` makes an array.
+        `length` codes as bytes; `np.frombuffer(codes, np.uint8)` is an array.
 
     Example:
     >>> list(encode_characters("Ab?", 4))

@@ -1,4 +1,4 @@
-"""Files that hold program graphs or the source to make them from."""
+"""Files with program graphs or source code."""
 
 import contextlib
 import hashlib
@@ -24,13 +24,13 @@ Named = list[tuple[str, str]]
 def find_programs(
     path: str | os.PathLike, exclude: Iterable[str] = (), by: str = "file"
 ) -> tuple[str, dict[str, Named]]:
-    """Finds out what a path holds and which files belong to which split.
+    """Detects the type of input at a path, and the files of each split.
 
     Args:
         path: Python source (a file or folder), or files of Allamanis et al.: one
             file, a folder of them, or a folder with `graphs-train` and so on.
-        exclude: Patterns of Python files and folders to leave out.
-        by: `"file"`, `"package"`, or `"none"` to put all source into split "all".
+        exclude: Patterns of Python files and folders to skip.
+        by: `"file"`, `"package"`, or `"none"` to put all source into the split "all".
 
     Returns:
         ("python" or "varmisuse", split -> [(path, name)]).
@@ -43,25 +43,25 @@ def find_programs(
     one_of("by", by, ("file", "package", "none"))
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected a file or folder at {path}. Received: nothing is there."
+            f"Expected a file or folder at {path}. Received: no such path. Check it."
         )
-    found = {}
+    splits = {}
     for split in (*SPLITS, "testonly") if path.is_dir() else ():
         with contextlib.suppress(FileNotFoundError):
             files = varmisuse_split_files(path, split)
-            found[split] = [(str(f), os.path.relpath(f, path)) for f in files]
-    if found:
-        return "varmisuse", found
+            splits[split] = [(str(f), os.path.relpath(f, path)) for f in files]
+    if splits:
+        return "varmisuse", splits
     named = [] if path.name.endswith(_GRAPH_FILES) else named_files(path, exclude)
-    here = [path] if path.is_file() else sorted(path.iterdir())
-    graphs = [f for f in here if f.name.endswith(_GRAPH_FILES) and f.is_file()]
-    # A folder of source code may hold JSON as well.
+    entries = [path] if path.is_file() else sorted(path.iterdir())
+    graphs = [f for f in entries if f.name.endswith(_GRAPH_FILES) and f.is_file()]
+    # A folder of source code may also contain JSON files.
     if graphs and not named:
         return "varmisuse", {"all": [(str(f), f.name) for f in graphs]}
     if not named:
         raise FileNotFoundError(
             f"Expected Python files, or program graphs (.jsonl.gz, .json.gz), in "
-            f"{path}. Received: none."
+            f"{path}. Received: none. Check the path."
         )
     if by == "none":
         return "python", {"all": named}
@@ -69,32 +69,32 @@ def find_programs(
 
 
 def _split(named: Named, by: str) -> dict[str, Named]:
-    """Files of each split; three files or packages are enough for three splits."""
+    """Splits files; three files or packages are enough for three splits."""
     groups: dict[str, Named] = {}
     for file, name in named:
         group = name if by == "file" else name.split("/")[0].removesuffix(".py")
         groups.setdefault(group, []).append((file, name))
-    found: dict[str, list[str]] = {split: [] for split in SPLITS}
+    names: dict[str, list[str]] = {split: [] for split in SPLITS}
     for group, files in groups.items():
-        found[split_of(files[0][1], by=by)].append(group)
-    for members in found.values():
-        largest = max(found.values(), key=len)
+        names[split_of(files[0][1], by=by)].append(group)
+    for members in names.values():
+        largest = max(names.values(), key=len)
         if not members and len(groups) >= len(SPLITS):
-            # Few groups can all fall into one split by chance.
+            # A few groups could all fall into one split by chance.
             members.append(largest.pop())
     return {
         split: [file for group in members for file in groups[group]]
-        for split, members in found.items()
+        for split, members in names.items()
         if members
     }
 
 
 def digest(files: Named, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describes inputs and options by their content, for resuming a job.
+    """Returns a digest of inputs and options, to identify a job for resuming.
 
     Args:
         files: (path, name) pairs.
-        options: JSON-like options.
+        options: JSON options.
     """
     total = hashlib.sha256()
     for path, name in files:
@@ -106,7 +106,7 @@ def digest(files: Named, options: Mapping[str, Any]) -> dict[str, Any]:
             with open(path, "rb") as file:
                 total.update(hashlib.file_digest(file, "sha256").digest())
         except OSError:
-            continue  # It is left out when its turn to be read comes.
+            continue  # skipped when it is read
     return {"files": len(files), "sha256": total.hexdigest(), "options": dict(options)}
 
 
@@ -122,16 +122,17 @@ def read_programs(
         options: Options of `program_graphs`, for Python source.
 
     Returns:
-        (instances, None if the file cannot be used; reasons for what was left out).
+        The instances, None if the file cannot be read, and the reasons for what was
+        skipped.
     """
     if kind == "python":
         return read_file(path, name, MAX_BYTES, dict(options))
     reasons: list[str] = []
     try:
-        found = list(read_varmisuse(path, on_error="skip", report=reasons))
+        programs = list(read_varmisuse(path, on_error="skip", report=reasons))
     except (OSError, ValueError) as error:
         return None, [str(error)]
-    return found, reasons
+    return programs, reasons
 
 
 def read_encoded(
@@ -159,12 +160,12 @@ def read_encoded(
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Adds the name of a file to an error that nobody foresaw."""
+    """Adds the name of a file to an unexpected error."""
     try:
         yield
     except Exception as error:
         raise RuntimeError(
             f"Expected to read and compile {name}. Received: {type(error).__name__}: "
-            f"{error}. Leave this file out: move it away, or name it after --exclude "
-            "(Python source)."
+            f"{error}. Skip this file: move it away, or pass it to --exclude (Python "
+            "source)."
         ) from error

@@ -1,4 +1,4 @@
-"""`ProgramGraph`: one variable-misuse instance, before its text becomes ids."""
+"""`ProgramGraph`: a variable-misuse instance with text, before encoding."""
 
 import dataclasses
 import zlib
@@ -24,12 +24,12 @@ RELATIONS = (
 SLOT_LABEL = "<SLOT>"
 
 GUESSES = ("nearest", "frequent")
-"""Trivial guesses that `ProgramGraph.info` may hold, as positions of candidates."""
+"""Baseline guesses in `ProgramGraph.info`, as positions of candidates."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ProgramGraph:
-    """A program graph with a slot and the variables that could fill it.
+    """A program graph with a slot and its candidate variables.
 
     Args:
         labels: Text of each node: source text of a token, kind of a syntax node,
@@ -37,12 +37,12 @@ class ProgramGraph:
         kinds: Kind of each node: `"Slot"`, `"Candidate"`, a token class such as
             `"Identifier"`, or the kind of a syntax node.
         edges: int32 [E, 2] of (source, target) for each relation of `RELATIONS`
-            but `UsesSubtoken`, which is made when the text is encoded.
+            except `UsesSubtoken`, which `encode_program` adds.
         slot: Node id of the slot.
         candidates: Node id of each candidate.
-        correct: Position of the right one in `candidates`; None if unknown.
-        node_types: Static type by node id, where known.
-        info: Facts for people: `filename`, `line`, `column`, `variable`, ...
+        correct: Position of the correct one in `candidates`; None if unknown.
+        node_types: Static type by node id, if known.
+        info: Free-form metadata: `filename`, `line`, `column`, `variable`, ...
     """
 
     labels: tuple[str, ...]
@@ -55,11 +55,11 @@ class ProgramGraph:
     info: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def reordered(self, order: Sequence[int]) -> "ProgramGraph":
-        """Returns the instance with candidate `order[k]` in place k.
+        """Returns the instance with candidate `order[k]` at position k.
 
-        The candidates' node ids ascend in the new order, so that the ids of a data
-        set that lists the right one first say nothing. Guesses in `info`, given as
-        positions of candidates, follow.
+        The candidates' node ids ascend in the new order, so that they do not leak the
+        answer if a data set lists the correct one first. Guesses in `info`, which are
+        positions of candidates, are updated.
         """
         place = {int(old): new for new, old in enumerate(order)}
         ids = sorted(self.candidates)
@@ -85,10 +85,10 @@ class ProgramGraph:
         )
 
     def shuffled(self) -> "ProgramGraph":
-        """Returns the instance with its candidates in an order that its content fixes.
+        """Returns the instance with its candidates shuffled, seeded by its content.
 
-        The order does not depend on which candidate is right, and an instance comes
-        out alike wherever and whenever it is met.
+        The order does not depend on which candidate is correct, and is the same on
+        every run and machine.
         """
         names = sorted(self.labels[c] for c in self.candidates)
         content = [len(self.labels), self.info.get("filename"), *names]

@@ -1,4 +1,4 @@
-"""`RayPool`: work in the processes of a Ray cluster, with results in order."""
+"""`RayPool`: parallel jobs on a Ray cluster, with results in order."""
 
 import contextlib
 import importlib
@@ -17,10 +17,7 @@ from typing import Any
 
 from keras_bandgnn.optional import optional_import
 
-# A Ray of one's own, or that of a cluster, found within a time limit.
-
-
-# A Ray that is started here holds no large objects.
+# A local Ray stores no large objects.
 _STORE_BYTES = 128 * 2**20
 _PROBE = """
 import logging, sys, ray
@@ -34,35 +31,35 @@ def import_ray() -> ModuleType:
     Raises:
         ImportError: If it is not installed.
     """
-    # Nothing is reported to Ray's makers unless the user asks for it.
+    # Usage statistics are off unless the user turns them on.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers leave accelerators alone; without this Ray warns that it will change.
+    # Workers do not use accelerators; this silences Ray's warning about the default.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     instead = "use the engine 'process'"
     return optional_import("ray", "keras-bandgnn[ray]", instead=instead)
 
 
 def connect(address: str | None, workers: int | None, time_limit: float) -> None:
-    """Starts a Ray on this machine, or joins a cluster.
+    """Starts a local Ray, or joins a cluster.
 
     Args:
-        address: None to start one, which listens on the loopback interface alone,
+        address: None to start a Ray that listens only on the loopback interface,
             "auto" for the cluster that this machine is part of, or "host:port" of its
             head.
-        workers: Cores of a Ray that is started here.
+        workers: Cores of a local Ray.
         time_limit: Seconds in which a cluster must answer.
 
     Raises:
         ConnectionError: If no cluster answers.
     """
     ray = import_ray()
-    with _own_handlers():
+    with _restored_handlers():
         _connect(ray, address, workers, time_limit)
 
 
 @contextlib.contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Puts back the handlers of signals that Ray replaces by its own."""
+def _restored_handlers() -> Iterator[None]:
+    """Restores the signal handlers that Ray replaces."""
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     handlers = {number: signal.getsignal(number) for number in numbers}
@@ -75,12 +72,12 @@ def _own_handlers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Makes a Ray that starts within it listen on the loopback interface alone.
+    """Makes a Ray started in its context listen only on the loopback interface.
 
-    Whoever reaches a Ray can run code there.
+    Anyone who can connect to Ray can run code.
     """
-    # Ray takes no address for this: it replaces 127.0.0.1 by one that others reach,
-    # unless it believes itself on a system without clusters.
+    # Ray replaces 127.0.0.1 by an address that other machines can reach, unless it
+    # assumes a platform without clusters.
     constants = importlib.import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
@@ -94,7 +91,7 @@ def _connect(ray: ModuleType, address: str | None, workers, time_limit: float) -
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if address is None:
         with warnings.catch_warnings(), _on_loopback():
-            # JAX warns of forks. Those of Ray run another program at once.
+            # JAX warns about forks. Ray's forks run another program immediately.
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
             ray.init(
                 address="local",
@@ -115,35 +112,37 @@ def _check_address(address: str, time_limit: float) -> None:
         if not host or not port.isdigit() or "/" in host:
             raise ValueError(
                 "Expected the address of a Ray cluster: auto, or host:port such as "
-                f"10.0.0.1:6379. Received: {address!r}."
+                f"10.0.0.1:6379. Received: {address!r}. Correct the address."
             )
         try:
             socket.create_connection((host, int(port)), time_limit).close()
         except OSError as error:
-            raise _no_answer(address, str(error)) from error
-    # Ray itself waits for minutes and may end its process, so another one asks first.
+            raise _connection_error(address, str(error)) from error
+    # Ray waits for minutes and may exit, so a separate process probes the address.
     command = [sys.executable, "-c", _PROBE, address]
     try:
-        asked = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=time_limit
         )
     except subprocess.TimeoutExpired as error:
         reason = f"no answer in {time_limit:g} s"
-        raise _no_answer(address, reason) from error
-    if asked.returncode:
-        lines = asked.stderr.strip().splitlines() or [f"exit code {asked.returncode}"]
-        raise _no_answer(address, lines[-1])
+        raise _connection_error(address, reason) from error
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [
+            f"exit code {process.returncode}"
+        ]
+        raise _connection_error(address, lines[-1])
 
 
-def _no_answer(address: str, reason: str) -> ConnectionError:
+def _connection_error(address: str, reason: str) -> ConnectionError:
     return ConnectionError(
         f"Expected a Ray cluster at {address}. Received: {reason}. Start one with "
         "ray start --head, and run this command on one of its machines. If the cluster "
-        "wants a token, use the address auto, or set RAY_AUTH_MODE=token."
+        "requires a token, use the address auto, or set RAY_AUTH_MODE=token."
     )
 
 
-# Finished results that wait for an earlier one, per worker.
+# Finished results per worker that may wait for an earlier one.
 _AHEAD = 4
 _RETRIES = 3
 _PASSED_ON = ("KERAS_BACKEND", "TF_CPP_MIN_LOG_LEVEL")
@@ -151,38 +150,36 @@ _PACKAGES = ("numpy", "pyarrow", "scipy")
 
 
 def _versions() -> dict[str, str]:
-    """Versions on which the bytes of a result may depend."""
+    """Returns the versions on which the bytes of a result may depend."""
     from keras_bandgnn.version import __version__
 
-    found = {name: importlib.metadata.version(name) for name in _PACKAGES}
-    return {"keras-bandgnn": __version__, **found}
+    versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"keras-bandgnn": __version__, **versions}
 
 
 def _call(module: str, name: str, versions: Mapping, environment: Mapping, job: tuple):
-    """Calls a function by its name, in a worker."""
+    """Calls a function by name, in a worker."""
     os.environ.update(environment)
     if (here := _versions()) != versions:
         raise RuntimeError(
             f"Expected {dict(versions)} on every machine. Received: {here} on "
             f"{socket.gethostname()}. Install the same versions there."
         )
-    # By name, so that the environment is set before the module is imported.
+    # By name, so that the environment is set before the import.
     return getattr(importlib.import_module(module), name)(*job)
 
 
 class RayPool:
-    """Processes of Ray that do jobs, in any order, and results in the order of jobs.
+    """Workers of Ray that run jobs in any order, with results in the order of jobs.
 
-    A job whose process or machine dies is done again, up to three times. At most
-    `workers` jobs are with Ray at a time, and at most four times as many results wait
-    for their turn.
+    A job whose process or machine dies is retried up to three times. At most `workers`
+    jobs run at a time, and at most four times as many results wait for an earlier one.
 
     Args:
-        address: None starts a Ray on this machine that ends with the block and
-            listens on the loopback interface alone; "auto" or "host:port" joins a
-            cluster that this machine is part of. A Ray to which the program is
-            connected already is used as it is.
-        workers: Jobs at a time; the cores of the cluster if omitted.
+        address: None starts a local Ray that ends with the block and listens only on
+            the loopback interface; "auto" or "host:port" joins a cluster that this
+            machine is part of. An existing connection to Ray is reused.
+        workers: Maximum number of parallel jobs; the cores of the cluster if omitted.
         time_limit: Seconds in which a cluster must answer.
 
     Raises:
@@ -236,11 +233,11 @@ class RayPool:
         """Yields `function(*job)` for each job, in order.
 
         Args:
-            function: A function that workers can import, with results that may be
-                computed more than once.
+            function: A function that workers can import, and that may be called more
+                than once per job.
             jobs: Arguments of each call.
-            rescue: Called in place of `function` for a job whose processes keep dying.
-            done: Called with the position of each job that is done, in any order.
+            rescue: Called instead of `function` for a job whose processes keep dying.
+            done: Called with the index of each finished job, in any order.
 
         Raises:
             RuntimeError: If the processes of a job keep dying.
@@ -265,7 +262,7 @@ class RayPool:
                         raise error.cause from error
                     except errors.RayError as error:
                         if rescue is None or tried is rescue:
-                            raise _given_up(error) from error
+                            raise _job_error(error) from error
                         submit(index, rescue)
                         continue
                     if done is not None:
@@ -278,23 +275,23 @@ class RayPool:
                 self._ray.cancel(task, force=True)
 
     def _submitter(self, running: dict, jobs: Sequence[tuple]) -> Callable:
-        """A function that gives a job to Ray and notes it in `running`."""
+        """Returns a function that submits a job to Ray and records it in `running`."""
         versions = _versions()
         environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
         task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)
 
         def submit(index: int, function: Callable) -> None:
             where = (function.__module__, function.__qualname__)
-            named = task.options(name=function.__qualname__)
-            reference = named.remote(*where, versions, environment, jobs[index])
+            remote = task.options(name=function.__qualname__)
+            reference = remote.remote(*where, versions, environment, jobs[index])
             running[reference] = (index, function)
 
         return submit
 
 
-def _given_up(error: Exception) -> RuntimeError:
+def _job_error(error: Exception) -> RuntimeError:
     reason = str(error).strip().split("\n")[0]
     return RuntimeError(
-        f"Expected the cluster to do its jobs. Received: {type(error).__name__}: "
-        f"{reason} Run the same command again to go on."
+        f"Expected the cluster to run its jobs. Received: {type(error).__name__}: "
+        f"{reason} Run the same command again to resume."
     )

@@ -1,4 +1,4 @@
-"""Usages of one file in pieces of bounded size, as one job of a worker process."""
+"""Usages of a file in pieces of bounded size, as jobs of worker processes."""
 
 import dataclasses
 import functools
@@ -12,32 +12,32 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.programs.encode import encode_program
 from keras_bandgnn.programs.program_files import MAX_BYTES, Named
 from keras_bandgnn.programs.python_source.files import reason_of
-from keras_bandgnn.programs.python_source.instances import InstanceMaker, Usage
+from keras_bandgnn.programs.python_source.instances import InstanceBuilder, Usage
 from keras_bandgnn.programs.python_source.listing import read_source
 from keras_bandgnn.programs.python_source.unit import SourceUnit
 from keras_bandgnn.programs.varmisuse import read_varmisuse
 
-# Source of one job: a few hundred usages, so that little lies in memory at a time.
+# Bytes of source per job: a few hundred usages, to bound memory use.
 _JOB_BYTES = 16_384
 # Nodes and usages of one piece: neighbours that share most of a function.
 _PIECE_NODES = 8192
 _PIECE_USAGES = 64
-# A job ends after so many nodes. Every usage of a function has a graph of all of it,
-# so a long function takes memory and time by the square of its usages.
+# A job ends after this many nodes. Every usage in a function has a graph of the whole
+# function, so memory and time grow with the square of its usages.
 _JOB_NODES = 1 << 19
 
 
 @dataclasses.dataclass
 class UsagePieces:
-    """What a job found.
+    """The result of a job.
 
     Args:
-        pieces: Graphs of neighbouring usages, in source order; None if the file
-            cannot be used.
-        reasons: Why the file, or some of its usages, were left out.
-        unsampled: Usages that were not looked at, as `max_instances` says.
+        pieces: Graphs of neighbouring usages, in source order; None if the file cannot
+            be read.
+        reasons: Why the file, or some of its usages, were skipped.
+        unsampled: Usages skipped because of `max_instances`.
         too_large: Usages in functions that are too large.
-        following: The usage of the part to go on with, if the job had to end before.
+        following: The usage at which to continue, if the job stopped early.
     """
 
     pieces: list[FlatGraphs] | None
@@ -50,10 +50,10 @@ class UsagePieces:
 def usage_jobs(
     kind: str, files: Named, options: Mapping[str, Any], encoding: Mapping[str, Any]
 ) -> list[tuple]:
-    """Arguments of `read_usages`, several jobs for a long file.
+    """Returns arguments of `read_usages`, with several jobs for a long file.
 
     Args:
-        kind: "python" or "varmisuse", as `find_programs` says.
+        kind: "python" or "varmisuse", from `find_programs`.
         files: (path, name) pairs.
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
@@ -66,7 +66,7 @@ def usage_jobs(
             try:
                 parts = 1 + min(os.path.getsize(path), MAX_BYTES) // _JOB_BYTES
             except OSError:
-                parts = 1  # Reading it says what is wrong.
+                parts = 1  # reading it reports the error
         for part in range(parts):
             jobs.append((kind, path, name, options, encoding, (part, parts)))
     return jobs
@@ -81,7 +81,7 @@ def read_usages(
     part: tuple[int, int],
     start: int = 0,
 ) -> UsagePieces:
-    """Reads and encodes one part of the usages of a file, or the beginning of it.
+    """Reads and encodes a part of the usages of a file, or the beginning of the part.
 
     Args:
         kind: "python" or "varmisuse".
@@ -89,25 +89,25 @@ def read_usages(
         name: Its name for `info` and seeds.
         options: Options of `program_graphs`, for Python source.
         encoding: Options of `encode_program`.
-        part: Which part, and of how many.
-        start: Usages of the part that earlier calls have read, as `following` says.
+        part: Index of the part and number of parts.
+        start: Number of usages read by earlier calls, from `following`.
     """
-    found = UsagePieces([])
+    outcome = UsagePieces([])
     try:
         if kind == "python":
-            graphs = _python_graphs(path, name, options, encoding, part, start, found)
+            graphs = _python_graphs(path, name, options, encoding, part, start, outcome)
         else:
-            programs = read_varmisuse(path, on_error="skip", report=found.reasons)
+            programs = read_varmisuse(path, on_error="skip", report=outcome.reasons)
             graphs = (encode_program(p.shuffled(), **encoding) for p in programs)
         for piece in _in_pieces(graphs):
             for info in piece.info:
-                # Where an editor finds it; the name is that inside a folder.
+                # The path for editors; the name is relative to a folder.
                 info["path"] = path
-            found.pieces.append(piece)
+            outcome.pieces.append(piece)
     except Exception as error:
-        # Whatever is odd about one file must not end the run over a tree.
+        # An unexpected error in one file must not abort the whole tree.
         return UsagePieces(None, [reason_of(error)])
-    return found
+    return outcome
 
 
 def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:
@@ -125,7 +125,7 @@ def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:
 
 
 def _python_graphs(
-    path, name, options, encoding, part, start: int, found: UsagePieces
+    path, name, options, encoding, part, start: int, outcome: UsagePieces
 ) -> Iterator[Graph]:
     options = {"max_instances": None, "seed": 0, "steps": 8, **options}
     state = os.stat(path)
@@ -135,34 +135,34 @@ def _python_graphs(
     first, last = (len(usages) * k // parts for k in (number, number + 1))
     usages = usages[first + start : last]
     skipped: dict[str, int] = {}
-    most = options["max_instances"]
-    if most is not None:
+    limit = options["max_instances"]
+    if limit is not None:
         maker.random("sample").shuffle(usages)
     waiting = iter(usages)
-    made = maker.graphs(waiting, options["steps"], None, skipped)
-    if most is not None:
-        programs = dict(itertools.islice(made, most))
-        found.unsampled = sum(1 for _ in waiting)
-        made = ((token, programs[token]) for token in sorted(programs))
+    graphs = maker.graphs(waiting, options["steps"], None, skipped)
+    if limit is not None:
+        programs = dict(itertools.islice(graphs, limit))
+        outcome.unsampled = sum(1 for _ in waiting)
+        graphs = ((token, programs[token]) for token in sorted(programs))
     nodes = 0
-    for _, program in made:
+    for _, program in graphs:
         graph = encode_program(program.shuffled(), **encoding)
         yield graph
         nodes += graph.num_nodes
-        if most is None and nodes >= _JOB_NODES:
-            left = sum(1 for _ in waiting)
-            found.following = start + len(usages) - left if left else None
+        if limit is None and nodes >= _JOB_NODES:
+            remaining = sum(1 for _ in waiting)
+            outcome.following = start + len(usages) - remaining if remaining else None
             break
-    found.reasons += sorted(skipped)
-    found.too_large = sum(skipped.values())
+    outcome.reasons += sorted(skipped)
+    outcome.too_large = sum(skipped.values())
 
 
 @functools.lru_cache(1)
 def _parsed(
     path: str, name: str, seed: int, stamp: tuple
-) -> tuple[InstanceMaker, list[Usage]]:
-    """One file for all of its jobs; `stamp` tells when it has changed."""
+) -> tuple[InstanceBuilder, list[Usage]]:
+    """Caches a parsed file for all its jobs; `stamp` changes with the file."""
     del stamp
     source = read_source(path, MAX_BYTES)
-    maker = InstanceMaker(SourceUnit(source), name, seed, 10, "function")
+    maker = InstanceBuilder(SourceUnit(source), name, seed, 10, "function")
     return maker, maker.usages()

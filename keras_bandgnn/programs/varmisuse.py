@@ -27,14 +27,11 @@ from keras_bandgnn.programs.node_text import KEYWORDS
 from keras_bandgnn.programs.program_graph import ProgramGraph
 from keras_bandgnn.programs.varmisuse_sample import from_sample, to_sample
 
-# Streams of JSON samples: arrays and lines, compressed or not.
-
-
 _CHUNK = 2**20
 
 
 def samples(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yields each sample with its place, or a ValueError in the place of a bad one."""
+    """Yields each sample with its location, or a ValueError for an invalid one."""
     where = "line 1"
     try:
         with open_unpacked(file) as stream:
@@ -43,7 +40,7 @@ def samples(file: Path) -> Iterator[tuple[str, Any]]:
                 yield where, sample
     except (ValueError, OSError) as error:
         packed = file.suffix == ".gz"
-        what = "a whole gzip file" if packed else "a file of UTF-8 text"
+        what = "a complete gzip file" if packed else "a file of UTF-8 text"
         after = f"an unreadable file after {where} ({type(error).__name__}: {error})"
         message = f"Expected {what}. Received: {after}. Copy or download it again."
         yield where, ValueError(message)
@@ -67,7 +64,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 def _array(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Parses an array element by element, holding about one of them as text."""
+    """Parses an array element by element, with about one element in memory."""
     text = _Text(stream)
     text.take()  # the opening bracket
     if text.peek() == "]":
@@ -83,14 +80,14 @@ def _array(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         if (mark := text.take()) != ",":
             break
     if mark != "]":
-        found = repr(mark) if mark else "the end of the file"
-        yield where, _not_json(ValueError(f"{found} instead of ',' or ']' after it"))
+        received = repr(mark) if mark else "the end of the file"
+        yield where, _not_json(ValueError(f"{received} instead of ',' or ']' after it"))
     elif rest := text.peek():
         yield where, _not_json(ValueError(f"{rest!r} after the end of the array"))
 
 
 class _Text:
-    """Decoded text of a stream, read in chunks, from which values are parsed."""
+    """Decoded text of a stream, read in chunks and parsed incrementally."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -101,7 +98,7 @@ class _Text:
         self._ended = False
 
     def _grow(self) -> None:
-        # At least twice the text, so that long values take few attempts.
+        # Doubles the text, so that long values take few attempts.
         size = max(_CHUNK, len(self._text) - self._at)
         data = self._stream.read(size)
         self._ended = not data
@@ -109,7 +106,7 @@ class _Text:
         self._at = 0
 
     def peek(self) -> str:
-        """The next character that is not white space; empty at the end."""
+        """Returns the next character that is not whitespace; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in " \t\r\n":
@@ -120,18 +117,18 @@ class _Text:
             self._grow()
 
     def take(self) -> str:
-        """Like `peek`, and steps over it."""
+        """Like `peek`, and consumes the character."""
         character = self.peek()
         self._at += len(character)
         return character
 
     def value(self) -> Any:
-        """Parses the next value, reading on until it is complete."""
+        """Parses the next value, reading more text until it is complete."""
         self.peek()
         while True:
             try:
                 value, end = self._parse(self._text, self._at)
-                # A number at the end of the text may go on.
+                # A number at the end of the text may be incomplete.
                 if end < len(self._text) or self._ended:
                     self._at = end
                     return value
@@ -151,24 +148,24 @@ def read_varmisuse(
 ) -> Iterator[ProgramGraph]:
     """Reads program graphs one at a time.
 
-    A file holds one JSON array of samples (as in the original archive) or one sample
-    per line, compressed (`.gz`) or not; which of them shows in its first character.
-    Samples are parsed as they are asked for. The slot has the kind `"Slot"`,
-    candidates `"Candidate"`, sources of Child edges their own label, other nodes a
-    token class: `"Identifier"`, `"Keyword"`, `"Number"`, `"String"`, `"Operator"`.
-    `info` has `filename`, `slotTokenIdx` and `variable`, the right name. `EdgeValues`
-    of later data sets are ignored.
+    A file contains a JSON array of samples (as in the original archive) or one sample
+    per line, compressed (`.gz`) or not; its first character determines the format.
+    Samples are parsed lazily. The slot has the kind `"Slot"`, candidates have
+    `"Candidate"`, sources of Child edges their label, and other nodes a token class:
+    `"Identifier"`, `"Keyword"`, `"Number"`, `"String"`, `"Operator"`. `info` has
+    `filename`, `slotTokenIdx` and `variable`, the correct name. `EdgeValues` of later
+    data sets are ignored.
 
     Args:
         path: A file, a directory (all its `.json`, `.jsonl` and `.gz` files, sorted
             by name), or several of these.
-        on_error: `"raise"`, or `"skip"` to leave bad samples out.
-        report: With `"skip"`, receives one message per skipped sample; without it
-            each is a warning.
+        on_error: `"raise"`, or `"skip"` to skip invalid samples.
+        report: With `"skip"`, called with one message per skipped sample; each is a
+            warning if omitted.
 
     Raises:
-        ValueError: For a bad file or sample, naming file, line (or position in the
-            array) and key.
+        ValueError: For an invalid file or sample; the message names file, line (or
+            position in the array) and key.
         FileNotFoundError: If there is no such file.
 
     Example:
@@ -192,19 +189,19 @@ def write_varmisuse(
 ) -> None:
     """Writes program graphs in the same format; equal graphs give equal bytes.
 
-    `.json` and `.json.gz` hold one array, `.jsonl` and `.jsonl.gz` one sample per
-    line. The file appears under its name only when complete. What the format has no
-    key for is kept under two more, which other readers ignore: `Info` for further
-    facts, `ContextGraph.NodeKinds` for kinds that the labels do not tell.
+    `.json` and `.json.gz` files contain an array, `.jsonl` and `.jsonl.gz` files one
+    sample per line. The file appears only when it is complete. Two extra keys, which
+    other readers ignore, store values outside of the format: `Info` for metadata, and
+    `ContextGraph.NodeKinds` for kinds that do not follow from the labels.
 
     Args:
-        path: File to write; its suffix says which form.
-        programs: What to write; the right candidate must be known.
-        correct_first: Whether to list the right candidate first, as the original
-            files do, instead of keeping the given order.
+        path: File to write; its suffix determines the format.
+        programs: The program graphs; their correct candidates must be known.
+        correct_first: Whether to list the correct candidate first, as the original
+            files do, instead of keeping the order.
 
     Raises:
-        ValueError: If the suffix is unknown or a program has no right candidate.
+        ValueError: If the suffix is unknown or a program has no correct candidate.
     """
     path = as_path("path", path)
     instance("programs", programs, Iterable, "an iterable of ProgramGraph")
@@ -214,18 +211,18 @@ def write_varmisuse(
     if not lines and not plain.endswith(".json"):
         raise ValueError(
             "Expected a file name that ends in .json, .jsonl, .json.gz or .jsonl.gz. "
-            f"Received: {path.name}."
+            f"Received: {path.name}. Rename the file."
         )
     with atomic_write(path) as file:
         if plain == path.name:
             _write(file, programs, lines, correct_first)
-        else:  # without a name and a time in the header
+        else:  # no name and time in the header, for reproducible bytes
             with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
                 _write(packed, programs, lines, correct_first)
 
 
 def varmisuse_split_files(root: str | os.PathLike, split: str) -> list[Path]:
-    """Finds the files of a split: `<root>/graphs-<split>/` or one folder deeper.
+    """Returns the files of a split: `<root>/graphs-<split>/` or one folder deeper.
 
     Args:
         root: Folder of the data set, or of its projects.
@@ -264,7 +261,7 @@ def load_varmisuse(
     Args:
         path: Folder of the data set, as in `varmisuse_split_files`.
         split: `"train"`, `"valid"`, `"test"` or `"testonly"`.
-        seed: Seed of the order of candidates, combined with each graph's position.
+        seed: Seed of the candidates' order, combined with each graph's position.
         on_error: As in `read_varmisuse`.
         report: As in `read_varmisuse`.
         language: As in `encode_program`.
@@ -290,8 +287,8 @@ def _files(path: Paths) -> list[Path]:
         return sorted(f for f in path.iterdir() if f.name.endswith(_SUFFIXES))
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected `path` to be a file or folder. Received: {path}; "
-            "nothing is there."
+            f"Expected `path` to be a file or folder. Received: {path}, which does not "
+            "exist. Check the path."
         )
     return [path]
 

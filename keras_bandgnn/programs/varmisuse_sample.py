@@ -1,4 +1,4 @@
-"""One variable-misuse sample as JSON, and as a `ProgramGraph`."""
+"""Conversion of a variable-misuse sample between JSON and `ProgramGraph`."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ _NAME = re.compile(r"@?[^\W\d]")
 
 @functools.lru_cache(2**16)
 def token_class(label: str) -> str:
-    """Class of a C# token: Identifier, Keyword, Number, String or Operator."""
+    """Returns a C# token's class: Identifier, Keyword, Number, String or Operator."""
     if label in CSHARP_KEYWORDS:
         return "Keyword"
     if _STRING.match(label):
@@ -31,7 +31,7 @@ def token_class(label: str) -> str:
 
 
 class _Sample:
-    """A parsed sample with its place, for errors."""
+    """The location of a parsed sample, for errors."""
 
     def __init__(self, where: str):
         self.where = where
@@ -41,18 +41,18 @@ class _Sample:
             received = shown(received)
         if len(received) > 200:
             received = received[:200] + "..."
-        hint = hint or "Leave the sample out with on_error='skip', or correct it."
+        hint = hint or "Skip the sample with on_error='skip', or correct it."
         raise ValueError(
             f"{self.where}, key {key!r}: Expected {expected}. Received: {received}. "
             f"{hint}"
         )
 
     def get(self, parent: Mapping, key: str, kind: type, path: str = "") -> Any:
-        """The value of a key that must be there and have a type."""
+        """Returns the value of a required key with the given type."""
         names = {dict: "an object", list: "a list", int: "an integer", str: "text"}
         if key not in parent:
             self.fail(path + key, names[kind], f"no such key, only {list(parent)}")
-        # bool counts as int elsewhere in Python, not here.
+        # bool is a subclass of int, but is not accepted as one.
         if type(parent[key]) is not kind:
             self.fail(path + key, names[kind], parent[key])
         return parent[key]
@@ -64,14 +64,14 @@ class _Sample:
 
 
 def from_sample(sample: Any, where: str) -> ProgramGraph:
-    """Checks one parsed sample and makes a program graph of it.
+    """Validates a parsed sample and converts it to a program graph.
 
     Args:
-        sample: The value that the JSON text stands for.
-        where: File and place, for errors.
+        sample: The parsed JSON value.
+        where: File and location, for errors.
 
     Raises:
-        ValueError: Naming the place, the key, what was expected and what came.
+        ValueError: If the sample is invalid; the message names the location and key.
     """
     at = _Sample(where)
     if not isinstance(sample, dict):
@@ -81,7 +81,7 @@ def from_sample(sample: Any, where: str) -> ProgramGraph:
             "SlotDummyNode",
             "a variable-misuse sample",
             "a sample with 'HoleNode', the format of expression holes",
-            "It has no candidates to choose from; leave this file out.",
+            "It has no candidates to choose from. Skip this file.",
         )
     graph = at.get(sample, "ContextGraph", dict)
     labels = _labels(at, at.get(graph, "NodeLabels", dict, "ContextGraph."))
@@ -167,7 +167,7 @@ def _edges(at: _Sample, found: dict, count: int) -> dict[str, np.ndarray]:
             at.get(found, name, list, "ContextGraph.Edges.") if name in found else []
         )
         try:
-            # Checked first: a text among them would make an array of its length.
+            # Checked first: NumPy would build a huge array from a long string.
             integers = set(map(type, itertools.chain.from_iterable(pairs))) <= {int}
             array = np.array(pairs if integers else 0).reshape(len(pairs), 2)
         except (TypeError, ValueError, OverflowError):
@@ -185,13 +185,13 @@ def _edges(at: _Sample, found: dict, count: int) -> dict[str, np.ndarray]:
 
 
 def _by_node(at: _Sample, graph: dict, name: str, count: int) -> dict[int, str]:
-    """A map from some nodes to text, such as `NodeTypes`; it may be missing."""
+    """Returns an optional map from nodes to text, such as `NodeTypes`."""
     key = f"ContextGraph.{name}"
-    found = at.get(graph, name, dict, "ContextGraph.") if name in graph else {}
+    values = at.get(graph, name, dict, "ContextGraph.") if name in graph else {}
     try:
-        texts = {int(i): text for i, text in found.items()}
+        texts = {int(i): text for i, text in values.items()}
     except ValueError:
-        at.fail(key, "node ids as keys", list(found))
+        at.fail(key, "node ids as keys", list(values))
     if texts and not (0 <= min(texts) and max(texts) < count):
         bad = next(i for i in texts if not 0 <= i < count)
         at.fail(f"{key}.{bad}", f"a node id in [0, {count})", bad)
@@ -202,20 +202,20 @@ def _by_node(at: _Sample, graph: dict, name: str, count: int) -> dict[int, str]:
 
 
 def to_sample(program: ProgramGraph, what: str, correct_first: bool) -> dict[str, Any]:
-    """Makes the JSON form of a program graph.
+    """Converts a program graph to JSON values.
 
     Args:
-        program: A program whose right candidate is known.
+        program: A program whose correct candidate is known.
         what: Name of the program in errors.
-        correct_first: Whether to list the right candidate first.
+        correct_first: Whether to list the correct candidate first.
 
     Raises:
-        ValueError: If the right candidate is not known.
+        ValueError: If the correct candidate is unknown.
     """
     if program.correct is None:
         raise ValueError(
-            f"Expected {what} to have a right candidate, which the format needs. "
-            "Received: correct=None. Leave it out."
+            f"Expected {what} to have a correct candidate, which the format requires. "
+            "Received: correct=None. Skip it."
         )
     right = program.candidates[program.correct]
     order = list(program.candidates)

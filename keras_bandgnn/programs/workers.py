@@ -1,4 +1,4 @@
-"""Work in several processes, with results in order."""
+"""Parallel jobs in worker processes, with results in order."""
 
 import collections
 import concurrent.futures
@@ -11,12 +11,12 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 _AHEAD = 4
-# Exit codes of processes that were asked to end.
+# Exit codes of processes that were asked to stop.
 _ASKED = tuple(-number for number in (signal.SIGTERM, signal.SIGINT))
 
 
 def end_with_parent() -> None:
-    """Ends this process when the one that started it is gone, even if killed.
+    """Ends this process when its parent has ended, even if the parent was killed.
 
     For processes of `multiprocessing`.
     """
@@ -30,7 +30,7 @@ def end_with_parent() -> None:
 
 
 def _start_worker() -> None:
-    # The parent alone answers to Ctrl-C; it then stops the workers.
+    # Only the parent handles Ctrl-C; it then stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
@@ -43,11 +43,11 @@ def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
     )
 
 
-def alone(function: Callable, job: Sequence, died: Any) -> Any:
-    """Does a job in a process of its own; returns `died` if that dies.
+def run_isolated(function: Callable, job: Sequence, died: Any) -> Any:
+    """Runs a job in a separate process; returns `died` if the process dies.
 
-    A process that was asked to end, as by a scheduler, says nothing about its job,
-    which is done again.
+    If the process was asked to stop, as by a scheduler, the job is not to blame and is
+    run again.
     """
     before = set(multiprocessing.active_children())
     while True:
@@ -69,14 +69,14 @@ def ordered_map(
     died: Any,
     here: bool = True,
 ) -> Iterator[Any]:
-    """Yields `function(*job)` for each job, in order, a few jobs ahead of the caller.
+    """Yields `function(*job)` for each job in order, running a few jobs ahead.
 
     Args:
         function: A function that spawned processes can import.
         jobs: Arguments of each call.
         processes: Number of processes.
         died: Result of a job whose process dies.
-        here: Whether the work of one process is done in this one.
+        here: Whether a single process is replaced by the current one.
     """
     processes = min(processes, len(jobs))
     if processes == 0 or processes == 1 and here:
@@ -97,7 +97,7 @@ def ordered_map(
                 position += 1
                 yield outcome
         except BrokenProcessPool:
-            yield alone(function, jobs[position], died)
+            yield run_isolated(function, jobs[position], died)
             position += 1
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

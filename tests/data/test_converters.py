@@ -82,7 +82,7 @@ def test_scipy_weights():
         (lambda: from_scipy(sp.csr_array((2, 3))), r"square.*shape \(2, 3\)"),
         (
             lambda: from_scipy([sp.csr_array((2, 2)), sp.csr_array((3, 3))]),
-            r"of one shape.*\[\(2, 2\), \(3, 3\)\]",
+            r"of the same shape.*\[\(2, 2\), \(3, 3\)\]",
         ),
         (lambda: from_scipy([]), "or one per edge type"),
         (lambda: from_scipy(sp.csr_array((2, 2)), weights="no"), "`weights`.*'no'"),
@@ -223,11 +223,11 @@ def test_graph_of_lists():
         ({"edge_index": [[0], [1]]}, "Expected `num_nodes`.*Received: .*edge_index"),
         (
             {"edge_index": [[0, 0], [1, 1]], "num_nodes": 1, "u": [1]},
-            "`u` to show.*levels=",
+            "`u` to determine.*levels=",
         ),
         (
             {"edge_index": [[0, 0], [1, 1]], "num_nodes": 1, "y": [1]},
-            "`y` to show.*label_level=",
+            "`y` to determine.*label_level=",
         ),
         ({"edge_index": [[0], [1]], "num_nodes": 2, "a": {1}}, "`a`.*JSON"),
     ],

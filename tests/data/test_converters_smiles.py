@@ -48,11 +48,11 @@ def test_one_atom_has_no_bonds():
 @pytest.mark.parametrize(
     "smiles, message",
     [
-        ("C1CC", r"Received: 'C1CC' \(not the syntax"),
+        ("C1CC", r"Received: 'C1CC' \(invalid SMILES syntax"),
         ("C(C)(C)(C)(C)C", r"'C\(C\).*Explicit valence for atom # 0 C, 5"),
         ("c1cccc1", "(?i)c1cccc1.*kekul"),
         ("", "at least one atom.*Received: ''"),
-        (None, "to be text.*None"),
+        (None, "to be a string.*None"),
     ],
 )
 def test_errors_name_the_smiles(smiles, message, capfd):

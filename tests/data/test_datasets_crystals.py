@@ -76,7 +76,7 @@ def test_aflow_bad_entries(tmp_path):
     aflow(tmp_path, [*ENTRIES, bad])
     with pytest.raises(ValueError, match="aflow:3: 3 atoms, 2 positions"):
         load("aflow", path=tmp_path)
-    with pytest.warns(UserWarning, match="Left out 1 entries"):
+    with pytest.warns(UserWarning, match="Skipped 1 entries"):
         assert len(load("aflow", path=tmp_path, on_error="skip")) == 2
     aflow(tmp_path, [{**ENTRIES[0], "compound": "Ag1?"}])
     with pytest.raises(ValueError, match=r"the compound 'Ag1\?'"):

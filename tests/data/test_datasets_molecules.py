@@ -97,7 +97,7 @@ def test_bad_tables(tmp_path):
     pytest.importorskip("rdkit")
     path = tmp_path / "zinc_small.csv"
     path.write_text("smiles,y,split\nCC,1,train\nC(,2,val\nCCC,3,test\n")
-    with pytest.warns(UserWarning, match=r"Left out 1 of 3 molecules .* row 2 \(C\(\)"):
+    with pytest.warns(UserWarning, match=r"Skipped 1 of 3 molecules .* row 2 \(C\(\)"):
         graphs = load("zinc", path=tmp_path)
     assert graphs.label.tolist() == [1, 3]
     assert graphs.context["split"].tolist() == [0, 2]

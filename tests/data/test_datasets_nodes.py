@@ -126,15 +126,15 @@ def test_nothing_in_a_pickle_is_run(tmp_path):
         (b"(S'ls'\nios\nsystem\n", "the instruction (STRING|INST)"),
         (b"\x82\x01", "the instruction EXT1"),
         (b"U\x01aQ", "the instruction BINPERSID"),
-        (b"cnumpy\nndarray\n)R", "a numpy ndarray by itself"),
+        (b"cnumpy\nndarray\n)R", "an unexpected numpy ndarray"),
         (b"K\x01)R", "a int in place of a _Global"),
-        (b"t", "whole pickle"),
-        (b"\x86", "whole pickle"),
-        (b"K\x01e", "whole pickle"),
-        (b"]K\x01s", "whole pickle"),
-        (b"h\x07", "whole pickle"),
+        (b"t", "complete pickle"),
+        (b"\x86", "complete pickle"),
+        (b"K\x01e", "complete pickle"),
+        (b"]K\x01s", "complete pickle"),
+        (b"h\x07", "complete pickle"),
         (array(np.arange(3)).replace(text(b"i8"), text(b"O8")), "type <O8"),
-        (array(np.arange(3))[:-8], "whole pickle"),
+        (array(np.arange(3))[:-8], "complete pickle"),
     ],
 )
 def test_other_pickles_are_refused(tmp_path, body, reason):
@@ -148,7 +148,7 @@ def test_an_inconsistent_matrix_is_refused(tmp_path):
         array(np.array([0, 1, 2], np.int32)), array(np.array([0, 1, 9], np.int32))
     )
     write(tmp_path / "bad", body)
-    with pytest.raises(ValueError, match="whole pickle"):
+    with pytest.raises(ValueError, match="complete pickle"):
         read_pickle(tmp_path / "bad")
 
 

@@ -66,7 +66,7 @@ def test_tu_with_several_labels(tmp_path):
     [
         ({"A": "1, 2\n"}, "both ends of an edge in one graph.*line 1"),
         ({"A": "1, 7\n"}, "nodes from 1 to 6"),
-        ({"A": "1, two\n"}, "SET_A.txt to hold numbers alone.*two"),
+        ({"A": "1, two\n"}, "SET_A.txt to hold only numbers.*two"),
         ({"node_labels": "1\n"}, "6 lines in SET_node_labels.txt. Received: 1"),
         ({"edge_labels": "1\n1\n"}, "6 lines in SET_edge_labels.txt. Received: 2"),
         ({"A": "1, 3\n1, 3, 4\n"}, "SET_A.txt to be a table of numbers"),
@@ -215,7 +215,7 @@ def test_malnet_from_its_archives(malnet, tmp_path_factory):
 def test_malnet_bad_input(malnet):
     path = malnet / "malnet-graphs-tiny/benign/benign/BB.edgelist"
     path.write_text(f"{HEAD}0 x\n")
-    with pytest.raises(ValueError, match="to hold numbers alone"):
+    with pytest.raises(ValueError, match="to hold only numbers"):
         load("malnet_tiny", path=malnet)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="which the split lists"):

@@ -158,7 +158,7 @@ def test_dictionaries_with_the_names_of_torch_geometric():
     graphs = [make(seed, "graph", nodes=1 + seed % 3) for seed in range(6)]
     check([attributes(g) for g in graphs], [as_attributes(g) for g in graphs])
     # One node, one label: the other graphs show that it belongs to the graph.
-    with pytest.raises(ValueError, match="Element 0 of the source.*`y` to show"):
+    with pytest.raises(ValueError, match="Element 0 of the source.*`y` to determine"):
         parts_of([attributes(graphs[0])])
 
 

@@ -225,7 +225,7 @@ def test_missing_files(store, tmp_path):
     with pytest.raises(FileNotFoundError, match="store.json.*directory without it"):
         open_store(tmp_path)
     (store.path / "shard-00003.arrow").unlink()
-    with pytest.raises(FileNotFoundError, match="shard-00003.arrow.*missing"):
+    with pytest.raises(FileNotFoundError, match="shard-00003.arrow.*no such file"):
         open_store(store.path)
 
 

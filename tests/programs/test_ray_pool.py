@@ -106,7 +106,7 @@ def kill_one(name, killed):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_killed_worker_changes_nothing(pool, files, whole, tmp_path):
     killed, seen = [], []
-    killer = threading.Thread(target=kill_one, args=("compile_piece", killed))
+    killer = threading.Thread(target=kill_one, args=("encode_unit", killed))
 
     def progress(done, total):
         seen.append(done)

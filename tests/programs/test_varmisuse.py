@@ -130,7 +130,7 @@ def test_directories_and_lists(tmp_path):
 
     assert tokens(tmp_path) == [1, 0, 2, 3]
     assert tokens([tmp_path / "c.json", str(tmp_path / "a.jsonl.gz")]) == [2, 1]
-    with pytest.raises(FileNotFoundError, match="nothing is there"):
+    with pytest.raises(FileNotFoundError, match="does not exist"):
         read_varmisuse(tmp_path / "none")
 
 
@@ -221,8 +221,8 @@ SPACE = b" " * 5000
 @pytest.mark.parametrize(
     "name, data, place, good",
     [
-        ("a.json.gz", LINE, "line 1: Expected a whole gzip file", 0),
-        ("a.json.gz", b"", "line 1: Expected a whole gzip file", 0),
+        ("a.json.gz", LINE, "line 1: Expected a complete gzip file", 0),
+        ("a.json.gz", b"", "line 1: Expected a complete gzip file", 0),
         ("a.jsonl", LINE + b"\n{oops\n" + LINE, "line 2: Expected valid JSON", 2),
         ("a.jsonl", b"\n" + LINE[:-1], "line 2: Expected valid JSON", 0),
         ("a.jsonl", LINE + b'\n{"x": "\xff"}', "line 2: Expected valid JSON", 1),
@@ -260,7 +260,7 @@ def test_truncated_gzip(tmp_path):
     report = []
     found = list(read_varmisuse(file, on_error="skip", report=report))
     assert found and len(report) == 1
-    assert "Expected a whole gzip file. Received: an unreadable file" in report[0]
+    assert "Expected a complete gzip file. Received: an unreadable file" in report[0]
 
 
 def test_expression_holes_are_told_apart(tmp_path, shared_data):
@@ -316,7 +316,7 @@ def test_failed_write_leaves_the_old_file(tmp_path):
     file = tmp_path / "a.jsonl.gz"
     write_varmisuse(file, [PYTHON])
     before = file.read_bytes()
-    with pytest.raises(ValueError, match="program 1 to have a right candidate"):
+    with pytest.raises(ValueError, match="program 1 to have a correct candidate"):
         write_varmisuse(file, [PYTHON, dataclasses.replace(PYTHON, correct=None)])
     assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]
     with pytest.raises(ValueError, match="ends in .json.*Received: a.zip"):

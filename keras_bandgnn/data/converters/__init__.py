@@ -1,1 +1,1 @@
-"""Graphs of other libraries to `Graph` and back, one module per library."""
+"""Conversion between `Graph` and graphs of other libraries, a module per library."""

@@ -1,4 +1,4 @@
-"""Atoms from and to ASE."""
+"""Conversion from and to ASE."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
 _EXTRA = "keras-bandgnn[chem]"
-# Our names of what ASE's calculators find; `ForceRegressor` reads "force".
+# Feature names of the calculators' results; `ForceRegressor` reads "force".
 _RESULTS = {"energy": "energy", "force": "forces"}
 
 
 def from_ase(
     atoms: Any, cutoff: float | Mapping | None = None, label: str | None = None
 ) -> Graph:
-    """Makes a graph of `ase.Atoms`.
+    """Converts `ase.Atoms` to a graph.
 
     Features:
         `node["atomic_number"]`: int32 [N].
@@ -26,12 +26,12 @@ def from_ase(
         `context["cell"]`: float32 [3, 3], Angstrom, one vector per row; 0 without.
         `context["pbc"]`: int32 [3], 1 along periodic directions.
         `context["energy"]`, `node["force"]`: float32 scalar (eV) and [N, 3] (eV per
-            Angstrom), if a calculator has them ready; nothing is computed.
-        `edge["shift"]`: int32 [E, 3], with a cutoff. An edge leads from the neighbour
-            to the atom that it is near to, from
-            `position[sender] + shift @ cell` to `position[receiver]`.
+            Angstrom), if a calculator has stored them; nothing is computed.
+        `edge["shift"]`: int32 [E, 3], with a cutoff. An edge points from the neighbour
+            to the atom, from `position[sender] + shift @ cell` to
+            `position[receiver]`.
 
-    What JSON can hold of `atoms.info` goes to `info`.
+    Entries of `atoms.info` that JSON can represent are stored in `info`.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
@@ -39,12 +39,12 @@ def from_ase(
         atoms: The structure.
         cutoff: Distance in Angstrom up to which atoms and their periodic images are
             neighbours, or a dictionary of distances by pairs of elements as in
-            `ase.neighborlist`. Without, there are no edges.
-        label: What becomes the label instead: `"energy"`, `"force"` (a label of the
-            nodes) or a key of `atoms.info`.
+            `ase.neighborlist`. Without a cutoff, the graph has no edges.
+        label: The value to use as label: `"energy"`, `"force"` (a node-level label) or
+            a key of `atoms.info`.
 
     Raises:
-        ValueError: If the cutoff is not positive or the label is not there.
+        ValueError: If the cutoff is not positive or the label is missing.
         ImportError: If ASE is not installed.
 
     Example:
@@ -64,13 +64,14 @@ def from_ase(
     results = _results(atoms)
     fields = {}
     if label is not None:
-        known = {**atoms.info, **results}
-        if label not in known:
+        values = {**atoms.info, **results}
+        if label not in values:
             raise ValueError(
                 "Expected `label` to be a result of the calculator or a key of "
-                f"atoms.info, one of {sorted(known)}. Received: label={label!r}."
+                f"atoms.info, one of {sorted(values)}. Received: label={label!r}. "
+                "Choose one of these."
             )
-        fields["label"] = known[label]
+        fields["label"] = values[label]
         fields["label_level"] = "node" if label == "force" else "graph"
         results.pop(label, None)
     node |= {k: v for k, v in results.items() if k == "force"}
@@ -80,7 +81,8 @@ def from_ase(
     if cutoff is not None:
         if not isinstance(cutoff, Mapping) and not cutoff > 0:
             raise ValueError(
-                f"Expected `cutoff` to be positive. Received: cutoff={cutoff!r}."
+                f"Expected `cutoff` to be positive. Received: cutoff={cutoff!r}. Pass "
+                "a distance in Angstrom."
             )
         neighbours = optional_import("ase.neighborlist", _EXTRA).neighbor_list
         receivers, senders, edge["shift"] = neighbours("ijS", atoms, cutoff)
@@ -114,20 +116,20 @@ def _is_json(name: str, value: Any) -> bool:
 
 
 def to_ase(graph: Graph) -> Any:
-    """Makes `ase.Atoms` of a graph with the features that `from_ase` makes.
+    """Converts a graph with the features of `from_ase` to `ase.Atoms`.
 
-    Energy and forces come as a `SinglePointCalculator`; `info` as `atoms.info`. Edges
-    are left out: ASE finds neighbours itself.
+    Energy and forces are stored in a `SinglePointCalculator`, `info` in `atoms.info`.
+    Edges are dropped: ASE computes neighbours itself.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
     Args:
-        graph: Has `node["atomic_number"]` and `node["position"]`, and may have
-            `context["cell"]`, `context["pbc"]`, `context["energy"]` and
+        graph: A graph with `node["atomic_number"]` and `node["position"]`, and
+            optionally `context["cell"]`, `context["pbc"]`, `context["energy"]` and
             `node["force"]`.
 
     Raises:
-        ValueError: If the numbers or positions of the atoms are missing.
+        ValueError: If atomic numbers or positions are missing.
         ImportError: If ASE is not installed.
 
     Example:

@@ -1,7 +1,7 @@
-"""Graphs from named attributes whose level, node, edge or graph, shows in their size.
+"""Graphs from named attributes whose level (node, edge, graph) follows from their size.
 
 This is the convention of torch_geometric, and of data sets of dictionaries that follow
-it: `edge_index`, `edge_attr`, `x`, `y` and whatever else there is.
+it: `edge_index`, `edge_attr`, `x`, `y` and any other names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ Attributes = Mapping[str, Any]
 
 
 def as_numpy(value: Any) -> Any:
-    """Returns tensors, numbers and lists of numbers as arrays, all else as it is.
+    """Converts tensors, numbers and lists of numbers to arrays; keeps other values.
 
-    Tensors of torch are detached and brought to the host; bfloat16 becomes float32.
+    Torch tensors are detached and copied to the host; bfloat16 becomes float32.
     """
     if hasattr(value, "detach"):
         value = value.detach().cpu()
@@ -39,18 +39,18 @@ def as_numpy(value: Any) -> Any:
 
 
 def sized(attributes: Attributes) -> dict[str, Any]:
-    """Returns the attributes as arrays, with `num_nodes`; None is left out.
+    """Returns the attributes as arrays, with `num_nodes`; drops None.
 
     Raises:
-        ValueError: If there is no `edge_index` [2, E], or the nodes are not counted.
+        ValueError: If `edge_index` [2, E] or the number of nodes is missing.
     """
     values = {k: as_numpy(v) for k, v in attributes.items() if v is not None}
     edge_index = values.get("edge_index")
     shape = getattr(edge_index, "shape", None)
     if shape is None or len(shape) != 2 or shape[0] != 2:
         raise ValueError(
-            f"Expected `edge_index` of shape [2, E]. Received: {shape}. Give the "
-            "senders in the first row and the receivers in the second one."
+            f"Expected `edge_index` of shape [2, E]. Received: {shape}. Put "
+            "the senders in the first row and the receivers in the second row."
         )
     if "num_nodes" not in values:
         counted = [n for n in _NODE_NAMES if n in values]
@@ -65,18 +65,18 @@ def sized(attributes: Attributes) -> dict[str, Any]:
 
 
 def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Finds the level of each attribute, one that its rows fit in all samples.
+    """Infers the level of each attribute from its number of rows in all samples.
 
-    An attribute that fits nodes or edges in every sample is theirs; one that fits
-    only now and then is of the graph. A name with "edge" in it goes to the edges
-    first. What has one row in samples of one node or edge each stays undecided, and so
-    does what fits both nodes and edges in all samples.
+    An attribute whose rows match the nodes or the edges in every sample belongs to
+    them, otherwise to the graph. If a name contains "edge", edges take precedence. The
+    level stays undecided if an attribute has one row in samples of one node or edge
+    each, or matches both nodes and edges in all samples.
 
     Args:
-        samples: What `sized` returned for some graphs.
+        samples: Results of `sized` for some graphs.
 
     Returns:
-        `"node"`, `"edge"` or `"context"` by name, the label `y` included.
+        `"node"`, `"edge"` or `"context"` by name, including the label `y`.
 
     Example:
     >>> ends = np.zeros((2, 4), int)
@@ -110,18 +110,18 @@ def _fitting(array: np.ndarray, values: dict[str, Any]) -> set[str]:
 
 
 def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
-    """Makes a graph of sized attributes.
+    """Creates a graph from sized attributes.
 
     `y` is the label, `edge_type` the types, `candidate_index` the candidates and
-    `slot_index` the slot. Of attributes of the graph and labels, a leading axis of 1
-    is dropped: it is there for batching. What is no array goes to `info`.
+    `slot_index` the slot. A leading axis of 1, used for batching, is dropped from graph
+    attributes and labels. Values that are not arrays are stored in `info`.
 
     Args:
-        values: What `sized` returned.
+        values: Result of `sized`.
         levels: `"node"`, `"edge"` or `"context"` by name.
 
     Raises:
-        ValueError: If the level of an attribute is not known, or `Graph` refuses it.
+        ValueError: If the level of an attribute is unknown, or `Graph` rejects it.
     """
     parts = {"node": {}, "edge": {}, "context": {}}
     info, fields = {}, {}
@@ -162,8 +162,8 @@ def _known(name: str, levels: Mapping[str, str]) -> str:
         if name == "y":
             how = 'label_level="graph" or "node"'
         raise ValueError(
-            f"Expected the shape of `{name}` to show whether it belongs to the nodes, "
-            "the edges or the graph. Received: as many rows as there are both nodes "
-            f"and edges, or one. Pass {how} to from_pyg, or make the Graph yourself."
+            f"Expected the shape of `{name}` to determine whether it belongs to nodes, "
+            "edges or the graph. Received: one row, or as many rows as both nodes and "
+            f"edges. Pass {how} to from_pyg, or create the Graph yourself."
         )
     return levels[name]

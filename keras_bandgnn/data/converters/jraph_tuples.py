@@ -1,4 +1,4 @@
-"""Graphs from and to tuples with the fields of `jraph.GraphsTuple`."""
+"""Conversion from and to tuples with the fields of `jraph.GraphsTuple`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,17 +18,16 @@ from keras_bandgnn.graph import Graph
 
 
 class GraphsTuple(NamedTuple):
-    """Many graphs in NumPy, with the fields of `jraph.GraphsTuple` in its order.
+    """Many graphs as NumPy arrays, with the fields of `jraph.GraphsTuple` in order.
 
-    Functions of jraph take it as it is; `jraph.GraphsTuple(*graphs)` makes one of
-    jraph's own.
+    Functions of jraph accept it directly; `jraph.GraphsTuple(*graphs)` converts it.
 
     Attributes:
         nodes: Node features by name, each [sum of n_node, ...].
         edges: Edge features by name, each [sum of n_edge, ...].
-        receivers: int32 [sum of n_edge], counted over all graphs.
-        senders: int32 [sum of n_edge], counted over all graphs.
-        globals: Features of the graphs by name, each [n, ...].
+        receivers: int32 [sum of n_edge], node ids over all graphs.
+        senders: int32 [sum of n_edge], node ids over all graphs.
+        globals: Graph features by name, each [n, ...].
         n_node: int32 [n].
         n_edge: int32 [n].
 
@@ -47,19 +46,19 @@ class GraphsTuple(NamedTuple):
 
 
 def from_jraph(graphs: Any) -> FlatGraphs:
-    """Makes flat graphs of a `jraph.GraphsTuple`, or of anything with its fields.
+    """Converts a `jraph.GraphsTuple`, or any object with its fields, to flat graphs.
 
     Dictionaries of features keep their names; a bare array is the feature `"nodes"`,
-    `"edges"` or `"globals"`. In the dictionaries, `edge_type` of the edges are the
-    types, and `label` of the globals or of the nodes is the label.
+    `"edges"` or `"globals"`. The edge feature `edge_type` becomes the edge types, and
+    `label` in the globals or in the node features becomes the label.
 
     Args:
-        graphs: Has `nodes`, `edges`, `receivers`, `senders`, `globals`, `n_node` and
-            `n_edge`.
+        graphs: An object with `nodes`, `edges`, `receivers`, `senders`, `globals`,
+            `n_node` and `n_edge`.
 
     Raises:
         ValueError: If features are nested deeper, lengths disagree, a value does not
-            fit into 32 bits, or a graph is empty, as those of padding are.
+            fit into 32 bits, or a graph is empty, such as a padding graph.
 
     Example:
     >>> flat = from_jraph(GraphsTuple(None, None, [1, 2], [0, 3], None, [2, 2], [1, 1]))
@@ -71,7 +70,7 @@ def from_jraph(graphs: Any) -> FlatGraphs:
     if n_node.min(initial=1) < 1:
         raise ValueError(
             "Expected every graph to have a node. Received: graph "
-            f"{int(n_node.argmin())} without. If it is padding, remove that with "
+            f"{int(n_node.argmin())} without nodes. Remove padding graphs with "
             "jraph.unpad_with_graphs."
         )
     node, edge, context = (
@@ -85,7 +84,8 @@ def from_jraph(graphs: Any) -> FlatGraphs:
     if len(graphs.senders) != n_edge.sum() or len(graphs.receivers) != n_edge.sum():
         raise ValueError(
             f"Expected {n_edge.sum()} senders and receivers, the sum of n_edge. "
-            f"Received: {len(graphs.senders)} and {len(graphs.receivers)}."
+            f"Received: {len(graphs.senders)} and {len(graphs.receivers)}. "
+            "Check n_edge."
         )
     first = np.repeat(pointers(n_node)[:-1], n_edge)
     return FlatGraphs(
@@ -117,13 +117,12 @@ def _named(field: str, features: Any) -> dict[str, Any]:
 
 
 def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
-    """Makes a tuple with the fields of `jraph.GraphsTuple` of one or many graphs.
+    """Converts one or many graphs to a tuple with the fields of `jraph.GraphsTuple`.
 
-    Features stay in dictionaries, None where there are none; a lone feature `"nodes"`,
-    `"edges"` or `"globals"` becomes a bare array. Edge types are `edges["edge_type"]`
-    if some are not 0, the label is `globals["label"]` or `nodes["label"]`. Edges are
-    sorted by receiver in each graph. Candidates, slots and `info` have no place there
-    and are left out.
+    Features are dictionaries, or None; a single feature `"nodes"`, `"edges"` or
+    `"globals"` becomes a bare array. Edge types are `edges["edge_type"]` unless all are
+    0, the label is `globals["label"]` or `nodes["label"]`. The edges of each graph are
+    sorted by receiver. Candidates, slots and `info` are dropped.
 
     Args:
         graphs: A graph, `FlatGraphs` or graphs that have the same features.

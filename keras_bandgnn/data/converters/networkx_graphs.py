@@ -1,4 +1,4 @@
-"""Graphs from and to networkx."""
+"""Conversion from and to networkx."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,28 +20,28 @@ def from_networkx(
     edge: Iterable[str] | None = None,
     context: Iterable[str] | None = None,
 ) -> Graph:
-    """Makes a graph of a networkx graph of any kind.
+    """Converts a networkx graph of any type.
 
-    Nodes are numbered in the order of iteration. If their names are not 0 to N - 1,
-    `info["nodes"]` lists them, as far as JSON can hold them. Edges of an undirected
-    graph lead both ways, first all of them one way and then back; a self-loop is one
-    edge. Attributes are features of the same name. Those with a meaning:
+    Nodes are numbered in iteration order. If their names are not 0 to N - 1 and can be
+    represented in JSON, `info["nodes"]` lists them. An undirected edge becomes two
+    edges, where all reverse edges come last; a self-loop is one edge. Attributes become
+    features of the same name, except:
 
     * edge attribute `edge_type`: the type,
     * node attribute `label`, or graph attribute `label`: the label,
     * graph attributes `candidates` and `slot`, node numbers, and `info`.
 
-    Other attributes of the graph that are no numbers go to `info`.
+    Other graph attributes that are not numeric are stored in `info`.
 
     Args:
         graph: `networkx.Graph`, `DiGraph`, `MultiGraph` or `MultiDiGraph`.
-        node: Node attributes to take; all when omitted.
-        edge: Edge attributes to take; all when omitted.
-        context: Numeric graph attributes to take; all when omitted.
+        node: Node attributes to convert; all if omitted.
+        edge: Edge attributes to convert; all if omitted.
+        context: Numeric graph attributes to convert; all if omitted.
 
     Raises:
-        ValueError: If an attribute is missing somewhere, is not numeric or differs in
-            shape; the message names the attribute and the node or edge.
+        ValueError: If an attribute is missing from a node or an edge, is not numeric or
+            has varying shapes; the message names the attribute and the node or edge.
 
     Example:
     >>> import networkx  # doctest: +SKIP
@@ -62,12 +62,12 @@ def from_networkx(
             np.concatenate([senders, receivers[back]]),
             np.concatenate([receivers, senders[back]]),
         )
-    fields, features, info = _of_graph(graph.graph, context)
+    fields, features, info = _graph_attributes(graph.graph, context)
     if "label" in nodes:
         if "label" in fields:
             raise ValueError(
                 "Expected `label` to be an attribute of the nodes or of the graph. "
-                "Received: both. Remove one, or leave it out with node=[...]."
+                "Received: both. Remove one, or exclude it with node=[...]."
             )
         fields |= {"label": nodes.pop("label"), "label_level": "node"}
     if names != list(range(len(names))):
@@ -86,14 +86,14 @@ def from_networkx(
 
 
 def _columns(
-    kind: str, items: Iterable[tuple[Any, Mapping]], wanted: Iterable[str] | None
+    kind: str, items: Iterable[tuple[Any, Mapping]], keys: Iterable[str] | None
 ) -> dict[str, np.ndarray]:
-    """One array per attribute of nodes or edges, given as (name, attributes)."""
+    """Returns an array per attribute of nodes or edges, as (name, attributes) pairs."""
     items = list(items)
-    if wanted is None:
-        wanted = dict.fromkeys(key for _, attributes in items for key in attributes)
+    if keys is None:
+        keys = dict.fromkeys(key for _, attributes in items for key in attributes)
     columns = {}
-    for key in wanted if items else ():
+    for key in keys if items else ():
         values = [attributes.get(key) for _, attributes in items]
         array = _numbers(values)
         if array is None:
@@ -111,11 +111,11 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 
 def _explain(kind: str, key: str, names: list, values: list) -> None:
-    """Raises an error about the first value that does not fit."""
+    """Raises an error for the first invalid value."""
     for name, value in zip(names, values, strict=True):
         array = _numbers(value)
         if value is None:
-            problem, advice = "no value", "Give each one a value"
+            problem, advice = "no value", "Set it everywhere"
         elif array is None:
             problem, advice = f"{value!r:.60}", "Map the values to numbers"
         elif array.shape != np.shape(values[0]):
@@ -126,14 +126,14 @@ def _explain(kind: str, key: str, names: list, values: list) -> None:
         raise ValueError(
             f"Expected the {kind} attribute {key!r} to be numbers of one shape. "
             f"Received: {problem} for {kind} {name!r}. {advice}, or choose the "
-            f"attributes to take with {kind}=[...]."
+            f"attributes to convert with {kind}=[...]."
         )
 
 
-def _of_graph(
-    attributes: Mapping[str, Any], wanted: Iterable[str] | None
+def _graph_attributes(
+    attributes: Mapping[str, Any], keys: Iterable[str] | None
 ) -> tuple[dict, dict, dict]:
-    """Arguments of `Graph`, context features and facts among the graph attributes."""
+    """Splits graph attributes into arguments of `Graph`, context features and info."""
     fields = {k: v for k, v in attributes.items() if k in _GRAPH_LEVEL}
     info = dict(fields.pop("info", {}))
     features = {}
@@ -144,7 +144,7 @@ def _of_graph(
         if array is None:
             json_text(f"graph attribute {key!r}", value)
             info[key] = value
-        elif wanted is None or key in wanted:
+        elif keys is None or key in keys:
             features[key] = array
     return fields, features, info
 
@@ -152,15 +152,15 @@ def _of_graph(
 def _name_list(names: list) -> dict[str, list]:
     try:
         return {"nodes": json.loads(json_text("nodes", names))}
-    except ValueError:  # Names may be any objects; what JSON cannot hold is left out.
+    except ValueError:  # names can be arbitrary objects
         return {}
 
 
 def to_networkx(graph: Graph) -> Any:
-    """Makes a `networkx.MultiDiGraph`, with the attributes that `from_networkx` reads.
+    """Converts to a `networkx.MultiDiGraph` with the attributes of `from_networkx`.
 
-    Nodes get the names in `info["nodes"]`, where there are any; lists among them
-    become tuples. Scalars become Python numbers, larger features read-only arrays.
+    Nodes get the names in `info["nodes"]`, if any; names that are lists become tuples.
+    Scalars become Python numbers, other features read-only arrays.
 
     Needs `pip install networkx`.
 
@@ -179,22 +179,22 @@ def to_networkx(graph: Graph) -> Any:
     names = list(range(graph.num_nodes))
     info = dict(graph.info)
     if "nodes" in info:
-        given = info.pop("nodes")
+        node_names = info.pop("nodes")
         rows = names if graph.origin is None else graph.origin.tolist()
-        names = [_hashable(given[row]) for row in rows]
+        names = [_hashable(node_names[row]) for row in rows]
     nodes = dict(graph.node)
     if graph.label is not None and graph.label_level == "node":
         nodes["label"] = graph.label
-    out.add_nodes_from(zip(names, _rows(nodes, graph.num_nodes), strict=True))
+    out.add_nodes_from(zip(names, _attribute_rows(nodes, graph.num_nodes), strict=True))
     edges = {"edge_type": graph.edge_type, **graph.edge}
     ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
-    rows = _rows(edges, graph.num_edges)
+    rows = _attribute_rows(edges, graph.num_edges)
     out.add_edges_from(
         (names[a], names[b], row) for (a, b), row in zip(ends, rows, strict=True)
     )
-    out.graph.update({k: _python(v) for k, v in graph.context.items()})
+    out.graph.update({k: _scalar_or_array(v) for k, v in graph.context.items()})
     if graph.label is not None and graph.label_level == "graph":
-        out.graph["label"] = _python(graph.label)
+        out.graph["label"] = _scalar_or_array(graph.label)
     if graph.candidates is not None:
         out.graph["candidates"] = graph.candidates
     if graph.slot is not None:
@@ -204,7 +204,9 @@ def to_networkx(graph: Graph) -> Any:
     return out
 
 
-def _rows(features: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]]:
+def _attribute_rows(
+    features: Mapping[str, np.ndarray], count: int
+) -> list[dict[str, Any]]:
     rows = [{} for _ in range(count)]
     for key, array in features.items():
         values = array.tolist() if array.ndim == 1 else array
@@ -213,7 +215,7 @@ def _rows(features: Mapping[str, np.ndarray], count: int) -> list[dict[str, Any]
     return rows
 
 
-def _python(array: np.ndarray) -> Any:
+def _scalar_or_array(array: np.ndarray) -> Any:
     return array if array.ndim else array.item()
 
 

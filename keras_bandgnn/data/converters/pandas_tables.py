@@ -1,4 +1,4 @@
-"""Graphs from and to tables of edges, nodes and graphs in pandas."""
+"""Conversion from and to pandas tables of edges, nodes and graphs."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,7 @@ from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
-# Columns of a data frame as features and back; `x[0]`, `x[1]` make a vector `x`.
-
-
+# The columns `x[0]`, `x[1]` are a vector `x`.
 _ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\]")
 
 
@@ -31,11 +29,11 @@ def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarra
     Args:
         what: Name of the table in errors.
         table: A data frame.
-        without: Columns to leave out.
+        without: Columns to skip.
 
     Raises:
-        ValueError: If a column is not numeric, misses a value, or an entry of a
-            vector is missing.
+        ValueError: If a column is not numeric or has missing values, or the column of a
+            vector's entry is missing.
     """
     features, entries = {}, {}
     for column in table.columns:
@@ -53,9 +51,9 @@ def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarra
         lacking = [index for index in np.ndindex(shape) if index not in arrays]
         if lacking:
             raise ValueError(
-                f"Expected the columns of {name!r} in the table {what} to make an "
+                f"Expected the columns of {name!r} in the table {what} to form an "
                 f"array of shape {shape}. Received: no column "
-                f"{entry(name, lacking[0])!r}."
+                f"{entry(name, lacking[0])!r}. Add it."
             )
         stacked = np.stack([arrays[index] for index in np.ndindex(shape)], axis=1)
         features[name] = stacked.reshape(len(table), *shape)
@@ -70,7 +68,7 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
             f"Received: none in row {row}. Fill them in with .fillna, or drop the "
             "column."
         )
-    # Nullable columns are numbers of NumPy once no value is missing.
+    # Nullable columns without missing values have a NumPy dtype.
     dtype = getattr(values.dtype, "numpy_dtype", values.dtype)
     if dtype.kind not in "biuf":
         raise ValueError(
@@ -82,7 +80,7 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
 
 
 def columns_of(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns one column per number of a row of each feature.
+    """Returns one column per entry of each feature.
 
     Example:
     >>> list(columns_of({"id": np.zeros(4), "x": np.zeros((4, 2))}))
@@ -99,48 +97,45 @@ def columns_of(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def entry(name: str, index: tuple[int, ...]) -> str:
-    """The name of the column of one entry of a feature."""
+    """Returns the column name of an entry of a feature."""
     return f"{name}[{','.join(map(str, index))}]"
 
 
-# Names of nodes and graphs in tables of pandas, and the rows that they stand for.
-
-
 def shown(names: Any, mask: np.ndarray) -> str:
-    """The first name that a mask selects, for an error."""
+    """Returns the first name that a mask selects, for errors."""
     return repr(names[mask][:1].tolist()[0])
 
 
 def column(what: str, table: Any, column: str) -> Any:
-    """A column of the table `what`, or an error with those that there are."""
+    """Returns a column of the table `what`; raises an error if it is missing."""
     if column not in table:
         raise ValueError(
             f"Expected a column {column!r} in the table {what}. Received: "
-            f"{list(table.columns)}. Rename a column, or pass the name that it has."
+            f"{list(table.columns)}. Rename a column, or pass its name."
         )
     return table[column]
 
 
 def ends_of(pd: Any, edges: Any, source: str, target: str) -> Any:
-    """The names of all senders, then of all receivers."""
+    """Returns the names of all senders, followed by those of all receivers."""
     columns = [column("edges", edges, name) for name in (source, target)]
     ends = pd.concat(columns, ignore_index=True)
     if ends.isna().any():
         row = int(np.flatnonzero(ends.isna())[0]) % len(edges)
         raise ValueError(
             "Expected every edge to name its two nodes. Received: a missing value in "
-            f"row {row}. Drop such rows with .dropna."
+            f"row {row}. Drop these rows with .dropna."
         )
     return ends
 
 
 def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any:
-    """The names of the graphs in their order, an index; [0] for a single graph."""
+    """Returns the names of the graphs in order as an index; [0] for a single graph."""
     if graph is None:
         if graphs is not None and len(graphs) != 1:
             raise ValueError(
                 "Expected one row in the table graphs without graph=. Received: "
-                f"{len(graphs)}. Name the column that tells the graphs apart."
+                f"{len(graphs)}. Pass the column with the graph's name as graph=."
             )
         return pd.Index([0])
     if graphs is not None:
@@ -156,40 +151,41 @@ def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any
 
 
 def by_graph(what: str, table: Any, graph: Any, names: Any) -> tuple[Any, np.ndarray]:
-    """The table with its rows sorted by graph, and the number of each row's graph."""
+    """Sorts the rows of a table by graph; also returns the graph of each row."""
     if graph is None:
         return table, np.zeros(len(table), np.int64)
     numbers = names.get_indexer(column(what, table, graph))
     if (numbers < 0).any():
         raise ValueError(
-            f"Expected the graphs of the table {what} among those of the table that "
-            f"lists them. Received: {shown(table[graph], numbers < 0)}. Add it there."
+            f"Expected the graphs of the table {what} in the table that lists the "
+            f"graphs. Received: {shown(table[graph], numbers < 0)}. Add it to that "
+            "table."
         )
     order = np.argsort(numbers, kind="stable")
     return table.iloc[order], numbers[order]
 
 
 def occurring(pd: Any, ends: Any, end_graph: np.ndarray) -> tuple[Any, np.ndarray]:
-    """The nodes that edges name: names, sorted in each graph, and graphs."""
-    codes, found = pd.factorize(ends, sort=True)
-    keys = np.unique(end_graph * max(len(found), 1) + codes)
-    graph, code = np.divmod(keys, max(len(found), 1))
-    return pd.Series(found.take(code)), graph
+    """Returns the nodes that edges name: names, sorted in each graph, and graphs."""
+    codes, uniques = pd.factorize(ends, sort=True)
+    keys = np.unique(end_graph * max(len(uniques), 1) + codes)
+    graph, code = np.divmod(keys, max(len(uniques), 1))
+    return pd.Series(uniques.take(code)), graph
 
 
 def rows_of(
     pd: Any, ids: Any, id_graph: np.ndarray, ends: Any, end_graph: np.ndarray
 ) -> np.ndarray:
-    """The row among the nodes of each end of an edge."""
-    codes, found = pd.factorize(pd.concat([ids, ends], ignore_index=True))
+    """Returns the row in the node table of each end of an edge."""
+    codes, uniques = pd.factorize(pd.concat([ids, ends], ignore_index=True))
     # One integer per pair of graph and name.
-    keys = np.concatenate([id_graph, end_graph]) * max(len(found), 1) + codes
+    keys = np.concatenate([id_graph, end_graph]) * max(len(uniques), 1) + codes
     index = pd.Index(keys[: len(ids)])
     if not index.is_unique:
         raise ValueError(
             "Expected every node of a graph once in the table nodes. Received: "
-            f"{shown(ids, index.duplicated())} twice. Drop duplicates, or tell graphs "
-            "apart with graph=."
+            f"{shown(ids, index.duplicated())} twice. Drop duplicates, or pass graph= "
+            "if there are several graphs."
         )
     row = index.get_indexer(keys[len(ids) :])
     if (row < 0).any():
@@ -201,20 +197,20 @@ def rows_of(
 
 
 def names_as_info(ids: Any, local: np.ndarray, num_nodes: np.ndarray) -> list[dict]:
-    """The names of each graph's nodes, where they are not their numbers."""
+    """Returns the names of each graph's nodes, if they differ from their numbers."""
     names = ids.tolist()
     if not is_json(names):
         return [{}] * len(num_nodes)
     ptr = pointers(num_nodes)
-    other = pointers(ids.to_numpy() != local)[ptr]
+    changes = pointers(ids.to_numpy() != local)[ptr]
     return [
         {"nodes": names[a:b]} if differ else {}
-        for a, b, differ in zip(ptr[:-1], ptr[1:], np.diff(other), strict=True)
+        for a, b, differ in zip(ptr[:-1], ptr[1:], np.diff(changes), strict=True)
     ]
 
 
 def is_json(names: list) -> bool:
-    """Whether JSON can hold some names, which may be any objects."""
+    """Returns whether names, which can be arbitrary objects, are valid JSON."""
     try:
         json_text("names", names)
     except ValueError:
@@ -223,7 +219,7 @@ def is_json(names: list) -> bool:
 
 
 class Tables(NamedTuple):
-    """Data frames, in the order in which `from_pandas` takes them.
+    """Data frames in the argument order of `from_pandas`.
 
     Attributes:
         edges: One row per edge.
@@ -245,7 +241,7 @@ def from_pandas(
     node: str = "node",
     graph: str | None = None,
 ) -> Graph | FlatGraphs:
-    """Makes one graph, or many at once, of tables.
+    """Converts tables to one or many graphs.
 
     A row of `edges` is an edge from the node in column `source` to the one in column
     `target`. Every other column is a feature of its name and must be numeric; columns
@@ -253,12 +249,12 @@ def from_pandas(
     holds the types, a column `label` of `nodes` or `graphs` the label.
 
     Nodes are numbered in the order of the rows of `nodes`, or, without that table, of
-    their sorted names; isolated nodes need the table. If the names are not 0 to N - 1,
-    `info["nodes"]` lists them, as far as JSON can hold them.
+    their sorted names; isolated nodes need the table. If the names are not 0 to N - 1
+    and can be represented in JSON, `info["nodes"]` lists them.
 
-    With `graph`, rows with the same value in that column are one graph, without a loop
-    over the graphs. Graphs come in the order of the table `graphs`, otherwise of their
-    first row, and have their name as `info["graph"]`.
+    With `graph`, rows with the same value in that column form a graph; the conversion
+    is vectorised over graphs. Graphs are in the order of the table `graphs`, otherwise
+    of their first row, and `info["graph"]` is their name.
 
     Args:
         edges: Data frame of the edges.
@@ -267,16 +263,16 @@ def from_pandas(
             it has one row.
         source: Column of `edges` with the senders' names.
         target: Column of `edges` with the receivers' names.
-        node: Column of `nodes` with their names; without such a column, its index.
-        graph: Column of all tables with the graph's name; in `graphs`, without such a
-            column, its index.
+        node: Column of `nodes` with their names; its index if there is no such column.
+        graph: Column of all tables with the graph's name; the index of `graphs` if it
+            has no such column.
 
     Returns:
         A `Graph`; with `graph`, a `FlatGraphs`.
 
     Raises:
         ValueError: If a column is missing or not numeric, a name repeats, or an edge
-            names a node that is not there.
+            names an unknown node.
 
     Example:
     >>> import pandas as pd  # doctest: +SKIP
@@ -299,8 +295,8 @@ def from_pandas(
     if not num_nodes.all():
         lacking = f" in graph {shown(names, num_nodes == 0)}" if graph else ""
         raise ValueError(
-            f"Expected every graph to have a node. Received: none{lacking}. Leave "
-            "empty graphs out."
+            f"Expected every graph to have a node. Received: none{lacking}. Remove "
+            "empty graphs."
         )
     first = pointers(num_nodes)[:-1]
     row = rows_of(pd, ids, node_graph, ends, end_graph)
@@ -351,12 +347,12 @@ def from_pandas(
 
 
 def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
-    """Makes tables of one or many graphs, as `from_pandas` reads them.
+    """Converts one or many graphs to tables in the format of `from_pandas`.
 
-    Nodes go by their number. Features of more than one number become columns `x[0]`,
-    `x[1]`, ... Many graphs get a column `graph` with their number in every table:
-    `from_pandas(*tables, graph="graph")` leads back. Candidates, slots and `info` have
-    no column and are left out.
+    Nodes are named by their numbers. Vector features become columns `x[0]`, `x[1]`, ...
+    For many graphs, every table has a column `graph` with their number;
+    `from_pandas(*tables, graph="graph")` is the inverse. Candidates, slots and `info`
+    are dropped.
 
     Needs `pip install pandas`.
 

@@ -1,4 +1,4 @@
-"""Graphs from and to `torch_geometric.data.Data`."""
+"""Conversion from and to `torch_geometric.data.Data`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
-_TAKEN = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
+_RESERVED = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
 
 
 def from_pyg(
@@ -18,26 +18,26 @@ def from_pyg(
     label_level: str | None = None,
     levels: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Makes a graph of a `torch_geometric.data.Data`.
+    """Converts a `torch_geometric.data.Data` to a graph.
 
     `edge_index[0]` are the senders, `edge_index[1]` the receivers. `y` is the label,
-    `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor is a
-    feature of its own name: of the nodes or edges if it has as many rows, otherwise of
-    the graph. If there are equally many nodes and edges it is of the edges if "edge"
-    is in its name; say `levels=` for another. Features of the graph and `y` lose a
-    leading axis of 1. int64 becomes int32, float64 float32. Text and the like goes to
-    `info`.
+    `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor
+    becomes a feature of the same name: a node or edge feature if its number of rows
+    matches, otherwise a graph feature. With as many nodes as edges, it is an edge
+    feature if its name contains "edge"; pass `levels=` to override this. A leading axis
+    of 1 is dropped from graph features and `y`. int64 becomes int32, float64 becomes
+    float32. Text and other values are stored in `info`.
 
     Args:
-        data: One graph; heterogeneous data and batches are refused.
-        label_level: `"graph"` or `"node"`, what `y` belongs to; by default as its rows
-            say. Needed for `y` of one row in a graph of one node.
-        levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose rows would
-            mislead, such as a cell of three rows in a graph of three nodes.
+        data: One graph; heterogeneous data and batches are rejected.
+        label_level: `"graph"` or `"node"`, the level of `y`; inferred from its rows if
+            omitted. Required for `y` of one row in a graph of one node.
+        levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose number of
+            rows is misleading, such as a cell of three rows in a graph of three nodes.
 
     Raises:
-        ValueError: If `data` is no single graph, a level is ambiguous, a value does
-            not fit into 32 bits, or `Graph` refuses a feature.
+        ValueError: If `data` is not a single graph, a level is ambiguous, a value does
+            not fit into 32 bits, or `Graph` rejects a feature.
 
     Example:
     >>> import torch_geometric  # doctest: +SKIP
@@ -46,15 +46,15 @@ def from_pyg(
     """
     having("data", data, "to_dict", "a Data of torch_geometric")
     values = pyg_values(data)
-    known = {**levels_of([values]), **(levels or {})}
+    attribute_levels = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
         level = one_of("label_level", label_level, ("graph", "node"))
-        known["y"] = "node" if level == "node" else "context"
-    return graph_of(values, known)
+        attribute_levels["y"] = "node" if level == "node" else "context"
+    return graph_of(values, attribute_levels)
 
 
 def pyg_values(data: Any) -> dict[str, Any]:
-    """The attributes of a `Data` as arrays, with the number of nodes.
+    """Returns the attributes of a `Data` as arrays, with the number of nodes.
 
     Raises:
         ValueError: If it is not one homogeneous graph with an `edge_index`.
@@ -62,7 +62,7 @@ def pyg_values(data: Any) -> dict[str, Any]:
     if hasattr(data, "to_homogeneous") and hasattr(data, "metadata"):
         raise ValueError(
             "Expected a torch_geometric Data. Received: HeteroData. "
-            "Pass data.to_homogeneous(), which makes edge types of its relations."
+            "Pass data.to_homogeneous(), which turns its relations into edge types."
         )
     attributes = data.to_dict()
     if "ptr" in attributes:
@@ -75,7 +75,7 @@ def pyg_values(data: Any) -> dict[str, Any]:
         if sparse or hasattr(value, "sparse_sizes"):
             raise ValueError(
                 f"Expected `{name}` to be a dense tensor. Received: a sparse one. "
-                "Leave out the transform ToSparseTensor, or call .to_dense()."
+                "Remove the transform ToSparseTensor, or call .to_dense()."
             )
     if attributes.get("edge_index") is not None:
         attributes["num_nodes"] = data.num_nodes
@@ -83,12 +83,12 @@ def pyg_values(data: Any) -> dict[str, Any]:
 
 
 def to_pyg(graph: Graph) -> Any:
-    """Makes a `torch_geometric.data.Data` of a graph.
+    """Converts a graph to a `torch_geometric.data.Data`.
 
-    Features keep their names, integers become int64. The label is `y`; it and the
+    Features keep their names, integers become int64. The label becomes `y`; it and the
     context features get a leading axis of 1, along which torch_geometric batches.
-    Candidates become `candidate_index` and the slot `slot_index`, names that
-    torch_geometric shifts along with the nodes. Of `info`, text goes along.
+    Candidates become `candidate_index` and the slot `slot_index`, which torch_geometric
+    offsets in batches because of their names. Of `info`, only text is kept.
 
     Needs `pip install torch_geometric`.
 
@@ -112,13 +112,17 @@ def to_pyg(graph: Graph) -> Any:
         return torch.tensor(array, dtype=torch.int64 if whole else torch.float32)
 
     values = {}
-    for features in (graph.node, graph.edge, {k: v[None] for k, v in _graph(graph)}):
+    for features in (
+        graph.node,
+        graph.edge,
+        {k: v[None] for k, v in _context_features(graph)},
+    ):
         for name, array in features.items():
-            if name in values or name in _TAKEN:
+            if name in values or name in _RESERVED:
                 raise ValueError(
-                    "Expected every feature to have a name of its own, in a Data. "
-                    f"Received: {name!r} twice, or a name that Data uses itself: "
-                    f"{_TAKEN}. Rename the feature."
+                    "Expected every feature of a Data to have a unique name. "
+                    f"Received: {name!r} twice, or a name reserved by Data: "
+                    f"{_RESERVED}. Rename the feature."
                 )
             values[name] = tensor(array)
     values["edge_index"] = tensor(np.stack([graph.senders, graph.receivers]))
@@ -129,11 +133,11 @@ def to_pyg(graph: Graph) -> Any:
         label = graph.label if graph.label_level == "node" else graph.label[None]
         values["y"] = tensor(label)
     for name, value in graph.info.items():
-        if isinstance(value, str) and name not in {*values, *_TAKEN}:
+        if isinstance(value, str) and name not in {*values, *_RESERVED}:
             values[name] = value
     return package.Data(num_nodes=graph.num_nodes, **values)
 
 
-def _graph(graph: Graph) -> list[tuple[str, np.ndarray]]:
+def _context_features(graph: Graph) -> list[tuple[str, np.ndarray]]:
     slot = [] if graph.slot is None else [("slot_index", np.asarray(graph.slot))]
     return [*graph.context.items(), *slot]

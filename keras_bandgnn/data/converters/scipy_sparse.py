@@ -1,4 +1,4 @@
-"""Graphs from and to sparse adjacency matrices of SciPy."""
+"""Conversion from and to sparse adjacency matrices of SciPy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,20 +16,21 @@ def from_scipy(
     label_level: str = "graph",
     weights: bool | str = "auto",
 ) -> Graph:
-    """Makes a graph of a sparse adjacency matrix, or of one matrix per edge type.
+    """Converts a sparse adjacency matrix, or one matrix per edge type, to a graph.
 
-    A stored entry A[i, j] is an edge from i to j: rows are senders and columns
-    receivers, also where its value is 0. Repeated entries of a COO matrix are edges of
-    their own. A matrix that is used as A @ x sums over columns: pass its transpose.
+    A stored entry A[i, j] is an edge from i to j, even if its value is 0: rows are
+    senders and columns are receivers. Duplicate entries of a COO matrix are separate
+    edges. For a matrix that is used as A @ x, pass the transpose.
 
     Args:
-        matrix: Sparse [N, N]; or a sequence of P such, whose edges get the types 0 to
-            P - 1.
+        matrix: Sparse [N, N]; or a sequence of P matrices, whose edges get the types 0
+            to P - 1.
         node: Node features by name, each [N, ...].
-        label: Target of the graph or its nodes.
-        label_level: `"graph"` or `"node"`, what `label` belongs to.
-        weights: Whether the values become the edge feature `"weight"`. `"auto"`:
-            unless all are 1. With many graphs say which, so that all are alike.
+        label: Label of the graph or its nodes.
+        label_level: `"graph"` or `"node"`, the level of `label`.
+        weights: Whether the values become the edge feature `"weight"`. `"auto"`: unless
+            all are 1. For many graphs pass True or False, so that all have the same
+            features.
 
     Raises:
         ValueError: If a matrix is not sparse or not square, or sizes differ.
@@ -47,7 +48,7 @@ def from_scipy(
     shapes = {each.shape for each in matrices}
     if len(shapes) != 1:
         raise ValueError(
-            "Expected one matrix, or one per edge type, all of one shape. Received: "
+            "Expected one matrix, or one per edge type, of the same shape. Received: "
             f"the shapes {sorted(shapes)}. Enlarge the smaller ones with .resize."
         )
     one_of("weights", weights, (True, False, "auto"))
@@ -77,7 +78,7 @@ def _entries(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if len(matrix.shape) != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(
             "Expected a square matrix, [N, N]. Received: shape "
-            f"{matrix.shape}. A matrix between two kinds of nodes becomes square with "
+            f"{matrix.shape}. For a bipartite graph, pass "
             "scipy.sparse.block_array([[None, matrix], [None, None]])."
         )
     coo = matrix.tocoo()
@@ -85,22 +86,22 @@ def _entries(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> Any:
-    """Makes a sparse matrix whose entry [i, j] is an edge from i to j.
+    """Converts a graph to a sparse matrix whose entry [i, j] is an edge from i to j.
 
-    The result is a `scipy.sparse.coo_array`, which keeps repeated edges apart;
-    converting it, for example with `.tocsr()`, adds them up.
+    The result is a `scipy.sparse.coo_array`, which keeps parallel edges separate;
+    converting it, for example with `.tocsr()`, sums them.
 
     Args:
         graph: The graph.
-        weight: Edge feature of shape [E] for the values. By default `"weight"` where
-            the graph has it, otherwise float32 ones.
+        weight: Edge feature of shape [E] for the values. By default `"weight"` if the
+            graph has it, otherwise float32 ones.
         by_type: Whether to return a list with one matrix per edge type.
 
     Returns:
-        [N, N], or a list of P of them with `by_type`.
+        [N, N], or a list of P matrices with `by_type`.
 
     Raises:
-        ValueError: If the graph has no such feature of one number per edge.
+        ValueError: If the graph has no such scalar edge feature.
 
     Example:
     >>> to_scipy(Graph(2, [0, 0], [1, 1])).toarray().tolist()
@@ -118,7 +119,7 @@ def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> 
         shapes = {name: list(array.shape) for name, array in graph.edge.items()}
         raise ValueError(
             f"Expected edge[{weight or 'weight'!r}] to be one number per edge. "
-            f"Received: edge features {shapes}. Name another one with weight=."
+            f"Received: edge features {shapes}. Pass another one as weight=."
         )
     shape = (graph.num_nodes, graph.num_nodes)
 

@@ -1,4 +1,4 @@
-"""Molecules from SMILES, read by RDKit."""
+"""Molecules from SMILES, with RDKit."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ _BONDS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "AROMATIC": 4}
 
 
 def from_smiles(smiles: str, label: Any = None) -> Graph:
-    """Makes a graph of a molecule: heavy atoms and bonds, each bond both ways.
+    """Converts a SMILES string to a graph of heavy atoms and bidirectional bonds.
 
-    Nodes are the atoms in the order of the text; hydrogens are counted, not nodes,
-    unless RDKit keeps one (such as `[2H]`). Edge 2 b leads from the first atom of bond
-    b to the second one, edge 2 b + 1 back.
+    Nodes are the atoms in the order of the string. Hydrogens are features, not nodes,
+    unless RDKit keeps them (such as `[2H]`). Edge 2 b points from the first atom of
+    bond b to the second one, edge 2 b + 1 back.
 
     Features:
         `node["atom"]`: int32 [N, 8]: atomic number; total degree (with hydrogens);
@@ -25,16 +25,16 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
         `edge["bond"]`: int32 [E, 3]: type (1 single, 2 double, 3 triple, 4 aromatic,
             0 other); conjugated; in a ring.
         `edge_type`: the type of the bond, 0 to 4.
-        `info["smiles"]`: the text.
+        `info["smiles"]`: the string.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
     Args:
         smiles: The molecule, such as `"CCO"`.
-        label: Target of the molecule, a number or vector.
+        label: Label of the molecule, a number or vector.
 
     Raises:
-        ValueError: If RDKit cannot read the text, or it holds no atom.
+        ValueError: If RDKit cannot parse the string, or it has no atoms.
         ImportError: If RDKit is not installed.
 
     Example:
@@ -78,24 +78,24 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
 def _molecule(chem: Any, smiles: str) -> Any:
     if not isinstance(smiles, str):
         raise ValueError(
-            "Expected `smiles` to be text. "
-            f"Received: {smiles!r} ({type(smiles).__name__})."
+            "Expected `smiles` to be a string. "
+            f"Received: {smiles!r} ({type(smiles).__name__}). Pass a SMILES string."
         )
-    # RDKit prints what is wrong; the error says it instead.
+    # The error contains the problem that RDKit would print.
     with optional_import("rdkit.rdBase", "keras-bandgnn[chem]").BlockLogs():
         molecule = chem.MolFromSmiles(smiles)
         if molecule is None:
             rough = chem.MolFromSmiles(smiles, sanitize=False)
             problems = [] if rough is None else chem.DetectChemistryProblems(rough)
     if molecule is None:
-        why = problems[0].Message() if problems else "not the syntax of SMILES"
+        why = problems[0].Message() if problems else "invalid SMILES syntax"
         raise ValueError(
             f"Expected `smiles` to be a molecule that RDKit can read. Received: "
-            f"{smiles!r} ({why}). Correct it or leave it out."
+            f"{smiles!r} ({why}). Correct it or remove it."
         )
     if not molecule.GetNumAtoms():
         raise ValueError(
-            f"Expected `smiles` to hold at least one atom. Received: {smiles!r}. "
-            "Leave it out."
+            f"Expected `smiles` to have at least one atom. Received: {smiles!r}. "
+            "Remove it."
         )
     return molecule

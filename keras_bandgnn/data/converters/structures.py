@@ -1,4 +1,4 @@
-"""Structures of atoms from the files that ASE reads."""
+"""Atomic structures from files in the formats of ASE."""
 
 import itertools
 import os
@@ -20,10 +20,10 @@ from keras_bandgnn.optional import optional_import
 from keras_bandgnn.progress import progress_bar
 
 ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
-"""Endings of the files of a folder that are read, in lower case."""
+"""Suffixes of the files to read in a folder, in lower case."""
 
 _BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
-# Text such as "energy=-3" gives an integer.
+# ASE parses text such as "energy=-3" as an integer.
 _REAL = ("energy", "force")
 _TEXT = tuple(ending for ending in ENDINGS if ending != ".traj")
 _FORMATS = ("xyz", "extxyz", "vasp", "cif")
@@ -41,30 +41,30 @@ def read_structures(
     format: str | None = None,
     progress: bool = True,
 ) -> FlatGraphs:
-    r"""Reads structures: xyz, extxyz, cif, POSCAR and whatever else ASE reads.
+    r"""Reads structures from xyz, extxyz, cif, POSCAR and other formats of ASE.
 
-    Every frame of every file becomes a graph without edges, as `from_ase` makes it:
+    Every frame of every file becomes a graph without edges, as from `from_ase`:
     `node["atomic_number"]`, `node["position"]`, `context["cell"]`, `context["pbc"]`
     and, if the file has them, `context["energy"]` (eV) and `node["force"]` (eV per
     Angstrom). `RadiusGraph`, `KNearestGraph` or `FullyConnectedGraph` adds edges.
-    `info` has the further facts of the frame, and `file` and `frame`: the name of the
-    file and the number of the frame in it.
+    `info` has the other values of the frame, and `file` and `frame`, the name of the
+    file and the number of the frame.
 
-    Of a folder the files in it and below it are read, in the order of their paths,
-    whose names end in one of `ENDINGS`, or begin with POSCAR, CONTCAR, OUTCAR, vasprun
-    or XDATCAR. They may be compressed (`.gz`, `.bz2`, `.xz`).
+    A folder is searched recursively, in the order of paths, for files whose names end
+    in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR. Files
+    may be compressed (`.gz`, `.bz2`, `.xz`).
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
     Args:
         path: A file, a folder, or a list of files and folders.
-        label: What becomes the label: `"energy"`, `"force"` (a label of the nodes) or
+        label: The value to use as label: `"energy"`, `"force"` (a node-level label) or
             a key of `atoms.info`, an integer if it is one in every frame.
-        format: Name of the format in ASE, if the files do not show it.
-        progress: Whether to draw a bar when it takes over two seconds.
+        format: ASE's name of the format, if it is not evident from the files.
+        progress: Whether to show a progress bar after two seconds.
 
     Raises:
-        FileNotFoundError: If a file is not there, or a folder has none to read.
+        FileNotFoundError: If a file is missing, or a folder has no files to read.
         ValueError: If a file cannot be read, lacks the label, or has other features
             than the first one; the message names the file and the frame.
         ImportError: If ASE is not installed.
@@ -86,11 +86,11 @@ def read_structures(
         graphs = [g.replace(label=g.label.astype(np.float32)) for g in graphs]
     try:
         return FlatGraphs.from_graphs(graphs)
-    except ValueError:  # which names the number of a graph
+    except ValueError:  # names the number of a graph, not the file
         first = FlatGraphs.from_graphs(graphs[:1]).spec()
         for graph in graphs:
-            found = FlatGraphs.from_graphs([graph]).spec()
-            check_same_spec(_name(graph), found, _name(graphs[0]), first)
+            spec = FlatGraphs.from_graphs([graph]).spec()
+            check_same_spec(_name(graph), spec, _name(graphs[0]), first)
         raise
 
 
@@ -103,27 +103,29 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
         paths = sequence("path", path, "a file, a folder or several")
         files = [file for each in paths for file in _files(each)]
         if not files:
-            raise FileNotFoundError("Expected at least one file. Received: none.")
+            raise FileNotFoundError(
+                "Expected at least one file. Received: none. Pass a path."
+            )
         return files
     path = Path(path)
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise FileNotFoundError(
-            f"Expected a file or a folder of structures. Received: {path}, which is "
-            "not there."
+            f"Expected a file or a folder of structures. Received: {path}, which does "
+            "not exist. Check the path."
         )
     files = sorted(file for file in path.rglob("*") if _is_structure(file))
     if not files:
         raise FileNotFoundError(
             f"Expected files in {path} that end in {', '.join(ENDINGS)} or begin with "
-            "POSCAR or the like. Received: none. Pass a list of the files."
+            "POSCAR and similar. Received: none. Pass a list of the files."
         )
     return files
 
 
 def _bare(file: Path) -> str:
-    """The name of a file in lower case, without the ending of its compression."""
+    """Returns the name of a file in lower case, without its compression suffix."""
     name = file.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)
@@ -151,9 +153,9 @@ def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph
 
 
 def _check_sizes(file: Path, format: str | None) -> None:
-    """Raises a ValueError if a file unpacks to too much or lacks atoms that it counts.
+    """Raises a ValueError if a file exceeds the limits or lacks atoms that it declares.
 
-    ASE knows no limits, and makes lists of as many atoms as a file says that it has.
+    ASE has no limits, and allocates as many atoms as a file declares.
     """
     name = _bare(file)
     text = name.endswith(_TEXT) or name.startswith(_BEGINNINGS) or format in _FORMATS
@@ -163,10 +165,10 @@ def _check_sizes(file: Path, format: str | None) -> None:
             _check_xyz(file, lines)
         elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
             head = list(itertools.islice(lines, 7))
-            there = len(head) + sum(1 for _ in lines)
+            count = len(head) + sum(1 for _ in lines)
             for line in head[5:]:
                 if line.split() and all(word.isdigit() for word in line.split()):
-                    _check_count(file, sum(map(_count, line.split())), there)
+                    _check_count(file, sum(map(_count, line.split())), count)
         for _ in lines:
             pass
         while file.suffix in _COMPRESSED and stream.read(1 << 20):
@@ -174,7 +176,7 @@ def _check_sizes(file: Path, format: str | None) -> None:
 
 
 def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines of a text; ASE takes hours over a line of many megabytes."""
+    """Yields the lines of a text; ASE takes hours for a line of many megabytes."""
     for number, line in enumerate(stream, start=1):
         if len(line) > _LINE_BYTES or b"\0" in line:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
@@ -193,24 +195,26 @@ def _check_xyz(file: Path, lines: Iterator[bytes]) -> None:
             break
         first = next(lines, b"")
         for columns in _PROPERTIES.findall(comment):
-            asked = sum(map(_count, columns.split(b":")[2::3]))
-            if asked > len(first):
+            columns_needed = sum(map(_count, columns.split(b":")[2::3]))
+            if columns_needed > len(first):
                 refuse_file(
-                    file, f"to have {asked:,} columns as it says", f"{first[:80]!r}"
+                    file,
+                    f"to have {columns_needed:,} columns as declared",
+                    f"{first[:80]!r}",
                 )
-        there = bool(first) + sum(1 for _ in itertools.islice(lines, atoms - 1))
-        _check_count(file, atoms, there)
+        count = bool(first) + sum(1 for _ in itertools.islice(lines, atoms - 1))
+        _check_count(file, atoms, count)
 
 
-def _check_count(file: Path, atoms: int, there: int) -> None:
-    if atoms > there:
+def _check_count(file: Path, atoms: int, lines: int) -> None:
+    if atoms > lines:
         refuse_file(
-            file, f"to have the {atoms:,} atoms that it counts", f"{there:,} lines"
+            file, f"to have the {atoms:,} atoms that it declares", f"{lines:,} lines"
         )
 
 
 def _count(word: bytes) -> int:
-    """The number that a word is; 0 for others, about which ASE knows more."""
+    """Parses a number; returns 0 for other words, which are left to ASE."""
     try:
         return max(min(int(word), sys.maxsize), 0)
     except ValueError:
@@ -218,15 +222,15 @@ def _count(word: bytes) -> int:
 
 
 def _frames(file: Path, format: str | None) -> list[Any]:
-    read = optional_import("ase.io", "keras-bandgnn[chem]").read
+    read_frames = optional_import("ase.io", "keras-bandgnn[chem]").read
     _check_sizes(file, format)
     try:
-        # ASE takes some relative names for addresses, and cuts others at an @.
-        return read(file.absolute(), ":", format, do_not_split_by_at_sign=True)
-    except Exception as error:  # each of its readers has errors of its own
+        # ASE would parse some relative names as URLs, and split others at an @.
+        return read_frames(file.absolute(), ":", format, do_not_split_by_at_sign=True)
+    except Exception as error:  # each reader raises different errors
         kind = type(error).__name__
         raise ValueError(
-            f"Expected {file} to be a file of structures that ASE reads. "
+            f"Expected {file} to be a file of structures that ASE can read. "
             f"Received: {kind}: {error}. Check the file, or pass format=, such as "
             "'extxyz', 'cif' or 'vasp'."
         ) from error

@@ -1,1 +1,1 @@
-"""Public data sets: where their files are, how they are read, one name for each."""
+"""Public data sets: catalogue, download and readers."""

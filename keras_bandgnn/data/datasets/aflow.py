@@ -26,9 +26,7 @@ from keras_bandgnn.data.reading import (
     size_of,
 )
 
-# Periodic crystal structures: Carbon-24, Perov-5, mlearn.
-
-
+# Default targets of Carbon-24, Perov-5 and mlearn.
 _TARGETS = ("heat_all_ev_per_atom", "energy_per_atom_ev", "energy_ev")
 
 
@@ -52,7 +50,7 @@ def structures(
         label: [n] or [n, T].
         node: Further node features.
         split: int [n], 0 to 2.
-        info: Facts of each structure.
+        info: Metadata of each structure.
     """
     check_elements(atomic_number)
     context = {"cell": np.asarray(cell, np.float32)}
@@ -105,11 +103,13 @@ def read_npz(
         node = {}
         if (name := "forces_ev_per_ang") in arrays:
             node["force"] = arrays.take(name, "numbers", (len(z), 3))
-        rest = {"z", "node_ptr", "frac", "lattice", "forces_ev_per_ang"}
-        others = {k: arrays.load(k) for k in arrays.names if k not in rest}
+        used_names = {"z", "node_ptr", "frac", "lattice", "forces_ev_per_ang"}
+        arrays_by_name = {
+            k: arrays.load(k) for k in arrays.names if k not in used_names
+        }
     of_graphs = {
         name: array
-        for name, array in others.items()
+        for name, array in arrays_by_name.items()
         if array.shape == (len(num_nodes),) and not name.endswith("split")
     }
     target = target or next((name for name in _TARGETS if name in of_graphs), None)
@@ -132,11 +132,11 @@ def read(
     target: str | Sequence[str] = "enthalpy_formation_atom",
     on_error: str = "raise",
 ) -> FlatGraphs:
-    """Reads answers of AFLOW's search interface, as JSON or as a table of them.
+    """Reads responses of AFLOW's search API, as JSON or as a CSV table.
 
     Each entry has `compound` (such as `"Ag1Cl1"`), `geometry` (lengths in Angstrom and
-    angles in degrees), `positions_fractional` and properties. Of entries with the same
-    `auid` (or `aurl`) the first is kept; those without a target are left out.
+    angles in degrees), `positions_fractional` and properties. Duplicates with the same
+    `auid` (or `aurl`) and entries without a target are skipped.
 
     Args:
         files: `{"json": path}` or `{"csv": path}`.
@@ -144,11 +144,11 @@ def read(
         progress: Not used.
         target: A property such as `"enthalpy_formation_atom"` (eV/atom) or `"Egap"`
             (eV), or several.
-        on_error: `"raise"`, or `"skip"` to leave out entries whose composition does
-            not fit their positions, with one warning that counts them.
+        on_error: `"raise"`, or `"skip"` to skip entries whose composition does not
+            match their positions, with one warning that counts them.
 
     Returns:
-        As `crystals.read_npz`; `info` has `compound` and `auid` or `aurl`.
+        As `read_npz`; `info` has `compound` and `auid` or `aurl`.
 
     Raises:
         ValueError: If keys are missing or an entry is inconsistent.
@@ -169,10 +169,10 @@ def read(
         if any(entry.get(name) in (None, "") for name in names):
             continue
         try:
-            place = _vectors(entry["positions_fractional"]).reshape(-1, 3)
-            shape = _cell(_vectors(entry["geometry"]).reshape(6))
+            place = _parse_vectors(entry["positions_fractional"]).reshape(-1, 3)
+            shape = _cell(_parse_vectors(entry["geometry"]).reshape(6))
             atoms = _composition(entry["compound"], len(place))
-            values.append([_number(entry[name]) for name in names])
+            values.append([_finite_number(entry[name]) for name in names])
         except (
             KeyError,
             TypeError,
@@ -188,7 +188,7 @@ def read(
         positions.append(place)
         cells.append(shape)
         info.append({k: entry[k] for k in ("compound", "auid", "aurl") if k in entry})
-    _report(path, problems, on_error)
+    _report_problems(path, problems, on_error)
     if not numbers:
         raise ValueError(
             f"Expected entries with {', '.join(names)} in {path}. Received: none of "
@@ -209,30 +209,30 @@ def read(
 
 
 def _distinct(entries: Iterable[dict]) -> Iterator[dict]:
-    seen = set()
+    names = set()
     for entry in entries:
         name = entry.get("auid") or entry.get("aurl")
-        if not isinstance(name, str) or name not in seen:
-            seen.add(name if isinstance(name, str) else None)
+        if not isinstance(name, str) or name not in names:
+            names.add(name if isinstance(name, str) else None)
             yield entry
 
 
-def _report(path: Path, problems: list[str], on_error: str) -> None:
+def _report_problems(path: Path, problems: list[str], on_error: str) -> None:
     if not problems:
         return
     if on_error == "raise":
         raise ValueError(
             f"Expected consistent entries in {path}. Received: {problems[0]} (and "
-            f"{len(problems) - 1} more). Pass on_error='skip' to leave them out."
+            f"{len(problems) - 1} more). Pass on_error='skip' to skip them."
         )
     warnings.warn(
-        f"Left out {len(problems)} entries of {path.name}: {'; '.join(problems[:3])}.",
+        f"Skipped {len(problems)} entries of {path.name}: {'; '.join(problems[:3])}.",
         stacklevel=3,
     )
 
 
 def _composition(compound: str, count: int) -> list[int]:
-    """Atomic numbers of `"Ag1Cl2"`, each element as often as it says."""
+    """Returns the atomic numbers of a compound such as `"Ag1Cl2"`, one per atom."""
     parts = _FORMULA.findall(compound)
     if "".join(symbol + count for symbol, count in parts) != compound or not parts:
         raise ValueError(f"the compound {compound!r}")
@@ -244,15 +244,15 @@ def _composition(compound: str, count: int) -> list[int]:
     return [number for number, n in counts for _ in range(n)]
 
 
-def _number(value: Any) -> float:
+def _finite_number(value: Any) -> float:
     number = float(value)
     if not np.isfinite(number):
         raise ValueError(f"a target of {value!r}")
     return number
 
 
-def _vectors(value: Any) -> np.ndarray:
-    """Numbers given as nested lists, as their text, or as `"0,0,0;0.5,0.5,0.5"`."""
+def _parse_vectors(value: Any) -> np.ndarray:
+    """Parses numbers from nested lists, their text, or `"0,0,0;0.5,0.5,0.5"`."""
     if isinstance(value, str):
         value = [float(word) for word in re.split(r"[\s,;\[\]()]+", value) if word]
     array = np.asarray(value, np.float64)
@@ -262,16 +262,16 @@ def _vectors(value: Any) -> np.ndarray:
 
 
 def _cell(shape: np.ndarray) -> np.ndarray:
-    """Lattice vectors [3, 3] of a, b, c, alpha, beta, gamma; a lies on x."""
+    """Returns lattice vectors [3, 3] from a, b, c, alpha, beta, gamma; a is along x."""
     length, angle = shape[:3], np.deg2rad(shape[3:])
     (cos_alpha, cos_beta, cos_gamma), sin_gamma = np.cos(angle), np.sin(angle[2])
     if length.min() <= 0 or angle.min() <= 0 or angle.max() >= np.pi:
         raise ValueError(f"the geometry {shape.tolist()}")
     along = (cos_alpha - cos_beta * cos_gamma) / sin_gamma
-    rest = 1 - cos_beta**2 - along**2
-    if rest <= 0:
-        raise ValueError(f"angles of no cell, {shape[3:].tolist()}")
-    vectors = [[1, 0, 0], [cos_gamma, sin_gamma, 0], [cos_beta, along, np.sqrt(rest)]]
+    square = 1 - cos_beta**2 - along**2
+    if square <= 0:
+        raise ValueError(f"the impossible angles {shape[3:].tolist()}")
+    vectors = [[1, 0, 0], [cos_gamma, sin_gamma, 0], [cos_beta, along, np.sqrt(square)]]
     return np.array(vectors) * length[:, None]
 
 
@@ -282,44 +282,44 @@ def read_ase_db(
     progress: bool,
     target: str | Sequence[str] = "enthalpy_formation_atom",
 ) -> FlatGraphs:
-    """Reads a database of ASE (SQLite), without ASE; its `data` column is not read.
+    """Reads an ASE database (SQLite) without ASE; ignores its `data` column.
 
     Args:
         files: `{"db": path}`.
         split: Not used; there are no splits.
         progress: Not used.
-        target: A key of the rows, or several; rows without it are left out.
+        target: A key of the rows, or several; rows without it are skipped.
 
     Returns:
-        As `crystals.read_npz`; `info` has the row's `auid` where there is one.
+        As `read_npz`; `info` has the row's `auid`, if any.
 
     Raises:
-        ValueError: If the file is no such database, or no row has the target.
+        ValueError: If the file is not an ASE database, or no row has the target.
     """
     path = files["db"]
     names = [target] if isinstance(target, str) else list(target)
     rows = _database_rows(path)
-    kept = [row for row in rows if all(name in row[3] for name in names)]
-    if not kept:
+    selected = [row for row in rows if all(name in row[3] for name in names)]
+    if not selected:
         keys = sorted({key for row in rows for key in row[3]})
         raise ValueError(
             f"Expected rows with {', '.join(names)} in {path}. Received: rows with "
             f"{', '.join(keys)}. Choose another target."
         )
-    numbers, positions, cells, facts = zip(*kept, strict=True)
-    label = np.array([[_number(row[name]) for name in names] for row in facts])
+    numbers, positions, cells, values = zip(*selected, strict=True)
+    label = np.array([[_finite_number(row[name]) for name in names] for row in values])
     return structures(
         np.array([len(blob) // 4 for blob in numbers]),
         np.frombuffer(b"".join(numbers), "<i4"),
         np.frombuffer(b"".join(positions), "<f8").reshape(-1, 3),
         np.frombuffer(b"".join(cells), "<f8").reshape(-1, 3, 3),
         label[:, 0] if isinstance(target, str) else label,
-        info=[{"auid": row["auid"]} if "auid" in row else {} for row in facts],
+        info=[{"auid": row["auid"]} if "auid" in row else {} for row in values],
     )
 
 
 def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
-    """Numbers, positions, cell and key-value pairs of each row, of lengths that fit."""
+    """Reads and checks numbers, positions, cell and key-value pairs of each row."""
     query = "SELECT numbers, positions, cell, key_value_pairs FROM systems ORDER BY id"
     kind = "SELECT type FROM sqlite_master WHERE name = 'systems'"
     size, rows = size_of(path), []
@@ -328,11 +328,11 @@ def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, min(size, 2**31 - 1))
         connection.execute("PRAGMA trusted_schema = OFF")
         if connection.execute(kind).fetchall() != [("table",)]:
-            raise ValueError("no table 'systems'")  # a view could compute for ever
+            raise ValueError("no table 'systems'")  # a view could run forever
         for number, row in enumerate(connection.execute(query), start=1):
             atoms, places, cell, text = row
-            facts = parse_json(text) if isinstance(text, str) else None
-            if not isinstance(facts, dict):
+            values = parse_json(text) if isinstance(text, str) else None
+            if not isinstance(values, dict):
                 raise ValueError(f"row {number} without key_value_pairs, an object")
             blobs = (atoms, places, cell)
             if not all(isinstance(blob, bytes) for blob in blobs) or (
@@ -341,9 +341,9 @@ def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
                 or len(atoms) % 4
             ):
                 raise ValueError(
-                    f"row {number}, whose numbers, positions and cell do not fit"
+                    f"row {number} with inconsistent numbers, positions and cell"
                 )
-            rows.append((atoms, places, cell, facts))
+            rows.append((atoms, places, cell, values))
     except (sqlite3.Error, ValueError) as error:
         refuse_file(path, "to be a database of ASE", str(error), cause=error)
     finally:

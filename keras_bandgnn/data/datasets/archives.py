@@ -1,4 +1,4 @@
-"""Unpacks zip and tar archives without trusting the names in them."""
+"""Safe extraction of zip and tar archives."""
 
 import functools
 import os
@@ -16,11 +16,11 @@ from keras_bandgnn.data.reading import Limits, reading, refuse_file, size_of
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
-_NAME_BYTES = 255  # what file systems take
+_NAME_BYTES = 255  # the limit of common file systems
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the name of a file is that of an archive.
+    """Returns whether a file is an archive, by its suffix.
 
     Example:
     >>> is_archive(Path("MUTAG.zip")), is_archive(Path("MUTAG_A.txt"))
@@ -30,19 +30,19 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpacks an archive into a new folder and returns that.
+    """Unpacks an archive into a new folder and returns the folder.
 
-    The folder has the name of the archive and the start of its checksum, and appears
-    only when complete; if it is there already, nothing is done.
+    The folder is named after the archive and its checksum, and appears only when it is
+    complete. If it exists already, nothing is unpacked.
 
     Args:
         archive: A `.zip`, `.tar`, `.tar.gz` or `.tgz` file.
-        folder: Where to make the folder.
+        folder: Parent of the new folder.
 
     Raises:
-        ValueError: If a member has an absolute name, leads out of the folder, has the
-            name of another one, or is neither a file nor a folder; if the archive is
-            damaged, or unpacks to more than the limits allow.
+        ValueError: If a member has an absolute or duplicate name, a path outside of the
+            folder, or is neither a file nor a folder; if the archive is damaged, or its
+            unpacked size exceeds the limits.
     """
     size_of(archive)  # a file, not a folder of this name
     name = archive.name
@@ -54,7 +54,7 @@ def unpack(archive: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder))
     try:
-        with reading(archive, what="to be a whole archive"):
+        with reading(archive, what="to be a complete archive"):
             for member, content in members(archive):
                 path = temporary / member
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,14 +67,14 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
-    """Yields the files of an archive: safe relative names and opened contents.
+    """Yields the safe relative path and the open content of each file in an archive.
 
     Args:
         archive: A zip or tar archive; a tar archive may be compressed.
 
     Raises:
-        ValueError: If a name is unsafe or occurs twice, or files unpack to more than
-            the limits allow.
+        ValueError: If a name is unsafe or occurs twice, or the unpacked size exceeds
+            the limits.
     """
     size, limits, total = size_of(archive), Limits.current(), 0
     names: dict[str, bool] = {}  # whether it is a file
@@ -122,20 +122,18 @@ def _tar_entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _check_distinct(archive: Path, path: PurePosixPath, names: dict[str, bool]) -> None:
-    """Raises a ValueError if a name is there already, or is a file and a folder."""
-    # Some file systems take names that differ in case alone for one.
+    """Raises a ValueError for a duplicate name, or a file with a folder's name."""
+    # Some file systems are case-insensitive.
     folders = [str(parent).casefold() for parent in path.parents]
     if str(path).casefold() in names or any(names.get(name) for name in folders):
-        _refuse(
-            archive, str(path), "a name that another file has, in upper or lower case"
-        )
+        _refuse(archive, str(path), "a name that another file has, ignoring case")
     names |= dict.fromkeys(folders, False) | {str(path).casefold(): True}
 
 
 def _safe_name(archive: Path, member: str) -> PurePosixPath:
     name = PurePosixPath(member.replace("\\", "/"))
     if name.is_absolute() or ".." in name.parts or ":" in member or "\0" in member:
-        _refuse(archive, member, "a name that leads out of the folder")
+        _refuse(archive, member, "a path outside of the folder")
     if not name.parts:
         _refuse(archive, member, "an empty name")
     if max(len(os.fsencode(part)) for part in name.parts) > _NAME_BYTES:
@@ -146,6 +144,6 @@ def _safe_name(archive: Path, member: str) -> PurePosixPath:
 def _refuse(archive: Path, member: str, what: str) -> None:
     raise ValueError(
         f"Expected {archive} to hold plain files with relative names. Received: "
-        f"{member!r}, {what}. Nothing was unpacked; get the archive from its "
+        f"{member!r}, {what}. Nothing was unpacked. Download the archive from its "
         "official address."
     )

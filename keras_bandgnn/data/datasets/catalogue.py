@@ -1,10 +1,7 @@
-"""What is known about each data set: forms, official addresses, checksums."""
+"""The catalogue of data sets: file formats, official addresses, checksums."""
 
 from keras_bandgnn.data.datasets.download import Remote
 from keras_bandgnn.data.datasets.files import Dataset, Form
-
-# The original Planetoid files, by what Git calls their contents.
-
 
 PLANETOID_BLOBS = {
     "cora": {
@@ -38,11 +35,7 @@ PLANETOID_BLOBS = {
         "test.index": "41f6befcb7750cc4858cb852f2b349a9598cb2f4",
     },
 }
-"""Id of each file `ind.<name>.<part>` in the repository kimiyoung/planetoid."""
-
-
-# Collections whose sets share a layout: Open Graph Benchmark, TU Dortmund.
-
+"""Git blob id of each `ind.<name>.<part>` in the repository kimiyoung/planetoid."""
 
 _OGB = "http://snap.stanford.edu/ogb/data/"
 # Name of the archive, and whether the benchmark adds the reverse of each edge.
@@ -55,22 +48,22 @@ _OGB_GRAPHS = {
     "lipo": "csv_mol_download/lipophilicity",
 }
 OGB_REFUSED = {
-    "ogbn-mag": "it has several types of nodes, which one graph here does not have",
-    "ogbn-papers100M": "it is published as binary files alone",
+    "ogbn-mag": "it has several types of nodes, which are not supported",
+    "ogbn-papers100M": "it is published as binary files only",
     "ogbg-code2": "its labels are words",
 }
-"""Why some of its sets are not read."""
+"""Why some of its sets are not supported."""
 
 OGB_NAMES = (
     *(f"ogb:ogbn-{name}" for name in _OGB_NODES),
     *(f"ogb:ogbg-mol{name}" for name in _OGB_GRAPHS),
     "ogb:ogbg-ppa",
 )
-"""The sets of the Open Graph Benchmark that are read."""
+"""The supported sets of the Open Graph Benchmark."""
 
 
 def ogb(name: str) -> Dataset:
-    """What is known about a set of the Open Graph Benchmark, one of `OGB_NAMES`."""
+    """Describes a set of the Open Graph Benchmark, one of `OGB_NAMES`."""
     kind, _, short = name.removeprefix("ogb:").partition("-")
     if kind == "ogbn":
         address, inverse = f"nodeproppred/{short}.zip", _OGB_NODES[short]
@@ -96,7 +89,7 @@ def ogb(name: str) -> Dataset:
 
 
 def tu(name: str) -> Dataset:
-    """What is known about a set of TU Dortmund, such as `"tu:MUTAG"`."""
+    """Describes a set of TU Dortmund, such as `"tu:MUTAG"`."""
     short = name.removeprefix("tu:")
     files = {"edges": f"{short}_A.txt", "indicator": f"{short}_graph_indicator.txt"}
     address = f"https://www.chrsmrrs.com/graphkerneldatasets/{short}.zip"
@@ -112,8 +105,8 @@ def tu(name: str) -> Dataset:
 
 
 _PICKLE = (
-    "It is a pickle, which can run code when it is read. Convert it where you trust "
-    "it: save its arrays with numpy.savez and pass path=, or use the SMILES."
+    "It is a pickle, which can run code when it is loaded. If you trust it, save its "
+    "arrays with numpy.savez and pass path=, or use the SMILES."
 )
 _DEEPCHEM = "https://deepchemdata.s3-us-west-1.amazonaws.com/datasets/"
 _FIGSHARE = "https://ndownloader.figshare.com/files/"
@@ -246,7 +239,7 @@ def _aflow() -> Dataset:
     return Dataset(
         "aflow",
         "crystals with formation enthalpies and band gaps",
-        "as many as AFLOW has at the time",
+        "all that AFLOW has at the time of download",
         "regression",
         "see aflow.org",
         forms=(

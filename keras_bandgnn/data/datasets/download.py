@@ -1,4 +1,4 @@
-"""Downloads a file: resumed where it broke off, verified, and whole or absent."""
+"""Resumable, verified and atomic downloads."""
 
 import hashlib
 import os
@@ -12,9 +12,6 @@ from typing import Any
 from keras_bandgnn.data.files import atomic_write
 from keras_bandgnn.progress import progress_bar
 
-# Checksums of files: the published ones, and those of the first download.
-
-
 _BLOCK = 1 << 20
 _SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -24,7 +21,7 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 
     Args:
         path: The file.
-        kind: `"sha256"`, `"md5"`, or `"git"` for the id that Git gives its content.
+        kind: `"sha256"`, `"md5"`, or `"git"` for the Git blob id.
 
     Example:
     >>> _ = Path("empty").write_bytes(b"")
@@ -41,41 +38,41 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 
 
 def matches(path: Path, expected: str) -> bool:
-    """Whether a file has a checksum such as `"md5:d41d8cd9..."`."""
+    """Returns whether a file has a checksum such as `"md5:d41d8cd9..."`."""
     kind, _, digits = expected.partition(":")
     return checksum(path, kind) == digits
 
 
 def sidecar(path: Path) -> Path:
-    """The file beside `path` that holds its checksum, in the form of `sha256sum`."""
+    """Returns the path of a file's checksum, in the format of `sha256sum`."""
     return path.with_name(path.name + ".sha256")
 
 
 def record(path: Path, name: str) -> None:
-    """Writes the checksum of `path` beside it, as that of the file `name`."""
+    """Writes the checksum of `path` next to it, as that of the file `name`."""
     with atomic_write(sidecar(path.with_name(name))) as file:
         file.write(f"{checksum(path)}  {name}\n".encode())
 
 
 def verify(path: Path) -> None:
-    """Raises a ValueError if a file differs from the checksum beside it, if any."""
-    beside = sidecar(path)
-    if not beside.exists():
+    """Raises a ValueError if a file does not match its stored checksum, if any."""
+    sums = sidecar(path)
+    if not sums.exists():
         return
-    words = beside.read_text("utf-8", "replace").split()
+    words = sums.read_text("utf-8", "replace").split()
     expected = words[0] if words else ""
     if not _SHA256.fullmatch(expected):
         raise ValueError(
-            f"Expected {beside} to begin with the SHA-256 of {path.name}. Received: "
+            f"Expected {sums} to begin with the SHA-256 of {path.name}. Received: "
             f"{expected[:80]!r}. Delete it to accept {path.name} as it is."
         )
-    found = checksum(path)
-    if found != expected:
+    digest = checksum(path)
+    if digest != expected:
         raise ValueError(
             f"Expected {path} to have the SHA-256 {expected}, as when it was "
-            f"downloaded. Received: {found}. The file was changed or damaged: delete "
-            f"it and {beside.name} to download it again, or delete {beside.name} "
-            "alone to accept it as it is."
+            f"downloaded. Received: {digest}. The file was changed or damaged: delete "
+            f"it and {sums.name} to download it again, or delete only {sums.name} to "
+            "accept it as it is."
         )
 
 
@@ -89,7 +86,7 @@ class Remote:
     """A published file.
 
     Attributes:
-        name: Name that it gets in the cache.
+        name: Name in the cache.
         url: Its official address.
         checksum: The published checksum, such as `"md5:..."`; None if there is none.
     """
@@ -102,17 +99,17 @@ class Remote:
 def fetch(remote: Remote, folder: Path, progress: bool) -> Path:
     """Downloads a file into a folder and returns its path.
 
-    The bytes go to `<name>.part`. If that is there from an earlier attempt and the
-    server still has the same file, only the rest is asked for. The SHA-256 is kept in
-    `<name>.sha256`.
+    The bytes are written to `<name>.part`. If an earlier attempt left this file and the
+    server still has the same version, only the rest is requested. The SHA-256 is stored
+    in `<name>.sha256`.
 
     Args:
-        remote: What to download.
-        folder: Where to put it.
-        progress: Whether to draw a bar.
+        remote: The file to download.
+        folder: The target folder.
+        progress: Whether to show a progress bar.
 
     Raises:
-        OSError: If the server cannot be reached, refuses, or breaks off.
+        OSError: If the server cannot be reached, returns an error, or disconnects.
         ValueError: If the file does not have the published checksum.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +119,7 @@ def fetch(remote: Remote, folder: Path, progress: bool) -> Path:
     try:
         response = _open(remote.url, partial, tag)
     except urllib.error.HTTPError as error:
-        if error.code != 416:  # the range asked for is not there: begin again
+        if error.code != 416:  # range not satisfiable: start over
             raise
         partial.unlink(missing_ok=True)
         response = _open(remote.url, partial, tag)
@@ -130,13 +127,14 @@ def fetch(remote: Remote, folder: Path, progress: bool) -> Path:
         _receive(response, partial, tag, progress)
     if remote.checksum and not matches(partial, remote.checksum):
         kind = remote.checksum.partition(":")[0]
-        found = checksum(partial, kind)
+        digest = checksum(partial, kind)
         partial.unlink()
         tag.unlink(missing_ok=True)
         raise ValueError(
             f"Expected {remote.url} to have the checksum {remote.checksum}. Received: "
-            f"{kind}:{found}. It was not kept. Try again; if this repeats, the address "
-            "no longer has the published file: get it elsewhere and pass path=."
+            f"{kind}:{digest}. The download was deleted. Try again; if this repeats, "
+            "the published file is no longer at this address: obtain it elsewhere and "
+            "pass path=."
         )
     record(partial, target.name)
     os.replace(partial, target)
@@ -156,9 +154,9 @@ def _open(url: str, partial: Path, tag: Path) -> Any:
 
 def _receive(response: Any, partial: Path, tag: Path, progress: bool) -> None:
     resumed = response.status == 206
-    done = partial.stat().st_size if resumed else 0
+    size = partial.stat().st_size if resumed else 0
     length = response.headers.get("Content-Length")
-    total = None if length is None else done + int(length)
+    total = None if length is None else size + int(length)
     name = response.headers.get("ETag") or response.headers.get("Last-Modified")
     if name and not name.startswith("W/"):  # weak tags do not fit If-Range
         tag.write_text(name)
@@ -169,14 +167,14 @@ def _receive(response: Any, partial: Path, tag: Path, progress: bool) -> None:
         open(partial, "ab" if resumed else "wb") as file,
         progress_bar(title, total, progress) as advance,
     ):
-        advance(done)
+        advance(size)
         while chunk := response.read(_CHUNK):
             file.write(chunk)
             advance(len(chunk))
-            done += len(chunk)
+            size += len(chunk)
         file.flush()
         os.fsync(file.fileno())
-    if total is not None and done != total:
+    if total is not None and size != total:
         raise ConnectionError(
-            f"the connection broke off after {done:,} of {total:,} bytes"
+            f"the connection was closed after {size:,} of {total:,} bytes"
         )

@@ -1,4 +1,4 @@
-"""`Dataset`: what is known about a data set; `locate`: where its files are."""
+"""`Dataset`, the description of a data set, and `locate`, which finds its files."""
 
 import fnmatch
 import os
@@ -17,13 +17,13 @@ _DEPTH = 3
 
 @dataclass(frozen=True)
 class Form:
-    """A form in which the files of a data set come.
+    """A file format of a data set.
 
     Attributes:
-        reader: `"module:function"` that reads it, a module of this package.
-        files: Pattern of each file that must be there, by its role for the reader.
-            A pattern may have folders.
-        options: Options of the reader that this data set needs.
+        reader: `"module:function"` of its reader in this package.
+        files: Pattern of each required file, by its role for the reader. A pattern may
+            contain folders.
+        options: Options of the reader for this data set.
     """
 
     reader: str
@@ -33,17 +33,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Dataset:
-    """What is known about a data set.
+    """Description of a data set.
 
     Attributes:
-        name: Its name for `load`.
-        summary: What it is, in a line.
-        graphs: How many graphs there are, and how large, in words.
-        task: What is to be predicted.
-        licence: Licence as published, or where it is said.
-        forms: Forms in which its files are read; the first that is there is taken.
-        downloads: The official files; together they make one of the forms.
-        refused: Why files are not read although people have them, by pattern.
+        name: Name for `load`.
+        summary: One-line description.
+        graphs: Number and size of the graphs, as text.
+        task: The prediction task.
+        licence: The published licence, or where to find it.
+        forms: Supported file formats; the first one whose files exist is used.
+        downloads: The official files; together they form one of the formats.
+        refused: Why common files are not supported, by pattern.
     """
 
     name: str
@@ -56,11 +56,11 @@ class Dataset:
     refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-Found = tuple[Form, dict[str, Path]]
+Match = tuple[Form, dict[str, Path]]
 
 
 def cache_folder(dataset: Dataset, cache: str | os.PathLike | None) -> Path:
-    """Folder that the files of a data set are kept in.
+    """Returns the cache folder of a data set.
 
     Args:
         dataset: The data set.
@@ -82,70 +82,70 @@ def locate(
     cache: str | os.PathLike | None = None,
     download: bool = True,
     progress: bool = True,
-) -> Found:
-    """Finds the files of a data set, downloading them where needed.
+) -> Match:
+    """Finds the files of a data set, downloading them if necessary.
 
     Args:
         dataset: The data set.
         path: A file, an archive, or a folder; the cache if omitted.
         cache: As in `cache_folder`.
-        download: Whether to download what the cache does not have.
-        progress: Whether to draw a bar.
+        download: Whether to download missing files.
+        progress: Whether to show a progress bar.
 
     Returns:
-        The form, and the path of each of its files by role.
+        The format, and the path of each of its files by role.
 
     Raises:
-        FileNotFoundError: If the files are not there and may not be downloaded.
+        FileNotFoundError: If files are missing and may not be downloaded.
         ConnectionError: If they cannot be downloaded.
-        ValueError: If only files that are refused are there, or a checksum differs.
+        ValueError: If only unsupported files exist, or a checksum differs.
     """
     folder = cache_folder(dataset, cache)
     if path is not None:
         return _from_path(dataset, Path(path).expanduser(), folder)
-    found = _search(dataset, [folder, *_unpacked(dataset, folder, folder)])
-    there = [r for r in dataset.downloads if (folder / r.name).exists()]
-    broken_off = 0 < len(there) < len(dataset.downloads)
-    if download and dataset.downloads and (found is None or broken_off):
+    match = _search(dataset, [folder, *_unpacked(dataset, folder, folder)])
+    downloaded = [r for r in dataset.downloads if (folder / r.name).exists()]
+    incomplete = 0 < len(downloaded) < len(dataset.downloads)
+    if download and dataset.downloads and (match is None or incomplete):
         _raise_if_refused(dataset, folder)
         _download(dataset, folder, progress)
-        found = _search(dataset, [folder, *_unpacked(dataset, folder, folder)])
-    if found is None:
+        match = _search(dataset, [folder, *_unpacked(dataset, folder, folder)])
+    if match is None:
         _raise_if_refused(dataset, folder)
-        reason = "they are not there"
+        reason = "no such files"
         if not dataset.downloads:
-            reason += ", and there is nothing to download"
+            reason += ", and none can be downloaded"
         raise FileNotFoundError(_missing(dataset, folder, reason))
-    for file in found[1].values():
+    for file in match[1].values():
         if file.is_file():
             verify(file)
-    return found
+    return match
 
 
-def _from_path(dataset: Dataset, path: Path, folder: Path) -> Found:
+def _from_path(dataset: Dataset, path: Path, folder: Path) -> Match:
     if not path.exists():
         raise FileNotFoundError(
             f"Expected a file or folder at path={str(path)!r}. Received: nothing is "
-            f"there.\n{_wanted(dataset)}"
+            f"there.\n{_supported_files(dataset)}"
         )
     if path.is_dir():
-        found = _search(dataset, [path, *_unpacked(dataset, path, folder)])
+        match = _search(dataset, [path, *_unpacked(dataset, path, folder)])
     else:
-        found = _of_file(dataset, path)
-        if found is None and is_archive(path):
+        match = _match_file(dataset, path)
+        if match is None and is_archive(path):
             _raise_if_refused(dataset, path)
-            found = _search(dataset, [unpack(path, folder)])
-    if found is not None:
-        return found
+            match = _search(dataset, [unpack(path, folder)])
+    if match is not None:
+        return match
     _raise_if_refused(dataset, path)
     raise FileNotFoundError(
         f"Expected files of {dataset.name!r} at path={str(path)!r}. Received: none "
-        f"of the forms that are read.\n{_wanted(dataset)}"
+        f"in a supported format.\n{_supported_files(dataset)}"
     )
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """The folder and those below it, the shallow ones first."""
+    """Yields the folder and its subfolders, in breadth-first order."""
     level = [folder] if folder.is_dir() else []
     for _ in range(_DEPTH + 1):
         yield from level
@@ -157,9 +157,9 @@ def _folders(folder: Path) -> Iterator[Path]:
         ]
 
 
-def _search(dataset: Dataset, roots: Sequence[Path]) -> Found | None:
+def _search(dataset: Dataset, roots: Sequence[Path]) -> Match | None:
     folders = [folder for root in roots for folder in _folders(root)]
-    # Files of one form lie side by side, or each where its own archive put it.
+    # The files of a format are in one folder, or in one folder per archive.
     for groups in ([[folder] for folder in folders], [folders]):
         for form in dataset.forms:
             for group in groups:
@@ -172,12 +172,12 @@ def _search(dataset: Dataset, roots: Sequence[Path]) -> Found | None:
 
 
 def _first(folders: Iterable[Path], pattern: str) -> Path | None:
-    found = (min(folder.glob(pattern), default=None) for folder in folders)
-    return next((path for path in found if path), None)
+    matches = (min(folder.glob(pattern), default=None) for folder in folders)
+    return next((path for path in matches if path), None)
 
 
-def _of_file(dataset: Dataset, path: Path) -> Found | None:
-    """The form that a single file belongs to, by its name, else by its suffix."""
+def _match_file(dataset: Dataset, path: Path) -> Match | None:
+    """Returns the format of a single file, by its name or its suffix."""
     for form in dataset.forms:
         if any(fnmatch.fnmatch(path.name, p) for p in form.files.values()):
             files = {
@@ -198,7 +198,7 @@ def _of_file(dataset: Dataset, path: Path) -> Found | None:
 
 
 def _unpacked(dataset: Dataset, folder: Path, into: Path) -> list[Path]:
-    """Unpacks the official archives that are in a folder."""
+    """Unpacks the official archives in a folder."""
     archives = [folder / remote.name for remote in dataset.downloads]
     archives = [path for path in archives if is_archive(path) and path.exists()]
     for path in archives:
@@ -214,7 +214,7 @@ def _download(dataset: Dataset, folder: Path, progress: bool) -> None:
             fetch(remote, folder, progress)
         except OSError as error:
             if isinstance(error, urllib.error.HTTPError):
-                reason = f"the server answers {error.code} {error.reason}"
+                reason = f"the server responded with {error.code} {error.reason}"
                 error.close()
             else:
                 reason = str(getattr(error, "reason", None) or error)
@@ -230,12 +230,12 @@ def _raise_if_refused(dataset: Dataset, path: Path) -> None:
                 if path.is_dir() or file == path:
                     raise ValueError(
                         f"Expected files of {dataset.name!r} that are plain data. "
-                        f"Received: {file}. {why}\n{_wanted(dataset)}"
+                        f"Received: {file}. {why}\n{_supported_files(dataset)}"
                     )
 
 
-def _wanted(dataset: Dataset) -> str:
-    lines = ["Files that are read, in any of these forms:"]
+def _supported_files(dataset: Dataset) -> str:
+    lines = ["Supported files, one of:"]
     lines += [f"  {', '.join(form.files.values())}" for form in dataset.forms]
     if dataset.downloads:
         lines.append("Official addresses:")
@@ -246,7 +246,6 @@ def _wanted(dataset: Dataset) -> str:
 def _missing(dataset: Dataset, folder: Path, reason: str) -> str:
     return (
         f"Expected the files of {dataset.name!r} in {folder}. Received: {reason}.\n"
-        f"{_wanted(dataset)}\n"
-        f"Put the files into {folder}, or pass path= with the file or folder that "
-        "has them."
+        f"{_supported_files(dataset)}\n"
+        f"Put the files into {folder}, or pass path= with their file or folder."
     )

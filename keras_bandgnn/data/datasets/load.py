@@ -20,24 +20,21 @@ from keras_bandgnn.data.datasets.parts import SPLITS, take_split, target_names
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import Limits, reading
 
-# The data sets by name.
-
-
 _TU_NAME = re.compile(r"tu:[A-Za-z0-9_-]+")
 _ELSEWHERE = {
-    "varmisuse": "program graphs to be read with load_varmisuse(path, split)",
-    "python_varmisuse": "Python sources to be read with read_tree and program_graphs",
+    "varmisuse": "load_varmisuse(path, split) for program graphs",
+    "python_varmisuse": "read_tree and program_graphs for Python sources",
 }
 
 
 def find_dataset(name: str) -> Dataset:
-    """Returns what is known about a data set.
+    """Returns the description of a data set.
 
     Args:
         name: A name of `list_datasets`; `"tu:<name>"` is any set of that collection.
 
     Raises:
-        ValueError: If there is none of this name; the message has close ones.
+        ValueError: If the name is unknown; the message suggests similar names.
 
     Example:
     >>> find_dataset("tu:MUTAG").downloads[0].name
@@ -53,26 +50,27 @@ def find_dataset(name: str) -> Dataset:
         raise ValueError(f"Expected {_ELSEWHERE[name]}. Received: load({name!r}).")
     if (why := OGB_REFUSED.get(name.removeprefix("ogb:"))) is not None:
         raise ValueError(
-            f"Expected a data set that is read here. Received: {name!r}: {why}."
+            f"Expected a supported data set. Received: {name!r}: {why}. Choose "
+            "another one."
         )
-    known = [*DATASETS, *OGB_NAMES]
-    close = difflib.get_close_matches(name.lower().replace("-", "_"), known)
+    names = [*DATASETS, *OGB_NAMES]
+    close = difflib.get_close_matches(name.lower().replace("-", "_"), names)
     hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
     raise ValueError(
         f"Expected the name of a data set. Received: {name!r}.{hint} "
-        f"Names: {', '.join(known)}, and tu:<name> for any set of TU Dortmund."
+        f"Names: {', '.join(names)}, and tu:<name> for any set of TU Dortmund."
     )
 
 
 def list_datasets() -> dict[str, str]:
-    """Returns the names that `load` takes, each with a line of facts.
+    """Returns the names of the data sets for `load`, each with a one-line summary.
 
     Example:
     >>> list_datasets()["cora"]
     'citations between papers, Planetoid split; 1, with 2,708 nodes and 10,556 edges'
     """
-    found = [*DATASETS.values(), *map(ogb, OGB_NAMES)]
-    lines = {dataset.name: f"{dataset.summary}; {dataset.graphs}" for dataset in found}
+    datasets = [*DATASETS.values(), *map(ogb, OGB_NAMES)]
+    lines = {data.name: f"{data.summary}; {data.graphs}" for data in datasets}
     return lines | {"tu:<name>": "any set of the TU Dortmund collection, e.g. tu:MUTAG"}
 
 
@@ -88,37 +86,36 @@ def load(
 ) -> FlatGraphs:
     r"""Loads a public data set.
 
-    Its files are taken from `path`, else from the cache, else from their official
-    address. They are read as data: no pickle is loaded and nothing in them is run.
+    The files are read from `path`, from the cache, or downloaded from their official
+    address. They are read as plain data; no pickle is loaded.
 
     Graph sets with fixed splits have the context feature `split` (0 train, 1 valid,
-    2 test) when they are loaded whole. Node sets are one graph, with `label_level`
-    `"node"` and the node features `train_mask`, `valid_mask`, `test_mask` where the
-    split is published.
+    2 test) if all graphs are loaded. Node sets are one graph, with `label_level`
+    `"node"` and the node features `train_mask`, `valid_mask`, `test_mask` if the split
+    is published.
 
     Args:
         name: Such as `"qm9"`, `"cora"`, `"tu:MUTAG"`, `"ogb:ogbg-molhiv"`; see
             `list_datasets`.
         split: `"train"`, `"valid"` or `"test"`; all graphs if None.
-        path: A file, an archive or a folder in any of the forms that are read.
+        path: A file, an archive or a folder in a supported format.
         cache: Folder of all data sets; `$KERAS_BANDGNN_DATA` or
             `~/.cache/keras_bandgnn` if omitted.
-        download: Whether to download what is not there.
-        progress: Whether to draw a bar when something takes over two seconds.
-        limits: How much the files may ask for, `Limits` of the default sizes if
-            omitted.
-        **options: Options of the form that is read, such as `target="gap"` or
+        download: Whether to download missing files.
+        progress: Whether to show a progress bar after two seconds.
+        limits: Limits on the sizes of the files; the default `Limits` if omitted.
+        **options: Options of the format's reader, such as `target="gap"` or
             `edges="full"`.
 
     Returns:
         The graphs, as flat arrays.
 
     Raises:
-        ValueError: If the name, the split, an option or a file is wrong, or a file
-            asks for more than the limits allow.
-        FileNotFoundError: If the files are not there and are not to be downloaded.
-        ConnectionError: If they cannot be downloaded; the message says what to put
-            where.
+        ValueError: If the name, the split, an option or a file is invalid, or a file
+            exceeds the limits.
+        FileNotFoundError: If files are missing and `download` is False.
+        ConnectionError: If they cannot be downloaded; the message says where to put
+            them.
 
     Example:
     >>> from pathlib import Path
@@ -142,25 +139,25 @@ def load(
     with limits or Limits.current():
         form, files = locate(dataset, path, cache, download, progress)
         module, _, function = form.reader.partition(":")
-        read = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-        _check_options(name, read, options)
+        reader = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+        _check_options(name, reader, options)
         options = {**form.options, **options}
         with reading(*files.values()):
-            graphs = read(files, split=split, progress=progress, **options)
+            graphs = reader(files, split=split, progress=progress, **options)
     return graphs if split is None else take_split(name, graphs, split)
 
 
-def _check_options(name: str, read: Any, options: dict[str, Any]) -> None:
-    parameters = inspect.signature(read).parameters.values()
-    known = [
+def _check_options(name: str, reader: Any, options: dict[str, Any]) -> None:
+    parameters = inspect.signature(reader).parameters.values()
+    names = [
         p.name
         for p in parameters
         if p.kind is p.KEYWORD_ONLY and p.name not in ("split", "progress")
     ]
     for option in options:
-        if option not in known:
+        if option not in names:
             raise ValueError(
-                f"Expected options of this form of {name!r}, "
-                f"{', '.join(known) or 'which has none'}. "
-                f"Received: {option}={options[option]!r}."
+                f"Expected options of this format of {name!r}, "
+                f"{', '.join(names) or 'which has none'}. "
+                f"Received: {option}={options[option]!r}. Remove it."
             )

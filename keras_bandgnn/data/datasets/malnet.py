@@ -21,9 +21,9 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
 
     Args:
         files: `{"graphs": folder of the types, "train": path of train.txt}`; `val.txt`
-            and `test.txt` lie beside it.
-        split: Read the graphs of this split alone; all if None.
-        progress: Whether to draw a bar.
+            and `test.txt` are in the same folder.
+        split: Reads only the graphs of this split; all if None.
+        progress: Whether to show a progress bar.
 
     Returns:
         Directed graphs without features; label int32 [n]: the type, numbered in
@@ -34,18 +34,18 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
         ValueError: If a file does not hold pairs of numbers.
     """
     folder, lists = files["graphs"], files["train"].parent
-    # Classes are numbered by all lists, whichever split is read.
-    listed = {s: _listed(lists / name) for s, name in _FILES.items()}
+    # Classes are numbered over all splits, whichever split is read.
+    listed = {s: _read_names(lists / name) for s, name in _FILES.items()}
     types = sorted(
         {name.partition("/")[0] for names in listed.values() for name in names}
     )
-    wanted = [split] if split else list(SPLITS)
-    names = [name for s in wanted for name in listed[s]]
-    codes = [SPLITS.index(s) for s in wanted for _ in listed[s]]
+    splits = [split] if split else list(SPLITS)
+    names = [name for s in splits for name in listed[s]]
+    codes = [SPLITS.index(s) for s in splits for _ in listed[s]]
     texts = []
     with progress_bar("Reading MalNet-Tiny", len(names), progress) as advance:
         for name in names:
-            texts.append(_edges(folder / f"{name}.edgelist"))
+            texts.append(_read_edge_lines(folder / f"{name}.edgelist"))
             advance(1)
     num_edges = np.array([text.count(b"\n") for text in texts])
     ends = read_matrix(b"".join(texts), folder, " ")
@@ -67,8 +67,8 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
     )
 
 
-def _listed(path: Path) -> list[str]:
-    """The names `<type>/<family>/<name>` that a split has."""
+def _read_names(path: Path) -> list[str]:
+    """Reads the names `<type>/<family>/<name>` of a split."""
     names = read_text(path).split()
     for name in names:
         if name.count("/") != 2 or {"", ".", ".."} & set(name.split("/")):
@@ -76,11 +76,11 @@ def _listed(path: Path) -> list[str]:
     return names
 
 
-def _edges(path: Path) -> bytes:
-    """Lines "sender receiver" without the comments at the top."""
+def _read_edge_lines(path: Path) -> bytes:
+    """Reads the lines "sender receiver", without comments."""
     if not path.exists():
         raise FileNotFoundError(
-            f"Expected {path}, which the split lists. Received: it is not there. "
+            f"Expected {path}, which the split lists. Received: no such file. "
             "Unpack the archive again."
         )
     text = _COMMENT.sub(b"", read_bytes(path).replace(b"\r", b"")).replace(b"\t", b" ")
@@ -89,13 +89,13 @@ def _edges(path: Path) -> bytes:
 
 
 def _num_nodes(ends: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
-    """One more than the largest id of each graph; 1 for a graph without edges."""
+    """Returns the largest id of each graph plus 1; 1 for a graph without edges."""
     num_nodes = np.ones(len(num_edges), np.int64)
-    some = num_edges > 0
-    if some.any():
-        starts = (np.cumsum(num_edges) - num_edges)[some]
-        num_nodes[some] = np.maximum.reduceat(ends.max(axis=1), starts) + 1
-    # Few ids are left out where nodes are numbered from 0.
+    nonempty = num_edges > 0
+    if nonempty.any():
+        starts = (np.cumsum(num_edges) - num_edges)[nonempty]
+        num_nodes[nonempty] = np.maximum.reduceat(ends.max(axis=1), starts) + 1
+    # Node ids from 0 have few gaps.
     bad = np.flatnonzero(num_nodes > Limits.current().ratio * (num_edges + 1))
     if bad.size:
         raise ValueError(

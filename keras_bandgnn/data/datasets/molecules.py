@@ -22,8 +22,8 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
 
 _SMILES_COLUMNS = ("smiles", "mol")
-# What is predicted, as the official tables call it; other tables have nothing but
-# SMILES and targets, and perhaps a split.
+# Target columns of the official tables. All columns of other tables except SMILES and
+# split are targets.
 _OFFICIAL_TARGETS = (
     "measured log solubility in mols per litre",
     "expt",
@@ -44,14 +44,14 @@ def read_npz(
     target: str | Sequence[str] | None = None,
     split_by: str = "scaffold",
 ) -> FlatGraphs:
-    """Reads ready graphs: atoms, bonds, targets and splits as arrays.
+    """Reads preprocessed graphs: atoms, bonds, targets and splits as arrays.
 
     Args:
         files: `{"npz": path}`.
         split: Not used; the splits are in the file.
         progress: Not used.
         target: A task by name, several, or None for all.
-        split_by: `"scaffold"` or `"random"`, where the file has both.
+        split_by: `"scaffold"` or `"random"`, if the file has both.
 
     Returns:
         Node feature `atom` int32 [N, 8], edge feature `bond` int32 [E, 3] (see
@@ -130,11 +130,11 @@ def read_csv(
         files: `{"csv": path}`; compressed (`.gz`) or not. SMILES are in the column
             `smiles` or `mol`.
         split: Not used; a column `split` with train, valid or val, test is kept.
-        progress: Whether to draw a bar.
-        target: A column, several, or None for those that are the official targets;
-            where the table has none of these, all columns of numbers.
-        on_error: `"skip"` leaves out what RDKit cannot read, with one warning that
-            counts them; `"raise"`.
+        progress: Whether to show a progress bar.
+        target: A column, several, or None for the official targets; if the table has
+            none of these, all numeric columns.
+        on_error: `"skip"` skips molecules that RDKit cannot read, with one warning that
+            counts them; `"raise"` raises an error.
 
     Returns:
         As `read_npz`, with `info["smiles"]`.
@@ -173,7 +173,7 @@ def read_csv(
             advance(1)
     if problems:
         warnings.warn(
-            f"Left out {len(problems)} of {len(smiles)} molecules of {path.name} that "
+            f"Skipped {len(problems)} of {len(smiles)} molecules of {path.name} that "
             f"RDKit cannot read: {', '.join(problems[:5])}"
             f"{', ...' if len(problems) > 5 else ''}.",
             stacklevel=2,
@@ -187,7 +187,7 @@ def read_csv(
     extra = {"label/graph": narrowed("label", label, missing=True)}
     if "split" in table.column_names:
         extra["context/split"] = _csv_split(path, table)[rows]
-    # The graphs are checked, and the label is.
+    # Graphs and label have been checked.
     return FlatGraphs.from_columns({**flat.columns(), **extra}, flat.info)
 
 
@@ -198,12 +198,12 @@ def _graph(text: str) -> Graph:
 
 
 def _default(names: Mapping[str, Any]) -> str | list[str]:
-    """All targets; a single one by its name, so that labels are [n]."""
+    """Returns all targets; a single one as a name, so that labels are [n]."""
     return next(iter(names)) if len(names) == 1 else list(names)
 
 
 def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
-    """The columns of numbers; a ValueError for one that was to be one."""
+    """Returns the numeric columns; raises a ValueError for an invalid one."""
     import pyarrow as pa
 
     def is_number(name: str) -> bool:

@@ -25,9 +25,9 @@ def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
     """Reads a graph from plain arrays, in one of two layouts.
 
     The first has `edge_index` [2, E], `y` [N], features as CSR (`x_indptr`,
-    `x_indices`, `x_data` unless all are 1, `x_shape`) and perhaps masks. The second,
-    that of gnn-benchmark, has `adj_*`, `attr_*` and `labels`, and no masks; its
-    members of Python objects (names) are not touched.
+    `x_indices`, `x_data` unless all are 1, `x_shape`) and optional masks. The second,
+    that of gnn-benchmark, has `adj_*`, `attr_*` and `labels`, but no masks; its members
+    with Python objects (names) are not read.
 
     Args:
         files: `{"npz": path}`.
@@ -56,7 +56,7 @@ def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
 
 def _compact(arrays: Arrays) -> FlatGraphs:
     label = _classes(arrays, "y")
-    # Some files give the shape as [F, N]; the rows are nodes in all of them.
+    # Some files have the shape [F, N]; the rows are nodes in all of them.
     shape = [int(size) for size in arrays.take("x_shape", "integers", (2,))]
     if len(label) not in shape:
         arrays.refuse("x_shape", f"that has {len(label)}, the length of 'y'", shape)
@@ -88,7 +88,7 @@ def _gnn_benchmark(arrays: Arrays) -> FlatGraphs:
 
 
 def _classes(arrays: Arrays, name: str) -> np.ndarray:
-    """The class of each node, or -1; there are not more classes than nodes."""
+    """Reads the class of each node, or -1; there are at most as many as nodes."""
     label = arrays.take(name, "integers", (None,))
     count = len(label)
     if (known := "class_names") in arrays:
@@ -115,11 +115,11 @@ def _features(arrays: Arrays, name: str, rows: int, width: int) -> np.ndarray:
 
 
 def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bool):
-    """Reads the eight original files `ind.<name>.*`; no pickle is run.
+    """Reads the eight original files `ind.<name>.*` without loading pickles.
 
-    The test nodes are put in the order of the graph. Nodes that the files leave out
-    (15 in CiteSeer) have no features and the label -1. Training nodes are those of
-    `x`, validation nodes the next 500, test nodes those of `test.index`.
+    Test nodes are sorted into the order of the graph. Nodes that the files omit (15 in
+    CiteSeer) have no features and the label -1. Training nodes are those of `x`,
+    validation nodes the next 500, test nodes those of `test.index`.
 
     Args:
         files: Paths by role: `x`, `tx`, `allx`, `y`, `ty`, `ally`, `graph`, `test`.
@@ -190,7 +190,7 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
 
 
 def _neighbours(path: Path, lists: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of each edge of a dictionary from a node to its neighbours."""
+    """Returns senders and receivers from a dictionary of neighbours."""
     if not isinstance(lists, dict) or not all(
         type(node) is int and isinstance(ends, list) for node, ends in lists.items()
     ):

@@ -1,4 +1,4 @@
-"""Sets of the Open Graph Benchmark, in the csv form in which they are published."""
+"""Sets of the Open Graph Benchmark, in their published CSV format."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,12 +25,13 @@ def read(
     """Reads `raw/*.csv.gz` and `split/<scheme>/*.csv.gz`.
 
     Args:
-        files: `{"edges": path of raw/edge.csv.gz, ...}`; the others lie beside it.
+        files: `{"edges": path of raw/edge.csv.gz, ...}`; the others are in the same
+            folder.
         split: Not used; the split is in the files.
         progress: Not used.
         inverse_edges: Whether to add the reverse of each edge. `load` sets it as the
             benchmark does for each of its sets.
-        scheme: Name of the folder in `split`; needed if there are several.
+        scheme: Name of the folder in `split`; required if there are several.
 
     Returns:
         `feature` of nodes [N, F] and edges [E, F], int32 or float32 as in the files,
@@ -114,7 +115,7 @@ def _features(
         if len(values) != count:
             raise ValueError(
                 f"Expected {count} rows of the {level} feature {name!r} in {raw}. "
-                f"Received: {len(values)}. Get the set again."
+                f"Received: {len(values)}. Download the data set again."
             )
     return features
 

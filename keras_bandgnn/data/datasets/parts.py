@@ -1,4 +1,4 @@
-"""Pieces that the readers share: edges both ways, all pairs, splits and targets."""
+"""Shared helpers of the readers: reverse edges, all pairs, splits and targets."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 def both_ways(
     senders: np.ndarray, receivers: np.ndarray, *features: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Follows each edge by its reverse, which has the same features.
+    """Inserts after each edge its reverse, with the same features.
 
     Args:
         senders: int [E].
@@ -55,7 +55,7 @@ def both_ways(
 def undirected(
     senders: np.ndarray, receivers: np.ndarray, num_nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Makes the edges of one graph undirected: both ways, no loops, no repeats.
+    """Makes the edges of a graph undirected, without self-loops and duplicates.
 
     Returns:
         Senders and receivers, sorted by receiver and then by sender.
@@ -79,7 +79,7 @@ def all_pairs(
     receivers: np.ndarray,
     edge_type: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Connects every node of a graph with every other one, both ways.
+    """Connects every node of a graph with every other node, in both directions.
 
     Args:
         num_nodes: int [n], nodes of each graph.
@@ -90,11 +90,11 @@ def all_pairs(
 
     Returns:
         `num_edges`, `senders`, `receivers` (sorted), `edge_type` of all pairs; the
-        type is 0 where there is no bond.
+        type is 0 for pairs without a bond.
 
     Raises:
-        ValueError: If a bond joins a node to itself or to one of another graph, or
-            the pairs are more than the limits allow.
+        ValueError: If a bond connects a node to itself or to another graph, or the
+            pairs exceed the limits.
 
     Example:
     >>> one = np.array([1])
@@ -113,8 +113,8 @@ def all_pairs(
             f"{senders[loops[0]]} in edge {loops[0]}. Use edges='bonds'."
         )
     pairs = num_nodes * (num_nodes - 1)
-    asked = int(pairs.sum(dtype=np.float64)) * 8
-    Limits.current().check("all pairs of nodes", asked, asked)
+    size = int(pairs.sum(dtype=np.float64)) * 8
+    Limits.current().check("all pairs of nodes", size, size)
     start = pointers(pairs)
     others = np.repeat(num_nodes - 1, pairs)
     within = np.arange(start[-1]) - np.repeat(start[:-1], pairs)
@@ -134,7 +134,7 @@ def all_pairs(
 
 
 def target_names(target: Any) -> list[str]:
-    """Names of targets, from one or several; refuses none and what is no name."""
+    """Returns the names of one or several targets; raises an error if invalid."""
     names = [target] if isinstance(target, str) else target
     names = strings("target", names)
     if not names:
@@ -148,7 +148,7 @@ def target_names(target: Any) -> list[str]:
 def pick_targets(
     table: Mapping[str, np.ndarray], target: str | Sequence[str] | None
 ) -> np.ndarray:
-    """Returns the columns to be predicted.
+    """Returns the target columns.
 
     Args:
         table: Columns [n] by name.
@@ -187,12 +187,12 @@ def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
 
 
 def check_elements(atomic_number: np.ndarray) -> None:
-    """Raises a ValueError unless every atomic number is one, or 0 for none."""
+    """Raises a ValueError unless all atomic numbers are valid, or 0 for none."""
     bad = np.flatnonzero((atomic_number < 0) | (atomic_number > _LAST_ELEMENT))
     if bad.size:
         raise ValueError(
             f"Expected atomic numbers from 0 to {_LAST_ELEMENT}. Received: "
-            f"{atomic_number[bad[0]]} for atom {bad[0]}. Get the file again."
+            f"{atomic_number[bad[0]]} for atom {bad[0]}. Download the file again."
         )
 
 
@@ -204,21 +204,21 @@ def dense_rows(
     counts: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """Makes a dense matrix of rows that a file stores sparsely.
+    """Converts sparse rows of a file to a dense matrix.
 
     Args:
         path: The file.
-        name: What is read of it, in errors.
+        name: Name of the matrix in errors.
         data: [nnz], the values.
         indices: int [nnz], their columns.
-        counts: int [n], how many values each row has.
+        counts: int [n], number of values per row.
         width: Number of columns.
 
     Returns:
-        float32 [n, width]; values of one place are added.
+        float32 [n, width]; duplicate entries are summed.
 
     Raises:
-        ValueError: If lengths disagree, a column is not there, or most columns are
+        ValueError: If lengths disagree, a column is out of range, or most columns are
             empty and the matrix is large.
     """
     import scipy.sparse as sp
@@ -241,7 +241,7 @@ def dense_rows(
 
 
 def without_split(graphs: FlatGraphs) -> FlatGraphs:
-    """The same graphs without the context feature `split`."""
+    """Returns the graphs without the context feature `split`."""
     columns = graphs.columns()
     del columns["context/split"]
     return FlatGraphs.from_columns(columns, graphs.info)
@@ -256,7 +256,7 @@ def take_split(name: str, graphs: FlatGraphs, split: str) -> FlatGraphs:
         split: `"train"`, `"valid"` or `"test"`.
 
     Raises:
-        ValueError: If the data set has no splits of graphs, or none of this name.
+        ValueError: If the data set has no splits of graphs, or not this one.
     """
     if graphs.label_level == "node":
         masks = [k for k in graphs.node if k.endswith("_mask")]
@@ -270,11 +270,11 @@ def take_split(name: str, graphs: FlatGraphs, split: str) -> FlatGraphs:
             f"Expected split=None for {name!r}: these files have no splits. Received: "
             f"split={split!r}. Load all graphs and choose with graphs.take(indices)."
         )
-    chosen = np.flatnonzero(graphs.context["split"] == SPLITS.index(split))
-    if not chosen.size:
+    indices = np.flatnonzero(graphs.context["split"] == SPLITS.index(split))
+    if not indices.size:
         have = np.unique(graphs.context["split"])
         raise ValueError(
             f"Expected graphs of the split {split!r} of {name!r}. Received: only "
             f"{', '.join(SPLITS[i] for i in have)}. Get the missing file."
         )
-    return without_split(graphs.take(chosen))
+    return without_split(graphs.take(indices))

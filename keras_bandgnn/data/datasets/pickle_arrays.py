@@ -1,9 +1,9 @@
-"""Reads arrays, sparse matrices and lists from pickles without running anything.
+"""Reads arrays, sparse matrices and lists from pickles without running their code.
 
-A pickle is a program. Here its instructions are only read: those that build numbers,
-lists, dictionaries, NumPy arrays, SciPy CSR matrices and a `defaultdict(list)` are
-carried out by this module, in its own terms; any other is refused by name. The form
-is that of Python 2 (protocol 2), in which the Planetoid files are published.
+A pickle is a program. This module interprets only the instructions that build numbers,
+lists, dictionaries, NumPy arrays, SciPy CSR matrices and a `defaultdict(list)`, and
+rejects all others by name. The format is that of Python 2 (protocol 2), in which the
+Planetoid files are published.
 """
 
 import pickletools
@@ -33,11 +33,11 @@ _DTYPE = re.compile(r"[biuf][1248]")
 
 
 class _Global(str):
-    """A name that the pickle asks for; never looked up."""
+    """A global name in the pickle, which is never imported."""
 
 
 class _Object:
-    """What the pickle builds of a global: its name, arguments and state."""
+    """An object of the pickle: the name of its class, its arguments and state."""
 
     def __init__(self, name: str, args: tuple):
         self.name, self.args, self.state = name, args, None
@@ -53,7 +53,7 @@ def read_pickle(path: Path) -> Any:
         A NumPy array, a `scipy.sparse.csr_matrix`, or a dictionary.
 
     Raises:
-        ValueError: If the file asks for anything else, or is damaged.
+        ValueError: If the file contains anything else, or is damaged.
 
     Example:
     >>> _ = Path("list.pkl").write_bytes(b"\x80\x02]q\x00(K\x01K\x02e.")
@@ -63,28 +63,28 @@ def read_pickle(path: Path) -> Any:
     >>> read_pickle(Path("bad.pkl"))
     Traceback (most recent call last):
     ...
-    ValueError: Expected bad.pkl to ask for arrays and lists alone. Received: the ...
+    ValueError: Expected bad.pkl to contain only arrays and lists. Received: the ...
     """
     machine = _Machine(str(path))
     try:
         for operation, argument, _ in pickletools.genops(read_bytes(path)):
             machine.step(operation.name, argument)
-        return _plain(machine.stack.pop())
+        return _to_arrays(machine.stack.pop())
     except _Refused as error:
         raise ValueError(str(error)) from None
     except OSError:
         raise
-    except Exception as error:  # pickletools has errors of many kinds
-        what = "to be a whole pickle of arrays or lists"
+    except Exception as error:  # pickletools raises many types of errors
+        what = "to be a complete pickle of arrays or lists"
         refuse_file(path, what, f"{type(error).__name__}: {error}", cause=error)
 
 
 class _Refused(Exception):
-    """An instruction or a name that this module does not carry out."""
+    """An instruction or a name that this module does not support."""
 
 
 class _Machine:
-    """The stack and the memory that the instructions work on."""
+    """The stack and the memo of the pickle machine."""
 
     def __init__(self, name: str):
         self.name = name
@@ -115,8 +115,8 @@ class _Machine:
 
     def _refuse(self, what: str) -> None:
         raise _Refused(
-            f"Expected {self.name} to ask for arrays and lists alone. Received: {what}."
-            " It was not carried out. Get the file from its official address."
+            f"Expected {self.name} to contain only arrays and lists. Received: {what}. "
+            "It was not run. Download the file from its official address."
         )
 
     def _marked(self) -> list[Any]:
@@ -130,19 +130,21 @@ class _Machine:
 
     def _do_append(self, _: Any) -> None:
         value = self.stack.pop()
-        _of(list, self.stack[-1]).append(value)
+        _checked_type(list, self.stack[-1]).append(value)
 
     def _do_appends(self, _: Any) -> None:
         values = self._marked()
-        _of(list, self.stack[-1]).extend(values)
+        _checked_type(list, self.stack[-1]).extend(values)
 
     def _do_setitem(self, _: Any) -> None:
         key, value = _popped(self.stack, 2)
-        _of(dict, self.stack[-1])[key] = value
+        _checked_type(dict, self.stack[-1])[key] = value
 
     def _do_setitems(self, _: Any) -> None:
         values = self._marked()
-        _of(dict, self.stack[-1]).update(zip(values[::2], values[1::2], strict=True))
+        _checked_type(dict, self.stack[-1]).update(
+            zip(values[::2], values[1::2], strict=True)
+        )
 
     def _do_global(self, name: str) -> None:
         if name not in _GLOBALS:
@@ -151,16 +153,16 @@ class _Machine:
 
     def _do_reduce(self, _: Any) -> None:
         name, args = _popped(self.stack, 2)
-        if _of(_Global, name) == "collections defaultdict":
+        if _checked_type(_Global, name) == "collections defaultdict":
             self.stack.append({})
         else:
-            self.stack.append(_Object(name, _of(tuple, args)))
+            self.stack.append(_Object(name, _checked_type(tuple, args)))
 
     _do_newobj = _do_reduce
 
     def _do_build(self, _: Any) -> None:
         state = self.stack.pop()
-        _of(_Object, self.stack[-1]).state = state
+        _checked_type(_Object, self.stack[-1]).state = state
 
 
 def _popped(stack: list[Any], count: int) -> list[Any]:
@@ -171,14 +173,14 @@ def _popped(stack: list[Any], count: int) -> list[Any]:
     return values
 
 
-def _of(kind: type, value: Any) -> Any:
+def _checked_type(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"a {type(value).__name__} in place of a {kind.__name__}")
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Turns the objects that were described into arrays and matrices."""
+def _to_arrays(value: Any) -> Any:
+    """Converts the objects of the pickle to arrays and matrices."""
     if not isinstance(value, _Object):
         return value
     if value.name == "numpy.core.multiarray _reconstruct":
@@ -188,21 +190,23 @@ def _plain(value: Any) -> Any:
     if value.name == "scipy.sparse.csr csr_matrix":
         from scipy.sparse import csr_matrix
 
-        fields = [_plain(value.state[key]) for key in ("data", "indices", "indptr")]
+        fields = [_to_arrays(value.state[key]) for key in ("data", "indices", "indptr")]
         _check_csr(*fields, value.state["_shape"])
         return csr_matrix(tuple(fields), shape=value.state["_shape"])
-    raise ValueError(f"a {value.name} by itself")
+    raise ValueError(f"an unexpected {value.name}")
 
 
 def _check_csr(data: Any, indices: Any, indptr: Any, shape: Any) -> None:
-    """Raises a ValueError unless the parts of a matrix fit together.
+    """Raises a ValueError unless the parts of a matrix are consistent.
 
-    SciPy reads beyond the end of the arrays where they do not.
+    SciPy would read beyond the end of inconsistent arrays.
     """
     for array, kinds in ((data, "iuf"), (indices, "iu"), (indptr, "iu")):
-        if _of(np.ndarray, array).ndim != 1 or array.dtype.kind not in kinds:
+        if _checked_type(np.ndarray, array).ndim != 1 or array.dtype.kind not in kinds:
             raise ValueError("a matrix of arrays of another type or rank")
-    rows, columns = (int(_of(int, size)) for size in _of(tuple, shape))
+    rows, columns = (
+        int(_checked_type(int, size)) for size in _checked_type(tuple, shape)
+    )
     if (
         min(rows, columns) < 0
         or len(indptr) != rows + 1

@@ -21,7 +21,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import open_npz, read_bytes
 from keras_bandgnn.progress import progress_bar
 
-# Targets of QM9: one set of names and units for all its forms.
+# Names and units of QM9's targets, the same for all formats.
 
 
 UNITS = {
@@ -42,8 +42,8 @@ UNITS = {
     "h298_atom": "kcal/mol",
     "g298_atom": "kcal/mol",
 }
-"""Unit of each target. `*_atom` are energies of atomisation, below 0; the other
-energies are totals."""
+"""Unit of each target. `*_atom` are atomisation energies (negative), the other energies
+are total energies."""
 
 _KCAL_PER_HARTREE = 627.5094740631
 # Energies of the free atoms at the level of theory of the data, as published with it.
@@ -58,7 +58,7 @@ _FREE_ATOMS = {
 def with_atomisation(
     totals: Mapping[str, np.ndarray], atomic_number: np.ndarray, node_ptr: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Adds the energies of atomisation to targets that have total energies.
+    """Adds the atomisation energies to targets with total energies.
 
     Args:
         totals: Targets [n] by name, with `u0`, `u298`, `h298`, `g298` in Ha.
@@ -109,7 +109,7 @@ def molecules(
     ids: np.ndarray,
     split: np.ndarray | None = None,
 ) -> FlatGraphs:
-    """Builds the graphs of any form of QM9.
+    """Builds the graphs of QM9 for all formats.
 
     Args:
         num_nodes: int [n].
@@ -153,7 +153,7 @@ def read_npz(
     target: str | Sequence[str] | None = "u0_atom",
     edges: str = "bonds",
 ) -> FlatGraphs:
-    """Reads the npz form: positions, bonds and targets in physical units.
+    """Reads the npz format: positions, bonds and targets in physical units.
 
     Args:
         files: `{"npz": path}`.
@@ -162,7 +162,7 @@ def read_npz(
         target: A name, names, or None for all; see `qm9_targets.UNITS`, and
             `"u0_hartree"`, `"u0_atomization_ev"` (eV).
         edges: `"bonds"` (type 1 single, 2 double, 3 triple, 4 aromatic), or `"full"`:
-            all pairs, type 0 where there is no bond.
+            all pairs, type 0 for pairs without a bond.
 
     Returns:
         Node features `atomic_number` int32 [N] and `position` float32 [N, 3] in
@@ -210,11 +210,11 @@ def read_bond_graphs(
     """Reads `train.jsonl.gz`, `valid.jsonl.gz`, `test.jsonl.gz` of tf-gnn-samples.
 
     Args:
-        files: `{"part": path}`, one of the files; the others lie beside it.
-        split: Read this file alone; all that are there if None.
-        progress: Whether to draw a bar.
+        files: `{"part": path}`, one of the files; the others are in the same folder.
+        split: Reads only this file; all existing ones if None.
+        progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9_targets.UNITS`. `"omega1"`
-            is there with `normalised` alone.
+            requires `normalised`.
         edges: As in `read_npz`.
         normalised: Whether to keep the z-scores of the files instead of undoing the
             scaling.
@@ -228,8 +228,8 @@ def read_bond_graphs(
     found = [s for s in wanted if (folder / f"{s}.jsonl.gz").exists()]
     if not found:
         raise FileNotFoundError(
-            f"Expected {folder / f'{split}.jsonl.gz'}. Received: it is not there. "
-            "Get it from github.com/microsoft/tf-gnn-samples (data/qm9), or take "
+            f"Expected {folder / f'{split}.jsonl.gz'}. Received: no such file. "
+            "Get it from github.com/microsoft/tf-gnn-samples (data/qm9), or choose "
             "another split."
         )
     parts = []
@@ -255,7 +255,7 @@ def read_bond_graphs(
 
 
 def _jsonl(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a file, by Arrow's parser: nested lists, flattened."""
+    """Reads the columns of a file with Arrow's parser; flattens nested lists."""
     import pyarrow as pa
     import pyarrow.json
 
@@ -272,7 +272,7 @@ def _jsonl(path: Path) -> dict[str, np.ndarray]:
     )
     try:
         data = read_bytes(path)
-        # Arrow ends the process at a line that is null.
+        # A null line crashes Arrow.
         if (odd := _NO_OBJECT.search(data)) is not None:
             line = data.count(b"\n", 0, odd.start()) + 1
             raise ValueError(f"line {line}, which is no object")
@@ -307,7 +307,7 @@ def _jsonl(path: Path) -> dict[str, np.ndarray]:
 
 
 def _rows(column: Any, name: str, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows [sum of counts, width] of a column of lists of rows, and the counts."""
+    """Returns the rows [sum of counts, width] of a column of lists, and the counts."""
     rows = column.flatten()
     values = rows.flatten()
     if column.null_count or rows.null_count or values.null_count:

@@ -17,7 +17,7 @@ from keras_bandgnn.progress import progress_bar
 
 _PUBLISHED = 133_885
 _LIST_HEAD = 9
-# The second line of an xyz file: gdb <number>, then these.
+# The second line of an xyz file is "gdb <number>", followed by these.
 _PROPERTIES = (
     *("A", "B", "C", "mu", "alpha", "homo", "lumo", "gap", "r2", "zpve"),
     *("u0", "u298", "h298", "g298", "cv"),
@@ -33,12 +33,12 @@ def read_xyz(
     edges: str = "full",
     keep_uncharacterized: bool = False,
 ) -> FlatGraphs:
-    """Reads `dsgdb9nsd.xyz.tar.bz2`, without unpacking it.
+    """Reads `dsgdb9nsd.xyz.tar.bz2` without unpacking it to disk.
 
     Args:
-        files: `{"tar": path}`; `uncharacterized.txt` lies beside it.
+        files: `{"tar": path}`; `uncharacterized.txt` is in the same folder.
         split: Not used; there are no splits.
-        progress: Whether to draw a bar.
+        progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9_targets.UNITS`.
         edges: `"full"`, all pairs of atoms; the files have no bonds.
         keep_uncharacterized: Whether to keep the molecules listed in
@@ -64,7 +64,7 @@ def read_xyz(
     what = str(files["tar"])
     if not counts:
         refuse_file(what, "to hold files that end in .xyz", "none")
-    # Numbers such as 2.1*^-6 are Mathematica's way to write 2.1e-6.
+    # 2.1*^-6 is Mathematica's notation of 2.1e-6.
     body = b"".join(atoms).replace(b"*^", b"e")
     symbols, numbers = _columns(body, what)
     table = read_matrix(b"".join(properties).replace(b"*^", b"e"), what, "\t")
@@ -93,7 +93,7 @@ def read_xyz(
 
 
 def _xyz_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    with reading(path, what="to be a whole archive"):
+    with reading(path, what="to be a complete archive"):
         for name, content in members(path):
             if name.suffix == ".xyz":
                 yield str(name), content.read()
@@ -117,7 +117,7 @@ def _xyz(name: str, text: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _columns(body: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Atomic numbers [N], and x, y, z, charge [N, 4]."""
+    """Parses atomic numbers [N], and x, y, z, charge [N, 4]."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -154,9 +154,10 @@ def read_sdf(
     """Reads DeepChem's `gdb9.sdf` (V2000 blocks) and `gdb9.sdf.csv`.
 
     Args:
-        files: `{"sdf": path, "csv": path}`; `uncharacterized.txt` lies beside them.
+        files: `{"sdf": path, "csv": path}`; `uncharacterized.txt` is in the same
+            folder.
         split: Not used; there are no splits.
-        progress: Whether to draw a bar.
+        progress: Whether to show a progress bar.
         target: A name, names, or None for all; see `qm9_targets.UNITS`.
         edges: As in `qm9.read_npz`.
         keep_uncharacterized: As in `read_xyz`.
@@ -186,7 +187,7 @@ def read_sdf(
         raise ValueError(
             f"Expected {files['csv']} to list the molecules of {files['sdf'].name} in "
             f"their order. Received: {table.num_rows} rows for {len(titles)} blocks, "
-            "or other names. Get both files again."
+            "or other names. Download both files again."
         )
     num_nodes, num_bonds = np.array(counts).T
     node = {
@@ -223,13 +224,13 @@ def _sdf_counts(path: Path, index: int, lines: list[bytes]) -> tuple[int, int]:
     except (IndexError, ValueError) as error:
         raise ValueError(
             f"Expected block {index} of {path} to be a V2000 mol block. "
-            f"Received: {error or 'too few lines'}. Get the file again."
+            f"Received: {error or 'too few lines'}. Download the file again."
         ) from error
     return n, m
 
 
 def _field(lines: list[bytes], start: int, stop: int) -> np.ndarray:
-    """The characters [start, stop) of each line, as an array of byte strings."""
+    """Returns the characters [start, stop) of each line as an array of byte strings."""
     if not lines:
         return np.zeros(0, f"S{stop - start}")
     whole = np.array([line[:stop] for line in lines], f"S{stop}")
@@ -243,7 +244,7 @@ def _symbols(names: np.ndarray) -> np.ndarray:
         numbers = [ATOMIC_NUMBERS[kind.decode("latin-1")] for kind in kinds]
     except KeyError as error:
         raise ValueError(
-            f"Expected symbols of elements. Received: {error}. Get the file again."
+            f"Expected symbols of elements. Received: {error}. Download the file again."
         ) from error
     return np.array(numbers, np.int32)[which]
 
@@ -265,14 +266,14 @@ def _labelled(
 def _characterised(
     graphs: FlatGraphs, ids: np.ndarray, beside: Path, keep_uncharacterized: bool
 ) -> FlatGraphs:
-    """Leaves out the molecules of `uncharacterized.txt`."""
+    """Removes the molecules of `uncharacterized.txt`."""
     if keep_uncharacterized:
         return graphs
     path = beside.with_name("uncharacterized.txt")
     if not path.exists():
         raise FileNotFoundError(
             f"Expected {path}, the list of molecules whose geometry is in doubt. "
-            "Received: it is not there. Get it from "
+            "Received: no such file. Get it from "
             "https://ndownloader.figshare.com/files/3195404, or pass "
             "keep_uncharacterized=True to keep them all."
         )
@@ -282,7 +283,7 @@ def _characterised(
         raise ValueError(
             f"Expected {path} to be the published list: {_LIST_HEAD} lines of text, a "
             f"line per molecule that begins with its number, and a last line. "
-            f"Received: {words[:3]}. Get the file again."
+            f"Received: {words[:3]}. Download the file again."
         )
     listed = [int(word) for word in words]
     return graphs.take(np.flatnonzero(~np.isin(ids, listed)))

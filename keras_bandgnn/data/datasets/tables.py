@@ -1,4 +1,4 @@
-"""Numbers from text files, many at a time."""
+"""Fast reading of numeric text files."""
 
 import io
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
 
     Args:
         path: The file.
-        delimiter: What is between columns.
+        delimiter: Column separator.
 
     Returns:
         A `pyarrow.Table`.
@@ -25,7 +25,7 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
     """
     import pyarrow.csv as csv
 
-    # SMILES and names may be quoted; a quoted text may run over several lines.
+    # SMILES and names may be quoted; a quoted field may span several lines.
     options = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     with open_unpacked(path) as file:
         try:
@@ -40,12 +40,12 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
 def read_matrix(
     source: Path | bytes, what: str | Path | None = None, delimiter: str = ","
 ) -> np.ndarray:
-    r"""Reads numbers without a header, one row a line; empty fields become NaN.
+    r"""Reads a matrix of numbers without a header; empty fields become NaN.
 
     Args:
         source: A file, compressed (`.gz`) or not, or its bytes.
-        what: Name of the bytes in errors; files have theirs.
-        delimiter: What is between columns; blanks beside it are ignored.
+        what: Name of the bytes in errors, unused for files.
+        delimiter: Column separator; blanks beside it are ignored.
 
     Returns:
         int64 or float64 [rows, columns].
@@ -97,6 +97,6 @@ def _matrix(file: BinaryIO, what: str | Path, delimiter: str) -> np.ndarray:
         if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
             bad = next((value for value in column.to_pylist() if value), None)
             received = f"a column of {column.type}, such as {bad!r}"
-            refuse_file(what, "to hold numbers alone", received)
+            refuse_file(what, "to hold only numbers", received)
         columns.append(column.to_numpy())
     return np.stack(columns, axis=1)

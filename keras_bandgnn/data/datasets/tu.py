@@ -1,4 +1,4 @@
-"""Graph sets in the text form of TU Dortmund: MUTAG, PROTEINS, ENZYMES and others."""
+"""Graph sets in the text format of TU Dortmund: MUTAG, PROTEINS, ENZYMES and others."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ def read(
     progress: bool,
     target: str | None = None,
 ) -> FlatGraphs:
-    """Reads `<name>_A.txt`, `<name>_graph_indicator.txt` and what lies beside them.
+    """Reads `<name>_A.txt`, `<name>_graph_indicator.txt` and the optional files.
 
     Args:
         files: `{"edges": path, "indicator": path}`.
@@ -28,7 +28,7 @@ def read(
             default labels where the set has them.
 
     Returns:
-        Edges as listed (both ways in these files). Where there are files for them:
+        Edges as listed (both directions in these files). If the files exist:
         `edge_type` from one column of edge labels, counted from the smallest;
         edge features `label` int32 [E, K] (several columns) and `feature` float32
         [E, F]; node features `type` int32 [N] or [N, K], counted from the smallest,
@@ -65,7 +65,7 @@ def read(
         raise ValueError(
             f"Expected nodes from 1 to {len(graph)} in {files['edges']}, as many "
             f"as lines in {files['indicator'].name}. Received: {ends.min()} to "
-            f"{ends.max()}. Get the set again."
+            f"{ends.max()}. Download the data set again."
         )
     ends = ends - 1
     home = graph[ends]
@@ -73,7 +73,7 @@ def read(
         line = int(np.flatnonzero(home[:, 0] != home[:, 1])[0]) + 1
         raise ValueError(
             f"Expected both ends of an edge in one graph. Received: line {line} of "
-            f"{files['edges']}. Get the set again."
+            f"{files['edges']}. Download the data set again."
         )
     by_graph = np.argsort(home[:, 0], kind="stable")
     ends = local[ends[by_graph]]
@@ -131,8 +131,8 @@ def _label(
     target: str | None,
     name: str,
 ) -> np.ndarray | None:
-    found = {"labels": labels, "attributes": attributes}
-    have = tuple(key for key, value in found.items() if value is not None)
+    targets = {"labels": labels, "attributes": attributes}
+    have = tuple(key for key, value in targets.items() if value is not None)
     if target is not None:
         one_of(f"target (of {name})", target, have)
     if not have:

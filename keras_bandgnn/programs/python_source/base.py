@@ -26,7 +26,7 @@ class BaseGraph:
 
     Args:
         unit: The file.
-        spans: Where each syntax node lies.
+        spans: Token range of each syntax node.
         region: The region.
 
     Attributes:
@@ -103,11 +103,11 @@ class BaseGraph:
             if token not in region:
                 continue
             source = region.id_of(token)
-            for pairs, found in (
+            for pairs, edges in (
                 (uses, reach.last_uses(point, variable)),
                 (writes, reach.last_writes(point, variable)),
             ):
-                pairs += [(source, region.id_of(t)) for t in found if t in region]
+                pairs += [(source, region.id_of(t)) for t in edges if t in region]
             if len(uses) + len(writes) > MAX_EDGES:
                 raise TooLarge(f"{frame.name} has more than {MAX_EDGES} edges")
 
@@ -116,15 +116,15 @@ class BaseGraph:
         name = getattr(self.region.function, "name", "module code")
         if sum(guard.last - guard.first for guard in guards) > MAX_GUARDED:
             raise TooLarge(f"{name} has more than {MAX_GUARDED} guarded tokens")
-        found: dict[str, list] = {"GuardedBy": [], "GuardedByNegation": []}
+        edges: dict[str, list] = {"GuardedBy": [], "GuardedByNegation": []}
         for number, guard in enumerate(guards):
-            rows = found[guard.relation]
+            rows = edges[guard.relation]
             rows += [(number, *pair) for pair in self.guards.edges(guard)]
             if len(rows) > MAX_EDGES:
                 raise TooLarge(f"{name} has more than {MAX_EDGES} edges to conditions")
         return {
             relation: np.array(rows, dtype=np.int64).reshape(-1, 3)
-            for relation, rows in found.items()
+            for relation, rows in edges.items()
         }
 
 
@@ -166,7 +166,7 @@ class BaseGraphs:
                 self._known[key] = BaseGraph(self._unit, self._spans, make())
             except TooLarge as error:
                 self._known[key] = error
-        found = self._known[key]
-        if isinstance(found, TooLarge):
-            raise found
-        return found
+        graph = self._known[key]
+        if isinstance(graph, TooLarge):
+            raise graph
+        return graph

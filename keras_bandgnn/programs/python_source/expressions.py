@@ -28,9 +28,9 @@ class ExpressionFlow:
 
     Attributes:
         live: Points that may come right before the next one.
-        raised: Where points are noted that an exception may leave from, or None.
-        strings: Tokens of the f-string being visited, if they hide its names.
-        inner: Functions and lambdas met, with the scope and `strings` around them.
+        raised: Collects points that may raise an exception, or None.
+        strings: Tokens of the current f-string, if they hide its names.
+        inner: Nested functions and lambdas, with their enclosing scope and `strings`.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class ExpressionFlow:
         return number
 
     def join(self, *lives: list[int]) -> None:
-        """Lets all of `lives` come before the next point."""
+        """Makes all of `lives` predecessors of the next point."""
         self.live = sorted({point for live in lives for point in live})
         if len(self.live) > 4:
             self.point(JOIN)
 
     def head(self) -> int:
-        """Appends a join that jumps back may be linked to."""
+        """Appends a join point as the target of back edges."""
         self.live = list(self.live)
         return self.point(JOIN)
 
     def link(self, head: int) -> None:
-        """Lets the live points jump back to `head`."""
+        """Adds back edges from the live points to `head`."""
         self.frame.predecessors[head].extend(self.live)
 
     def token_of(self, node: ast.AST) -> int | None:
-        """Returns the token that a name stands in."""
+        """Returns the token that contains a name."""
         if not self.strings:
             return self.tokens.first(node)
         start = self.tokens.start(node)
@@ -81,7 +81,7 @@ class ExpressionFlow:
     def use(
         self, op: int, name: str, token: int | None, scope: Scope | None = None
     ) -> None:
-        """Appends what `op` does at `token` with the variable called `name`."""
+        """Appends the operation `op` on the variable `name` at `token`."""
         variable = (scope or self.scope).resolve(name)
         if variable is not None and token is not None:
             self.point(op, variable, token)
@@ -110,7 +110,7 @@ class ExpressionFlow:
             self.visit(node)
 
     def unbind(self, name: str) -> None:
-        """Ends the life of a variable without a token."""
+        """Appends the implicit unbinding of a variable, which has no token."""
         self.point(UNBIND, self.scope.resolve(name))
 
     def _name(self, node: ast.Name) -> None:
@@ -194,7 +194,7 @@ class ExpressionFlow:
 
 
 def _formats(label: str) -> bool:
-    """Whether a string token is an f-string."""
+    """Returns whether a string token is an f-string."""
     return "f" in label.lower().replace('"', "'").partition("'")[0]
 
 

@@ -1,4 +1,4 @@
-"""`read_tree`: instances of many files, by several processes."""
+"""`read_tree`: instances from many files, with several processes."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -24,24 +24,24 @@ def read_file(path: str, name: str, max_bytes: int, options: dict) -> _Outcome:
     Args:
         path: The file.
         name: Its name for `info` and seeds.
-        max_bytes: Larger files are not read.
+        max_bytes: Larger files are skipped.
         options: Options of `program_graphs`.
 
     Returns:
-        The instances, None if the file cannot be used, and reasons.
+        The instances, None if the file cannot be read, and reasons.
     """
     reasons: list[str] = []
     try:
         source = read_source(path, max_bytes)
         graphs = program_graphs(source, name, on_skip=reasons.append, **options)
     except Exception as error:
-        # Whatever is odd about one file must not end the reading of a tree.
+        # An unexpected error in one file must not abort the whole tree.
         return None, [reason_of(error)]
     return graphs, reasons
 
 
 def reason_of(error: Exception) -> str:
-    """Why a file was left out, on one line."""
+    """Returns why a file was skipped, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
@@ -63,33 +63,33 @@ def read_tree(
 ) -> Iterator[tuple[str, list[ProgramGraph]]]:
     """Reads files and folders of Python source in sorted order.
 
-    What comes out does not depend on the number of processes. A file that cannot be
-    used (it does not parse, has an unknown encoding, is too large or no regular file)
-    is reported and left out. The source is never run.
+    The result does not depend on the number of processes. A file that cannot be used
+    (invalid syntax, unknown encoding, too large, not a regular file) is reported and
+    skipped. The source is never executed.
 
     With several processes, a script must call this under
-    `if __name__ == "__main__":`, for they are spawned.
+    `if __name__ == "__main__":`, because processes are spawned.
 
     Args:
         paths: Files and folders, see `python_files`.
-        processes: Number of processes; one for each core if omitted. With 1, files
-            are read in this process.
-        seed: Seed. A file's instances depend on it, on the file's path inside the
-            folder searched, and on the file's content alone.
-        max_instances: At most so many instances of a file; None for all.
+        processes: Number of processes; one per core if omitted. With 1, files are read
+            in this process.
+        seed: Seed. A file's instances depend only on the seed, the file's path inside
+            the searched folder, and its content.
+        max_instances: Maximum number of instances per file; None for all.
         max_candidates: See `program_graphs`.
         steps: See `program_graphs`.
         max_nodes: See `program_graphs`.
         context: See `program_graphs`.
-        exclude: Patterns of files and folders to leave out, see `python_files`.
-        max_bytes: Leave out larger files.
-        on_skip: Called with (path, reason) for each file left out and for each
-            function that is too large.
-        progress: Called with (files done, files in all) after each file.
+        exclude: Patterns of files and folders to skip, see `python_files`.
+        max_bytes: Maximum size of a file; larger files are skipped.
+        on_skip: Called with (path, reason) for each skipped file and each function that
+            is too large.
+        progress: Called with (files done, total files) after each file.
 
     Yields:
-        (path, instances) of each file that was read, also if it has no instance. In
-        `info` the `filename` is the path inside the folder searched.
+        (path, instances) of each file, even without instances. `info["filename"]` is
+        the path inside the searched folder.
 
     Raises:
         FileNotFoundError: If one of `paths` does not exist.
@@ -103,32 +103,32 @@ def read_tree(
         "max_nodes": max_nodes,
         "context": context,
     }
-    program_graphs("", **options)  # Refuses bad arguments before any file is read.
+    program_graphs("", **options)  # validates the options before reading files
     if processes is None:
         processes = os.cpu_count() or 1
     positive_int("processes", processes)
     positive_int("max_bytes", max_bytes, maximum=2**62)
     optional(function, "on_skip", on_skip)
     optional(function, "progress", progress)
-    named = named_files(paths, exclude)
-    jobs = [(path, name, max_bytes, options) for path, name in named]
+    files = named_files(paths, exclude)
+    jobs = [(path, name, max_bytes, options) for path, name in files]
     outcomes = ordered_map(read_file, jobs, processes, DIED)
-    return _reported(named, outcomes, on_skip, progress)
+    return _reported(files, outcomes, on_skip, progress)
 
 
 def _reported(
-    named: list[tuple[str, str]],
+    files: list[tuple[str, str]],
     outcomes: Iterator[_Outcome],
     on_skip: Callable[[str, str], None] | None,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[tuple[str, list[ProgramGraph]]]:
     for done, ((path, _), (graphs, reasons)) in enumerate(
-        zip(named, outcomes, strict=True), start=1
+        zip(files, outcomes, strict=True), start=1
     ):
         for reason in reasons:
             if on_skip is not None:
                 on_skip(path, reason)
         if progress is not None:
-            progress(done, len(named))
+            progress(done, len(files))
         if graphs is not None:
             yield path, graphs

@@ -16,7 +16,7 @@ from keras_bandgnn.programs.python_source.tokens import Tokens
 
 
 def matches_all(pattern: ast.pattern) -> bool:
-    """Whether a pattern matches everything."""
+    """Returns whether a pattern is irrefutable."""
     return isinstance(pattern, ast.MatchAs) and (
         pattern.pattern is None or matches_all(pattern.pattern)
     )
@@ -26,7 +26,7 @@ class PatternFlow(ExpressionFlow):
     """Appends the points of patterns to a frame."""
 
     def pattern(self, node: ast.pattern) -> None:
-        """Appends what is read and captured if `node` matches."""
+        """Appends the reads and captures of a matching pattern."""
         if isinstance(node, ast.MatchOr):
             start, ends = self.live, []
             for item in node.patterns:
@@ -47,7 +47,7 @@ class PatternFlow(ExpressionFlow):
             self.use(WRITE, node.name, self.tokens.last(node))
 
     def _last_called(self, node: ast.AST, name: str) -> int | None:
-        """The last token of `node` that is called `name`."""
+        """Returns the last token of `node` with the text `name`."""
         last = self.tokens.last(node)
         while last is not None and last >= 0 and self.tokens.labels[last] != name:
             last -= 1
@@ -58,7 +58,7 @@ _TRY = (ast.Try, ast.TryStar)
 
 
 class _Loop:
-    """A loop being visited: where `continue` jumps to and `break` comes from."""
+    """The current loop: the target of `continue` and the sources of `break`."""
 
     def __init__(self, head: int) -> None:
         self.head = head
@@ -66,7 +66,7 @@ class _Loop:
 
 
 class _Finally:
-    """A try statement being visited whose `finally` every jump passes through."""
+    """The current try statement, whose `finally` block every jump passes through."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
@@ -76,9 +76,9 @@ class _Finally:
 class StatementFlow(PatternFlow):
     """Appends the points of statements to a frame.
 
-    An exception may leave from every point of a `try` body. The one copy of a
-    `finally` block joins all the ways into it. `with` is taken not to suppress
-    exceptions. Code that cannot be reached has points without predecessors.
+    Every point of a `try` body may raise an exception. A `finally` block is represented
+    once and joins all paths into it. `with` is assumed not to suppress exceptions.
+    Unreachable code has points without predecessors.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class StatementFlow(PatternFlow):
             self._finally(node.finalbody, leaving, final)
 
     def _handler(self, node: ast.ExceptHandler) -> list[int]:
-        """Returns where the handler ends; the next one goes on from its type."""
+        """Returns where the handler ends; the next handler follows its type test."""
         self.visit(node.type)
         unmatched = self.live
         if node.name:
@@ -273,7 +273,7 @@ class StatementFlow(PatternFlow):
         self.join(self.live, *ends)
 
     def _name_before(self, node: ast.stmt, name: str) -> int | None:
-        """The nearest token before a statement that is called `name`."""
+        """Returns the nearest token before a statement with the text `name`."""
         token = self.tokens.first(node)
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.decorator_list:
             token = self.tokens.first(node.decorator_list[0])
@@ -308,7 +308,7 @@ class StatementFlow(PatternFlow):
         pass
 
     def _type_alias(self, node: ast.AST) -> None:
-        # Its value is evaluated lazily, in a scope of its own.
+        # The value is evaluated lazily, in a separate scope.
         self.use(WRITE, node.name.id, self.token_of(node.name))
 
 

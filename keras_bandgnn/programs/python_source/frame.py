@@ -1,35 +1,35 @@
-"""`Frame`: the control flow of one function body or of the module's own code."""
+"""`Frame`: the control flow of a function body or of module-level code."""
 
 import ast
 
 from keras_bandgnn.programs.python_source.scopes import Scope, Variable
 
 JOIN, READ, WRITE, DELETE, UNBIND, MENTION = range(6)
-"""What happens at a point: nothing, a variable is read, written, deleted; it is
-unbound without a token (end of `except ... as`); its name is only declared."""
+"""Operations at a point: none, read, write, delete, implicit unbinding (end of
+`except ... as`), and declaration of a name."""
 
 
 class Frame:
     """Points in evaluation order with their predecessors.
 
-    The code of classes and comprehensions belongs to the frame around them. A token
-    that reads and writes (`x += 1`) has two points but is one occurrence.
+    The code of classes and comprehensions belongs to the enclosing frame. A token that
+    reads and writes (`x += 1`) has two points but is one occurrence.
 
     Args:
         node: Module, function or lambda.
         scope: Its scope.
-        name: Qualified name for people.
+        name: Qualified name, for messages.
 
     Attributes:
-        ops: What happens at each point.
+        ops: Operation at each point.
         occurrence: Occurrence at each point, -1 for none.
         variable: Variable at each point, None for joins.
-        predecessors: Points that may come right before each point; 0 is the entry.
+        predecessors: Possible predecessors of each point; 0 is the entry.
         tokens: Token of each occurrence.
         variables: Variable of each occurrence.
         points: First point of each occurrence.
         at: Occurrence by (token, variable).
-        slots: (token, scope, name) of each usage that is a token of its own.
+        slots: (token, scope, name) of each usage that is a separate token.
     """
 
     def __init__(self, node: ast.AST, scope: Scope, name: str) -> None:
@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def in_function(self) -> bool:
-        """Whether this is the body of a function or lambda."""
+        """Returns whether this is the body of a function or lambda."""
         return not isinstance(self.node, ast.Module)
 
     def add(

@@ -28,7 +28,7 @@ from keras_bandgnn.programs.python_source.reach import Reach
 from keras_bandgnn.programs.python_source.scopes import Scope, Variable
 from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge, neighbours
 
-# `SlotGraph`: a base graph with a slot, candidates, and neither's secret told.
+# `SlotGraph` adds a slot and candidates to a base graph without leaking the answer.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Slot:
     Attributes:
         token: Its token.
         point: Its point in the control flow of `frame`.
-        variable: The variable that stands there.
-        frame: Frame that it is in.
+        variable: The variable in use.
+        frame: The frame of the usage.
         reach: Reaching uses and writes of the frame.
         candidates: Variables to choose from, in output order.
-        info: Facts for people.
+        info: Free-form metadata.
     """
 
     token: int
@@ -55,7 +55,7 @@ class Slot:
 
 
 def _bypass(edges: np.ndarray, node: int) -> np.ndarray:
-    """Takes a node out of its chains: what led to it leads to where it led."""
+    """Removes a node from its chains by linking its predecessors to its successors."""
     source, target = edges[:, 0] == node, edges[:, 1] == node
     if not (source.any() or target.any()):
         return edges
@@ -66,7 +66,7 @@ def _bypass(edges: np.ndarray, node: int) -> np.ndarray:
 
 
 class SlotGraph:
-    """The graph of one instance before it is cut to its surroundings.
+    """The graph of an instance before it is cut to the neighbourhood of the slot.
 
     Args:
         base: Graph with every token in place.
@@ -83,13 +83,13 @@ class SlotGraph:
         edges["LastLexicalUse"] = _bypass(edges["LastLexicalUse"], self._node)
         writes = edges["LastWrite"]
         edges["LastWrite"] = writes[writes[:, 0] != self._node]
-        known = base.formal_receivers != slot.token
-        edges["FormalArgName"] = edges["FormalArgName"][known]
+        independent = base.formal_receivers != slot.token
+        edges["FormalArgName"] = edges["FormalArgName"][independent]
         edges.update(self._guards())
         more: dict[str, Pairs] = {name: [] for name in RELATIONS[:-1]}
         around = base.guards.around(slot.token, slot.frame.node)
         for guard in around:
-            # This says nothing about the variable.
+            # This does not leak the variable.
             condition = base.region.node_of[guard.condition]
             more[guard.relation].append((self._node, condition))
         self._guarding = [
@@ -103,7 +103,7 @@ class SlotGraph:
         }
 
     def _guards(self) -> dict[str, np.ndarray]:
-        """Edges to conditions as if the slot's token were neither there nor in one."""
+        """Returns the guard edges as if the slot's token did not exist."""
         base, token = self._base, self._slot.token
         guards = base.guards.guards
         changed = [
@@ -113,19 +113,19 @@ class SlotGraph:
         ]
         edges = {}
         for relation, rows in base.guard_edges.items():
-            kept = (rows[:, 1] != self._node) & ~np.isin(rows[:, 0], changed)
+            keep = (rows[:, 1] != self._node) & ~np.isin(rows[:, 0], changed)
             again = [
                 pair
                 for number in changed
                 if guards[number].relation == relation
                 for pair in base.guards.edges(guards[number], absent=token)
             ]
-            pairs = np.concatenate([rows[kept, 1:], edge_array(again)])
+            pairs = np.concatenate([rows[keep, 1:], edge_array(again)])
             edges[relation] = np.unique(pairs, axis=0)
         return edges
 
     def _wire(self, node: int, variable: Variable, more: dict[str, Pairs]) -> None:
-        """Links a candidate as if it stood in the slot."""
+        """Adds the edges that a candidate would have in the slot."""
         slot, region = self._slot, self._base.region
 
         def ids(tokens: list[int | None]) -> list[int]:
@@ -153,27 +153,27 @@ class SlotGraph:
                 more[guard.relation].append((node, condition))
 
     def cut(self, steps: int, max_nodes: int | None) -> ProgramGraph:
-        """Returns the instance with the nodes near the slot or a candidate."""
+        """Returns the instance with only the nodes near the slot or a candidate."""
         count = self._first + len(self._slot.candidates)
         roots = [self._node, *range(self._first, count)]
         distance = self._distances(roots, count, steps)
         order = np.array([*self._base.order, *[-1.0] * len(self._slot.candidates)])
-        rest = np.flatnonzero((distance > 0) & (distance <= steps))
-        rest = rest[np.argsort(order[rest], kind="stable")]
-        if max_nodes is not None and len(roots) + len(rest) > max_nodes:
-            away = np.abs(order[rest] - order[self._node])
-            nearest = np.lexsort((order[rest], away, distance[rest]))
-            rest = rest[np.sort(nearest[: max_nodes - len(roots)])]
-        kept = np.array([*roots, *rest.tolist()])
+        others = np.flatnonzero((distance > 0) & (distance <= steps))
+        others = others[np.argsort(order[others], kind="stable")]
+        if max_nodes is not None and len(roots) + len(others) > max_nodes:
+            away = np.abs(order[others] - order[self._node])
+            nearest = np.lexsort((order[others], away, distance[others]))
+            others = others[np.sort(nearest[: max_nodes - len(roots)])]
+        nodes = np.array([*roots, *others.tolist()])
         new = np.full(count, -1, dtype=np.int32)
-        new[kept] = np.arange(len(kept), dtype=np.int32)
+        new[nodes] = np.arange(len(nodes), dtype=np.int32)
         edges = {}
         for name, pairs in self._edges.items():
             mapped = new[pairs]
             mapped = mapped[(mapped >= 0).all(axis=1)]
             if len(mapped):
                 edges[name] = mapped[np.lexsort((mapped[:, 1], mapped[:, 0]))]
-        inner = kept[len(roots) :].tolist()
+        inner = nodes[len(roots) :].tolist()
         names = [variable.name for variable in self._slot.candidates]
         right = self._slot.candidates.index(self._slot.variable)
         return ProgramGraph(
@@ -192,17 +192,17 @@ class SlotGraph:
         )
 
     def _distances(self, roots: list[int], count: int, steps: int) -> np.ndarray:
-        """Edges from each node to the nearest root; `steps + 1` beyond `steps`."""
+        """Returns each node's distance to the nearest root, at most `steps + 1`."""
         distance = np.full(count, steps + 1, dtype=np.int64)
         distance[roots] = 0
         pairs = np.concatenate(list(self._edges.values()))
         ends = np.concatenate([pairs, pairs[:, ::-1]])
         for step in range(steps):
-            found = ends[distance[ends[:, 0]] == step, 1]
-            found = found[distance[found] > step + 1]
-            if not len(found):
+            frontier = ends[distance[ends[:, 0]] == step, 1]
+            frontier = frontier[distance[frontier] > step + 1]
+            if not len(frontier):
                 break
-            distance[found] = step + 1
+            distance[frontier] = step + 1
         return distance
 
 
@@ -221,32 +221,32 @@ def program_graphs(
     context: str = "function",
     on_skip: Callable[[str], None] | None = None,
 ) -> list[ProgramGraph]:
-    """Makes variable misuse instances from Python source.
+    """Creates variable-misuse instances from Python source.
 
-    Every read of a local variable, parameter or variable of an enclosing function
-    (in module code: of a variable assigned there) may become a slot, if at least two
-    such variables are possibly bound there. Everything is computed as if the slot's
-    token were absent; each candidate is wired as if it stood there.
+    Every read of a local variable, a parameter or a variable of an enclosing function
+    (in module code, of a variable assigned there) can become a slot, if at least two
+    such variables may be bound at this point. All edges are computed as if the slot's
+    token did not exist; each candidate gets the edges it would have in the slot.
 
     Args:
-        source: Source text, or bytes to decode by PEP 263. It is never run.
-        filename: Name for `info`; together with `seed` it fixes every random choice.
-        max_instances: At most so many instances, sampled; None for all.
-        max_candidates: At most so many candidates, the right one and a sample.
-        seed: Seed of the samples and of the order of the candidates.
-        steps: Keep the nodes within so many edges, of any direction, of the slot or
-            a candidate.
-        max_nodes: Keep at most so many nodes, the nearest first; None for all.
+        source: Source text, or bytes to decode by PEP 263. It is never executed.
+        filename: Name for `info`; with `seed` it determines all random choices.
+        max_instances: Maximum number of instances, sampled; None for all.
+        max_candidates: Maximum number of candidates: the correct one and a sample.
+        seed: Seed of the samples and of the candidates' order.
+        steps: Keep the nodes within this many edges, in any direction, of the slot or a
+            candidate.
+        max_nodes: Maximum number of nodes, the nearest first; None for all.
         context: `"function"` for the outermost function around the slot, or the
             statements near a slot in module code; `"file"` for the whole file.
         on_skip: Called with a reason for each function that is too large.
 
     Returns:
-        The instances in source order. Node 0 is the slot, the candidates follow in
-        shuffled order, then the other nodes in source order. `info` holds `filename`,
-        `line` (from 1), `column` (from 0), `variable`, `function`, and two trivial
-        guesses as positions in `candidates`: `nearest`, that occurs nearest before
-        the slot, and `frequent`, that occurs most often in its function.
+        The instances in source order. Node 0 is the slot, followed by the candidates in
+        shuffled order and the other nodes in source order. `info` has `filename`,
+        `line` (from 1), `column` (from 0), `variable`, `function`, and two baseline
+        guesses as positions in `candidates`: `nearest`, the closest occurrence before
+        the slot, and `frequent`, the most frequent one in its function.
 
     Raises:
         SyntaxError: If the source does not parse or cannot be decoded.
@@ -269,12 +269,14 @@ def program_graphs(
     seed_number("seed", seed)
     one_of("context", context, _CONTEXTS)
     optional(function, "on_skip", on_skip)
-    maker = InstanceMaker(SourceUnit(source), filename, seed, max_candidates, context)
-    usages = maker.usages()
+    builder = InstanceBuilder(
+        SourceUnit(source), filename, seed, max_candidates, context
+    )
+    usages = builder.usages()
     if max_instances is not None:
-        maker.random("sample").shuffle(usages)
+        builder.random("sample").shuffle(usages)
     skipped: dict[str, int] = {}
-    made = maker.graphs(usages, steps, max_nodes, skipped)
+    made = builder.graphs(usages, steps, max_nodes, skipped)
     graphs = dict(itertools.islice(made, max_instances))
     if on_skip is not None:
         for reason in sorted(skipped):
@@ -284,13 +286,13 @@ def program_graphs(
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """A read of a variable that may become a slot.
+    """A read of a variable that can become a slot.
 
     Attributes:
         token: Its token.
-        scope: Scope that the name is looked up from.
-        variable: What the name refers to.
-        frame: Frame that it is in.
+        scope: The scope of the usage.
+        variable: The variable that the name refers to.
+        frame: The frame of the usage.
     """
 
     token: int
@@ -299,8 +301,8 @@ class Usage:
     frame: Frame
 
 
-class InstanceMaker:
-    """Makes the instances of one file.
+class InstanceBuilder:
+    """Builds the instances of one file.
 
     Args:
         unit: The file.
@@ -325,24 +327,24 @@ class InstanceMaker:
         self._graphs = BaseGraphs(unit, context)
 
     def random(self, *purpose: object) -> random.Random:
-        """Returns a generator that depends on the seed, file and purpose alone."""
+        """Returns a generator seeded by the seed, the file and the purpose."""
         key = repr((self._seed, self._filename, *purpose))
         return random.Random(zlib.crc32(key.encode("utf-8", "backslashreplace")))
 
     def usages(self) -> list[Usage]:
         """Returns the reads of plain variables, in source order.
 
-        Variables of the module count in the module's own code alone.
+        Module variables are included only in module-level code.
         """
-        found = []
+        usages = []
         for frame in self._unit.frames:
             for token, scope, name in frame.slots:
                 variable = scope.resolve(name)
                 if variable is None or not variable.is_plain:
                     continue
                 if not (frame.in_function and variable.scope.kind == "module"):
-                    found.append(Usage(token, scope, variable, frame))
-        return sorted(found, key=lambda usage: usage.token)
+                    usages.append(Usage(token, scope, variable, frame))
+        return sorted(usages, key=lambda usage: usage.token)
 
     def graphs(
         self,
@@ -351,13 +353,13 @@ class InstanceMaker:
         max_nodes: int | None,
         skipped: dict[str, int],
     ) -> Iterator[tuple[int, ProgramGraph]]:
-        """Yields (token, instance) of each usage with something to choose.
+        """Yields (token, instance) of each usage with at least two candidates.
 
         Args:
             usages: Usages of this file.
             steps: See `program_graphs`.
             max_nodes: See `program_graphs`.
-            skipped: Counts by reason the usages in functions that are too large.
+            skipped: Counter of the usages in functions that are too large, by reason.
         """
         for usage in usages:
             try:
@@ -369,10 +371,10 @@ class InstanceMaker:
                 yield usage.token, graph.cut(steps, max_nodes)
 
     def make(self, usage: Usage) -> SlotGraph | None:
-        """Returns the instance at a usage, None if there is nothing to choose.
+        """Returns the instance at a usage, None without two candidates.
 
         Raises:
-            TooLarge: If the work it takes is beyond the bounds.
+            TooLarge: If the amount of work exceeds the bounds.
         """
         token, frame = usage.token, usage.frame
         reach = self._unit.reach(frame)
@@ -399,29 +401,29 @@ class InstanceMaker:
         self, usage: Usage, reach: Reach, point: int
     ) -> list[Variable] | None:
         visible = usage.scope.visible(with_module=not usage.frame.in_function)
-        found = [variable for variable in visible if reach.is_bound(point, variable)]
-        if usage.variable not in found or len(found) < 2:
+        bound = [variable for variable in visible if reach.is_bound(point, variable)]
+        if usage.variable not in bound or len(bound) < 2:
             return None
-        # Which others are kept, and where each stands, must not tell which one is
-        # right: rank them all, then make room for the right one if need be.
+        # The choice and order of candidates must not leak the correct one: rank all,
+        # then replace the last one by the correct one if necessary.
         place = self._unit.tokens.starts[usage.token]
-        self.random("rank", *place).shuffle(found)
-        kept = found[: self._max_candidates]
-        if usage.variable not in kept:
-            kept[-1] = usage.variable
-        self.random("order", *place).shuffle(kept)
-        return kept
+        self.random("rank", *place).shuffle(bound)
+        candidates = bound[: self._max_candidates]
+        if usage.variable not in candidates:
+            candidates[-1] = usage.variable
+        self.random("order", *place).shuffle(candidates)
+        return candidates
 
 
 def _nearest(candidates: list[Variable], token: int) -> int:
-    """Position of the candidate that occurs nearest before `token`."""
+    """Returns the position of the candidate that occurs closest before `token`."""
     before = [neighbours(variable.tokens, token)[0] for variable in candidates]
     places = [-1 if place is None else place for place in before]
     return places.index(max(places))
 
 
 def _frequent(candidates: list[Variable], token: int, extent: tuple[int, int]) -> int:
-    """Position of the candidate with most occurrences in `extent` but at `token`."""
+    """Returns the position of the most frequent candidate, ignoring `token`."""
     first, last = extent
     counts = [
         sum(first <= other <= last and other != token for other in variable.tokens)

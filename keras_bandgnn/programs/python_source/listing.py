@@ -1,4 +1,4 @@
-"""Which files to read, and which split each belongs to."""
+"""Listing of source files, and their assignment to splits."""
 
 import fnmatch
 import hashlib
@@ -44,7 +44,7 @@ def _walk(root: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def named_files(
     paths: PathLike | Iterable[PathLike], exclude: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Lists Python files with their names inside the folder they were found in.
+    """Lists Python files with their names relative to the searched folder.
 
     Args:
         paths: As in `python_files`.
@@ -61,19 +61,19 @@ def named_files(
     paths = [as_path("paths", path) for path in sequence("paths", paths, "paths")]
     patterns = [exclude] if isinstance(exclude, str) else exclude
     patterns = tuple(strings("exclude", patterns))
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
             for file, name in _walk(path, patterns):
-                found.setdefault(file, name)
+                names.setdefault(file, name)
         elif os.path.lexists(path):
-            found.setdefault(path, os.path.basename(path))
+            names.setdefault(path, os.path.basename(path))
         else:
             raise FileNotFoundError(
                 "Expected `paths` to name files and folders that exist. "
                 f"Received: {path!r}."
             )
-    return sorted(found.items(), key=lambda item: pathlib.PurePath(item[0]).parts)
+    return sorted(names.items(), key=lambda item: pathlib.PurePath(item[0]).parts)
 
 
 def python_files(
@@ -84,9 +84,9 @@ def python_files(
     Links to folders are not followed.
 
     Args:
-        paths: Folders, searched for `*.py`, and files, whatever their name ends with.
-        exclude: Patterns as of `fnmatch`. A file or folder is left out if its name or
-            its path inside the folder searched (`a/b.py`) matches one.
+        paths: Folders, searched for `*.py`, and files with any suffix.
+        exclude: `fnmatch` patterns. A file or folder is skipped if its name or its path
+            inside the searched folder (`a/b.py`) matches one.
 
     Returns:
         Paths, each once, sorted by their parts.
@@ -120,12 +120,12 @@ def split_of(
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
     seed: int = 0,
 ) -> str:
-    """Returns the split of every instance of a file: the same on every machine.
+    """Returns the split of a file's instances, the same on every machine.
 
     Args:
         filename: Path of the file, under `root` or relative to it.
-        root: Folder that the names are taken inside of.
-        by: `"file"`, or `"package"` to keep each top-level package or module whole.
+        root: Folder that names are relative to.
+        by: `"file"`, or `"package"` to keep each top-level package or module together.
         fractions: Expected shares of train, valid and test.
         seed: Seed.
 

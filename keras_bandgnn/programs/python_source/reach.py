@@ -1,4 +1,4 @@
-"""`Reach`: reaching uses and writes, as sets of bits over the points of a frame."""
+"""`Reach`: reaching uses and writes of a frame, as bit sets per point."""
 
 from functools import cached_property
 
@@ -16,7 +16,7 @@ _ENDS_WRITES = (WRITE, DELETE, UNBIND)
 
 
 def _bits(value: int) -> list[int]:
-    """Positions of the set bits, ascending."""
+    """Returns the positions of the set bits, ascending."""
     out = []
     while value:
         low = value & -value
@@ -28,9 +28,9 @@ def _bits(value: int) -> list[int]:
 class Reach:
     """Last uses, last writes and next occurrences at each point of a frame.
 
-    A use is a read (a deletion counts as one); only reads end the reach of reads and
-    only writes and deletions that of writes. A point keeps bits 0..n-1 for the
-    occurrences last used, n..2n-1 for those last written, 2n for being reachable.
+    A use is a read or a deletion. Reads kill reads; writes and deletions kill writes.
+    The bit set of a point has bits 0..n-1 for last uses, n..2n-1 for last writes, and
+    2n for reachability.
 
     Args:
         frame: Control flow with n occurrences.
@@ -94,7 +94,7 @@ class Reach:
 
     @cached_property
     def _ahead(self) -> list[int]:
-        """By point, occurrences that come next after it, up to the next read."""
+        """Returns the occurrences after each point, up to the next read."""
         frame = self._frame
         keep, make = [], []
         for point, (op, i) in enumerate(zip(frame.ops, frame.occurrence, strict=True)):
@@ -121,15 +121,15 @@ class Reach:
         return [self._frame.tokens[i] for i in _bits(bits)]
 
     def reachable(self, point: int) -> bool:
-        """Whether control may come to `point`."""
+        """Returns whether `point` is reachable."""
         return bool(self._before[point] >> 2 * self._count)
 
     def last_uses(self, point: int, variable: Variable) -> list[int]:
-        """Tokens of this frame where `variable` was possibly used last."""
+        """Returns the tokens of this frame where `variable` may have been used last."""
         return self._tokens(self._before[point] & self._of.get(variable, 0))
 
     def last_writes(self, point: int, variable: Variable) -> list[int]:
-        """Tokens where `variable` was possibly written last.
+        """Returns the tokens where `variable` may have been written last.
 
         Writes by other frames may happen at any time.
         """
@@ -142,29 +142,29 @@ class Reach:
         return tokens
 
     def is_bound(self, point: int, variable: Variable) -> bool:
-        """Whether a write of `variable` reaches `point`."""
+        """Returns whether a write of `variable` reaches `point`."""
         if self._before[point] >> self._count & self._of.get(variable, 0):
             return True
         others = any(frame is not self._frame for frame in variable.writes)
         return others and self.reachable(point)
 
     def next_occurrences(self, point: int, variable: Variable) -> list[int]:
-        """Tokens for which a use at `point` would be a last use."""
+        """Returns the tokens for which a use at `point` would be a last use."""
         return self._tokens(self._ahead[point] & self._of.get(variable, 0))
 
     def comes_back(self, point: int, variable: Variable) -> bool:
-        """Whether control may come from `point` to it with no other use between."""
+        """Returns whether `point` can reach itself without another use in between."""
         if not any(head <= point <= tail for tail, head in self._jumps_back):
             return False
         frame = self._frame
-        seen, stack = set(), list(self._successors[point])
+        visited, stack = set(), list(self._successors[point])
         while stack:
             other = stack.pop()
             if other == point:
                 return True
-            if other in seen:
+            if other in visited:
                 continue
-            seen.add(other)
+            visited.add(other)
             ends = frame.ops[other] in _ENDS_USES
             if not (ends and frame.variable[other] is variable):
                 stack.extend(self._successors[other])

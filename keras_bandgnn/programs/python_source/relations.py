@@ -11,7 +11,7 @@ from keras_bandgnn.programs.python_source.scopes import (
 from keras_bandgnn.programs.python_source.syntax import Region, Spans
 from keras_bandgnn.programs.python_source.unit import SourceUnit
 
-# Conditions known to be true or false where a token stands.
+# Conditions that are known to be true or false at a token.
 
 
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -23,11 +23,11 @@ class Guard:
 
     Attributes:
         condition: Syntax node of the condition.
-        holds: Whether it is known to be true there, else it is known to be false.
+        holds: Whether it is known to be true; otherwise it is known to be false.
         first: First guarded token.
         last: Last guarded token.
-        owner: Node of the frame that the guard is in. Functions defined among the
-            guarded tokens run at another time: the guard says nothing about them.
+        owner: Node of the guard's frame. Functions defined among the guarded tokens run
+            at another time, so the guard does not apply to them.
     """
 
     condition: ast.AST
@@ -38,7 +38,7 @@ class Guard:
 
     @property
     def relation(self) -> str:
-        """Name of its relation."""
+        """The name of the relation."""
         return "GuardedBy" if self.holds else "GuardedByNegation"
 
 
@@ -47,10 +47,10 @@ class GuardFinder:
 
     Args:
         region: Region to search.
-        spans: Where each syntax node lies.
+        spans: Token range of each syntax node.
 
     Attributes:
-        guards: The guards, in source order of the nodes that make them.
+        guards: The guards, in source order.
     """
 
     def __init__(self, region: Region, spans: Spans) -> None:
@@ -113,7 +113,7 @@ class GuardFinder:
 
 
 def _ends(nodes: list[ast.stmt]) -> bool:
-    """Whether control surely does not come past a block."""
+    """Returns whether control never continues after a block."""
     if not nodes:
         return False
     last = nodes[-1]
@@ -129,7 +129,7 @@ class GuardEdges:
 
     Args:
         unit: The file.
-        spans: Where each syntax node lies.
+        spans: Token range of each syntax node.
         region: The region.
     """
 
@@ -140,7 +140,7 @@ class GuardEdges:
         self.guards = GuardFinder(region, spans).guards
 
     def mentions(self, guard: Guard, absent: int | None = None) -> set:
-        """Variables in the condition, as if the token `absent` were not there."""
+        """Returns the variables in the condition, ignoring the token `absent`."""
         first, last = self._spans.of(guard.condition)
         return {
             variable
@@ -150,12 +150,12 @@ class GuardEdges:
         }
 
     def has_in_condition(self, guard: Guard, token: int) -> bool:
-        """Whether `token` belongs to the condition of `guard`."""
+        """Returns whether `token` belongs to the condition of `guard`."""
         first, last = self._spans.of(guard.condition)
         return first <= token <= last
 
     def around(self, token: int, owner: ast.AST) -> list[Guard]:
-        """Guards of a token in the frame of `owner`."""
+        """Returns the guards of a token in the frame of `owner`."""
         return [
             guard
             for guard in self.guards
@@ -163,11 +163,11 @@ class GuardEdges:
         ]
 
     def edges(self, guard: Guard, absent: int | None = None) -> list[tuple[int, int]]:
-        """Edges from the guarded tokens whose variable the condition mentions.
+        """Returns edges from the guarded tokens whose variable the condition mentions.
 
         Args:
             guard: The guard.
-            absent: Token to leave out, both as guarded and as mentioned.
+            absent: Token to ignore, among the guarded and the mentioned ones.
         """
         mentioned = self.mentions(guard, absent)
         if not mentioned:
@@ -189,13 +189,12 @@ _VALUES = (ast.Return, ast.Yield, ast.YieldFrom)
 
 @dataclasses.dataclass(frozen=True)
 class FormalArgument:
-    """An argument of a call and the formal parameter that it is for.
+    """An argument of a call and its formal parameter.
 
     Attributes:
         argument: Node id of the argument: of its token if it is a name.
         name: Name of the parameter.
-        receiver: Token that the callee was found by, if it is a variable's: without
-            it nothing is known about the callee.
+        receiver: Token of the variable through which the callee was resolved, if any.
     """
 
     argument: int
@@ -204,11 +203,11 @@ class FormalArgument:
 
 
 class SyntaxRelations:
-    """Edges that follow from the syntax and from what single names refer to.
+    """Edges determined by the syntax and by name resolution.
 
     Args:
         unit: The file.
-        spans: Where each syntax node lies.
+        spans: Token range of each syntax node.
         region: The region.
 
     Attributes:
@@ -268,7 +267,7 @@ class SyntaxRelations:
                 self.computed_from.append((source, self._region.id_of(other)))
 
     def _assigned(self, target: ast.AST) -> int | None:
-        """The token that stands for what is assigned."""
+        """Returns the token that represents the assigned target."""
         if isinstance(target, ast.Name):
             return self._unit.tokens.first(target)
         if isinstance(target, ast.Attribute):
@@ -278,8 +277,8 @@ class SyntaxRelations:
         return None
 
     def _is_variable(self, token: int) -> bool:
-        found = self._unit.occurrences.get(token, ())
-        return any(variable.is_plain for variable, _ in found)
+        occurrences = self._unit.occurrences.get(token, ())
+        return any(variable.is_plain for variable, _ in occurrences)
 
     def _returned(self, value: ast.AST, owner: ast.AST) -> None:
         node_of = self._region.node_of
@@ -306,7 +305,7 @@ class SyntaxRelations:
             self.formal_arguments.append(FormalArgument(number, name, receiver))
 
     def _parameters(self, callee: ast.AST) -> tuple[list[str], int | None]:
-        """Names of the positional parameters, with the receiver they depend on."""
+        """Returns the positional parameters, and the receiver they depend on."""
         if isinstance(callee, ast.Name):
             variable = self._variable(callee)
             return _parameter_names(variable and variable.definition), None
@@ -332,7 +331,7 @@ def _sole(binders: list) -> ast.AST | None:
 
 
 def _is_receiver(variable: Variable) -> bool:
-    """Whether it is the first parameter of a method."""
+    """Returns whether a variable is the first parameter of a method."""
     scope = variable.scope
     if not isinstance(scope.node, FUNCTIONS) or scope.parent.kind != "class":
         return False
@@ -345,7 +344,7 @@ def _positional(node: ast.AST) -> list[str]:
 
 
 def _method_parameters(node: ast.AST) -> list[str]:
-    """Parameters but the receiver; none if unknown decorators may change them."""
+    """Returns the parameters without the receiver; none with unknown decorators."""
     names = [getattr(item, "id", None) for item in node.decorator_list]
     if names == ["staticmethod"]:
         return _positional(node)

@@ -1,4 +1,4 @@
-"""Scopes and variables: which binding each name refers to."""
+"""Scopes and variables: name resolution."""
 
 import ast
 
@@ -11,10 +11,10 @@ class Variable:
 
     Args:
         name: The name.
-        scope: Scope that holds it.
+        scope: Its scope.
 
     Attributes:
-        tokens: Every token where it occurs, ascending, each once.
+        tokens: The distinct tokens where it occurs, ascending.
         writes: Tokens that write it, by frame (module, function or lambda).
     """
 
@@ -28,12 +28,12 @@ class Variable:
 
     @property
     def is_plain(self) -> bool:
-        """Whether no import, function or class binds it anywhere."""
+        """Returns whether no import, function or class binds it."""
         return all(binder is None for binder in self.scope.bound[self.name])
 
     @property
     def definition(self) -> ast.AST | None:
-        """The function or class that it always is, None if it may be another."""
+        """Returns the function or class that it always refers to, or None."""
         binders = self.scope.bound[self.name]
         one = binders[0] if len(binders) == 1 else None
         return one if isinstance(one, (*FUNCTIONS, ast.ClassDef)) else None
@@ -63,12 +63,12 @@ class Scope:
         self._variables: dict[str, Variable] = {}
 
     def bind(self, name: str, binder: ast.AST | None = None) -> None:
-        """Notes that `name` is bound here."""
+        """Records that this scope binds `name`."""
         self.bound.setdefault(name, []).append(binder)
 
     @property
     def holder(self) -> "Scope":
-        """The scope that a walrus binds in: the nearest but comprehensions."""
+        """The scope where a walrus binds: the nearest one except comprehensions."""
         scope = self
         while scope.kind == "comprehension":
             scope = scope.parent
@@ -80,7 +80,7 @@ class Scope:
         return self._variables[name]
 
     def _chain(self) -> list["Scope"]:
-        """Scopes that a name is looked up in, innermost first."""
+        """Returns the scopes for name lookup, innermost first."""
         chain, scope = [], self
         while scope is not None:
             if scope is self or scope.kind != "class":
@@ -89,7 +89,7 @@ class Scope:
         return chain
 
     def resolve(self, name: str) -> Variable | None:
-        """Returns the variable that `name` means here, None if the file binds none."""
+        """Returns the variable that `name` refers to, None if the file has none."""
         for scope in self._chain():
             if name in scope.globals:
                 module = self.module
@@ -99,22 +99,22 @@ class Scope:
         return None
 
     def visible(self, with_module: bool) -> list[Variable]:
-        """Returns the plain variables in sight, by name.
+        """Returns the visible plain variables, by name.
 
         Args:
-            with_module: Whether variables of the module count.
+            with_module: Whether to include module variables.
         """
-        found: dict[str, Variable | None] = {}
+        variables: dict[str, Variable | None] = {}
         for scope in self._chain():
             for name in scope.globals:
-                found.setdefault(name, None)
+                variables.setdefault(name, None)
             if scope.kind == "module" and not with_module:
                 break
             for name in scope.bound:
-                if name not in scope.nonlocals and name not in found:
-                    found[name] = scope._variable(name)
-        names = sorted(name for name, item in found.items() if item is not None)
-        return [found[name] for name in names if found[name].is_plain]
+                if name not in scope.nonlocals and name not in variables:
+                    variables[name] = scope._variable(name)
+        names = sorted(name for name, item in variables.items() if item is not None)
+        return [variables[name] for name in names if variables[name].is_plain]
 
 
 def arguments_of(args: ast.arguments) -> list[ast.arg]:
@@ -124,7 +124,7 @@ def arguments_of(args: ast.arguments) -> list[ast.arg]:
 
 
 def outer_parts(node: ast.AST) -> list[ast.AST]:
-    """Returns what a function, lambda or class evaluates outside its own scope."""
+    """Returns what a function, lambda or class evaluates in the enclosing scope."""
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.bases, *node.keywords]
     args = node.args
@@ -153,7 +153,7 @@ class ScopeBuilder:
             self._merge(scope)
 
     def _merge(self, scope: Scope) -> None:
-        """Passes on what `scope` binds through global and nonlocal declarations."""
+        """Propagates bindings of `scope` through global and nonlocal declarations."""
         for name, binders in list(scope.bound.items()):
             if name in scope.globals and scope.kind != "module":
                 scope.module.bound.setdefault(name, []).extend(binders)

@@ -8,7 +8,7 @@ from keras_bandgnn.programs.python_source.scopes import FUNCTIONS
 from keras_bandgnn.programs.python_source.tokens import Tokens
 
 WINDOW_TOKENS = 500
-"""Module code is seen through whole statements of about this many tokens."""
+"""Approximate number of tokens in a window of statements of module code."""
 
 _NO_NODES = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 Span = tuple[int, int]
@@ -37,7 +37,7 @@ class Spans:
         if node not in self._children:
             skipped = _NO_NODES
             if isinstance(node, ast.JoinedStr):
-                # The text of `f"{x=}"` lies over its value.
+                # The text of `f"{x=}"` overlaps its value.
                 skipped = (ast.AST,) if OPAQUE_F_STRINGS else (ast.Constant,)
             self._children[node] = sorted(
                 (
@@ -70,17 +70,17 @@ class Spans:
 
 @dataclasses.dataclass
 class Region:
-    """The part of a file that a graph is made from.
+    """The part of a file that a graph represents.
 
     Attributes:
         first: First token.
         last: Last token.
-        function: The function that it consists of, None for other regions.
+        function: The function, if the region is one, otherwise None.
         labels: Label of each syntax node and token, in source order.
         kinds: Kind of each.
         child: Child edges.
         node_of: Node id by syntax node.
-        owner_of: By syntax node, the function, lambda or module whose frame it is in.
+        owner_of: By syntax node, the function, lambda or module of its frame.
         token_ids: Node id of each token, from `first` on.
     """
 
@@ -98,7 +98,7 @@ class Region:
         return self.first <= token <= self.last
 
     def id_of(self, token: int) -> int:
-        """Node id of a token."""
+        """Returns the node id of a token."""
         return self.token_ids[token - self.first]
 
     def add(self, label: str, kind: str, parent: int | None) -> int:
@@ -111,12 +111,12 @@ class Region:
 
 
 class RegionBuilder:
-    """Makes the regions of one file.
+    """Builds the regions of one file.
 
     Args:
         tree: Syntax tree.
         tokens: Its tokens.
-        spans: Where each node lies.
+        spans: Token range of each node.
     """
 
     def __init__(self, tree: ast.Module, tokens: Tokens, spans: Spans) -> None:
@@ -125,19 +125,19 @@ class RegionBuilder:
         self._spans = spans
 
     def whole(self) -> Region:
-        """The whole file."""
+        """Returns the whole file."""
         region = Region(0, len(self._tokens) - 1)
         self._add(region, self._tree, None, self._tree)
         return region
 
     def function(self, node: ast.AST) -> Region:
-        """A function with its decorators."""
+        """Returns a function with its decorators."""
         region = Region(*self._spans.of(node), function=node)
         self._add(region, node, None, self._tree)
         return region
 
     def window_at(self, token: int) -> tuple[ast.AST, int, int]:
-        """Where the window around a token of module code lies.
+        """Returns the location of the window around a token of module code.
 
         Returns:
             The innermost module or class around the token and the range
@@ -164,7 +164,7 @@ class RegionBuilder:
         return holder, start, stop
 
     def window(self, holder: ast.AST, start: int, stop: int) -> Region:
-        """Some statements of a module or class under its node."""
+        """Returns a range of statements of a module or class, under its node."""
         nodes = holder.body[start:stop]
         region = Region(self._spans.of(nodes[0])[0], self._spans.of(nodes[-1])[1])
         parent = self._syntax(region, holder, None, self._tree)

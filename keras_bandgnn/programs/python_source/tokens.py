@@ -1,4 +1,4 @@
-"""Tokens of a source text and the way from syntax nodes to them."""
+"""Tokens of a source text, and their mapping from syntax nodes."""
 
 import ast
 import io
@@ -20,11 +20,11 @@ _KINDS = {
     token_types.STRING: "String",
 }
 MAX_LABEL = 200
-"""Longer tokens (docstrings, data) are cut to this many characters in labels."""
+"""Maximum number of characters of a label; longer tokens are truncated."""
 
 
 def decode(source: str | bytes) -> str:
-    """Decodes by byte order mark and PEP 263 cookie; all line ends become newlines.
+    """Decodes by byte order mark and PEP 263 cookie, and normalises line ends.
 
     Raises:
         SyntaxError: For an unknown or contradictory encoding, or undecodable bytes.
@@ -46,7 +46,7 @@ class Tokens:
         text: Decoded source.
 
     Attributes:
-        labels: Source text of each token, cut to `MAX_LABEL` characters.
+        labels: Source text of each token, truncated to `MAX_LABEL` characters.
         kinds: `"Identifier"`, `"Keyword"`, `"Operator"`, `"Number"`, `"String"`.
         starts: (line from 1, column from 0) of each token, in characters.
     """
@@ -70,7 +70,7 @@ class Tokens:
         if item.type == token_types.NAME:
             kind = "Keyword" if keyword.iskeyword(item.string) else "Identifier"
         else:
-            # Pieces of f-strings (3.12 and later) are strings, too.
+            # Parts of f-strings (3.12 and later) are also strings.
             kind = _KINDS.get(item.type, "String")
         self.labels.append(item.string[:MAX_LABEL])
         self.kinds.append(kind)
@@ -82,21 +82,21 @@ class Tokens:
         return len(self.labels)
 
     def _column(self, line: int, column: int) -> int:
-        """Turns a column in UTF-8 bytes, as `ast` counts, into characters."""
+        """Converts a column of `ast`, in UTF-8 bytes, to characters."""
         text = self._lines[line - 1]
         if text.isascii():
             return column
         return len(text.encode()[:column].decode(errors="ignore"))
 
     def start(self, node: ast.AST) -> tuple[int, int]:
-        """(line, column) of a syntax node, in characters."""
+        """Returns (line, column) of a syntax node, in characters."""
         return node.lineno, self._column(node.lineno, node.col_offset)
 
     def first(self, node: ast.AST) -> int | None:
-        """First token of a syntax node; None if the node begins within a token."""
+        """Returns the first token of a node; None if it begins within a token."""
         return self._first.get(self.start(node))
 
     def last(self, node: ast.AST) -> int | None:
-        """Last token of a syntax node; None if the node ends within a token."""
+        """Returns the last token of a node; None if it ends within a token."""
         line = node.end_lineno
         return self._last.get((line, self._column(line, node.end_col_offset)))

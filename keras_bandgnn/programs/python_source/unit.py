@@ -1,4 +1,4 @@
-"""`SourceUnit`: what is worked out once per file."""
+"""`SourceUnit`: the analysis of one file, computed once."""
 
 import ast
 import warnings
@@ -20,7 +20,7 @@ MAX_POINTS = 10_000
 
 
 class TooLarge(Exception):
-    """Part of a file is beyond the bound on work."""
+    """A part of a file exceeds the bound on work."""
 
 
 class SourceUnit:
@@ -74,7 +74,7 @@ class SourceUnit:
             self._fill(inner, ".".join([*_path(scope), own]), strings, frame)
 
     def outermost_function(self, frame: Frame) -> ast.AST | None:
-        """Returns the outermost `def` around a frame; lambdas alone do not count."""
+        """Returns the outermost `def` around a frame, ignoring lambdas."""
         outermost = None
         while frame is not None:
             if isinstance(frame.node, FUNCTIONS):
@@ -91,15 +91,15 @@ class SourceUnit:
 
     def frames_in(self, first: int, last: int) -> list[Frame]:
         """Returns the frames with occurrences from token `first` to `last`."""
-        found = {
+        frames = {
             frame: None
             for token in range(first, last + 1)
             for _, frame in self.occurrences.get(token, ())
         }
-        return list(found)
+        return list(frames)
 
     def reach(self, frame: Frame) -> Reach:
-        """Returns the reaching uses and writes of a frame, made when first asked for.
+        """Returns the reaching uses and writes of a frame, computed on first use.
 
         Raises:
             TooLarge: If the frame has more than `MAX_POINTS` points.
@@ -115,7 +115,7 @@ class SourceUnit:
 
 
 def _path(scope: Scope) -> list[str]:
-    """Names of the functions and classes around, outermost first."""
+    """Returns the names of enclosing functions and classes, outermost first."""
     names = []
     while scope.parent is not None:
         if scope.kind != "comprehension":
@@ -125,7 +125,7 @@ def _path(scope: Scope) -> list[str]:
 
 
 def neighbours(tokens: list[int], token: int) -> tuple[int | None, int | None]:
-    """Returns the members of a sorted list right before and right after `token`."""
+    """Returns the elements of a sorted list just before and just after `token`."""
     left, right = bisect_left(tokens, token), bisect_right(tokens, token)
     before = tokens[left - 1] if left else None
     return before, tokens[right] if right < len(tokens) else None

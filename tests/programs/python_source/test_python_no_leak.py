@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn.programs.python_source.base import BaseGraphs
-from keras_bandgnn.programs.python_source.instances import InstanceMaker
+from keras_bandgnn.programs.python_source.instances import InstanceBuilder
 from keras_bandgnn.programs.python_source.tokens import decode
 from keras_bandgnn.programs.python_source.unit import SourceUnit
 
@@ -84,7 +84,7 @@ def source_of(name):
 
 
 def maker_of(source, context="function", max_candidates=1000):
-    return InstanceMaker(SourceUnit(source), "file.py", 0, max_candidates, context)
+    return InstanceBuilder(SourceUnit(source), "file.py", 0, max_candidates, context)
 
 
 def graph_at(maker, token):
