@@ -1,26 +1,26 @@
-"""Static against dynamic batching, measured, beside the forecast of `choose_batcher`.
+"""Static and dynamic batching: measurements compared with `choose_batcher`'s forecast.
 
 The experiment of Speckhard et al. 2025 with a GGNN, SchNet, MPEU or PaiNN (--model):
 molecules with all pairs of atoms as edges ("full", without edge types) or bonds
-("bonds", typed; the GGNN alone), and graphs made up with the long tail of AFLOW's sizes
-("crystals"); four algorithms, four batch sizes. PATH is a file or folder that
-`kb.data.load("qm9", path=PATH)` reads; without --data molecule-like graphs with QM9's
-sizes are made up. SchNet, MPEU and PaiNN are the profiled models, with --hidden as
-their width: 64, and 256 for the paper's PaiNN.
+("bonds", typed; GGNN only), and synthetic graphs with the long-tailed sizes of AFLOW
+("crystals"); four algorithms, four batch sizes. PATH is a file or folder for
+`kb.data.load("qm9", path=PATH)`; without --data, synthetic molecules with QM9's sizes
+are used. SchNet, MPEU and PaiNN are the profiled models, with --hidden as their width:
+64, and 256 for the paper's PaiNN.
 
     python examples/batching_study.py --data PATH --out study
     python examples/batching_study.py --data PATH --out study --model painn --repeats 0
     python examples/batching_study.py --short
 
-Results go to OUT/results.json after each cell; the same command goes on where it was.
-Run it again with another KERAS_BACKEND, --model or --hidden and the same --out, and
-tables and figures show all of them.
+Results are written to OUT/results.json after each cell; the same command resumes. Run
+it again with another KERAS_BACKEND, --model or --hidden and the same --out to show all
+of them in the tables and figures.
 
-How it measures. What a run compiles follows from the sizes alone, exactly. Steps are
-timed without compilations: for each algorithm the shapes at evenly spaced places among
-the steps of the run, in turns with those of the other algorithms; "combined" is a `fit`
-over a real loader that gives these shapes. Milliseconds per step over N steps are then
-the steady ones plus compilations times seconds per compilation, over N.
+Method. The number of compilations of a run follows exactly from the sizes. Steps are
+timed without compilation: for each algorithm, the shapes at evenly spaced steps of the
+run, alternating with the other algorithms; "combined" is a `fit` over a real loader
+with these shapes. Milliseconds per step over N steps are the steady ones, plus the
+compilations times the seconds per compilation, divided by N.
 """
 
 import argparse

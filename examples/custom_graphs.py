@@ -1,9 +1,9 @@
 """A `NodeSelector` on your own typed graphs, made with NumPy.
 
-Each graph has a slot and four candidates. An edge of type 1 leads from the slot to a
-middle node, and an edge of type 0 from there to the right candidate. The other
-candidates hang on nodes to which edges of type 0 lead. So the model must use the edge
-types and look two steps away.
+Each graph has a slot and four candidates. An edge of type 1 points from the slot to a
+middle node, and an edge of type 0 from there to the correct candidate. The other
+candidates are connected to nodes that are reached by edges of type 0. So the model must
+use the edge types and look two steps away.
 
     python examples/custom_graphs.py
     python examples/custom_graphs.py --short
@@ -45,7 +45,7 @@ def make_graph(rng: np.random.Generator) -> kb.Graph:
     ).astype(np.int32)
     kind = np.full(num_nodes, 2)
     kind[0], kind[candidates] = 0, 1
-    # Real data has no helpful numbering; neither has this.
+    # Shuffled, since node ids of real data carry no information.
     new = rng.permutation(num_nodes)
     features = np.empty(num_nodes, np.int32)
     features[new] = kind
@@ -99,7 +99,7 @@ def main() -> None:
     task = make_task(hidden_dim=16 if options.short else 32)
     task.compile(training.make_optimizer("adam", learning_rate=1e-2, decay_steps=1000))
     task.fit(train, validation_data=test, epochs=8 if options.short else 15, verbose=2)
-    print(f"accuracy on new graphs: {accuracy(task, test):.3f} (guessing: 0.250)")
+    print(f"accuracy on new graphs: {accuracy(task, test):.3f} (chance: 0.250)")
 
     with tempfile.TemporaryDirectory() as folder:
         path = options.save or Path(folder) / "selector"

@@ -1,12 +1,11 @@
-"""One script for one device or many: a regression on made graphs.
+"""One script for one device or many: regression on synthetic graphs.
 
     python examples/data_parallel.py                                  # one device
     torchrun --nproc-per-node 2 examples/data_parallel.py             # torch
     python examples/data_parallel.py --cpu-devices 2          # JAX and TensorFlow
 
-A step on two devices is that of one device on the supergraphs of both, which
-`--supergraphs 2` gives: the errors that are printed agree. With `--progress FOLDER`
-training that is killed goes on where it was.
+A step on two devices computes the same as one device with `--supergraphs 2`, so the
+printed errors agree. With `--progress FOLDER`, interrupted training resumes.
 
 Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
@@ -67,7 +66,7 @@ def main(arguments=None) -> dict:
     options = parser.parse_args(arguments)
     if options.cpu_devices:
         virtual_devices(options.cpu_devices)
-    # Seeded: every process makes the same graphs.
+    # Seeded, so that every process creates the same graphs.
     train = made_graphs(200 if options.short else 2000, seed=0)
     test = made_graphs(50 if options.short else 500, seed=1)
     callbacks = []
@@ -87,15 +86,15 @@ def main(arguments=None) -> dict:
         task.compile(keras.optimizers.Adam(3e-3))
         epochs = 2 if options.short else options.epochs
         task.fit(train, epochs=epochs, callbacks=callbacks, verbose=0)
-        found = task.evaluate(test, verbose=0, return_dict=True)
+        metrics = task.evaluate(test, verbose=0, return_dict=True)
     if distribution.is_main:
         size = distribution.size
         print(
             f"{keras.backend.backend()}, {size} device{'s' * (size > 1)}: "
-            f"mean absolute error {found['mae']:.5f} after "
+            f"mean absolute error {metrics['mae']:.5f} after "
             f"{time.perf_counter() - start:.0f} s"
         )
-    return found
+    return metrics
 
 
 if __name__ == "__main__":

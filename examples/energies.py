@@ -1,11 +1,11 @@
-"""Energies of molecules and crystals: SchNet, MPEU or PaiNN, beside two baselines.
+"""Energies of molecules and crystals: SchNet, MPEU or PaiNN, and two baselines.
 
-    python examples/energies.py                       # made molecules, seconds
+    python examples/energies.py                       # synthetic molecules, seconds
     python examples/energies.py qm9 --path qm9_3d.npz --option target=u0_atomization_ev
     python examples/energies.py carbon24 --path carbon24.npz --graph knn:12 --per-atom
 
 The baselines are the mean label and the linear composition model: a value per element,
-fitted to the training graphs by least squares. The model learns what is left.
+fitted to the training graphs by least squares. The model learns the residual.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def read(options) -> dict:
     if options.data is None:
         sizes = {"train": 400, "valid": 50, "test": 100}
         return {s: made_molecules(n, i) for i, (s, n) in enumerate(sizes.items())}
-    given = dict(item.split("=", 1) for item in options.option)
+    arguments = dict(item.split("=", 1) for item in options.option)
     return {
-        split: kb.data.load(options.data, split, options.path, **given)
+        split: kb.data.load(options.data, split, options.path, **arguments)
         for split in ("train", "valid", "test")
     }
 
@@ -105,7 +105,7 @@ def counts(graphs, elements, per_atom: bool) -> np.ndarray:
 def main(arguments=None) -> dict:
     """Trains, evaluates and prints; returns the errors."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("data", nargs="?", help="data set; made molecules if omitted")
+    parser.add_argument("data", nargs="?", help="data set; synthetic if omitted")
     parser.add_argument("--path")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument(
@@ -163,7 +163,7 @@ def main(arguments=None) -> dict:
     task.fit(loader, validation_data=graphs["valid"], epochs=epochs, verbose=2)
     seconds = time.perf_counter() - start
     predicted = np.ravel(task.predict(graphs["test"]))
-    found = {
+    errors = {
         **baselines,
         options.model: np.abs(predicted - truth["test"]).mean(),
         "rmse": float(np.sqrt(np.mean((predicted - truth["test"]) ** 2))),
@@ -173,9 +173,9 @@ def main(arguments=None) -> dict:
         f"weights, {epochs * len(loader):,} steps in {seconds:.0f} s; test errors in "
         "the label's unit:"
     )
-    for name, value in found.items():
+    for name, value in errors.items():
         print(f"  {name:12} {value:.4f}")
-    return found
+    return errors
 
 
 if __name__ == "__main__":

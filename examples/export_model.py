@@ -1,9 +1,9 @@
-"""A trained model in other runtimes: exported, loaded, compared and timed.
+"""Exports a trained model to other runtimes, and compares outputs and speed.
 
-A model learns from Python files which of the variables in scope stands at a place, as
-in program_graphs.py. It is then written in every format that this backend writes and
-whose packages are installed (pip install "keras-bandgnn[onnx,litert]"). Each file is
-loaded in its own runtime and asked about files that the model has not seen.
+A model learns from Python files which variable is used where, as in program_graphs.py.
+It is then exported in every format that this backend supports and whose packages are
+installed (pip install "keras-bandgnn[onnx,litert]"). Each file is loaded in its runtime
+and run on held-out files.
 
     python examples/export_model.py path/to/code --to exported
     python examples/export_model.py --short
@@ -63,16 +63,16 @@ def make(options) -> models.NodeSelector:
 def try_format(task, form: str, path: Path, programs: list) -> str:
     """Exports, loads and runs; returns a line about it."""
     try:
-        # The largest graph of the sample decides how large others may be.
+        # The largest graph of the sample determines the largest supported size.
         task.export(path, form, programs)
         exported = kb.serving.ExportedModel(path)
     except (ImportError, ValueError) as error:
         return f"{form:>15}: {error}"
     start = time.perf_counter()
-    found = exported.predict(programs)
+    outputs = exported.predict(programs)
     seconds = time.perf_counter() - start
-    wanted = task.predict(programs)
-    apart = max(np.abs(a - b).max() for a, b in zip(found, wanted, strict=True))
+    expected = task.predict(programs)
+    apart = max(np.abs(a - b).max() for a, b in zip(outputs, expected, strict=True))
     files = [f for f in path.rglob("*") if f.is_file() and f.name != "packing.json"]
     megabytes = sum(f.stat().st_size for f in files) / 1e6
     return (

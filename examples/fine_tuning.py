@@ -1,14 +1,15 @@
-"""Fine-tuning: from some targets of molecules to others, of which many are missing.
+"""Fine-tuning on new molecular targets with few and missing labels.
 
     python examples/fine_tuning.py
     python examples/fine_tuning.py --data tox21 --path PATH
     python examples/fine_tuning.py --short
 
-A backbone learns some targets. Three tasks then learn the others from few graphs: a new
-head on the frozen backbone, the same with LoRA, and all weights from the start.
-Without --data the graphs are made: rings and paths of four elements, whose targets
-count what is there; a third of the labels are missing. PATH is a file or folder of the
-data set. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
+A backbone is pretrained on some targets. Three tasks then learn the others from few
+graphs: a new head on the frozen backbone, the same with LoRA, and all weights from
+scratch. Without --data the graphs are synthetic: rings and paths of four elements,
+whose targets are counts of substructures; a third of the labels are missing. PATH is a
+file or folder of the data set. Choose the backend with KERAS_BACKEND=jax, torch or
+tensorflow.
 """
 
 import argparse
@@ -91,11 +92,14 @@ def main() -> None:
     first = labels.shape[1] * 7 // 12
     missing = np.isnan(labels).mean()
     print(f"{len(graphs)} graphs, {labels.shape[1]} targets, {missing:.0%} missing")
-    cut = int(0.8 * len(graphs))
-    few = max(40, cut // 20)
-    old = with_labels(graphs, labels[:, :first]).take(np.arange(cut))
+    num_known = int(0.8 * len(graphs))
+    num_labelled = max(40, num_known // 20)
+    old = with_labels(graphs, labels[:, :first]).take(np.arange(num_known))
     new = with_labels(graphs, labels[:, first:])
-    train, test = new.take(np.arange(few)), new.take(np.arange(cut, len(graphs)))
+    train, test = (
+        new.take(np.arange(num_labelled)),
+        new.take(np.arange(num_known, len(graphs))),
+    )
 
     def new_backbone():
         keras.utils.set_random_seed(options.seed)
@@ -112,7 +116,9 @@ def main() -> None:
 
     source = head_on(new_backbone(), first)
     source.fit(old, epochs=epochs, verbose=0)
-    print(f"first {first} targets, {cut} graphs: ROC-AUC {score(source, old):.3f}")
+    print(
+        f"first {first} targets, {num_known} graphs: ROC-AUC {score(source, old):.3f}"
+    )
 
     count = labels.shape[1] - first
     with tempfile.TemporaryDirectory() as folder:
@@ -130,14 +136,16 @@ def main() -> None:
             "new head, LoRA": adapted,
             "from the start": head_on(new_backbone(), count),
         }
-        print(f"the other {count} targets from {few} graphs:")
+        print(f"the other {count} targets from {num_labelled} graphs:")
         for name, task in tasks.items():
             task.compile(keras.optimizers.Adam(3e-3))
             task.fit(train, epochs=3 * epochs, verbose=0)
             size = sum(int(np.prod(w.shape)) for w in task.trainable_variables)
-            found = score(task, test)
-            print(f"  {name}: {size} weights learn, ROC-AUC {found:.3f} on test graphs")
-        # Files hold the sum of the weights and their changes.
+            auc = score(task, test)
+            print(
+                f"  {name}: {size} trainable weights, ROC-AUC {auc:.3f} on test graphs"
+            )
+        # Files contain the weights with the LoRA updates merged.
         adapted.save_to_preset(f"{folder}/adapted")
         again = models.GraphClassifier.from_preset(f"{folder}/adapted")
         difference = np.abs(

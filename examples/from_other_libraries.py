@@ -1,6 +1,6 @@
-"""Graphs of other libraries: converted, read as sources, and learned from.
+"""Graphs of other libraries: conversion, use as data sources, and training.
 
-Each part uses one library and is skipped where that is not installed: SciPy, networkx,
+Each part uses one library and is skipped if it is not installed: SciPy, networkx,
 pandas, torch_geometric, ASE, RDKit, tf.data and Grain.
 
     python examples/from_other_libraries.py

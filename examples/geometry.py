@@ -1,7 +1,7 @@
-"""Molecules and crystals: neighbours, batches of them, and energies that follow.
+"""Molecules and crystals: neighbour lists, batches and pair energies.
 
-Made structures only: water molecules, and an argon crystal with a Lennard-Jones energy
-that is summed over the edges. Crystals and files are skipped where the extra `chem`
+Uses synthetic structures: water molecules, and an argon crystal with a Lennard-Jones
+energy that is summed over the edges. Crystals and files are skipped if the extra `chem`
 (ASE, matscipy) is not installed.
 
     python examples/geometry.py
@@ -83,10 +83,10 @@ def molecules(short: bool) -> None:
     graphs = kb.data.FlatGraphs.from_graphs(waters(1_000 if short else 20_000))
     for layer in (RadiusGraph(1.2), KNearestGraph(1), FullyConnectedGraph()):
         start = time.perf_counter()
-        found = layer(graphs)
+        linked = layer(graphs)
         took = time.perf_counter() - start
         name = type(layer).__name__
-        print(f"  {name:20} {found.edge_ptr[-1]:7} edges in {took:.2f} s")
+        print(f"  {name:20} {linked.edge_ptr[-1]:7} edges in {took:.2f} s")
     preprocessor = GraphPreprocessor([RadiusGraph(1.2)], DynamicBatcher(batch_size=32))
     loader = preprocessor.loader(graphs)
     (x,) = loader[0]
@@ -104,8 +104,10 @@ def crystals() -> None:
             f"largest force {np.abs(forces).max():.5f} eV/Angstrom"
         )
     graph = RadiusGraph(8.5)(argon(1))
-    own = graph.senders == graph.receivers
-    print(f"  of the smaller cell {own.sum()} edges lead to an atom's own images")
+    self_images = graph.senders == graph.receivers
+    print(
+        f"  of the smaller cell {self_images.sum()} edges lead to an atom's own images"
+    )
 
 
 def files() -> None:

@@ -2,8 +2,8 @@
 
     bandgnn predict MODEL $(python examples/installed_code.py --lines 100000)
 
-measures `bandgnn predict` on code that is there anyway. The seed fixes the order in
-which files are taken; the number of lines goes to standard error.
+measures `bandgnn predict` on installed code. The seed determines the order of the
+files; the number of lines is printed to standard error.
 """
 
 import argparse

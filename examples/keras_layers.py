@@ -1,9 +1,9 @@
 """The layers of the library inside a Keras model of your own.
 
 `BandedMessagePassing` and `GRUUpdate` are ordinary Keras layers over the batch
-contract. Here they make a model that counts: the label of a graph is the number of its
-edges of type 1 per node. A `GraphLoader` gives the batches, and Keras' own `fit`
-trains.
+contract. Here they form a model that counts: the label of a graph is the number of its
+edges of type 1 per node. A `GraphLoader` yields the batches, and Keras' `fit` trains
+the model.
 
     python examples/keras_layers.py
     python examples/keras_layers.py --short
@@ -41,10 +41,10 @@ class EdgeCounter(keras.Model):
     def call(self, batch):
         """Returns one number per graph, [G, B, 1]."""
         states = self.embedding(batch["node"]["type"])
-        prepared = self.messages.prepare(batch)  # Once for both steps.
+        prepared = self.messages.prepare(batch)  # Shared by both steps.
         for _ in range(2):
             states = self.update(self.messages(states, prepared), states)
-        # Padding nodes belong to the last slot, which is padding too.
+        # Padding nodes belong to the last slot, which is also padding.
         slots = ops.shape(batch["graph"]["mask"])[1]
         total = batched_segment_sum(
             states, batch["node"]["graph_id"], slots, is_sorted=True
@@ -91,11 +91,11 @@ def main() -> None:
     model = EdgeCounter(units=16 if options.short else 32)
     model.compile(
         keras.optimizers.Adam(1e-2),
-        # These reductions leave padded graphs out of the mean.
+        # These reductions exclude padding graphs from the mean.
         loss=keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
         weighted_metrics=[keras.metrics.MeanAbsoluteError(name="error")],
     )
-    # The loader orders its batches itself.
+    # The loader shuffles its batches itself.
     model.fit(
         loader,
         validation_data=held_out,
@@ -106,7 +106,7 @@ def main() -> None:
     labels = np.array([graph.label for graph in test])
     error = model.evaluate(held_out, verbose=0, return_dict=True)["error"]
     print(f"mean error on new graphs: {error:.3f}")
-    print(f"with the mean as a guess: {np.abs(labels - labels.mean()).mean():.3f}")
+    print(f"error of the mean label: {np.abs(labels - labels.mean()).mean():.3f}")
 
 
 if __name__ == "__main__":

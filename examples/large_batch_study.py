@@ -4,7 +4,7 @@ The question of Figure 3 of Balog et al. 2019 at a size that a small machine all
 larger batches need fewer steps, and what do dropped edges or graphs cost?
 
     python examples/large_batch_study.py --store data/    # what `bandgnn compile` wrote
-    python examples/large_batch_study.py                  # graphs that are made here
+    python examples/large_batch_study.py                  # synthetic graphs
     python examples/large_batch_study.py --short
 
 Modes: `exact` all edges of all nodes; `reachable` the same after `ReachabilityFilter`,

@@ -1,4 +1,4 @@
-"""Regression on molecules: a GGNN beside the mean and a linear composition model.
+"""Regression on molecules: a GGNN, the mean and a linear composition model.
 
 PATH is a file of QM9 bond graphs in the format of tf-gnn-samples, `.jsonl` or
 `.jsonl.gz`: one JSON object per line with `graph`, a list of [atom, bond type, atom],
@@ -7,9 +7,9 @@ PATH is a file of QM9 bond graphs in the format of tf-gnn-samples, `.jsonl` or
     python examples/molecules.py --data PATH --target 7
     python examples/molecules.py --short
 
-Without --data the script makes molecule-like trees up. Their energy has a part for
-each atom and a part for each bond, by its type and both atoms. Choose
-the backend with KERAS_BACKEND=jax, torch or tensorflow.
+Without --data the script uses synthetic molecule-like trees, whose energy is a sum over
+atoms and over bonds, by bond type and both atoms. Choose the backend with
+KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
@@ -52,11 +52,11 @@ def make_molecule(rng: np.random.Generator) -> kb.Graph:
         open_atoms = [i for i, free in enumerate(places) if free]
         if not open_atoms:
             break
-        other = int(rng.choice(open_atoms))
-        most = min(places[other], VALENCE[atom], 3)
+        parent = int(rng.choice(open_atoms))
+        most = min(places[parent], VALENCE[atom], 3)
         order = int(rng.integers(1, most + 1))
-        bonds.append((other, order, len(atoms)))
-        places[other] -= order
+        bonds.append((parent, order, len(atoms)))
+        places[parent] -= order
         atoms.append(atom)
         places.append(VALENCE[atom] - order)
     for heavy, free in enumerate(places):
@@ -67,7 +67,7 @@ def make_molecule(rng: np.random.Generator) -> kb.Graph:
     for a, order, b in bonds:
         polar = abs(atoms[a] - atoms[b]) if min(atoms[a], atoms[b]) > 1 else 1
         energy -= 2.0 * order**0.7 + 0.5 * polar
-    # Real files list the atoms in no helpful order; neither does this.
+    # Shuffled, since the atom order of real files carries no information.
     new = rng.permutation(len(atoms))
     bonds = [(new[a], order, new[b]) for a, order, b in bonds]
     return molecule(np.array(atoms)[np.argsort(new)], bonds, energy)

@@ -1,12 +1,12 @@
-"""Classes of nodes: a GCN and a GAT on one graph with a few labelled nodes.
+"""Node classification: a GCN and a GAT on one graph with a few labelled nodes.
 
     python examples/node_classification.py
     python examples/node_classification.py --data cora --path PATH
     python examples/node_classification.py --short
 
-Without --data the graph is a stochastic block model: nodes of a class are linked more
-often than others, and their features are noisy. PATH is a file or folder of the data
-set; without it `kb.data.load` looks in its cache and downloads. Choose the backend with
+Without --data the graph is a stochastic block model: nodes of the same class are linked
+more often, and features are noisy. PATH is a file or folder of the data set; if
+omitted, `kb.data.load` uses its cache or downloads it. Choose the backend with
 KERAS_BACKEND=jax, torch or tensorflow.
 """
 
@@ -22,7 +22,7 @@ from keras_bandgnn import models
 def block_model(rng: np.random.Generator, count: int, classes: int = 4) -> kb.Graph:
     """A graph of `count` nodes whose links and features tell of their class."""
     label = rng.integers(0, classes, count)
-    # Five links to the own class and two to the others, on average.
+    # On average, five links to the same class and two to others.
     near = label[:, None] == label
     share = np.where(near, 5 * classes, 2 * classes / (classes - 1)) / count
     ends = np.argwhere(np.triu(rng.uniform(size=(count, count)) < share, 1))
@@ -51,7 +51,7 @@ def prepared(graph: kb.Graph, rng: np.random.Generator) -> kb.Graph:
 
 def train(graph: kb.Graph, backbone: models.Backbone, epochs: int, rate: float):
     """Trains on the nodes of the mask, and returns the accuracy on the test nodes."""
-    # The decay of weights of both papers: 5e-4 times half the square.
+    # Weight decay of both papers: 5e-4 times half the square.
     for weight in backbone.trainable_variables:
         if weight.path.endswith("kernel"):
             weight.regularizer = keras.regularizers.L2(2.5e-4)

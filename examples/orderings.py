@@ -1,8 +1,8 @@
-"""Which edges a band carries under each ordering of the nodes.
+"""Share of the edges inside a band for each node ordering.
 
-A banded plan carries edges with |i - j| < S as dense blocks. The order of the nodes
-decides how many these are. Without options the graphs are made here: a grid whose
-nodes are shuffled, and trees with hubs and long edges, as programs have them.
+A banded plan computes edges with |i - j| < S as dense blocks. The node ordering
+determines their number. Without options the graphs are synthetic: a grid with shuffled
+nodes, and trees with hubs and long edges, similar to programs.
 
     python examples/orderings.py
     python examples/orderings.py --short
@@ -10,10 +10,9 @@ nodes are shuffled, and trees with hubs and long edges, as programs have them.
     python examples/orderings.py --store data/train
     python examples/orderings.py --matrices sparse_graphs
 
-`--programs` reads the files of Allamanis et al. 2018, `--store` what `bandgnn compile`
-wrote, `--matrices` a folder of `.npz` files with `n`, `indptr` and `indices` of sparse
-matrices. Choose the backend with
-KERAS_BACKEND=jax, torch or tensorflow; none of the work is done by it.
+`--programs` reads the files of Allamanis et al. 2018, `--store` a store that `bandgnn
+compile` wrote, `--matrices` a folder of `.npz` files with `n`, `indptr` and `indices`
+of sparse matrices. The backend (KERAS_BACKEND) does none of the work.
 """
 
 import argparse
@@ -44,9 +43,9 @@ def program_like(rng: np.random.Generator, num_nodes: int) -> kb.Graph:
     """A tree with edges between neighbouring nodes, hubs and a few long edges."""
     child = np.arange(1, num_nodes)
     parent = np.maximum(child - rng.geometric(0.05, child.size), 0)
-    used = rng.integers(0, num_nodes, num_nodes // 2)
-    hub = rng.zipf(1.5, used.size) % num_nodes
-    senders = np.concatenate([child, child, used])
+    parents = rng.integers(0, num_nodes, num_nodes // 2)
+    hub = rng.zipf(1.5, parents.size) % num_nodes
+    senders = np.concatenate([child, child, parents])
     receivers = np.concatenate([parent, child - 1, hub])
     return kb.Graph(
         num_nodes,

@@ -1,7 +1,7 @@
 """A graph layer of your own: messages along edges in both directions.
 
 Messages follow the direction of the edges, so a node receives nothing from the nodes
-that it points to. This layer adds the reverse of every edge, as a type of its own.
+that it points to. This layer adds the reverse of every edge, with a separate type.
 
     python examples/own_layer.py [--short]
 """

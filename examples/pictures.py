@@ -1,14 +1,14 @@
-"""The pictures of the page "How it works".
+"""Creates the figures of the page "How it works".
 
-Draws a program graph before and after its nodes are reordered, graphs that are packed
-into a supergraph, and which edges each part of a plan carries. The graphs are made from
-the standard library of this Python.
+Draws a program graph before and after reordering, graphs packed into a supergraph, and
+the edges processed by each part of a plan. The graphs are built from Python's standard
+library.
 
     python examples/pictures.py --out docs/figures
     python examples/pictures.py --short
 
 Needs matplotlib: pip install "keras-bandgnn[plot]". Choose the backend with
-KERAS_BACKEND=jax, torch or tensorflow; none of the work is done by it.
+KERAS_BACKEND=jax, torch or tensorflow; it does none of the work.
 """
 
 import argparse
@@ -86,9 +86,9 @@ def packing(x: dict, path: Path) -> None:
     for number, start in enumerate(np.cumsum(sizes) - sizes):
         corner, side = (start - 0.5, start - 0.5), sizes[number]
         axes.add_patch(Rectangle(corner, side, side, color=PALE))
-        own = owner == number
+        inside = owner == number
         color = f"C{number % 10}"
-        dots(axes, edges["sender"][own], edges["receiver"][own], total, color)
+        dots(axes, edges["sender"][inside], edges["receiver"][inside], total, color)
     padded = total - sizes.sum()
     for corner, width, height in (
         ((sizes.sum(), -0.5), padded, total),

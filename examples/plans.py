@@ -1,7 +1,7 @@
 """The same weights under several plans: what changes and what does not.
 
-A plan says how the sum over edges is carried out. Exact plans give the same result up
-to rounding. A plan with `rest="drop"` leaves edges out, so its result differs.
+A plan determines how the sum over edges is computed. Exact plans give the same result
+up to rounding. A plan with `rest="drop"` drops edges, so its result differs.
 
     python examples/plans.py
     python examples/plans.py --short
@@ -60,7 +60,7 @@ def coverage(loader: preprocessing.GraphLoader) -> float:
     for index in range(len(loader)):
         x = loader.build(index, epoch=0)[0]
         if loader.plan.schedule is not None:
-            return 1.0  # All that a candidate can see.
+            return 1.0  # a leaf, as seen by a candidate
         edges += x["edge"]["mask"].sum()
         num_nodes = x["node"]["mask"].shape[1]
         for key, arrays in x["plan"].items():
@@ -85,7 +85,7 @@ def main() -> None:
     stats = compiler.stats()
     print(
         f"{count} graphs; median bandwidth {np.median(stats['bandwidth_before']):.0f} "
-        f"as given, {np.median(stats['bandwidth_after']):.0f} reordered"
+        f"before, {np.median(stats['bandwidth_after']):.0f} after reordering"
     )
     backbone = models.GGNNBackbone(
         {"type": 10}, hidden_dim=32, num_steps=STEPS, num_edge_types=NUM_TYPES

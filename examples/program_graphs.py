@@ -1,8 +1,8 @@
 """From a folder of Python source to a list of suspicious variable usages.
 
-Every read of a local variable becomes a question: which of the variables in scope
-stands here? The model learns from most of the files. In the others it lists the places
-where it would rather have another variable.
+Every read of a local variable becomes a question: which of the variables in scope is
+used here? The model is trained on most of the files. In the held-out files it lists the
+usages where it prefers another variable.
 
     python examples/program_graphs.py path/to/code --save model
     python examples/program_graphs.py --short
@@ -68,7 +68,7 @@ def main() -> None:
         preprocessing.DynamicBatcher(budget={"node": 4096}),
     )
     train, test = preprocessor.compile(train), preprocessor.compile(test)
-    print(f"{len(train)} usages to learn from, {len(test)} held out")
+    print(f"{len(train)} usages to train on, {len(test)} held out")
 
     backbone = models.GGNNBackbone(
         {"type": {"ids": 512}, "subtoken": {"ids": 16384}},
@@ -78,7 +78,7 @@ def main() -> None:
         dropout=0.1,
     )
     task = models.NodeSelector(backbone, preprocessor, readout="slot")
-    # The graphs are compiled already; what is left is to batch them.
+    # The graphs are compiled already and only need batching.
     loader = preprocessing.GraphLoader(train, preprocessor.batcher, num_edge_types=22)
     rate, steps = 3e-3, options.epochs * len(loader)
     task.compile(training.make_optimizer("adam", rate, decay_steps=steps))

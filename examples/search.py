@@ -1,11 +1,11 @@
-"""Searches a model together with how it is run, and saves the best.
+"""Searches hyperparameters, batching and plans, and saves the best model.
 
     python examples/search.py                       # by time to accuracy, with plans
     python examples/search.py --space paper         # Appendix E of Balog et al. 2019
     python examples/search.py --short
 
-Run it again to go on where it was stopped. The graphs are made here; `bandgnn tune`
-does the same for stores, data sets and the demo.
+Run it again to resume. The graphs are synthetic; `bandgnn tune` does the same for
+stores, data sets and the demo.
 """
 
 import argparse
@@ -65,8 +65,8 @@ def main() -> None:
     tuner = kb.tuning.make_tuner(hypermodel, options.out, max_trials=options.trials)
     tuner.search(train, validation_data=valid, verbose=0)
     for row in kb.tuning.trial_table(tuner):
-        found = row["reason"] or f"{row['score']:.3g} s"
-        print(f"trial {row['trial']}: {row['status']}, {found}, {row['values']}")
+        metrics = row["reason"] or f"{row['score']:.3g} s"
+        print(f"trial {row['trial']}: {row['status']}, {metrics}, {row['values']}")
     task = tuner.get_best_models()[0]
     hypermodel.prepare(task, train)
     task.save_to_preset(f"{options.out}-best")

@@ -1,13 +1,13 @@
-"""One large graph on several devices, which share its nodes (JAX).
+"""Sequence parallelism: the nodes of a large graph on several devices (JAX).
 
     python examples/sequence_parallel.py --cpu-devices 8 --sequence 4 --batch 2
     python examples/sequence_parallel.py --model graphormer --cpu-devices 4
 
-Communities of nodes whose classes a model learns from noisy features and edges.
-Clusters of nodes lie next to each other, so that few edges lead to other devices.
-`--cpu-devices` splits the CPU into several devices, to try things without accelerators;
-the losses that are printed do not depend on how many there are. On torch and
-TensorFlow, which have no sequence parallelism here, the script trains on one device.
+A model classifies nodes of a graph with communities from noisy features and edges.
+Clusters of nodes are adjacent, so that few edges cross devices. `--cpu-devices` splits
+the CPU into several devices, to run without accelerators; the printed losses do not
+depend on their number. Sequence parallelism is not available on torch and TensorFlow,
+where the script trains on one device.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Graph transformers with full, sparse and interleaved attention, beside GCN and GAT.
+"""Graph transformers with full, sparse and interleaved attention, against GCN and GAT.
 
 The experiments of TorchGT (Zhang et al. 2024) at sizes that fit a small machine:
 
@@ -13,9 +13,9 @@ graph, "full" and "periodic" on random sequences of nodes), test accuracy at the
 validation accuracy and seconds per epoch. `graphs`: a number per graph, with curves.
 `tiles`: sparse attention whose clusters become dense tiles below a threshold, with the
 edges outside dropped as in the paper, and under `ElasticTuner`. `speed`: a training
-step of one layer against the length of the sequence. Without --data, graphs are made
-up. Results go to OUT/results.json after each run, and the same command goes on where
-it was.
+step of one layer against the length of the sequence. Without --data, the graphs are
+synthetic. Results are written to OUT/results.json after each run, and the same command
+resumes.
 """
 
 import argparse
@@ -241,7 +241,7 @@ def nodes(options, results: dict, save) -> None:
             done[str(seed)] = run_nodes(graph, name, mode, seed, options, rate)
             save()
             print(key, seed, done[str(seed)], flush=True)
-    print(f"\n{options.data or 'made graph'}: {graph.num_nodes} nodes\n")
+    print(f"\n{options.data or 'synthetic graph'}: {graph.num_nodes} nodes\n")
     print("| model | attention | test accuracy, % | runs | s per epoch |")
     print("| --- | --- | --- | --- | --- |")
     for key, runs in table.items():

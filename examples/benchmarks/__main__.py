@@ -1,4 +1,4 @@
-"""Measures what the library does, one subject at a time, in alternated runs.
+"""Benchmarks of the library, one subject at a time, with alternating runs.
 
 python -m examples.benchmarks SUBJECT ...        from a checkout
 """
@@ -58,14 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code: 0, or 1 for an error in the data or the set-up.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    given = parser().parse_args(arguments)
-    given.line = shlex.join(["python", "-m", "examples.benchmarks", *arguments])
+    parsed = parser().parse_args(arguments)
+    parsed.line = shlex.join(["python", "-m", "examples.benchmarks", *arguments])
     try:
-        choose_backend(given.backend)
+        choose_backend(parsed.backend)
         with without_tensorflow():
-            return int(_SUBJECTS[given.subject][0].run(given) or 0)
+            return int(_SUBJECTS[parsed.subject][0].run(parsed) or 0)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
-        if given.debug:
+        if parsed.debug:
             raise
         print(f"error: {error}", file=sys.stderr)
         return 1

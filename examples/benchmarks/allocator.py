@@ -1,11 +1,11 @@
-"""How memory is handed out: the C library's settings that a process starts with."""
+"""Settings of the C library's memory allocator."""
 
 import argparse
 import os
 import sys
 
-# Memory that was freed is kept, in large pages: touching new memory is slow on many
-# machines, and every operation of an eager backend asks for some.
+# Keeps freed memory, in large pages: page faults are slow on many machines, and every
+# operation of an eager backend allocates.
 TUNED = {
     "GLIBC_TUNABLES": ":".join(
         [
@@ -30,7 +30,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def apply(choice: str) -> str:
-    """Starts the command again with the settings, if they are not in force.
+    """Restarts the command with the settings, if they are not in effect.
 
     Returns:
         The settings, for the report.

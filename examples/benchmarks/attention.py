@@ -1,11 +1,10 @@
 """Time and memory of attention along edges, compared with peers.
 
-One process takes the same random graphs through our layer, torch_geometric's
-`TransformerConv` of equal widths and, up to --longest nodes, fused attention between
-all nodes, step by step alternately. A step is the forward pass and the gradients of
-states and weights. The peer runs in torch whatever the backend. Memory is what the
-process holds beyond what it held before (Linux; default allocator, which gives freed
-memory back).
+One process runs the same random graphs through our layer, torch_geometric's
+`TransformerConv` of the same width and, up to --longest nodes, fused attention between
+all nodes, in alternating steps. A step is the forward pass and the gradients of states
+and weights. The peer runs in torch on every backend. Memory is the additional memory of
+the process (Linux; default allocator, which returns freed memory).
 """
 
 import argparse
@@ -141,12 +140,12 @@ def _both(options: argparse.Namespace) -> None:
     """Runs the command once with each allocator."""
     figures = {}
     for choice in ("tuned", "default"):
-        given = [a for a in sys.argv[1:] if not a.startswith("--json")]
+        arguments = [a for a in sys.argv[1:] if not a.startswith("--json")]
         if options.json:
-            given = [a for a in given if a != str(options.json)]
+            arguments = [a for a in arguments if a != str(options.json)]
             part = options.json.with_suffix(f".{choice}.json")
-            given += ["--json", str(part)]
-        command = [sys.executable, "-m", "keras_bandgnn", *given]
+            arguments += ["--json", str(part)]
+        command = [sys.executable, "-m", "keras_bandgnn", *arguments]
         subprocess.run([*command, "--allocator", choice], check=True)
         if options.json:
             figures[choice] = json.loads(part.read_text())

@@ -1,9 +1,9 @@
 """Padding, assembly and feeding of batches.
 
-Padding: the share of nodes and edges of one epoch that are padding, last supergraph and
-buckets included. Assembly: milliseconds per batch in one thread, beside the DataLoader
-of torch_geometric where it is installed. Feeding: an epoch of `fit` with the loader
-beside as many steps on one ready-made batch. Medians of alternated runs.
+Padding: the share of nodes and edges of an epoch that are padding, including the last
+supergraph and buckets. Assembly: milliseconds per batch in one thread, compared with
+torch_geometric's DataLoader if it is installed. Feeding: an epoch of `fit` with the
+loader, compared with as many steps on one prebuilt batch. Medians of alternating runs.
 """
 
 import argparse

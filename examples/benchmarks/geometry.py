@@ -1,9 +1,9 @@
 """Time of a training step of SchNet and PaiNN, compared with peers.
 
-One process trains on the same ready-made batch, step by step alternately: our SchNet
-and PaiNN, torch_geometric's SchNet and, where it is installed, SchNetPack's PaiNN, of
-equal widths. A step is the forward pass, the squared error per graph, gradients and
-Adam. The peers run in torch whatever the backend.
+One process trains on the same prebuilt batch, in alternating steps: our SchNet and
+PaiNN, torch_geometric's SchNet and, if it is installed, SchNetPack's PaiNN, with the
+same width. A step is the forward pass, the squared error per graph, gradients and Adam.
+The peers run in torch on every backend.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Reading, compiling and packing, in graphs per second.
 
-Compiling is set beside SciPy's reverse_cuthill_mckee on the same graphs, the making
-of its symmetric CSR matrix included. One process, runs in turn; medians.
+Compiling is compared with SciPy's reverse_cuthill_mckee on the same graphs, including
+the construction of its symmetric CSR matrix. One process; medians of alternating runs.
 """
 
 import argparse
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's options."""
     parser.add_argument("data", type=shared.path, help="program graphs or source code")
     parser.add_argument(
-        "--graphs", type=shared.positive, default=800, help="at most so many graphs"
+        "--graphs", type=shared.positive, default=800, help="maximum number of graphs"
     )
     parser.add_argument("--runs", type=shared.positive, default=5)
     parser.add_argument("--batch-nodes", type=shared.positive, default=8192)
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.programs.program_files import find_programs, read_programs
 
     kind, splits = find_programs(options.data, options.exclude, "none")
-    files = [file for found in splits.values() for file in found]
+    files = [file for split in splits.values() for file in split]
     reading = {"max_instances": options.max_instances, "seed": options.seed}
 
     def programs():
@@ -62,14 +62,14 @@ def run(options: argparse.Namespace) -> None:
             yield from read_programs(kind, path, name, reading)[0] or ()
 
     start = time.perf_counter()
-    found = list(itertools.islice(programs(), options.graphs))
+    samples = list(itertools.islice(programs(), options.graphs))
     read = time.perf_counter() - start
     language = "python" if kind == "python" else "csharp"
     plain = preprocessing.ProgramEncoder("none", language, subtoken_nodes=False)
     full = preprocessing.ProgramEncoder("subtoken", language)
-    rows = [["read (1 run)", len(found) / read, "", ""]]
+    rows = [["read (1 run)", len(samples) / read, "", ""]]
     for title, encoder in (("", plain), (", with subtokens", full)):
-        graphs = list(encoder(found))
+        graphs = list(encoder(samples))
         compiler = preprocessing.RCMKCompile(128)
         compiled = list(compiler(graphs))
         loader = preprocessing.GraphLoader(
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
             prefetch=0,
         )
         subjects = {
-            f"encode{title}": lambda e=encoder: list(e(found)),
+            f"encode{title}": lambda e=encoder: list(e(samples)),
             f"SciPy's order{title}": lambda g=graphs: scipy_orders(g),
             f"compile{title}": lambda c=compiler, g=graphs: list(c(g)),
             f"pack and assemble{title}": lambda x=loader: [
@@ -101,9 +101,9 @@ def run(options: argparse.Namespace) -> None:
                     "" if ratio is None else f"{ratio:.2f} of SciPy's order",
                 ]
             )
-    nodes = np.mean([len(program.labels) for program in found])
+    nodes = np.mean([len(program.labels) for program in samples])
     report.table(
-        f"{len(found)} graphs of {nodes:.0f} nodes on average, one process",
+        f"{len(samples)} graphs of {nodes:.0f} nodes on average, one process",
         ["", "graphs/s", "ms per graph", ""],
         rows,
     )

@@ -1,8 +1,8 @@
 """Message passing under every plan, step by step.
 
 One process times the sum over the edges of a supergraph, forward and backward, for
-every exact plan, for the plan that `choose_plan` takes and for torch_geometric, run by
-run alternately. What is done once per batch is shared by the steps, as in a model.
+every exact plan, for the plan that `choose_plan` selects and for torch_geometric, in
+alternating runs. Work done once per batch is shared by the steps, as in a model.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slowest",
         type=shared.above_zero,
         default=20.0,
-        help="plans estimated so many times slower than the best are left out",
+        help="skip plans estimated to be this many times slower than the best",
     )
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--rounds", type=shared.positive, default=7)
@@ -72,7 +72,7 @@ def supergraph(graphs, nodes: int):
     return graphs.take(np.arange(max(1, min(count, len(graphs)))))
 
 
-class Ours:
+class BandGNNCase:
     """A plan on a supergraph: one call is a batch of steps, forward and backward."""
 
     def __init__(self, plan, edges, width: int, steps: int):
@@ -116,7 +116,7 @@ class Ours:
         return (time.perf_counter() - start) / self.steps
 
 
-class Theirs:
+class PyGCase:
     """torch_geometric's RGCNConv, or a product per type, on the same supergraph."""
 
     def __init__(self, kind, edges, width: int, steps: int):
@@ -154,8 +154,8 @@ class Theirs:
             out = torch.zeros_like(x)
             for kind, (sender, receiver) in enumerate(ends):
                 if len(sender):
-                    sent = x.index_select(0, sender) @ self.kernel[kind]
-                    out = out.index_add(0, receiver, sent)
+                    messages = x.index_select(0, sender) @ self.kernel[kind]
+                    out = out.index_add(0, receiver, messages)
             x = out
         x.backward(torch.ones_like(x))
         return (time.perf_counter() - start) / self.steps
@@ -189,12 +189,13 @@ def run(options: argparse.Namespace) -> None:
         plans.append(choice.plan)
     report.say(settings)
     runs = {
-        str(plan): Ours(plan, edges, options.hidden, options.steps) for plan in plans
+        str(plan): BandGNNCase(plan, edges, options.hidden, options.steps)
+        for plan in plans
     }
     if not options.no_peers:
         try:
             for kind in ("matmul per type", "RGCNConv"):
-                runs[f"torch_geometric, {kind}"] = Theirs(
+                runs[f"torch_geometric, {kind}"] = PyGCase(
                     kind, edges, options.hidden, options.steps
                 )
         except ImportError:

@@ -1,9 +1,9 @@
 """Graphs per second of training, compared with torch_geometric.
 
 One process trains the same GGNN on the same supergraphs under several plans and with
-torch_geometric, run by run alternately, packing on the host included. Prints graphs per
+torch_geometric, in alternating runs, including packing on the host. Prints graphs per
 second, the ratio to torch_geometric's fastest variant, floating-point operations, the
-share of the machine's measured peak of dense products, and the peak of memory.
+share of the machine's measured peak of dense products, and the peak memory.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from keras_bandgnn.cli import options as shared
 # The GGNN in torch_geometric, for comparison.
 
 
-class Peer:
+class PyGModel:
     """A GGNN that selects nodes, built of torch_geometric's parts.
 
     Args:
@@ -66,8 +66,8 @@ class Peer:
         else:
             out = torch.zeros_like(states)
             for kind, (sender, receiver) in pieces.items():
-                sent = states.index_select(0, sender) @ self.kernel[kind]
-                out = out.index_add(0, receiver, sent)
+                messages = states.index_select(0, sender) @ self.kernel[kind]
+                out = out.index_add(0, receiver, messages)
         return out + degree @ self.bias
 
     def step(self, batch):
@@ -207,7 +207,7 @@ def make_plan(name: str, num_types: int, steps: int, selects: bool, nodes: int):
     return parse(name)
 
 
-class Ours:
+class BandGNNCase:
     """A task and a loader; trains batch by batch."""
 
     def __init__(self, graphs, name, options, inputs, selects):
@@ -312,12 +312,12 @@ def _status(name: str) -> int:
     return int(text.split(f"{name}:")[1].split()[0])
 
 
-class Theirs:
+class PyGCase:
     """A variant of torch_geometric on the same supergraphs."""
 
     def __init__(self, graphs, kind, inputs, options, groups):
         arguments = (kind, inputs, options.hidden, options.steps, options.types)
-        self.model = Peer(*arguments)
+        self.model = PyGModel(*arguments)
         self.graphs, self.groups = graphs, groups
         self.batches = iter(())
 
@@ -347,7 +347,7 @@ def run(options: argparse.Namespace) -> None:
         graphs = graphs.take(np.flatnonzero(graphs.num_nodes <= options.largest))
     selects = graphs.candidates is not None
     inputs = data_sets.node_inputs([graphs])
-    runs = {n: Ours(graphs, n, options, inputs, selects) for n in options.plans}
+    runs = {n: BandGNNCase(graphs, n, options, inputs, selects) for n in options.plans}
     groups = [s.members for s in next(iter(runs.values())).loader.composition(0)]
     peers = {}
     if selects:
@@ -357,7 +357,7 @@ def run(options: argparse.Namespace) -> None:
             report.say("torch_geometric is not installed: no comparison.")
         else:
             for kind in options.peers:
-                peers[kind] = Theirs(graphs, kind, inputs, options, groups)
+                peers[kind] = PyGCase(graphs, kind, inputs, options, groups)
     everything = {**runs, **peers}
     memory = {name: peak_memory(entry.step) for name, entry in everything.items()}
     rates = {name: [] for name in everything}
