@@ -37,14 +37,16 @@ def pytest_collection_modifyitems(config, items):
     backend = os.environ.get("KERAS_BACKEND", "")
     kept, left, cases = [], [], Counter()
     for item in items:
-        sweep = item.get_closest_marker("sweep")
-        name = item.nodeid.partition("[")[0]
-        core = sweep and item.callspec.id in sweep.kwargs.get("core", ())
-        if not sweep or core or shared_out(cases[name], backend, backends):
+        node, sweep = next(item.iter_markers_with_node("sweep"), (None, None))
+        core = sweep and sweep.kwargs.get("core", ())
+        if not sweep or any(name in item.name for name in core):
             kept.append(item)
-        else:
-            left.append(item)
-        cases[name] += bool(sweep and not core)
+            continue
+        # The cases of a test, or the tests of a file that is marked as a whole.
+        name = item.nodeid.partition("[")[0] if node is item else node.nodeid
+        shared = shared_out(cases[name], backend, backends)
+        (kept if shared else left).append(item)
+        cases[name] += 1
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)

@@ -3,6 +3,8 @@ import pytest
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.planning.cost import Hardware
 
+pytestmark = pytest.mark.sweep(core=("test_calibrate_writes_what_show_reads",))
+
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):

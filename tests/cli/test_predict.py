@@ -10,6 +10,8 @@ import pytest
 
 from keras_bandgnn.cli.main import main
 
+pytestmark = pytest.mark.sweep
+
 FUNCTION = """
 def f{k}(alpha, beta):
     total = alpha + beta
@@ -81,7 +83,6 @@ def _lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("command", ["compile", "evaluate", "predict"])
 def test_odd_files_never_end_a_run(command, model, tree, tmp_path, capsys):
     given = {
@@ -165,7 +166,6 @@ def test_nothing_to_look_at_is_one_line(command, model, tree, tmp_path, capsys):
     assert not shown.out and len(shown.err.strip().splitlines()) == 1, shown
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("names", "options", "code"),
     [

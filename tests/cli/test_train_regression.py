@@ -8,6 +8,8 @@ from keras_bandgnn.cli import predict
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
 
+pytestmark = pytest.mark.sweep
+
 
 @pytest.fixture
 def data(tmp_path):
@@ -25,7 +27,6 @@ def data(tmp_path):
     return tmp_path / "data"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("model", ["schnet", "mpeu", "painn"])
 def test_trains_evaluates_and_saves(data, tmp_path, model, capsys):
     command = ["train", str(data), "--task", "regression", "--model", model]

@@ -16,6 +16,10 @@ from task_samples import BACKBONES, NUM_CLASSES, data_of, graphs_of, task_of
 import keras_bandgnn as kb
 from keras_bandgnn.preprocessing import GraphPreprocessor, StaticBatcher
 
+pytestmark = pytest.mark.sweep(
+    core=("test_ways_to_run", "test_mixed_precision", "test_saved_models_go_on")
+)
+
 BACKEND = keras.backend.backend()
 STILL = {"run_eagerly": True}
 
@@ -118,7 +122,6 @@ def both(logs, **expected):
 # === compile: losses and metrics of classes ===
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "loss",
     [
@@ -140,7 +143,6 @@ def test_crossentropy_of_classes(loss, classes):
     both(logs, loss=crossentropy(task, classes), accuracy=accuracy(task, classes))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "metric", ["acc", "accuracy", "sparse_categorical_accuracy", "ce"]
 )
@@ -193,7 +195,6 @@ def test_the_same_metric_with_and_without_weights(classes):
         assert found["weighted_accuracy"] == pytest.approx(weighted, rel=1e-5)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "loss, line",
     [
@@ -219,7 +220,6 @@ def test_losses_that_do_not_fit_classes(loss, line):
     assert line in str(error.value)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "metric",
     ["mae", "categorical_accuracy", "AUC", "binary_accuracy", "cosine_similarity"],
@@ -259,7 +259,6 @@ def test_two_classes_have_an_area_and_a_precision():
 # === compile: several targets ===
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("loss", ["binary_crossentropy", "ce", "focal"])
 def test_losses_and_metrics_of_targets(loss, targets):
     task = several_targets()
@@ -347,7 +346,6 @@ def test_metrics_of_targets_are_those_of_scikit_learn():
         assert found[name] == pytest.approx(value, abs=2e-2 if wide else 1e-5), name
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options, line",
     [
@@ -369,7 +367,6 @@ def test_what_does_not_fit_targets(options, line):
 # === compile: numbers ===
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "loss, of_error",
     [
@@ -394,7 +391,6 @@ def test_losses_of_numbers(loss, of_error, numbers):
     )
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options, line",
     [
@@ -441,7 +437,6 @@ def test_loss_weights_scale_the_loss(numbers):
     both(fit_once(task, numbers), loss=mse(task, numbers) / 2)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", None, "sum"])
 def test_reductions_print_the_mean(reduction, numbers):
     task = regressor()
@@ -504,7 +499,6 @@ class WithoutWeights(Largest):
         super().update_state(y_true, y_pred)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("loss", [squared, Squared()], ids=["function", "class"])
 def test_own_losses_and_metrics(loss, numbers):
     task = regressor()
@@ -547,7 +541,6 @@ def test_padding_may_be_infinite(numbers):
     assert all(np.isfinite(weight).all() for weight in task.get_weights())
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options", [{"loss": squared_scalar}, {"metrics": [squared_scalar]}], ids=str
 )
@@ -571,7 +564,6 @@ def of_the_first(y_true, y_pred):
     return y_pred[:1, 0]
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options",
     [
@@ -603,7 +595,6 @@ def test_a_column_is_one_value_per_entry(numbers):
     both(fit_once(task, numbers), loss=error / 2, off=error)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("given", [{}, {"loss": None}, {"optimizer": None}], ids=str)
 def test_none_is_what_is_left_out(given, classes):
     task = classifier()
@@ -688,7 +679,6 @@ def test_64_bits_are_refused():
         BACKBONES["GCNBackbone"](dtype="float64")
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("name", ["adam", "sgd", "rmsprop"])
 def test_names_of_optimizers_are_those_of_keras(name):
     plain = keras.optimizers.get(name).get_config()
@@ -703,7 +693,6 @@ def test_names_of_optimizers_are_those_of_keras(name):
         assert task.optimizer.get_config() != found
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options",
     [
@@ -753,7 +742,6 @@ def test_early_stopping_restores_the_best(classes):
     assert accuracy(task, classes) == pytest.approx(best)
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("monitor", ["val_accuracy", "val_loss"])
 def test_checkpoints_hold_the_best(monitor, classes, tmp_path):
     path = tmp_path / "best.keras"
@@ -878,7 +866,6 @@ def test_class_weight_is_refused_with_a_loss(classes):
     both(fit_once(task, classes), loss=(np.array([1, 5, 1])[label] * losses).mean())
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize(
     "options, line",
     [
