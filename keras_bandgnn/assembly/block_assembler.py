@@ -92,8 +92,8 @@ class BlockAssembler:
         for step in range(steps):
             needed = distance[edges.receiver] < steps - step
             edges, graph = edges.keep(needed), graph[needed]
-            own = self.rest.sizes(edges, graph, len(part))
-            table |= {f"{name}@{step}": values for name, values in own.items()}
+            step_sizes = self.rest.sizes(edges, graph, len(part))
+            table |= {f"{name}@{step}": values for name, values in step_sizes.items()}
         return table
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
@@ -101,17 +101,17 @@ class BlockAssembler:
         batches = self._whole.build(supergraphs, width)
         for number, (arrays, _) in enumerate(batches):
             x = arrays[0]
-            chosen = supergraphs[number * width : (number + 1) * width]
-            found = [self._distances(x, g, s.budget) for g, s in enumerate(chosen)]
+            batch = supergraphs[number * width : (number + 1) * width]
+            distances = [self._distances(x, g, s.budget) for g, s in enumerate(batch)]
             steps = [
-                self._steps(x["edge"], g, s.budget, found[g])
-                for g, s in enumerate(chosen)
+                self._steps(x["edge"], g, s.budget, distances[g])
+                for g, s in enumerate(batch)
             ]
             x["plan"] |= stack(steps)
             if self.parts[0].label is not None and self.parts[0].label_level == "node":
                 # Other nodes have no state.
                 weight = arrays[2]
-                read = np.stack(found)[:, : weight.shape[1]] == 0
+                read = np.stack(distances)[:, : weight.shape[1]] == 0
                 weight *= read.reshape(*read.shape, *(1,) * (weight.ndim - 2))
         return batches
 
@@ -148,10 +148,10 @@ class BlockAssembler:
                     f"Expected at most {count} blocks of {size} rows for '{what}'. "
                     f"Received: {needed}. Raise the budget of '{what}'."
                 )
-            own = {"block": order[:count]}
+            step_arrays = {"block": order[:count]}
             if edges is not None:
-                kept = reach < left
-                edges, reach = edges.keep(kept), reach[kept]
+                active = reach < left
+                edges, reach = edges.keep(active), reach[active]
                 now = dataclasses.replace(edges, num_nodes=count * size)
                 tail = f"@{step}"
                 room = {
@@ -159,8 +159,8 @@ class BlockAssembler:
                     for name, capacity in budget.items()
                     if name.endswith(tail)
                 }
-                own[self.rest.key()] = self.rest.pack(now, room)
-            arrays[f"step:{step}"] = own
+                step_arrays[self.rest.key()] = self.rest.pack(now, room)
+            arrays[f"step:{step}"] = step_arrays
         return arrays
 
     def _rest_edges(self, edge: dict, g: int, distance, place) -> tuple:

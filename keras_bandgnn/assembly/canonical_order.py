@@ -75,11 +75,11 @@ def canonical_rank(graph: Graph) -> np.ndarray:
         ends = graph.senders[inner], graph.receivers[inner]
         linked = csr_array((np.ones(ends[0].size), ends), shape=(size, size))
         part = connected_components(linked, directed=False)[1].astype(np.int64)
-        chosen = _first_of_pairs(part[alike], colour[alike], alike)
-        if not chosen.size or refine.exhausted:
+        singled_out = _first_of_pairs(part[alike], colour[alike], alike)
+        if not singled_out.size or refine.exhausted:
             break
         colour = colour.copy()
-        colour[chosen] = mixed(~colour[chosen])
+        colour[singled_out] = mixed(~colour[singled_out])
     rank = np.empty(size, np.int64)
     rank[np.lexsort((np.arange(size), part, colour))] = np.arange(size)
     return rank
@@ -96,9 +96,9 @@ def _first_of_pairs(part, colour, nodes) -> np.ndarray:
     first, length = first[length > 1], length[length > 1]
     order = np.lexsort((colour[first], length, part[first]))
     first = first[order]
-    own = np.ones(first.size, bool)
-    own[1:] = part[first][1:] != part[first][:-1]
-    return nodes[first[own]]
+    is_first = np.ones(first.size, bool)
+    is_first[1:] = part[first][1:] != part[first][:-1]
+    return nodes[first[is_first]]
 
 
 class _Refinement:

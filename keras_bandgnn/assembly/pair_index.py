@@ -40,8 +40,8 @@ class PairIndex:
             kinds.append((group % num_types).astype(np.int32))
             ranks.append((np.arange(len(pairs)) - first[group]).astype(np.int32))
             senders.append(sender.astype(np.int32))
-            own = pair_of_edge - first[number * num_types]
-            edge_pairs.append(own.astype(np.int32))
+            local_pair = pair_of_edge - first[number * num_types]
+            edge_pairs.append(local_pair.astype(np.int32))
         empty = [np.zeros(0, np.int32)]
         self.kind = np.concatenate(kinds or empty)
         self.rank = np.concatenate(ranks or empty)
@@ -87,8 +87,8 @@ class PackedPairs:
 def _fit(values: np.ndarray, length: int, fill: int) -> np.ndarray:
     """Return rows truncated or padded to a length, [width, length]."""
     out = np.full((len(values), length), fill, values.dtype)
-    kept = min(length, values.shape[1])
-    out[:, :kept] = values[:, :kept]
+    count = min(length, values.shape[1])
+    out[:, :count] = values[:, :count]
     return out
 
 
@@ -143,8 +143,8 @@ def pack_pairs(
     # Padding has the last type: types stay sorted.
     flat_kind = np.full(starts[-1], num_types - 1, np.int32)
     types = np.arange(num_types, dtype=np.int32)
-    for start, own in zip(starts.tolist(), needed, strict=False):
-        values = types.repeat(own)
+    for start, group_counts in zip(starts.tolist(), needed, strict=False):
+        values = types.repeat(group_counts)
         flat_kind[start : start + len(values)] = values
     return PackedPairs(
         grouped,

@@ -82,8 +82,8 @@ class ScheduleAssembler:
                 num_senders=int(before[-1]),
             )
             graph = np.arange(count).repeat(counts)
-            own = self.plan.sizes(edges, graph, count)
-            table |= {f"{name}@{number}": values for name, values in own.items()}
+            step_sizes = self.plan.sizes(edges, graph, count)
+            table |= {f"{name}@{number}": values for name, values in step_sizes.items()}
             before = step.ptr
         return table
 

@@ -118,12 +118,12 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
         place, starts = own_place, own_starts
     candidates = slot = None
     if graphs.candidates is not None and field.read is None:
-        chosen = graphs.candidates + graphs.node_ptr[:-1].repeat(
+        read_nodes = graphs.candidates + graphs.node_ptr[:-1].repeat(
             np.diff(graphs.candidate_ptr)
         )
-        candidates = (place[chosen] - starts[chosen]).astype(np.int32)
-        chosen = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
-        slot = np.where(graphs.slot < 0, -1, place[chosen] - starts[chosen])
+        candidates = (place[read_nodes] - starts[read_nodes]).astype(np.int32)
+        read_nodes = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
+        slot = np.where(graphs.slot < 0, -1, place[read_nodes] - starts[read_nodes])
         slot = slot.astype(np.int32)
     return ScheduleTable(ptr, rows, steps, nodes, candidates, slot)
 

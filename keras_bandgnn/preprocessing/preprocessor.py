@@ -203,8 +203,8 @@ class GraphPreprocessor(HostLayer):
         boolean("adapt", adapt)
         if isinstance(plan, str) and plan == "auto":
             plan = None
-        wanted = "'auto' or a keras_bandgnn.primitives.Plan"
-        optional(instance, "plan", plan, Plan, wanted)
+        expected = "'auto' or a keras_bandgnn.primitives.Plan"
+        optional(instance, "plan", plan, Plan, expected)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         optional(instance, "schedule", schedule, ReceptiveField, "a ReceptiveField")
         positive_int("width", width)

@@ -461,7 +461,7 @@ def test_a_random_order_that_stays_is_random_all_the_same():
 def test_a_part_may_come_several_times(plan, monkeypatch):
     from keras_bandgnn.preprocessing.loading import graph_loader
 
-    monkeypatch.setattr(graph_loader, "joined", lambda parts: parts)
+    monkeypatch.setattr(graph_loader, "merge_parts", lambda parts: parts)
     part, other = FlatGraphs.from_graphs(GRAPHS), FlatGraphs.from_graphs(GRAPHS[:3])
 
     class Store:

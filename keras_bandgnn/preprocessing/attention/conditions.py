@@ -106,10 +106,10 @@ def _unreached(matrix, steps: int) -> int:
         for first, last in zip(bounds[:-1], bounds[1:], strict=True):
             low = start[first]
             high = matrix.indptr[rows[last - 1] + 1]
-            found = np.bitwise_or.reduceat(
+            reached = np.bitwise_or.reduceat(
                 before[matrix.indices[low:high]], start[first:last] - low, axis=0
             )
-            heard[rows[first:last]] |= found
+            heard[rows[first:last]] |= reached
         if np.array_equal(before, heard):
             break
     return int(np.count_nonzero((heard != everyone).any(axis=1)))
@@ -213,8 +213,8 @@ def attention_conditions(
             )
     senders, receivers = graph.senders, graph.receivers
     if "attend" in graph.edge:
-        kept = graph.edge["attend"] == 1
-        senders, receivers = senders[kept], receivers[kept]
+        attend = graph.edge["attend"] == 1
+        senders, receivers = senders[attend], receivers[attend]
     linked = adjacency(size, senders, receivers, symmetric=True)
     c2, order = hamiltonian(linked, path, global_token)
     edges = adjacency(size, senders, receivers)

@@ -172,7 +172,7 @@ _EXACT_NODES = 20
 _TRIES = 24
 
 
-def hamiltonian(linked, given: np.ndarray | None, token: bool):
+def hamiltonian(linked, path: np.ndarray | None, token: bool):
     """Look for a path through all nodes, or for a proof that there is none.
 
     A token that is linked with all nodes can join two paths. So with it the question
@@ -180,7 +180,7 @@ def hamiltonian(linked, given: np.ndarray | None, token: bool):
 
     Args:
         linked: Symmetric CSR array bool [N, N] without loops.
-        given: int [N], an order of the nodes to try first, or None.
+        path: int [N], an order of the nodes to try first, or None.
         token: Whether there is a token.
 
     Returns:
@@ -191,7 +191,7 @@ def hamiltonian(linked, given: np.ndarray | None, token: bool):
     row = np.repeat(np.arange(size), np.diff(linked.indptr))
     gap = ""
     for order, name in (
-        (given, "the given path"),
+        (path, "the given path"),
         (path_order(linked.indices, row, size), "a path found by greedy search"),
     ):
         if order is None:

@@ -149,14 +149,14 @@ def reform(
         tiles = best_tiles(*ends, block_size, num_tiles)
         return _result(tiles, *ends, block_size, np.ones(ends[0].size, bool))
     transferred, pair = _transferred(*ends, starts, threshold)
-    wanted = _wanted(pair[transferred], starts.size - 1, block_size)
+    num_wanted = _wanted(pair[transferred], starts.size - 1, block_size)
     keys, tile, count = tile_counts(*ends, block_size)
     owner = main_group(tile, pair, keys.size)
     # Of equals the lower key comes first.
     order = np.lexsort((keys, -count, owner))
     rank = np.arange(keys.size) - np.searchsorted(owner[order], owner[order])
-    chosen = order[rank < wanted[owner[order]]]
-    return _result(tiles_of(keys[chosen]), *ends, block_size, transferred)
+    best = order[rank < num_wanted[owner[order]]]
+    return _result(tiles_of(keys[best]), *ends, block_size, transferred)
 
 
 def random_tiles(
@@ -191,20 +191,20 @@ def random_tiles(
     blocks = -(-num_nodes // block_size)
     if num_tiles is not None:
         transferred = np.ones(ends[0].size, bool)
-        wanted, first = np.array([num_tiles]), np.array([0, blocks])
+        num_wanted, first = np.array([num_tiles]), np.array([0, blocks])
     else:
         transferred, pair = _transferred(*ends, starts, threshold)
-        wanted = _wanted(pair[transferred], starts.size - 1, block_size)
+        num_wanted = _wanted(pair[transferred], starts.size - 1, block_size)
         first = -(-starts // block_size)
     sizes, count = np.diff(first), first.size - 1
-    found = [np.empty((0, 2), np.int64)]
-    for index in np.flatnonzero(wanted):
+    places = [np.empty((0, 2), np.int64)]
+    for index in np.flatnonzero(num_wanted):
         row, column = divmod(int(index), count)
         room = int(sizes[row] * sizes[column])
-        picked = rng.choice(room, min(int(wanted[index]), room), replace=False)
+        picked = rng.choice(room, min(int(num_wanted[index]), room), replace=False)
         place = np.divmod(picked, max(sizes[column], 1))
-        found.append(np.stack(place, axis=1) + [first[row], first[column]])
-    tiles = tiles_of(keys_of(np.concatenate(found)))
+        places.append(np.stack(place, axis=1) + [first[row], first[column]])
+    tiles = tiles_of(keys_of(np.concatenate(places)))
     return _result(tiles, *ends, block_size, transferred)
 
 

@@ -62,8 +62,8 @@ def quantile_rule(
     """
     count = len(sizes["node"])
     rng = np.random.default_rng(0)
-    chosen = rng.permutation(count)[:_SAMPLE]
-    sizes = {k: np.asarray(v, np.int64)[chosen] for k, v in sizes.items()}
+    sample = rng.permutation(count)[:_SAMPLE]
+    sizes = {k: np.asarray(v, np.int64)[sample] for k, v in sizes.items()}
     best = None
     for nodes in _node_capacities(sizes["node"], batch_size, given):
         budget, padding = _complete({**given, "node": nodes}, sizes, pack)
@@ -146,13 +146,13 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
     total = sum(int(sizes[name][fitting].sum()) for name in steps)
     best = None
     for quantile in _STEP_QUANTILES:
-        found = {
+        capacities = {
             name: _at_quantile(sizes[name], fitting, packed, quantile) for name in steps
         }
-        needed = _packed({**budget, **found}, sizes, pack)[1]
-        padded = len(needed) * sum(found.values()) / max(1, total)
+        needed = _packed({**budget, **capacities}, sizes, pack)[1]
+        padded = len(needed) * sum(capacities.values()) / max(1, total)
         if best is None or padded < best[0]:
-            best = padded, found
+            best = padded, capacities
     return best[1]
 
 

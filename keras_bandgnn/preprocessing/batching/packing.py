@@ -102,20 +102,21 @@ def pack_best_fit(
     mean = sizes[order].mean(axis=0)
     share = sizes * (weight / np.maximum(capacity, 1))
     value = share.sum(axis=1)
-    chosen = _CHOSEN
+    open_graphs = _CHOSEN
     if balanced:
         room = (capacity / np.maximum(mean, 1)).min()
-        chosen = max(_CHOSEN, min(_BALANCED, room / 2))
+        open_graphs = max(_CHOSEN, min(_BALANCED, room / 2))
         # What is left beyond this is chosen in proportion.
         aim = np.ceil(_CHOSEN * mean), 1 / np.maximum(capacity, 1), weight
-    reserve = np.ceil(chosen * mean).astype(np.int64)
+    reserve = np.ceil(open_graphs * mean).astype(np.int64)
     pool, following, out = order[:window], window, []
     while pool.size:
-        facts = sizes[pool], value[pool], capacity, reserve
-        taken = _fill(*facts, aim if balanced else None)
-        out.append(pool[taken])
+        members = _fill(
+            sizes[pool], value[pool], capacity, reserve, aim if balanced else None
+        )
+        out.append(pool[members])
         added = order[following : following + out[-1].size]
-        pool = np.concatenate([pool[~taken], added])
+        pool = np.concatenate([pool[~members], added])
         following += added.size
     return out
 

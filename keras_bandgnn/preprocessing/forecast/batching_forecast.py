@@ -165,18 +165,18 @@ def count_shapes(
         began = time.perf_counter()
         composed = epochs.composition(epoch)
         seconds += time.perf_counter() - began
-        made = composed[: limit - done]
-        for step, supergraph in enumerate(made, start=done):
+        supergraphs = composed[: limit - done]
+        for step, supergraph in enumerate(supergraphs, start=done):
             shape = tuple(supergraph.budget.values())
             if shape in shapes:
                 shapes[shape][1] += 1
             else:
                 shapes[shape] = [supergraph, 1, step]
-        members = np.concatenate([supergraph.members for supergraph in made])
+        members = np.concatenate([supergraph.members for supergraph in supergraphs])
         graphs += len(members)
         for name in used:
             used[name] += int(np.asarray(sizes[name])[members].sum())
-        done += len(made)
+        done += len(supergraphs)
         epoch += 1
     examples, counts, first = zip(*shapes.values(), strict=True)
     return ShapeCounts(
@@ -296,7 +296,7 @@ class BatchingForecast:
         if isinstance(graphs, GraphLoader):
             raise ValueError(
                 "Expected graphs: a list of Graph, a FlatGraphs or an opened store. "
-                "Received: a GraphLoader. Pass the graphs themselves."
+                "Received: a GraphLoader. Pass the graphs that it was made of."
             )
         model = self.timer.model
         preprocessor = getattr(model, "preprocessor", None)
@@ -423,9 +423,11 @@ class BatchingForecast:
 
     def _time_shapes(self, quantiles: Sequence[float], deadline: float) -> list[tuple]:
         """Add shapes at these quantiles of each algorithm to the timer."""
-        wanted = [found.at(quantiles) for found in self.counts.values()]
-        turns = max(map(len, wanted))
-        examples = [w[turn] for turn in range(turns) for w in wanted if turn < len(w)]
+        candidates = [counts.at(quantiles) for counts in self.counts.values()]
+        turns = max(map(len, candidates))
+        examples = [
+            w[turn] for turn in range(turns) for w in candidates if turn < len(w)
+        ]
         added = []
         for example in examples:
             key = _key(example.budget)
@@ -472,10 +474,10 @@ class BatchingForecast:
         self._measured()
         compile_s = self.timer.compile_s()
         rows = []
-        for name, found in self.counts.items():
-            shapes = found.after(steps)
-            times = [self.update_ms(example.budget) for example in found.examples]
-            update = float(np.average(times, weights=found.counts))
+        for name, counts in self.counts.items():
+            shapes = counts.after(steps)
+            times = [self.update_ms(example.budget) for example in counts.examples]
+            update = float(np.average(times, weights=counts.counts))
             batching = self.batching_ms[name]
             shown = self.shown[self.batchers[name].fixed_shapes]
             steady = max(update + shown * batching, batching)
@@ -485,17 +487,17 @@ class BatchingForecast:
                 AlgorithmForecast(
                     algorithm=name,
                     shapes=shapes,
-                    exact=found.exact,
+                    exact=counts.exact,
                     compilations=compilations,
-                    node_waste=found.waste("node"),
-                    edge_waste=found.waste("edge"),
-                    graphs_per_step=found.graphs_per_step,
+                    node_waste=counts.waste("node"),
+                    edge_waste=counts.waste("edge"),
+                    graphs_per_step=counts.graphs_per_step,
                     batching_ms=batching,
                     update_ms=update,
                     steady_ms=steady,
                     compile_s=compile_s,
                     step_ms=step,
-                    graph_us=1e3 * step / found.graphs_per_step,
+                    graph_us=1e3 * step / counts.graphs_per_step,
                 )
             )
         return rows

@@ -45,8 +45,8 @@ class _Clock(keras.callbacks.Callback):
 
 def _copy(model: keras.Model) -> keras.Model:
     try:
-        made = type(model).from_config(model.get_config())
-        made.compile_from_config(model.get_compile_config())
+        copy = type(model).from_config(model.get_config())
+        copy.compile_from_config(model.get_compile_config())
     except Exception as error:
         raise ValueError(
             "Expected a model that Keras can make again from its configuration, so "
@@ -54,13 +54,13 @@ def _copy(model: keras.Model) -> keras.Model:
             f"{type(error).__name__}: {error} Give it get_config() and register its "
             "classes, losses and metrics with keras.saving."
         ) from error
-    if not made.compiled:
+    if not copy.compiled:
         raise ValueError(
             "Expected a model whose compile() arguments Keras can repeat. Received: "
             f"{type(model).__name__}, which overrides compile(). Give it "
             "get_compile_config() and compile_from_config()."
         )
-    return made
+    return copy
 
 
 class StepTimer:

@@ -30,8 +30,12 @@ class Atoms(NamedTuple):
         nodes = slice(self.num_nodes[:start].sum(), self.num_nodes[:stop].sum())
         graphs = slice(start, stop)
         cell = None if self.cell is None else self.cell[graphs]
-        facts = (self.num_nodes[graphs], self.position[nodes], cell)
-        return Atoms(*facts, self.periodic[graphs])
+        return Atoms(
+            num_nodes=self.num_nodes[graphs],
+            position=self.position[nodes],
+            cell=cell,
+            periodic=self.periodic[graphs],
+        )
 
 
 def atoms_of(part: FlatGraphs, first: int = 0) -> Atoms:

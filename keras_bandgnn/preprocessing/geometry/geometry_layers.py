@@ -79,7 +79,7 @@ class GeometryLayer(GraphLayer):
         atoms = atoms_of(part, first)
         self.check(atoms, first)
         start = pointers(atoms.num_nodes)
-        found = []
+        pieces = []
         for begin, end in chunks(atoms):
             pairs = self.find(atoms.part(begin, end))
             graph = np.repeat(np.arange(begin, end), atoms.num_nodes[begin:end])
@@ -95,12 +95,12 @@ class GeometryLayer(GraphLayer):
             if atoms.cell is not None:
                 edges["edge/shift"] = pairs.shift
             whole = ("num_edges", "senders", "receivers", "edge/shift")
-            found.append(
+            pieces.append(
                 {k: v.astype(np.int32) if k in whole else v for k, v in edges.items()}
             )
             advance(end - begin)
         columns = {k: v for k, v in part.columns().items() if level_of(k) != "edge"}
-        columns |= {k: np.concatenate([c[k] for c in found]) for k in found[0]}
+        columns |= {k: np.concatenate([c[k] for c in pieces]) for k in pieces[0]}
         columns["edge_type"] = np.zeros_like(columns["senders"])
         return FlatGraphs.from_columns(columns, part.info)
 

@@ -107,7 +107,7 @@ def _search(atoms: Atoms, radius: float | None = None, k: int | None = None) -> 
     shift = np.zeros((len(sender), 3), np.int64)
     if few.all():
         return _measured(atoms, sender, receiver, shift)
-    found = [(receiver, sender, shift)]
+    pieces = [(receiver, sender, shift)]
     start = pointers(atoms.num_nodes)
     for graph in np.flatnonzero(~few):
         position = atoms.position[start[graph] : start[graph + 1]]
@@ -116,8 +116,8 @@ def _search(atoms: Atoms, radius: float | None = None, k: int | None = None) -> 
             ends = _images(position, cell, periodic, radius, k)
         else:
             ends = _tree(position, radius, k)
-        found.append((ends[0] + start[graph], ends[1] + start[graph], ends[2]))
-    receiver, sender, shift = (np.concatenate(a) for a in zip(*found, strict=True))
+        pieces.append((ends[0] + start[graph], ends[1] + start[graph], ends[2]))
+    receiver, sender, shift = (np.concatenate(a) for a in zip(*pieces, strict=True))
     order = np.lexsort((*shift.T[::-1], sender, receiver))
     return _measured(atoms, sender[order], receiver[order], shift[order])
 
@@ -149,7 +149,7 @@ def _tree(position: np.ndarray, radius: float | None, k: int | None) -> tuple:
         # Each atom is its own nearest neighbour.
         reach = tree.query(position, [min(k + 1, len(position))])[0][:, 0]
         lists = tree.query_ball_point(position, reach + _MARGIN)
-        receiver = np.repeat(np.arange(len(lists)), [len(found) for found in lists])
+        receiver = np.repeat(np.arange(len(lists)), [len(pieces) for pieces in lists])
         sender = np.fromiter(itertools.chain.from_iterable(lists), np.int64)
         other = sender != receiver
         receiver, sender = receiver[other], sender[other]

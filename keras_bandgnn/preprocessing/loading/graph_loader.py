@@ -198,8 +198,8 @@ class GraphLoader(keras.utils.PyDataset):
         super().__init__(workers=1)
         _check_removed(removed)
         # Checked before the graphs are read, which may take minutes.
-        wanted = "a batcher, such as DynamicBatcher(32)"
-        optional(instance, "batcher", batcher, Batcher, wanted)
+        expected = "a batcher, such as DynamicBatcher(32)"
+        optional(instance, "batcher", batcher, Batcher, expected)
         if not isinstance(plan, str) or plan != "auto":
             instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
         self.shuffle = boolean("shuffle", shuffle)
@@ -270,8 +270,8 @@ class GraphLoader(keras.utils.PyDataset):
     @property
     def num_dropped(self) -> int:
         """Graphs of an epoch that the batcher drops."""
-        kept = sum(len(s.members) for s in self.composition(self.epoch))
-        return int(self.starts[-1]) - kept
+        packed = sum(len(s.members) for s in self.composition(self.epoch))
+        return int(self.starts[-1]) - packed
 
     @property
     def num_oversized(self) -> int:
@@ -288,9 +288,9 @@ class GraphLoader(keras.utils.PyDataset):
             missing = future is None
             if missing:
                 # This epoch, the next and the previous one suffice.
-                kept = list(self._composed.items())[-2:]
+                recent = list(self._composed.items())[-2:]
                 future = Future()
-                self._composed = {**dict(kept), epoch: future}
+                self._composed = {**dict(recent), epoch: future}
         if missing:
             try:
                 future.set_result(self._epochs.composition(epoch))
@@ -333,14 +333,14 @@ class GraphLoader(keras.utils.PyDataset):
             groups: For each supergraph of the batch the ids of its graphs.
             budget: Capacities by name.
         """
-        chosen = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
-        return self._assembler.build(chosen, len(chosen))[0][0]
+        supergraphs = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
+        return self._assembler.build(supergraphs, len(supergraphs))[0][0]
 
     def _build_several(self, indices: range, epoch: int) -> list[tuple]:
         """Return batches, each with the figures that `stats` counts."""
-        chosen = [s for i in indices for s in self.supergraphs(i, epoch)]
+        supergraphs = [s for i in indices for s in self.supergraphs(i, epoch)]
         began = time.perf_counter()
-        batches = self._assembler.build(chosen, self.replicas)
+        batches = self._assembler.build(supergraphs, self.replicas)
         self.stats.assembled(time.perf_counter() - began, len(batches))
         return batches
 

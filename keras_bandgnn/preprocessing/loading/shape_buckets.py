@@ -51,11 +51,11 @@ def needed_sizes(sizes: Mapping[str, np.ndarray], groups) -> dict[str, int]:
     needs = {"graph": 1 + max(len(s.members) for s in groups)}
     for name, values in sizes.items():
         values = np.asarray(values)
-        found = [values[s.members] for s in groups]
+        sizes_of_groups = [values[s.members] for s in groups]
         if name in PER_GRAPH:
-            needs[name] = max(int(v.max(initial=1)) for v in found)
+            needs[name] = max(int(v.max(initial=1)) for v in sizes_of_groups)
         elif name != "graph":
-            needs[name] = max(int(v.sum()) for v in found) + (name == "node")
+            needs[name] = max(int(v.sum()) for v in sizes_of_groups) + (name == "node")
     return needs
 
 
@@ -75,13 +75,13 @@ def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
     """
     step = -max(0, int(np.log2(max(1, budget["node"] / _LEAST_NODES))))
     while True:
-        found = {name: _scaled(name, size, step) for name, size in budget.items()}
+        capacities = {name: _scaled(name, size, step) for name, size in budget.items()}
         for name in PER_GRAPH:
             # Of one graph, however many there are.
             if name in needs and needs[name] > budget[name]:
-                found[name] = int(round_up_power_of_two(needs[name]))
-        if all(found[name] >= size for name, size in needs.items()):
-            return found
+                capacities[name] = int(round_up_power_of_two(needs[name]))
+        if all(capacities[name] >= size for name, size in needs.items()):
+            return capacities
         step += 1
 
 

@@ -55,8 +55,8 @@ def breadth_first(graph: Graph) -> np.ndarray:
     column = np.append(rank[column], rank[read])
     messages = csr_array((np.ones(row.size), (row, column)), shape=(size + 1, size + 1))
     messages.sort_indices()
-    found = breadth_first_order(messages, size, return_predecessors=False)
-    order = by_degree[found[1:]]
+    visited = breadth_first_order(messages, size, return_predecessors=False)
+    order = by_degree[visited[1:]]
     if order.size < size:
         missing = np.ones(size, bool)
         missing[order] = False

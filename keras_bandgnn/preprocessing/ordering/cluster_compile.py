@@ -104,14 +104,14 @@ def cluster_order(
         for name in (WITHIN[1:] if within == "auto" else (within,))
     }
 
-    def held(name: str) -> int:
+    def edges_held(name: str) -> int:
         place = positions(orders[name])
         ends = place[graph.senders], place[graph.receivers]
         counts = np.sort(tile_counts(*ends, block_size)[2])
         return int(counts[-max(graph.num_edges // block_size**2, 1) :].sum())
 
-    chosen = within if within != "auto" else max(orders, key=held)
-    return ClusterOrder(orders[chosen].astype(np.int32), starts, chosen)
+    best = within if within != "auto" else max(orders, key=edges_held)
+    return ClusterOrder(orders[best].astype(np.int32), starts, best)
 
 
 def _inside(within: str, adjacency, cluster, starts, block_size, seed) -> np.ndarray:
@@ -130,13 +130,13 @@ def _inside(within: str, adjacency, cluster, starts, block_size, seed) -> np.nda
         return np.lexsort((positions(reverse_cuthill_mckee(inner)), cluster))
     by_cluster = np.argsort(cluster, kind="stable")
     sorted_inner = inner[by_cluster][:, by_cluster]
-    part, made = np.empty(cluster.size, np.int64), 0
+    part, num_parts = np.empty(cluster.size, np.int64), 0
     for first, last in zip(starts[:-1], starts[1:], strict=True):
         count = -(-int(last - first) // (_BLOCKS_PER_PART * block_size))
         block = sorted_inner[first:last, first:last]
-        part[by_cluster[first:last]] = made + parts(block, count, seed)
-        made += count
-    place = line_up(inner, part, made)
+        part[by_cluster[first:last]] = num_parts + parts(block, count, seed)
+        num_parts += count
+    place = line_up(inner, part, num_parts)
     return np.lexsort((-np.diff(inner.indptr), place[part], cluster))
 
 
@@ -238,9 +238,9 @@ class ClusterCompile(GraphLayer):
             most = graph.num_nodes // (_LEAST_BLOCKS * self.block_size)
             count = num_clusters_for(self.hidden_dim, self.l2_bytes)
             count = max(1, min(count, most))
-        made = cluster_order(graph, count, self.within, self.block_size)
-        graph = graph.subgraph(made.order)
-        return graph.replace(node={**graph.node, "cluster": made.cluster})
+        result = cluster_order(graph, count, self.within, self.block_size)
+        graph = graph.subgraph(result.order)
+        return graph.replace(node={**graph.node, "cluster": result.cluster})
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""

@@ -100,8 +100,8 @@ class _Search:
         back = np.repeat(self.position[nodes], _PARTNERS)
         change = self._covered(partners.ravel(), back) - now[partners.ravel()]
         gain = gain[:, None] + change.reshape(partners.shape)
-        chosen = np.arange(nodes.size), gain.argmax(axis=1)
-        pairs, gain = np.stack([nodes, partners[chosen]]), gain[chosen]
+        best = np.arange(nodes.size), gain.argmax(axis=1)
+        pairs, gain = np.stack([nodes, partners[best]]), gain[best]
         keep = (gain > 0) & (pairs[0] != pairs[1])
         pairs, gain = pairs[:, keep], gain[keep]
         # A node is in one swap: that of most gain, ties at random.
