@@ -1,4 +1,4 @@
-"""Which plan will be cheapest: cost model, calibration, estimate."""
+"""Choice of the cheapest plan: cost model, calibration, estimates."""
 
 from keras_bandgnn.planning.calibration import calibrate as calibrate
 from keras_bandgnn.planning.cost import Hardware as Hardware

@@ -1,4 +1,4 @@
-"""`calibrate`: measures this machine with the library's own kernels."""
+"""`calibrate`: measures this machine with the library's kernels."""
 
 import dataclasses
 import datetime
@@ -30,18 +30,18 @@ _CHAIN = 16
 _HEADS = 8
 _TILE = 16
 _LEAST_ROUNDS = 3
-# Rows of a typical supergraph; accelerators need more to be busy.
+# Rows of a typical supergraph; accelerators need more to be saturated.
 _ROWS, _MANY_ROWS = 8192, 65536
 
 
 @dataclasses.dataclass
 class _Trial:
-    """A step, forward and backward, that is timed.
+    """A timed step, forward and backward.
 
     Args:
-        name: Constant that it is for.
-        amount: What one run does, in the unit of the constant.
-        function: Takes the leaves and the constants.
+        name: The constant that it measures.
+        amount: Amount of work per run, in the unit of the constant.
+        function: Function of the leaves and the constants.
         leaves: Tensors with a gradient.
         constants: Tensors without.
     """
@@ -55,22 +55,22 @@ class _Trial:
 
     @property
     def rate(self) -> float:
-        # Other work on the machine only adds time: the quicker runs tell more.
+        # Other load on the machine only adds time, so the fastest runs are used.
         return self.amount / float(np.quantile(self.seconds, 0.25))
 
 
 def calibrate(
     dtype: str = "float32", seconds: float = 30, progress: Callable | None = None
 ) -> Hardware:
-    """Measures the constants of this machine and the backend in use.
+    """Measures the constants of this machine and the current backend.
 
     Args:
-        dtype: Of the states.
-        seconds: About how long to measure; compiling comes on top.
-        progress: Called with (done, total) now and then.
+        dtype: dtype of the states.
+        seconds: Approximate time to measure, not counting compilation.
+        progress: Called periodically with (done, total).
 
     Returns:
-        The constants. `Hardware.save` keeps them for `plan="auto"`.
+        The constants. `Hardware.save` stores them for `plan="auto"`.
     """
     one_of("dtype", dtype, ("float32", "bfloat16", "float16", "float64"))
     seconds = positive_number("seconds", seconds)
@@ -81,7 +81,7 @@ def calibrate(
     rates: dict[str, list[float]] = {}
     for trial in trials:
         rates.setdefault(trial.name, []).append(trial.rate)
-    # A sparse product also writes its rows; the cost model counts that apart.
+    # A sparse product also writes its rows, which the cost model counts separately.
     size = len(PRODUCT_SIZES)
     (sparse,) = (trial for trial in trials if trial.name == "sparse")
     taken = sparse.amount / sparse.rate
@@ -109,7 +109,7 @@ def calibrate(
 
 
 def _measure(trials: list[_Trial], seconds: float, progress: Callable) -> None:
-    """Runs all trials in turn: what else the machine does then slows all alike."""
+    """Runs the trials in alternation, so that other load affects all equally."""
     runs, total = [], 2 * len(trials)
     for trial in trials:
         run = backend.compiled_timer_step(trial.function, trial.leaves, trial.constants)
@@ -155,7 +155,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
     for size in GROUP_SIZES:
         kinds = (ids(_TYPES, rows // size),)
         yield _Trial("grouped", 6 * rows * _WIDTH**2, _grouped_product, leaves, kinds)
-    # About as many rows are read and summed as a sparse graph has edges.
+    # About as many rows are gathered and summed as a sparse graph has edges.
     count = 2 * rows
     moved = count * _WIDTH * itemsize
     index = graph_ops.with_scatter_index(shuffled(rows, count), rows)
@@ -182,7 +182,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
 
 
 def _attention_trials(states, ids, shuffled, rows: int) -> Iterator[_Trial]:
-    """As many edges, once singly and once as full tiles."""
+    """Yields trials of the same number of edges, as single edges and as full tiles."""
     count = 8 * rows
     leaves = tuple(states(1, rows, _WIDTH) for _ in range(3))
     bias = ops.zeros((1, count, _HEADS), "float32")

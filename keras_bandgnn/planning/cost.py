@@ -1,4 +1,4 @@
-"""`Hardware`: how fast a machine is at what primitives do."""
+"""`Hardware`: the constants of the cost model for a machine."""
 
 import dataclasses
 import hashlib
@@ -15,16 +15,14 @@ from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.ops.backend import current as backend
 
-# Which machine and backend this is.
-
 
 def device() -> tuple[str, str]:
-    """Kind of device in use, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
+    """Returns the type of the device, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
     return backend.device()
 
 
 def machine() -> dict:
-    """What times depend on, beside the work: device, cores, versions."""
+    """Returns what times depend on besides the work: device, cores, versions."""
     kind, name = device()
     return {
         "device": _cpu_model() if kind == "cpu" else name,
@@ -46,12 +44,12 @@ def _cpu_model() -> str:
 
 
 VERSION = 3
-# Sizes at which constants are given; in between, logarithms are interpolated.
+# Sizes at which constants are measured; between them, logarithms are interpolated.
 PRODUCT_SIZES = (16, 64, 256)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 GROUP_SIZES = (16, 64, 256)
 WRITE_BYTES = (2**22, 2**26)
-# Memory moves in lines: a row of one number costs as much as one of 16.
+# Memory moves in cache lines: a row of one number costs as much as one of 16.
 _LINE = 64
 
 
@@ -66,11 +64,11 @@ class Hardware:
             at `BLOCK_SIZES` of the columns of a block.
         grouped: FLOP/s of rows of width 64 times the kernels of their groups, at
             `GROUP_SIZES` of the rows of a group.
-        gather: Bytes/s of rows that are read by index.
-        scatter: Bytes/s of rows that are summed by index.
+        gather: Bytes/s of row gathers.
+        scatter: Bytes/s of row scatter-adds.
         sparse: Entries times channels per second of sparse products.
-        write: Bytes/s that new arrays of `WRITE_BYTES` bytes are filled with.
-        launch: Seconds that an operation takes however small it is.
+        write: Bytes/s for filling new arrays of `WRITE_BYTES` bytes.
+        launch: Overhead of an operation in seconds.
         edge_attention: Edges times channels per second of attention along edges.
         tile_attention: Entries times channels per second of attention in tiles of 16.
         itemsize: Bytes of a number.
@@ -98,21 +96,22 @@ class Hardware:
     date: str = ""
 
     def matmul_flops(self, inner: float, columns: float) -> float:
-        """FLOP/s of a product with a matrix [inner, columns]."""
+        """Returns FLOP/s of a product with a matrix [inner, columns]."""
         rates = [_between(PRODUCT_SIZES, row, columns) for row in self.matmul]
         return _between(PRODUCT_SIZES, rates, inner)
 
     def matmul_seconds(
         self, rows: float, inner: float, columns: float, blocks: bool = False
     ) -> float:
-        """A dense product [rows, inner] @ [inner, columns].
+        """Returns the time of a dense product [rows, inner] @ [inner, columns].
 
         Args:
             rows: Rows of the first matrix.
             inner: Its columns.
             columns: Columns of the second matrix.
             blocks: Whether the first matrix is a batch of dense blocks with `inner`
-                columns each. They are data, so the backward pass is one product.
+                columns each. Blocks have no gradient, so the backward pass is one
+                product.
         """
         flops = 2 * rows * inner * columns
         if blocks:
@@ -123,33 +122,33 @@ class Hardware:
     def grouped_seconds(
         self, rows: float, width: int, units: int, group_size: int
     ) -> float:
-        """Products of groups of rows with the kernel [width, units] of each group."""
+        """Returns the time to multiply groups of rows by kernels [width, units]."""
         rate = self.matmul_flops(width, units) / self.matmul_flops(64, 64)
         rate *= _between(GROUP_SIZES, self.grouped, group_size)
         flops = 2 * rows * width * units
         return 3 * (flops / rate + self.launch)
 
     def gather_seconds(self, rows: float, width: float) -> float:
-        """Reading rows by index; the gradient sums them."""
+        """Returns the time to gather rows; the gradient scatters them."""
         return self._row_bytes(rows, width) / self.gather + 2 * self.launch
 
     def scatter_seconds(self, rows: float, width: float) -> float:
-        """Summing rows by index; the gradient reads them."""
+        """Returns the time to scatter-add rows; the gradient gathers them."""
         return self._row_bytes(rows, width) / self.scatter + 2 * self.launch
 
     def sparse_seconds(self, entries: float, rows: float, width: int) -> float:
-        """A sparse matrix of `rows` rows times dense rows, and its transpose."""
+        """Returns the time of a sparse product with `rows` rows, and its transpose."""
         seconds = entries * width / self.sparse
         return seconds + 2 * self.write_seconds(rows * width) + 2 * self.launch
 
     def write_seconds(self, entries: float) -> float:
-        """Filling a new array."""
+        """Returns the time to fill a new array."""
         size = entries * self.itemsize
         return size / _between(WRITE_BYTES, self.write, size) + self.launch
 
     @property
     def tile_fill(self) -> float:
-        """Share of a tile's entries that must be edges for it to pay."""
+        """Share of a tile's entries that must be edges for the tile to pay off."""
         return self.edge_attention / self.tile_attention
 
     def _row_bytes(self, rows: float, width: float) -> float:
@@ -157,15 +156,15 @@ class Hardware:
 
     @classmethod
     def default(cls, backend: str, accelerator: str, dtype: str = "float32"):
-        """Constants of a typical machine.
+        """Returns constants of a typical machine.
 
-        Those of CPUs were measured on two cores. Those of GPUs and TPUs are orders of
-        magnitude: calibrate.
+        Those of CPUs were measured on two cores. Those of GPUs and TPUs are only orders
+        of magnitude; calibrate to replace them.
 
         Args:
             backend: `"jax"`, `"tensorflow"` or `"torch"`.
             accelerator: `"cpu"`, `"gpu"` or `"tpu"`.
-            dtype: Of the states.
+            dtype: dtype of the states.
         """
         constants = _DEFAULTS.get(accelerator, _DEFAULTS["gpu"])
         if accelerator == "cpu":
@@ -178,9 +177,9 @@ class Hardware:
 
     @classmethod
     def calibrated(cls, dtype: str = "float32") -> "Hardware | None":
-        """What `bandgnn calibrate` measured here with this backend, or None.
+        """Returns the constants that `bandgnn calibrate` measured here, or None.
 
-        A file that cannot be read is left out with a warning.
+        A file that cannot be read is ignored with a warning.
         """
         path = cls.path(dtype)
         try:
@@ -201,7 +200,7 @@ class Hardware:
 
     @classmethod
     def current(cls, dtype: str = "float32") -> "Hardware":
-        """The calibrated constants of this machine, or else the default ones."""
+        """Returns the calibrated constants of this machine, or the default ones."""
         kind, _ = device()
         return cls.calibrated(dtype) or cls.default(
             keras.backend.backend(), kind, dtype
@@ -209,7 +208,7 @@ class Hardware:
 
     @staticmethod
     def path(dtype: str = "float32") -> Path:
-        """File of the constants of this machine, backend, its version and a dtype."""
+        """Returns the file of the constants for this machine, backend and dtype."""
         description = {"version": VERSION, "dtype": dtype, **machine()}
         description = json_text("machine", description)
         name = hashlib.sha256(description.encode()).hexdigest()[:16]
@@ -217,7 +216,7 @@ class Hardware:
         return Path(root).expanduser() / "hardware" / f"{name}.json"
 
     def save(self, dtype: str = "float32") -> Path:
-        """Writes the constants where `calibrated` finds them; returns the file."""
+        """Writes the constants for `calibrated`; returns the file."""
         path = self.path(dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
@@ -265,7 +264,7 @@ class Hardware:
 
 
 def bytes_of(dtype: str) -> int:
-    """Bytes of a number of a float type, also of those that NumPy lacks."""
+    """Returns the bytes of a float dtype, including those that NumPy lacks."""
     return int(dtype.removeprefix("b").removeprefix("float")) // 8
 
 
@@ -278,7 +277,7 @@ def _between(sizes, rates, size: float) -> float:
     return float(np.exp(np.interp(np.log(max(size, 1)), np.log(sizes), logs)))
 
 
-# Two cores, sizes of a supergraph of 8,192 nodes; the ratios are what matters.
+# Measured on two cores with a supergraph of 8,192 nodes; the ratios matter.
 _DEFAULTS = {
     "cpu": {
         "matmul": ((2e10, 4e10, 5e10), (4e10, 9e10, 1.1e11), (6e10, 1.2e11, 1.35e11)),

@@ -1,4 +1,4 @@
-"""`Estimate`: what plans would cost for graphs, a model and a machine."""
+"""`Estimate`: estimated costs of plans for graphs, a model and a machine."""
 
 from collections.abc import Sequence
 
@@ -13,21 +13,21 @@ from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
 
-# A sample is enough to tell plans apart: they differ by factors.
+# A sample is enough to compare plans, which differ by factors.
 _GRAPHS, _EDGES = 200, 100_000
-# Tiles are measured for each way to lie on the grid, which takes long.
+# Tiles are measured for each alignment with the grid, which is slow.
 _TILE_EDGES = 20_000
 # Blocks with a smaller share of the edges are not worth a second primitive.
 _LEAST_DENSE = 0.01
 
 
 def sampled(parts: Sequence[FlatGraphs], most_edges: int = _EDGES) -> FlatGraphs:
-    """Up to 200 graphs from everywhere, with about as many edges; at least one."""
+    """Returns up to 200 evenly spaced graphs, with about `most_edges` edges."""
     counts = np.concatenate([part.num_edges for part in parts] or [[]])
     if not len(counts):
-        raise ValueError("Expected at least one graph. Received: none.")
+        raise ValueError("Expected at least one graph. Received: none. Pass graphs.")
     step = max(len(counts) / _GRAPHS, counts.sum() / most_edges, 1.0)
-    # The middle of each of equal stretches: sorted data gives no biased sample.
+    # The middles of equal intervals, so that sorted data gives an unbiased sample.
     size = max(int(len(counts) / step), 1)
     ids = ((np.arange(size) + 0.5) * (len(counts) / size)).astype(np.int64)
     starts = np.cumsum([0, *(len(part) for part in parts)])
@@ -40,7 +40,7 @@ def sampled(parts: Sequence[FlatGraphs], most_edges: int = _EDGES) -> FlatGraphs
 
 
 class Estimate:
-    """Costs of plans for a supergraph that is made of graphs like a sample.
+    """Costs of plans for a supergraph of graphs that resemble a sample.
 
     Args:
         sample: The graphs.
@@ -67,9 +67,9 @@ class Estimate:
         self._assembler = None
 
     def row(self, plan: Plan, best: float) -> dict | None:
-        """A row of `PlanChoice.table`, or None for a plan that is surely no better.
+        """Returns a row of `PlanChoice.table`, or None if the plan cannot be better.
 
-        Tiles take long to measure, and blocks without edges are no use.
+        Measuring tiles is slow, and blocks without edges are useless.
 
         Args:
             plan: The plan.
@@ -113,7 +113,7 @@ class Estimate:
     def _seconds(self, plan: Plan, sizes: dict, meter: "_Meter") -> float:
         load = self._load(sizes)
         seconds = sum(p.cost(load, meter) for p in plan.primitives)
-        # Sums that several primitives make are multiplied with the kernel once.
+        # The sums of several primitives are multiplied by the kernel once.
         shared_products = sum(not p.transforms for p in plan.primitives) - 1
         meter.sign = -1
         for _ in range(shared_products):
@@ -123,14 +123,14 @@ class Estimate:
         return seconds
 
     def _steps(self, plan: Plan, sample: FlatGraphs) -> list[dict]:
-        """Resources of a supergraph, of each step where these differ."""
+        """Returns the resources of a supergraph, per step if these differ."""
         schedule = plan.schedule
         if schedule is None or schedule.order == "blocks":
             table = resource_sizes([sample], plan.replace(schedule=None), self.shape[0])
             steps = [{name: values.sum() for name, values in table.items()}]
         else:
             if self._assembler is None:
-                # What each step needs of the graphs is found once for all plans.
+                # The tables of the steps are shared by all plans.
                 self._assembler = ScheduleAssembler(
                     [sample], plan, self.shape[0], False
                 )
@@ -144,7 +144,7 @@ class Estimate:
         return {name: float(value) * factor for name, value in sizes.items()}
 
     def _least(self, primitive: BlockSparse) -> dict:
-        """Resources of tiles with the graphs as they lie, which is rarely the worst."""
+        """Returns the resources of tiles at the current alignment, a lower bound."""
         sample, size, key = self.sample, primitive.block_size, primitive.key()
         num_nodes = int(sample.node_ptr[-1])
         edges, _ = Edges.of_graphs(sample, self.shape[0])
@@ -161,16 +161,16 @@ class Estimate:
 
 
 def _of_step(table: dict, plan: Plan, number: int) -> dict:
-    """Resources of one step, under the names that they have without a schedule."""
+    """Returns the resources of a step, with the names they have without a schedule."""
     tail = f"@{number}"
     sizes = {k.removesuffix(tail): v for k, v in table.items() if k.endswith(tail)}
-    # A step makes the next list of nodes, from all its edges.
+    # A step computes the next list of nodes from all its edges.
     sizes["node"] = table[f"node@{number + 1}"]
     return {**sizes, "edge": sizes[plan.keys[-1]]}
 
 
 class _Meter:
-    """A `Hardware` that also counts what it is asked for."""
+    """A `Hardware` that also counts FLOPs and bytes."""
 
     def __init__(self, hardware: Hardware):
         self.hardware = hardware
@@ -192,7 +192,7 @@ class _Meter:
         return self.hardware.grouped_seconds(rows, width, units, group_size)
 
     def gather_seconds(self, rows, width):
-        # Read and written, forward and backward.
+        # One read and one write, forward and backward.
         self._count(0, 4 * rows * width)
         return self.hardware.gather_seconds(rows, width)
 

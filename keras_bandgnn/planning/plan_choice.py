@@ -21,7 +21,7 @@ from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.primitives.segment import Segment
 from keras_bandgnn.primitives.supernode import Supernode
 
-# Above, in one graph, only a few plans are measured.
+# With more edges in one graph, only a few plans are measured.
 _LARGE = 2_000_000
 _MOST_BLOCK_BYTES = 2**31
 # Estimates do not tell plans apart that differ by less: the simplest is taken.
@@ -34,14 +34,14 @@ def auto_plan(
     schedule: ReceptiveField | None = None,
     nodes: int = 8192,
 ) -> Plan:
-    """Dense blocks on accelerators, lists of edges on CPUs; always lossless.
+    """Returns dense blocks on accelerators, edge lists on CPUs; always lossless.
 
-    The plan where nothing was measured; `choose_plan` looks at graphs and machine.
+    This is the plan without measurements; `choose_plan` considers graphs and machine.
 
     Args:
         num_edge_types: P.
         block_size: S of the banded plan.
-        schedule: A `ReceptiveField`, which lists of edges follow.
+        schedule: A `ReceptiveField`, used with edge lists.
         nodes: Nodes of a supergraph.
     """
     rest = Segment()
@@ -55,9 +55,9 @@ def auto_plan(
 
 
 def _group_size(nodes: int) -> int:
-    """Rows of a group, for so many nodes per edge type.
+    """Returns the rows per group, given the nodes per edge type.
 
-    Large ones are quicker, but each type pads one.
+    Larger groups are faster, but each type pads one group.
     """
     if _multiplies_runs():
         return 16
@@ -65,21 +65,21 @@ def _group_size(nodes: int) -> int:
 
 
 def _multiplies_runs() -> bool:
-    """Whether all groups of a type are one product: then small ones waste least."""
+    """Returns whether all groups of a type are one product, so small ones are best."""
     return keras.backend.backend() == "torch" and not graph_ops.has_accelerator()
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanChoice:
-    """The cheapest plan, and what the others would cost.
+    """The cheapest plan, and the estimated costs of the others.
 
     Args:
         plan: The cheapest, or the first candidate (simple ones come first) that is
             estimated less than 15 % above it.
         table: A dict per plan, the cheapest first: `plan`, `ms` per propagation step
-            of a supergraph (forward and backward, messages alone), `dense` (share of
+            of a supergraph (forward and backward, only messages), `dense` (share of
             the edges in dense blocks), `flops`, `bytes` and `block_bytes`.
-        reason: Which constants were used.
+        reason: The constants that were used.
         nodes: Nodes of the supergraph.
     """
 
@@ -112,26 +112,26 @@ def choose_plan(
     candidates: Sequence[Plan] | None = None,
     block_size: int = 128,
 ) -> PlanChoice:
-    """The exact plan with the lowest estimated time per propagation step.
+    """Returns the exact plan with the lowest estimated time per propagation step.
 
-    Graphs are sampled and measured in the resources of every plan; the primitives
+    Samples the graphs, measures the resources of every plan, and lets the primitives
     estimate their time for a supergraph of such graphs.
 
     Args:
-        parts: Graphs, each part a `FlatGraphs`.
+        parts: Graphs, as a list of `FlatGraphs`.
         num_types: P.
-        width: H, channels that are sent.
+        width: H, channels of the states.
         units: U, channels of a message.
-        schedule: A `ReceptiveField`; only plans that can follow it are compared.
-        nodes: Nodes of a supergraph. It holds one graph at least, and all at most.
-        hardware: Constants of the machine; those of this one if omitted.
-        candidates: Plans to compare; all exact ones that may pay if omitted.
+        schedule: A `ReceptiveField`; only plans that support it are compared.
+        nodes: Nodes of a supergraph, limited to the largest graph and the total.
+        hardware: Constants of the machine; the current one if omitted.
+        candidates: Plans to compare; all promising exact ones if omitted.
         block_size: S that the graphs were ordered for (`RCMKCompile`): that of the
             banded plans that are compared first.
 
     Raises:
-        ValueError: If there are no graphs, or if the blocks of every plan would fill
-            the memory.
+        ValueError: If there are no graphs, or if the blocks of every plan exceed the
+            memory.
 
     Example:
     >>> from keras_bandgnn import Graph
@@ -179,8 +179,8 @@ def choose_plan(
     if not rows:
         raise ValueError(
             f"Expected a plan whose dense blocks take at most {limit:,} bytes. "
-            f"Received: {len(candidates)} plans with larger ones. Lower the nodes of "
-            f"a supergraph, {nodes:,}."
+            f"Received: {len(candidates)} plans with larger ones. Reduce the nodes per "
+            f"supergraph, {nodes:,}."
         )
     limit = _ALIKE * min(row["ms"] for row in rows)
     plan = next(row["plan"] for row in rows if row["ms"] <= limit)
@@ -197,7 +197,7 @@ def _reason(hardware: Hardware) -> str:
 def _candidates(
     num_types: int, schedule, num_edges: int, block_size: int
 ) -> Iterator[Plan]:
-    """Exact plans, simple ones first; bands of S and of half and twice of it."""
+    """Returns exact plans, simple ones first, with bands of S/2, S and 2 S."""
     blocks = schedule is not None and schedule.order == "blocks"
     rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
     if not blocks:
@@ -235,7 +235,7 @@ def _candidates(
 
 
 def _most_block_bytes() -> int:
-    """Two GiB, or a quarter of a smaller memory."""
+    """Returns two GiB, or a quarter of the memory if that is less."""
     if not hasattr(os, "sysconf") or graph_ops.has_accelerator():
         return _MOST_BLOCK_BYTES
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""The ways to carry out a sum over edges, and the plan that chooses among them."""
+"""Primitives, which compute sums over edges, and the plan that combines them."""
 
 from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.primitives import active_blocks as _active_blocks  # noqa: F401

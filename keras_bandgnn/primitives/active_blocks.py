@@ -14,9 +14,9 @@ from keras_bandgnn.primitives.base import PlanPart, part_of
 class ActiveBlocks(PlanPart):
     """`Banded` for the first A blocks of receivers; the senders are all K blocks.
 
-    Blocks lie in the order in which they stop to count, so each step takes a prefix of
-    the dense blocks, and no step copies any. `prepare_steps` makes its arrays on the
-    device, so it is nothing that a plan could assign edges to.
+    Blocks are in order of their last active step, so each step uses a prefix of the
+    dense blocks without copying. `prepare_steps` computes its arrays on the device, so
+    a plan cannot assign edges to it.
 
     Args:
         block_size: S.
@@ -32,7 +32,7 @@ class ActiveBlocks(PlanPart):
         return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Cuts off what the step does not update, from row `num_nodes` = A * S on."""
+        """Drops the rows that the step does not update, from `num_nodes` = A * S on."""
         count = num_nodes // self.block_size
         return {
             **arrays,
@@ -66,12 +66,12 @@ class ActiveBlocks(PlanPart):
 
 
 def has_blocks(plan: Mapping) -> bool:
-    """Whether `x["plan"]` is one of a `ReceptiveField` with order="blocks"."""
+    """Returns whether `x["plan"]` has a `ReceptiveField` with order="blocks"."""
     return "blocks" in plan
 
 
 def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict]:
-    """Makes the dense blocks, once for all steps.
+    """Computes the dense blocks, once for all steps.
 
     Args:
         plan: `x["plan"]`.

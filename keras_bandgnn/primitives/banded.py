@@ -10,17 +10,17 @@ from keras_bandgnn.primitives.edges import Edges
 
 
 class Banded(Primitive):
-    """Dense blocks on and beside the diagonal (Balog et al. 2019, Algorithm 1).
+    """Dense blocks on and next to the diagonal (Balog et al. 2019, Algorithm 1).
 
-    Nodes are cut into K blocks of S. Block k of the receivers takes messages from
-    the blocks k - 1, k and k + 1 of the senders (L, C and U of Eq. 3), each a matmul
+    Nodes are split into K blocks of S. Block k of the receivers gets messages from the
+    blocks k - 1, k and k + 1 of the senders (L, C and U of Eq. 3), each by a matmul
     with a dense [S * P, S] block. Row s * P + p of a block is receiver s, type p.
 
     Args:
         block_size: S, at least 1. Edges with |i - j| < S are always covered.
         cover: `"blocks"` covers all edges between neighbouring blocks, as in the
-            paper; those with S <= |i - j| < 2 S then depend on where the graph lies
-            in the supergraph. `"band"` covers |i - j| < S only, wherever it lies.
+            paper; coverage of those with S <= |i - j| < 2 S then depends on the graph's
+            position in the supergraph. `"band"` covers exactly |i - j| < S.
     """
 
     name = "banded"
@@ -57,14 +57,14 @@ class Banded(Primitive):
         return np.abs(edges.sender // size - edges.receiver // size) <= 1
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Ids of the covered edges; the blocks are made of them on the device."""
+        """Returns the covered edges, from which the device builds the blocks."""
         return edges.padded(budget[self.key()], self.key(), mask=True)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the dense blocks L, C and U, side by side; see `ops.densify`.
+        """Builds the dense blocks L, C and U, side by side; see `ops.densify`.
 
-        Duplicate edges count as often as they occur. Counts are added up in float32
-        and then rounded to the compute type.
+        Parallel edges are counted with multiplicity. Counts are summed in float32 and
+        then rounded to the compute dtype.
         """
         values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
         ends = (arrays["sender"], arrays["receiver"], arrays["type"])
@@ -87,9 +87,9 @@ class Banded(Primitive):
         return densify.banded_matmul(prepared["blocks"], x, self.block_size, num_types)
 
     def cost(self, load: Load, hardware) -> float:
-        """Making the blocks, three matmuls per block, and the product with the kernel.
+        """Building the blocks, three matmuls per block, and the kernel product.
 
-        The blocks serve all steps, so a step bears a part of making them.
+        All steps share the blocks, so a step is charged a part of building them.
         """
         nodes, size = load.sizes["node"], self.block_size
         rows = nodes * load.num_types

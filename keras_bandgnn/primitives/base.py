@@ -21,12 +21,12 @@ STEPS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What a step asks of a primitive.
+    """The work of a step for a primitive.
 
     Args:
         sizes: Resource -> capacity of a supergraph; "node" is N.
         num_types: P.
-        width: H, channels that are sent.
+        width: H, channels of the states.
         units: U, channels of a message.
     """
 
@@ -37,10 +37,10 @@ class Load:
 
 
 class PlanPart:
-    """The arrays under one key of `x["plan"]`, and what the device does with them.
+    """The arrays under one key of `x["plan"]`, and their use on the device.
 
-    `Primitive` documents the protocol. The other parts are not for plans: the tiles of
-    an `AttentionPlan`, which attention reads, and the blocks that one step of a
+    `Primitive` documents the protocol. Other parts cannot be used in plans: the tiles
+    of an `AttentionPlan`, which attention reads, and the blocks that one step of a
     schedule updates.
     """
 
@@ -97,10 +97,10 @@ class PlanPart:
         return part
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Device work that is done once per batch, before the propagation steps.
+        """Prepares the arrays once per batch on the device, before the steps.
 
         Args:
-            arrays: What `pack` returned, with axis 0 = G.
+            arrays: Result of `pack`, with axis 0 = G.
             num_nodes: N.
             num_types: P.
             dtype: Compute dtype.
@@ -112,7 +112,7 @@ class PlanPart:
         """Sums of the senders' states per receiver and type.
 
         Args:
-            prepared: What `prepare` returned.
+            prepared: Result of `prepare`.
             x: [G, M, H].
             num_types: P.
 
@@ -125,7 +125,7 @@ class PlanPart:
         """Incoming messages, without biases, of every node over the covered edges.
 
         Args:
-            prepared: What `prepare` returned.
+            prepared: Result of `prepare`.
             x: [G, M, H].
             kernel: [P, H, U].
 
@@ -135,7 +135,7 @@ class PlanPart:
         raise NotImplementedError
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
-        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        """Largest message per receiver and unit, [G, N, U]; 0 without messages."""
         raise NotImplementedError
 
     def degree(self, prepared: dict, num_nodes: int, num_types: int):
@@ -159,7 +159,7 @@ class PlanPart:
 
 
 class Primitive(PlanPart):
-    """One instruction of the graph virtual machine.
+    """A way to compute the sum over some of the edges.
 
     All primitives compute, over the edges that they cover,
 
@@ -220,46 +220,46 @@ class Primitive(PlanPart):
     depends_on_edges: bool = False
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Which of the edges it takes, bool [E]."""
+        """Returns which edges it covers, bool [E]."""
         return np.ones(len(edges), bool)
 
     def always_covers(self, edges: Edges) -> np.ndarray:
-        """Which edges it takes wherever the graph lies in a supergraph, bool [E]."""
+        """Returns which edges it covers at any position in a supergraph, bool [E]."""
         return self.cover(edges)
 
     def sizes(
         self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int
     ) -> dict[str, Any]:
-        """Resources that each graph needs at most, name -> int64 [num_graphs]."""
+        """Returns bounds of each graph's resources, name -> int64 [num_graphs]."""
         return {self.key(): np.bincount(graph_of_edge, minlength=num_graphs)}
 
     def pack(self, edges: Edges, budget: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Lays the edges out as arrays of static shape."""
+        """Packs the edges into arrays of static shape."""
         raise NotImplementedError
 
     def cost(self, load: Load, hardware) -> float:
-        """Seconds of one step, forward and backward, on a machine.
+        """Estimates the seconds of a step, forward and backward, on a machine.
 
         Args:
-            load: What a supergraph needs and how wide its rows are.
+            load: Resources of a supergraph and widths of its rows.
             hardware: The machine's constants, a `Hardware`.
         """
         raise NotImplementedError
 
     @classmethod
     def candidates(cls, num_types: int, block_size: int) -> Iterable["Primitive"]:
-        """Instances that `plan="auto"` compares, with `Segment` for other edges.
+        """Returns instances that `plan="auto"` compares, with `Segment` as the rest.
 
         Args:
             num_types: P.
-            block_size: S that the graphs were ordered for.
+            block_size: S for which the graphs were ordered.
         """
         del num_types, block_size
         return ()
 
 
 def supergraph_ids(ids):
-    """Number of the supergraph of each id, int32 of the shape of `ids` [G, E]."""
+    """Returns the supergraph index of each id, int32 of the shape of `ids` [G, E]."""
     groups = ops.reshape(ops.arange(ops.shape(ids)[0], dtype="int32"), (-1, 1))
     return ops.broadcast_to(groups, ops.shape(ids))
 
@@ -267,7 +267,7 @@ def supergraph_ids(ids):
 def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     """Sum of a value per receiver and type, float32 [G, N, P].
 
-    Masks are counted as whole numbers: ones in float32 stop adding up at 2^24.
+    Masks are summed as integers, since sums of ones in float32 saturate at 2^24.
     """
     receiver = arrays["receiver"]
     indices = (supergraph_ids(receiver), receiver, arrays["type"])
@@ -291,7 +291,7 @@ def _classes(base: type) -> Iterator[type]:
 
 
 def primitive_classes() -> dict[str, type[Primitive]]:
-    """The primitives that there are, by the prefix of their keys."""
+    """Returns all primitive classes, by the prefix of their keys."""
     return {
         cls.prefix(): cls
         for cls in _classes(Primitive)
@@ -318,7 +318,7 @@ def _library_part(key: str) -> PlanPart | None:
 
 
 def find_part(key: str) -> PlanPart | None:
-    """What a key names, or None."""
+    """Returns the part that a key names, or None."""
     part = _library_part(key)
     if part is not None:
         return part
@@ -330,30 +330,29 @@ def find_part(key: str) -> PlanPart | None:
 
 
 def primitive_of(key: str, name: str = "key") -> PlanPart:
-    """The primitive that a key such as `"banded:128"` names.
+    """Returns the primitive that a key such as `"banded:128"` names.
 
-    Classes of one's own are found under the name that they are registered under with
-    Keras. Nothing is imported.
+    Custom classes are found by their registered name in Keras. Nothing is imported.
 
     Args:
         key: The key.
-        name: What to call it in errors.
+        name: Name of the key in errors.
 
     Raises:
-        ValueError: If it names none.
+        ValueError: If the key is unknown.
     """
     part = find_part(key)
     if part is None:
         raise ValueError(
             f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
             f"{sorted(primitive_classes())}. Received: {key!r}. Import the module of a "
-            "class of your own before you load a file that names it."
+            "custom class before you load a file that names it."
         )
     return part
 
 
 def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
-    """The part of `x["plan"]` of a class and its arrays, or None without one."""
+    """Returns the part of `x["plan"]` of a class and its arrays, or None."""
     for key, arrays in plan.items():
         part = find_part(key)
         if isinstance(part, kind):
@@ -362,11 +361,11 @@ def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
 
 
 def owner_of(resource: str) -> PlanPart | None:
-    """The part that a resource such as `"dense:32.edge@3"` is of, or None."""
+    """Returns the part that owns a resource such as `"dense:32.edge@3"`, or None."""
     name, _, _ = resource.partition("@")
     return find_part(name) or find_part(name.rpartition(".")[0])
 
 
 def is_resource(name: str) -> bool:
-    """Whether a resource of this name is of a primitive or of a schedule's step."""
+    """Returns whether a name is a resource of a primitive or of a schedule's step."""
     return "@" in name or owner_of(name) is not None

@@ -13,16 +13,16 @@ from keras_bandgnn.primitives.edges import Edges, pad
 class BlockSparse(Primitive):
     """Dense tiles of b by b, listed by (receiver block, sender block, type).
 
-    A tile without edges costs nothing. Tiles are multiplied with the states of their
-    sender blocks, summed per (receiver block, type) pair, multiplied with the kernel
-    of the type and summed per receiver block. So a type costs a receiver block
-    something only where it occurs.
+    Tiles without edges cost nothing. Tiles are multiplied by the states of their sender
+    blocks, summed per (receiver block, type) pair, multiplied by the kernel of the type
+    and summed per receiver block. So a receiver block has costs only for the types that
+    occur in it.
 
     Args:
         block_size: b, at least 1.
-        min_edges: Tiles with fewer edges are left to the rest of the plan. Which
-            tiles those are depends on where a graph lies in the supergraph. With more
-            than 1 it must not come after another primitive of which this holds.
+        min_edges: Tiles with fewer edges are left to the rest of the plan. With more
+            than 1, coverage depends on the graph's position in the supergraph, and the
+            primitive must not follow another one with this property.
 
     Resources: `"block_sparse:b"`, tiles; with the suffix `.row`, pairs; `.edge`, edges.
 
@@ -56,18 +56,18 @@ class BlockSparse(Primitive):
 
     @property
     def covers_all(self) -> bool:
-        """Whether no tile is too sparse."""
+        """Whether tiles with a single edge are covered."""
         return self.min_edges == 1
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Edges of tiles with at least `min_edges` edges, bool [E]."""
+        """Returns the edges of tiles with at least `min_edges` edges, bool [E]."""
         if self.covers_all:
             return np.ones(len(edges), bool)
         tile, _, count = self._tiles(edges)
         return (count >= self.min_edges)[tile]
 
     def _tiles(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tile of each edge, key of each tile, edges of each tile.
+        """Returns the tile of each edge, and key and number of edges of each tile.
 
         Keys ascend: (type * K + receiver block) * K + sender block, K blocks.
         """
@@ -190,7 +190,7 @@ class BlockSparse(Primitive):
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the tiles, [G, T, b, b].
+        """Builds the tiles, [G, T, b, b].
 
         Duplicate edges count as often as they occur. Counts are added up in float32
         and then rounded to the compute type.
@@ -222,7 +222,7 @@ class BlockSparse(Primitive):
         blocks, units = -(-num_nodes // size), ops.shape(kernel)[2]
         x = ops.pad(x, ((0, 0), (0, blocks * size - num_nodes), (0, 0)))
         x = ops.reshape(x, (groups, blocks, size * width))
-        # Gradients of a block are added up, in half precision not exactly.
+        # Gradients of a block are summed, which is inexact in half precision.
         sent = graph_ops.gather_rows(prepared["read"], ops.cast(x, "float32"))
         sent = ops.cast(sent, x.dtype)
         total = ops.matmul(tiles, ops.reshape(sent, (groups, count, size, width)))
@@ -240,7 +240,7 @@ class BlockSparse(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """A product per tile, sums per pair, a grouped product, sums per block.
 
-        The tiles serve all steps, so a step bears a part of making them.
+        All steps share the tiles, so a step is charged a part of building them.
         """
         key, size = self.key(), self.block_size
         tiles, rows = load.sizes[key] * size, load.sizes[f"{key}.row"] * size

@@ -1,4 +1,4 @@
-"""Sparse matrices of batches, in both directions: laid out on the host, and read."""
+"""CSR and CSC index arrays of sparse matrices in batches."""
 
 from collections.abc import Mapping
 
@@ -11,17 +11,17 @@ from keras_bandgnn.primitives.edges import Edges, pad
 
 
 def pointer_of(ids: np.ndarray, length: int) -> np.ndarray:
-    """int32 [length + 1]: where each id in [0, length) begins once they are sorted."""
+    """Returns row pointers, int32 [length + 1], of sorted ids in [0, length)."""
     out = np.zeros(length + 1, np.int32)
     np.cumsum(np.bincount(ids, minlength=length)[:length], out=out[1:])
     return out
 
 
 def _sorting(ids: np.ndarray, length: int) -> np.ndarray:
-    """A stable order that sorts ids in [0, length)."""
+    """Returns a stable order that sorts ids in [0, length)."""
     from scipy.sparse import csr_array
 
-    # A transposition counts instead of comparing.
+    # A transposition is a counting sort.
     count = len(ids)
     rows = csr_array(
         (np.arange(count, dtype=np.int32), ids, np.arange(count + 1, dtype=np.int32)),
@@ -33,7 +33,7 @@ def _sorting(ids: np.ndarray, length: int) -> np.ndarray:
 def transposed(
     row: np.ndarray, column: np.ndarray, shape: tuple[int, int], length: int, what: str
 ) -> dict[str, np.ndarray]:
-    """The entries of a sparse matrix by column, as its gradient needs them.
+    """Returns the entries of a sparse matrix by column, for the gradient.
 
     Args:
         row: int32 [n] in [0, shape[0]).
@@ -56,7 +56,7 @@ def transposed(
 
 
 def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -> dict:
-    """The transpose of the matrix that `prepare` makes of the edges.
+    """Returns the transpose of the matrix that `prepare` builds from the edges.
 
     Args:
         row: Row of each edge.
@@ -110,7 +110,7 @@ def _csr(arrays: Mapping, prefix: str, weight=None) -> CSR:
 
 
 def row_sums(matrix: CSR):
-    """Sum of each row of a sparse matrix, float32 [G, rows]."""
+    """Returns the sum of each row of a sparse matrix, float32 [G, rows]."""
     if matrix.weight is None:
         return row_counts(matrix.pointer)
     return graph_ops.batched_segment_sum(
@@ -122,6 +122,6 @@ def row_sums(matrix: CSR):
 
 
 def row_counts(pointer):
-    """Entries of each row, float32 [G, rows], from where rows begin, int32."""
+    """Returns the entries per row, float32 [G, rows], from int32 row pointers."""
     # In float32 the pointers themselves are rounded above 2^24.
     return ops.cast(pointer[:, 1:] - pointer[:, :-1], "float32")

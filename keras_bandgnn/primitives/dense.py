@@ -13,15 +13,15 @@ from keras_bandgnn.primitives.edges import Edges, pad
 class Dense(Primitive):
     """Whole small graphs as dense blocks and one batched matmul.
 
-    What hangs together is read off the edges: the nodes fall into the smallest
-    intervals that no edge leaves. All edges of an interval of at most n nodes are
-    covered, wherever it lies. A block holds neighbouring intervals, as many as fit n
-    nodes; row r * P + p of a block is its receiver r, type p. In a plan it comes first
-    or after `Supernode`: what hangs together must not depend on where a graph lies.
+    Connected ranges of nodes are found from the edges: the smallest intervals that no
+    edge leaves. All edges of an interval of at most n nodes are covered, at any
+    position. A block contains as many adjacent intervals as fit into n nodes; row
+    r * P + p of a block is its receiver r, type p. In a plan it must come first, or
+    after `Supernode`, since the intervals must not depend on a graph's position.
 
     Args:
-        max_nodes: n, at least 1. The blocks are n nodes wide however small the graphs
-            are, so it should be little above the size of a typical graph.
+        max_nodes: n, at least 1. All blocks are n nodes wide, so it should be slightly
+            above the size of a typical graph.
 
     Resources: `"dense:n"`, blocks; `"dense:n.edge"`, edges.
 
@@ -46,16 +46,16 @@ class Dense(Primitive):
         return {"max_nodes": self.max_nodes}
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Edges of intervals of at most n nodes, bool [E]."""
+        """Returns the edges of intervals of at most n nodes, bool [E]."""
         interval, first = intervals(edges)
         length = np.diff(first, append=edges.num_nodes)
         return length[interval] <= self.max_nodes
 
     def _blocks(self, edges: Edges, owner=None) -> tuple[np.ndarray, np.ndarray]:
-        """First node of each block, and some edge of it; all edges are covered.
+        """Returns the first node and an edge of each block; all edges are covered.
 
-        Blocks are filled from the left. No other choice needs fewer of them, so a
-        supergraph never needs more than its graphs do one by one.
+        Blocks are filled greedily from the left, which minimises their number, so a
+        supergraph never needs more blocks than its graphs separately.
         """
         interval, first = intervals(edges)
         edge = np.zeros(len(first), np.int64)
@@ -77,7 +77,7 @@ class Dense(Primitive):
         return first[chosen], edge[chosen]
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Blocks of each graph on its own, and its covered edges."""
+        """Returns the blocks of each graph by itself, and its covered edges."""
         covered = self.cover(edges)
         edges, graph_of_edge = edges.keep(covered), graph_of_edge[covered]
         _, edge = self._blocks(edges, graph_of_edge)
@@ -122,7 +122,7 @@ class Dense(Primitive):
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the blocks, [G, B, n * P, n], and the matrices that move the states.
+        """Builds the blocks, [G, B, n * P, n], and the matrices that move the states.
 
         Duplicate edges count as often as they occur. Counts are added up in float32
         and then rounded to the compute type.
@@ -170,7 +170,7 @@ class Dense(Primitive):
     def cost(self, load: Load, hardware) -> float:
         """Reading the blocks, a batched matmul, and the product with the kernel.
 
-        The blocks serve all steps, so a step bears a part of making them.
+        All steps share the blocks, so a step is charged a part of building them.
         """
         nodes, places = load.sizes["node"], load.sizes[self.key()] * self.max_nodes
         rows = places * load.num_types
@@ -185,7 +185,7 @@ class Dense(Primitive):
 
 
 def intervals(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest intervals of nodes that no edge leaves.
+    """Returns the smallest intervals of nodes that no edge leaves.
 
     Returns:
         int64 [E], interval of each edge; int64, first node of each interval.
@@ -193,7 +193,7 @@ def intervals(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
     low = np.minimum(edges.sender, edges.receiver)
     high = np.maximum(edges.sender, edges.receiver)
     count = edges.num_nodes
-    # How many edges lead from a node or those before it to nodes behind it.
+    # Number of edges that cross the boundary after each node.
     open_edges = np.bincount(low, minlength=count)[:count]
     open_edges -= np.bincount(high, minlength=count)[:count]
     begins = np.ones(count, bool)

@@ -1,4 +1,4 @@
-"""`Edges`: what a plan shares out among primitives, on the host."""
+"""`Edges`: the edges that a plan distributes over primitives, on the host."""
 
 import dataclasses
 
@@ -7,20 +7,20 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Edges:
-    """Edges of one supergraph or of many graphs laid end to end (E edges, N nodes).
+    """Edges of a supergraph or of many concatenated graphs (E edges, N nodes).
 
     Args:
         sender: int32 [E].
         receiver: int32 [E].
         type: int32 [E].
-        num_nodes: N, nodes that receive.
+        num_nodes: N, number of receiving nodes.
         num_types: P.
         weight: float32 [E], factor of each message; 1 if omitted.
-        num_senders: M, nodes that send, where they are others than those that receive.
+        num_senders: M, number of sending nodes, if they differ from the receiving ones.
         room: Sender, receiver and type with padding behind the edges, int32 [capacity]
             each: sender and type 0, receiver N.
-        transpose: Whether to lay out the transposed sums too, as the gradient of large
-            supergraphs needs them; without it the device sorts once per batch.
+        transpose: Whether to also lay out the transposed sums, for the gradient of
+            large supergraphs; otherwise the device sorts once per batch.
     """
 
     sender: np.ndarray
@@ -49,10 +49,10 @@ class Edges:
 
     @classmethod
     def of_graphs(cls, graphs, num_types: int) -> tuple["Edges", np.ndarray]:
-        """The edges of the graphs of a `FlatGraphs`, laid side by side.
+        """Returns the concatenated edges of the graphs of a `FlatGraphs`.
 
         Args:
-            graphs: The graphs; their nodes are counted through.
+            graphs: The graphs; their nodes are numbered consecutively.
             num_types: P.
 
         Returns:
@@ -71,7 +71,7 @@ class Edges:
     def padded(
         self, length: int, what: str, mask: bool = False
     ) -> dict[str, np.ndarray]:
-        """Sender, receiver, type and weight, padded to the capacity of a resource.
+        """Returns sender, receiver, type and weight, padded to a capacity.
 
         Args:
             length: The capacity.
@@ -96,14 +96,14 @@ class Edges:
         return arrays
 
     def sorted_by(self, key: np.ndarray) -> "Edges":
-        """Returns the edges in ascending order of a key, ties as they were."""
+        """Returns the edges stably sorted by a key."""
         if (key[1:] < key[:-1]).any():
             return self.keep(np.argsort(key, kind="stable"))
         return self
 
     @property
     def senders(self) -> int:
-        """Number of nodes that send."""
+        """Number of sending nodes."""
         return self.num_nodes if self.num_senders is None else self.num_senders
 
 

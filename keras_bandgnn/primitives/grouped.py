@@ -1,4 +1,4 @@
-"""`Grouped`: one product per (node, type) that occurs, none for the others."""
+"""`Grouped`: products only for the (node, type) pairs that occur."""
 
 import numpy as np
 from keras import ops
@@ -21,17 +21,17 @@ _GROUP = 64
 
 
 class Grouped(Primitive):
-    """Products with the kernel over the (node, type) pairs that have edges.
+    """Products with the kernel for the (node, type) pairs that have edges.
 
-    The pairs are sorted by type and cut into groups of `group_size` rows with one
-    type each, so the transformation is one batched matmul with gathered kernels.
-    Program graphs have about 3 such pairs per node, of 20 possible.
+    The pairs are sorted by type and split into groups of `group_size` rows of one type,
+    so the transformation is one batched matmul with gathered kernels. Program graphs
+    have about 3 such pairs per node, out of 20 possible.
 
     Args:
         group_size: Rows per group. Each type wastes less than one group.
         first: `"transform"`: each (sender, type) is transformed once, then summed by
             receiver. `"aggregate"`: the states are summed per (receiver, type), then
-            transformed. Whichever has fewer pairs is cheaper.
+            transformed. The one with fewer pairs is cheaper.
     """
 
     name = "grouped"
@@ -66,7 +66,7 @@ class Grouped(Primitive):
 
     @property
     def takes_maximum(self) -> bool:
-        """Whether there is a row per message."""
+        """Whether each message has a row."""
         return self.first == "transform"
 
     def _pairs(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -79,7 +79,7 @@ class Grouped(Primitive):
         if types * nodes > 64 * len(edges):
             pairs, row = np.unique(pair, return_inverse=True)
             return pairs, row, np.bincount(pairs // nodes, minlength=types)
-        # A table of all pairs is quicker than sorting the edges.
+        # A table of all pairs is faster than sorting the edges.
         occurs = np.zeros(types * nodes, np.int32)
         occurs[pair] = 1
         place = occurs.cumsum(dtype=np.int32)
@@ -101,7 +101,7 @@ class Grouped(Primitive):
         return {self.key(): edge_counts, f"{self.key()}.row": rows}
 
     def num_groups(self, rows: int, num_types: int) -> int:
-        """Groups that hold so many pairs, however they divide into types."""
+        """Returns the groups needed for `rows` pairs, for any distribution of types."""
         return -(-rows // self.group_size) + num_types
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
@@ -234,7 +234,7 @@ class Grouped(Primitive):
         return graph_ops.sparse_matmul(prepared["out"], rows)[..., 0]
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
-        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        """Largest message per receiver and unit, [G, N, U]; 0 without messages."""
         matrix, kinds = prepared["sum"].forward, prepared["type"]
         rows = graph_ops.gathered_grouped_matmul(x, prepared["read"], kinds, kernel)
         if bias is not None:

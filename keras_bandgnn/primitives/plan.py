@@ -1,4 +1,4 @@
-"""`Plan`: which primitive carries out the sum over which edges."""
+"""`Plan`: assigns edges to the primitives that sum over them."""
 
 import copy
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from keras_bandgnn.registration import PACKAGE, check_registered
 
 
 class Plan:
-    """An ordered list of primitives; each takes the edges that those before it left.
+    """An ordered list of primitives; each covers edges that the previous ones left.
 
     Args:
         *primitives: Instances such as `Banded(128)`, in order.
-        rest: What carries the edges that no primitive covers: a primitive
-            (`Segment()` by default, so nothing is lost), or `"drop"`, the lossy mode
-            of Balog et al. 2019.
+        rest: The primitive for the edges that no other primitive covers (`Segment()`
+            by default, which is lossless), or `"drop"`, the lossy mode of Balog et al.
+            2019.
         schedule: A `ReceptiveField`, for tasks that read few nodes.
-        filter: Graphs to train on: `{"bandwidth": S}` those with a bandwidth below S,
-            `{"order": N}` those with fewer than N nodes (the filtered modes of Balog
-            et al. 2019). Loaders leave the others out of training and count them.
+        filter: Graphs to train on: `{"bandwidth": S}` for those with a bandwidth below
+            S, `{"order": N}` for those with fewer than N nodes (the filtered modes of
+            Balog et al. 2019). Loaders exclude the others from training and count them.
 
     What the library asks of a plan:
 
@@ -84,10 +84,14 @@ class Plan:
             primitives += (rest,)
         self._assign(primitives, None if lossy else rest, schedule, filter)
         if len(set(self.keys)) < len(self.keys):
-            raise ValueError(f"Expected each primitive once. Received: {self.keys}.")
+            raise ValueError(
+                f"Expected each primitive once. Received: {self.keys}. Remove the "
+                "duplicates."
+            )
         if not self.primitives:
             raise ValueError(
-                "Expected at least one primitive when rest='drop'. Received: none."
+                "Expected at least one primitive with rest='drop'. Received: none. Add "
+                "one, such as Banded(128)."
             )
         for primitive in primitives:
             _check_key(primitive)
@@ -139,7 +143,7 @@ class Plan:
             )
 
     def keeps(self, graphs) -> np.ndarray:
-        """Which graphs of a `FlatGraphs` the filter lets pass, bool [n]."""
+        """Returns which graphs of a `FlatGraphs` pass the filter, bool [n]."""
         passing = np.ones(len(graphs), bool)
         if "order" in self.filter:
             passing &= graphs.num_nodes < self.filter["order"]
@@ -168,14 +172,14 @@ class Plan:
         return tuple(p.key() for p in self.primitives)
 
     def check_registered(self) -> None:
-        """Raises a ValueError if no file can name its class or that of a primitive."""
+        """Raises a ValueError if its class or that of a primitive cannot be saved."""
         if type(self).__module__.partition(".")[0] != PACKAGE:
             check_registered(self)
         # The library's primitives have names of their own.
         check_registered(*(p for p in self.primitives if p.library_name() is None))
 
     def get_config(self) -> dict:
-        """Plain description; `Plan.from_config` reads it."""
+        """Returns the configuration for `Plan.from_config`."""
         config = {"primitives": list(self.keys), "drop_rest": self.rest is None}
         if self.rest is not None and self.rest != self.primitives[-1]:
             config["rest"] = self.rest.key()
@@ -197,7 +201,7 @@ class Plan:
         return cls(*primitives, rest=config.get("rest", primitives[-1]), **options)
 
     def measure(self, graphs, num_types: int) -> dict[str, np.ndarray]:
-        """Resources that each graph of a `FlatGraphs` needs at most.
+        """Returns upper bounds of the resources of each graph of a `FlatGraphs`.
 
         Args:
             graphs: The graphs.
@@ -210,10 +214,10 @@ class Plan:
         return self.sizes(edges, graph_of_edge, len(graphs))
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Resources of the primitives that each graph needs, wherever it lies.
+        """Returns each graph's resources of the primitives, at any position.
 
         Args:
-            edges: The edges of all graphs, laid end to end with node offsets.
+            edges: The concatenated edges of all graphs, with node offsets.
             graph_of_edge: int [E].
             num_graphs: Number of graphs.
 
@@ -234,7 +238,7 @@ class Plan:
         node: Mapping[str, np.ndarray] | None = None,
         edge: Mapping[str, np.ndarray] | None = None,
     ) -> dict[str, dict]:
-        """Assigns every edge to one primitive and lays the arrays out.
+        """Assigns every edge to one primitive and packs the arrays.
 
         Args:
             edges: The edges of a supergraph.
@@ -260,7 +264,7 @@ class Plan:
         node: Mapping[str, np.ndarray] | None = None,
         edge: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Which edges of a supergraph nothing carries, bool [E]; see `pack`."""
+        """Returns which edges of a supergraph are dropped, bool [E]; see `pack`."""
         del node, edge
         left = np.arange(len(edges))
         for primitive in self.primitives:
@@ -287,7 +291,7 @@ class Plan:
 
 
 def _check_key(primitive: Primitive) -> None:
-    """Raises a ValueError if the key of a class of one's own says too little."""
+    """Raises a ValueError if the key of a custom class lacks an argument."""
     if primitive.library_name() is not None:
         return
     key = primitive.key()

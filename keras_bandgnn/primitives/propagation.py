@@ -1,4 +1,4 @@
-"""What a plan does on the device."""
+"""Propagation of messages under a plan, on the device."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ def prepare(
     use_bias: bool = True,
     reduce: str = "sum",
 ):
-    """Device work of a plan that is done once per batch.
+    """Prepares the arrays of a plan, once per batch on the device.
 
     Args:
         plan: `x["plan"]`, key of a primitive -> its arrays.
@@ -23,10 +23,10 @@ def prepare(
         num_types: P.
         dtype: Compute dtype.
         use_bias: Whether messages have a bias.
-        reduce: How messages are joined, see `propagate`.
+        reduce: How messages are reduced, see `propagate`.
 
     Returns:
-        What `propagate` takes.
+        The argument of `propagate`.
     """
     primitives = {key: primitive_of(key) for key in plan}
     parts = {
@@ -39,7 +39,7 @@ def prepare(
             p.count(parts[key], num_nodes, num_types) for key, p in primitives.items()
         )
     if use_bias and reduce != "max":
-        # As many numbers as nodes have types, instead of a bias per message.
+        # A degree per node and type, instead of a bias per message.
         prepared["degree"] = sum(
             p.degree(parts[key], num_nodes, num_types) for key, p in primitives.items()
         )
@@ -47,12 +47,12 @@ def prepare(
 
 
 def is_scheduled(plan: Mapping) -> bool:
-    """Whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
+    """Returns whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
     return "step:0" in plan
 
 
 def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
-    """The steps of `x["plan"]` in order.
+    """Returns the steps of `x["plan"]` in order.
 
     Args:
         plan: `x["plan"]` of a plan with a schedule.
@@ -73,18 +73,18 @@ def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
 
 
 def is_prepared(plan: Mapping) -> bool:
-    """Whether `plan` is what `prepare` returned, rather than `x["plan"]`."""
+    """Returns whether `plan` is a result of `prepare`, rather than `x["plan"]`."""
     return "parts" in plan
 
 
 def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
-    """Incoming messages of every node under a plan.
+    """Returns the reduced incoming messages of every node under a plan.
 
     out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
 
     Args:
-        prepared: What `prepare` returned.
-        x: [G, M, H], states of the nodes that send.
+        prepared: Result of `prepare`.
+        x: [G, M, H], states of the senders.
         kernel: [P, H, U].
         bias: [P, U] or None; counts once per message.
         reduce: `"sum"`; `"mean"`, the sum over the number of edges; or `"max"`, the
@@ -122,8 +122,8 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
 def _maximum(parts, prepared, x, kernel, bias):
     if len(parts) > 1 or not all(p.takes_maximum for p in parts.values()):
         raise ValueError(
-            "Expected a plan of Segment() or Grouped() alone for reduce='max', as "
-            f"dense blocks can only add. Received: {sorted(parts)}."
+            "Expected a plan of only Segment() or Grouped() for reduce='max', since "
+            f"dense blocks can only sum. Received: {sorted(parts)}. Change the plan."
         )
     ((key, primitive),) = parts.items()
     return primitive.maximum(prepared["parts"][key], x, kernel, bias)

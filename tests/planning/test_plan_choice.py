@@ -178,7 +178,7 @@ def test_blocks_that_do_not_fit_the_memory_are_left_out(monkeypatch):
     monkeypatch.setattr(auto_module, "_most_block_bytes", lambda: 0)
     choice = choose_plan(graphs, 1, nodes=900, hardware=hardware)
     assert not any(row["dense"] for row in choice.table)
-    with pytest.raises(ValueError, match="at most 0 bytes.*Lower the nodes"):
+    with pytest.raises(ValueError, match="at most 0 bytes.*Reduce the nodes"):
         choose_plan(graphs, 1, hardware=hardware, candidates=[Plan(Banded(64))])
 
 
