@@ -67,7 +67,7 @@ def main() -> None:
         ],
         preprocessing.DynamicBatcher(budget={"node": 4096}),
     )
-    train, test = preprocessor.compile(train), preprocessor.compile(test)
+    train, test = preprocessor.transform(train), preprocessor.transform(test)
     print(f"{len(train)} usages to train on, {len(test)} held out")
 
     backbone = models.GGNNBackbone(

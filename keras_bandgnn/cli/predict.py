@@ -187,7 +187,7 @@ def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Ite
 
     store = open_store(path)
     if task.preprocessor is not None and store.metadata.get("layers"):
-        task.preprocessor.compile(store)
+        task.preprocessor.transform(store)
     coverage.files, count = 1, 0
     for part in parts_of(store):
         for start in range(0, len(part), 64):

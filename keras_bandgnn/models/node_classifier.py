@@ -174,7 +174,7 @@ class NodeClassifier(Task):
                 "or weights of the nodes as sample_weight."
             )
         self._complete(graphs)
-        parts = parts_of(self.preprocessor.compile(graphs))
+        parts = parts_of(self.preprocessor.transform(graphs))
         flat = FlatGraphs.concatenate([_with_mask(part, name) for part in parts])
         # The layers were applied just now.
         flat.metadata = {"layers": self.preprocessor.layers_config()}

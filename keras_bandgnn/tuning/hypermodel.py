@@ -374,7 +374,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
                 prepared.metadata = {"layers": layers}
             else:
                 source = [graphs] if isinstance(graphs, Graph) else graphs
-                prepared = preprocessor.compile(
+                prepared = preprocessor.transform(
                     [_with_origin(graph) for graph in source]
                 )
             while len(self._compiled) >= _CACHE_SIZE:

@@ -140,8 +140,7 @@ class GraphLoader(keras.utils.PyDataset):
 
     Args:
         graphs: A list of `Graph`, a `FlatGraphs`, an opened store, or anything else
-            that `kb.data.parts_of` reads: a generator, a data set of torch,
-            TensorFlow or Grain.
+            that yields graphs: a generator, a data set of torch, TensorFlow or Grain.
         batcher: `DynamicBatcher` or `StaticBatcher`; one without a budget is adapted
             to these graphs.
         plan: A `Plan`, or `"auto"`: the cheapest exact one by the constants that
