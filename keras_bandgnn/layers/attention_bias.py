@@ -68,7 +68,7 @@ class AttentionBias(keras.layers.Layer):
         self.use_tokens = boolean("use_tokens", use_tokens)
 
     def build(self, batch_shape=None):
-        """Makes b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""
+        """Build b [D + 2, K], c [P, K] if P > 1, and the number of tokens."""
 
         def table(name, rows):
             shape = (rows, self.num_heads)
@@ -120,7 +120,7 @@ class AttentionBias(keras.layers.Layer):
         return edges, own, own if self.use_tokens else None
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

@@ -74,7 +74,7 @@ class BandedMessagePassing(BatchLayer):
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, states_shape, batch_shape=None):
-        """Makes the kernel [P, H, U] and the bias [P, U]."""
+        """Build the kernel [P, H, U] and the bias [P, U]."""
         if len(states_shape) != 3 or states_shape[-1] is None:
             raise ValueError(
                 "Expected `states` of shape [G, N, H]. "
@@ -133,7 +133,7 @@ class BandedMessagePassing(BatchLayer):
         return (*states_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -50,7 +50,7 @@ class CharacterEncoder(keras.layers.Layer):
         self.convolution = keras.layers.Dense(self.units, dtype=policy)
 
     def build(self, input_shape):
-        """Makes the embedding and the filters."""
+        """Build the embedding and the filters."""
         if input_shape[-1] is None or input_shape[-1] < self.kernel_size:
             raise ValueError(
                 f"Expected at least kernel_size={self.kernel_size} characters. "
@@ -62,7 +62,7 @@ class CharacterEncoder(keras.layers.Layer):
         self.built = True
 
     def call(self, codes):
-        """Returns one vector per label."""
+        """Return one vector per label."""
         letters = self.embedding(codes) * ops.cast(
             ops.expand_dims(codes > 0, -1), self.compute_dtype
         )
@@ -77,7 +77,7 @@ class CharacterEncoder(keras.layers.Layer):
         return (*input_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

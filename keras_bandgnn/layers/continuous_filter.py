@@ -65,20 +65,20 @@ class ContinuousFilter(keras.layers.Layer):
         )
 
     def build(self, edges_shape):
-        """Makes the two layers."""
+        """Build the two layers."""
         self.hidden_dense.build(edges_shape)
         self.output_dense.build((None, None, self.units))
         self.built = True
 
     def call(self, edges, factor=None):
-        """Returns one filter per edge."""
+        """Return one filter per edge."""
         filters = self.output_dense(self.hidden_dense(edges))
         if factor is None:
             return filters
         return filters * ops.expand_dims(factor, -1)
 
     def convolve(self, sent, edges, edge, factor=None):
-        """Sums of the filtered states of the senders of each node.
+        """Sum of the filtered states of the senders of each node.
 
         Args:
             sent: float [G, N, F].
@@ -107,7 +107,7 @@ class ContinuousFilter(keras.layers.Layer):
         return (*edges_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -45,7 +45,7 @@ class CosineCutoff(keras.layers.Layer):
         self.cutoff = positive_number("cutoff", cutoff)
 
     def call(self, distances):
-        """Returns the factors."""
+        """Return the factors."""
         factors = 0.5 * (ops.cos(distances * (math.pi / self.cutoff)) + 1.0)
         factors = ops.where(distances < self.cutoff, factors, 0.0)
         return ops.cast(factors, self.compute_dtype)
@@ -55,5 +55,5 @@ class CosineCutoff(keras.layers.Layer):
         return tuple(input_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "cutoff": self.cutoff}

@@ -32,7 +32,7 @@ def shifted_softplus(x):
 
 
 def dense_kernel(layer):
-    """The kernel of a `Dense` as floating-point numbers, also after `quantize`.
+    """Return the kernel of a `Dense` as floating-point numbers, also after `quantize`.
 
     Args:
         layer: The layer; float32, or int8 with a scale per column.
@@ -73,7 +73,7 @@ class FlatDense(keras.layers.Dense):
     splits_sequences = True
 
     def call(self, inputs, training=None):
-        """Returns the rows times the kernel, with bias and activation."""
+        """Return the rows times the kernel, with bias and activation."""
         shape = ops.shape(inputs)
         rows = super().call(ops.reshape(inputs, (-1, shape[-1])), training)
         return ops.reshape(rows, (*shape[:-1], self.units))

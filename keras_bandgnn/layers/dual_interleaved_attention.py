@@ -207,7 +207,7 @@ class DualInterleavedAttention(BatchLayer):
         self.seed_generator = keras.random.SeedGenerator()
 
     def build(self, states_shape, *args, **kwargs):
-        """Makes W_q, W_k, W_v [H, K d] and W_o [K d, H]."""
+        """Build W_q, W_k, W_v [H, K d] and W_o [K d, H]."""
         width = self.num_heads * self.key_dim
         for name, rows, columns in (
             ("query", states_shape[-1], width),
@@ -233,7 +233,7 @@ class DualInterleavedAttention(BatchLayer):
         pattern=None,
         training=False,
     ):
-        """Returns the new states, and the new tokens if there are any."""
+        """Return the new states, and the new tokens if there are any."""
         pattern = one_of("pattern", pattern or self.pattern, PATTERNS)
         axis = sequence_axis()
         dropping = bool(training) and self.dropout > 0
@@ -268,8 +268,8 @@ class DualInterleavedAttention(BatchLayer):
         if axis is not None:
             token_q, token_k, token_v = map(axis.own, (token_q, token_k, token_v))
         graph = ops.convert_to_tensor(batch["node"]["graph_id"])
-        given = (graph_ops.batched_gather(t, graph) for t in (token_k, token_v))
-        parts.append(self._one(q, *given, token_bias, dropping))
+        token_rows = (graph_ops.batched_gather(t, graph) for t in (token_k, token_v))
+        parts.append(self._one(q, *token_rows, token_bias, dropping))
         gathered = [
             self._to_tokens(token_q, k, v, batch, dropping),
             self._one(token_q, token_k, token_v, None, dropping),
@@ -372,8 +372,8 @@ class DualInterleavedAttention(BatchLayer):
 
     def _fused(self, q, k, v, batch):
         rows = AttentionRows(batch, self.max_length)
-        given = (rows.spread(t) for t in (q, k, v))
-        return rows.collect(fused_attention(*given, rows.mask, self._heads))
+        sequences = (rows.spread(t) for t in (q, k, v))
+        return rows.collect(fused_attention(*sequences, rows.mask, self._heads))
 
     def compute_output_shape(
         self,
@@ -390,7 +390,7 @@ class DualInterleavedAttention(BatchLayer):
         return tuple(states_shape), tuple(tokens_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_heads": self.num_heads,

@@ -78,12 +78,12 @@ class ElementEmbedding(keras.layers.Layer):
         return self.elements
 
     def build(self, shape=None):
-        """Makes the table; its shape follows from the configuration."""
+        """Build the table; its shape follows from the configuration."""
         self.table.build((None, None))
         self.built = True
 
     def check(self, atomic_numbers: np.ndarray) -> None:
-        """Raises a ValueError if an element is not known.
+        """Raise a ValueError if an element is not known.
 
         Args:
             atomic_numbers: int [N].
@@ -96,7 +96,7 @@ class ElementEmbedding(keras.layers.Layer):
             )
 
     def call(self, atomic_numbers):
-        """Returns the vector of each atom."""
+        """Return the vector of each atom."""
         places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)
         rows = graph_ops.gather(ops.convert_to_tensor(self._rows), places + 1)
         known = ops.expand_dims(rows >= 0, -1)
@@ -108,5 +108,5 @@ class ElementEmbedding(keras.layers.Layer):
         return (*shape, self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units, "elements": self.elements}

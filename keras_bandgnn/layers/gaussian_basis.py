@@ -51,7 +51,7 @@ class GaussianBasis(keras.layers.Layer):
         self.gamma = optional(positive_number, "gamma", gamma)
 
     def call(self, distances):
-        """Returns the values of the functions."""
+        """Return the values of the functions."""
         centres = np.linspace(0.0, self.stop, self.num_functions)
         gamma = self.gamma or 0.5 / (centres[1] ** 2)
         # Scaled first: one pass less over the values of all functions.
@@ -66,7 +66,7 @@ class GaussianBasis(keras.layers.Layer):
         return (*input_shape, self.num_functions)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_functions": self.num_functions,

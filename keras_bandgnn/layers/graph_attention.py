@@ -88,7 +88,7 @@ class GraphAttention(BatchLayer):
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
 
     def build(self, states_shape, batch_shape=None):
-        """Makes W [H, U], a_s and a_r [K, U / K] and the bias [U]."""
+        """Build W [H, U], a_s and a_r [K, U / K] and the bias [U]."""
         if self.use_kernel:
             self.transform.build(states_shape)
         else:
@@ -163,7 +163,7 @@ class GraphAttention(BatchLayer):
         return (*states_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -73,7 +73,7 @@ class GraphConvolution(BatchLayer):
         self.use_kernel = boolean("use_kernel", use_kernel)
 
     def build(self, states_shape, batch_shape=None):
-        """Makes the kernel [H, U] and the bias [U]."""
+        """Build the kernel [H, U] and the bias [U]."""
         self.kernel = None
         if self.use_kernel:
             self.kernel = self.add_weight(
@@ -91,7 +91,7 @@ class GraphConvolution(BatchLayer):
         self.built = True
 
     def prepare(self, batch):
-        """Does what several layers of as many edge types share on one batch.
+        """Do what several layers of as many edge types share on one batch.
 
         Args:
             batch: A batch.
@@ -121,7 +121,7 @@ class GraphConvolution(BatchLayer):
         }
 
     def call(self, states, batch):
-        """Returns the new states."""
+        """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
         own = scaled = states * batch["scale"]
@@ -140,7 +140,7 @@ class GraphConvolution(BatchLayer):
         return (*states_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -77,7 +77,7 @@ class GraphReadout(BatchLayer):
         self.use_bias = boolean("use_bias", use_bias)
 
     def build(self, states_shape, batch_shape=None):
-        """Makes the layers."""
+        """Build the layers."""
         width = states_shape[-1]
         options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
         self.hidden_dense = FlatDense(
@@ -97,7 +97,7 @@ class GraphReadout(BatchLayer):
         self.built = True
 
     def call(self, states, batch):
-        """Returns one vector per graph."""
+        """Return one vector per graph."""
         values = self.output_dense(self.hidden_dense(states))
         counts = batch["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
@@ -124,7 +124,7 @@ class GraphReadout(BatchLayer):
         return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -93,7 +93,7 @@ class GraphTransformerLayer(BatchLayer):
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
 
     def build(self, states_shape, *args, **kwargs):
-        """Makes the weights of both branches."""
+        """Build the weights of both branches."""
         width = states_shape[-1]
         rows = (None, None, width)
         self.outer_dense = FlatDense(width, dtype=self.dtype_policy, name="outer")
@@ -118,7 +118,7 @@ class GraphTransformerLayer(BatchLayer):
         tokens=None,
         training=False,
     ):
-        """Returns the new states, and the new tokens if there are any."""
+        """Return the new states, and the new tokens if there are any."""
         biases = (edge_bias, self_bias, token_bias)
         count = ops.shape(states)[1]
         again = self.remat and training
@@ -129,9 +129,9 @@ class GraphTransformerLayer(BatchLayer):
 
         def attend(rows):
             normed = norm(self.attention_norm, rows)
-            given = None if tokens is None else normed[:, count:]
+            normed_tokens = None if tokens is None else normed[:, count:]
             out = self.attention(
-                normed[:, :count], batch, *biases, given, training=training
+                normed[:, :count], batch, *biases, normed_tokens, training=training
             )
             if tokens is not None:
                 out = ops.concatenate(out, axis=1)
@@ -168,7 +168,7 @@ class GraphTransformerLayer(BatchLayer):
         return tuple(states_shape), tuple(tokens_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         own = self.attention.get_config()
         names = ("num_heads", "key_dim", "pattern", "self_loops", "max_length", "fused")
         return {

@@ -70,7 +70,7 @@ class GRUReadout(BatchLayer):
         self.update = GRUUpdate(self.units, dtype=policy, name="update")
 
     def build(self, states_shape, batch_shape=None):
-        """Makes the weights, shared by all steps."""
+        """Build the weights, shared by all steps."""
         check_width("states", states_shape, self.units)
         for layer in (self.transform, self.node_score, self.graph_score):
             layer.build(states_shape)
@@ -81,7 +81,7 @@ class GRUReadout(BatchLayer):
         self.built = True
 
     def call(self, states, batch):
-        """Returns one state per graph."""
+        """Return one state per graph."""
         mask, slot = batch["node"]["mask"], ops.cast(batch["node"]["graph_id"], "int32")
         counts = batch["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
@@ -118,7 +118,7 @@ class GRUReadout(BatchLayer):
         return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -73,7 +73,7 @@ class GRUUpdate(keras.layers.Layer):
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
 
     def build(self, messages_shape, states_shape):
-        """Makes the two products."""
+        """Build the two products."""
         if states_shape[-1] != self.units:
             raise ValueError(
                 f"Expected `states` with {self.units} channels, as units={self.units}. "
@@ -84,7 +84,7 @@ class GRUUpdate(keras.layers.Layer):
         self.built = True
 
     def call(self, messages, states, training=False):
-        """Returns the new states."""
+        """Return the new states."""
         weights = [
             weight
             for dense in (self.input_dense, self.state_dense)
@@ -98,7 +98,7 @@ class GRUUpdate(keras.layers.Layer):
         return tuple(states_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

@@ -77,7 +77,7 @@ class MPEUInteraction(BatchLayer):
         )
 
     def build(self, states_shape, edges_shape):
-        """Makes all layers."""
+        """Build all layers."""
         check_width("states", states_shape, self.units)
         new = (None, None, self.units)
         self.edge_hidden.build((None, None, 2 * self.units + edges_shape[-1]))
@@ -110,5 +110,5 @@ class MPEUInteraction(BatchLayer):
         return tuple(states_shape), (*edges_shape[:-1], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units}

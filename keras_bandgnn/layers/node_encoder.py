@@ -81,7 +81,7 @@ class NodeEncoder(keras.layers.Layer):
         return getattr(self, f"encode_{name}")
 
     def build(self, batch_shape=None):
-        """Makes the embeddings; their shapes follow from the configuration."""
+        """Build the embeddings; their shapes follow from the configuration."""
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
             shape = (None, None) if kind == "ids" else (None, None, size)
@@ -99,7 +99,7 @@ class NodeEncoder(keras.layers.Layer):
                 )
 
     def check(self, node: Mapping) -> None:
-        """Raises a ValueError if NumPy features do not fit, before they are used.
+        """Raise a ValueError if NumPy features do not fit, before they are used.
 
         Args:
             node: Feature name -> array [N, ...].
@@ -154,5 +154,5 @@ class NodeEncoder(keras.layers.Layer):
         return (*shape[:2], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}

@@ -70,7 +70,7 @@ class PaiNNMessage(BatchLayer):
         self.filter = FlatDense(3 * self.units, dtype=policy, name="filter")
 
     def build(self, states_shape, vectors_shape=None, basis_shape=None):
-        """Makes the three layers."""
+        """Build the three layers."""
         check_width("states", states_shape, self.units)
         self.context_hidden.build(states_shape)
         self.context_output.build(states_shape)
@@ -115,5 +115,5 @@ class PaiNNMessage(BatchLayer):
         return (groups, nodes, width), (groups, nodes, 3, width)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units}

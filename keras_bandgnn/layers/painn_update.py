@@ -63,7 +63,7 @@ class PaiNNUpdate(keras.layers.Layer):
         )
 
     def build(self, states_shape, vectors_shape):
-        """Makes the three layers."""
+        """Build the three layers."""
         check_width("states", states_shape, self.units)
         check_width("vectors", vectors_shape, self.units)
         self.mix.build(vectors_shape)
@@ -72,7 +72,7 @@ class PaiNNUpdate(keras.layers.Layer):
         self.built = True
 
     def call(self, states, vectors):
-        """Returns the new states and vectors."""
+        """Return the new states and vectors."""
         compute = self.compute_dtype
         wide = keras.backend.result_type(compute, "float32")
         first, second = ops.split(self.mix(vectors), 2, axis=-1)
@@ -81,8 +81,8 @@ class PaiNNUpdate(keras.layers.Layer):
         inner = ops.sum(broad * ops.cast(second, wide), axis=2)
         context = ops.concatenate([states, ops.cast(norm, compute)], axis=-1)
         context = self.context_output(self.context_hidden(context))
-        alone, gate, product = ops.split(context, 3, axis=-1)
-        states = states + alone + product * ops.cast(inner, compute)
+        scalar, gate, product = ops.split(context, 3, axis=-1)
+        states = states + scalar + product * ops.cast(inner, compute)
         return states, vectors + ops.expand_dims(gate, 2) * second
 
     def compute_output_shape(self, states_shape, vectors_shape):
@@ -90,7 +90,7 @@ class PaiNNUpdate(keras.layers.Layer):
         return tuple(states_shape), tuple(vectors_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

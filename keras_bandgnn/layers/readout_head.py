@@ -14,7 +14,7 @@ from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 def make_head(
     units: int, readout, hidden: int | None, activation, use_bias: bool
 ) -> keras.layers.Layer:
-    """The head of a task that reads whole graphs.
+    """Return the head of a task that reads whole graphs.
 
     Args:
         units: Width of the output.
@@ -51,7 +51,7 @@ def _registered(entry: Mapping) -> keras.layers.Layer:
 
 
 def head_arguments(head: keras.layers.Layer) -> dict:
-    """Plain arguments for `make_head`."""
+    """Return plain arguments for `make_head`."""
     if isinstance(head, GraphReadout):
         config = head.get_config()
         names = ("hidden", "activation", "use_bias")
@@ -120,14 +120,14 @@ class ReadoutHead(BatchLayer):
         )
 
     def build(self, states_shape, batch_shape=None):
-        """Makes the weights of the readout and of the map."""
+        """Build the weights of the readout and of the map."""
         if not self.readout.built:
             self.readout.build(states_shape)
         self.output_dense.build((None, None, self.readout.units))
         self.built = True
 
     def call(self, states, batch):
-        """Returns one vector per graph."""
+        """Return one vector per graph."""
         return self.output_dense(self.readout(states, batch))
 
     def compute_output_shape(self, states_shape, batch_shape=None):
@@ -137,7 +137,7 @@ class ReadoutHead(BatchLayer):
         return (*batch_shape["graph"]["n_node"], self.units)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,
@@ -147,6 +147,6 @@ class ReadoutHead(BatchLayer):
 
     @classmethod
     def from_config(cls, config):
-        """Builds the layer from `get_config()`."""
+        """Build the layer from `get_config()`."""
         readout = keras.saving.deserialize_keras_object(config["readout"])
         return cls(**{**config, "readout": readout})

@@ -57,7 +57,7 @@ class SchNetInteraction(BatchLayer):
         self.use_bias = boolean("use_bias", use_bias)
 
     def build(self, states_shape, filters_shape):
-        """Makes the three layers."""
+        """Build the three layers."""
         check_width("states", states_shape, self.units)
         width, policy = filters_shape[-1], self.dtype_policy
         self.send_dense = FlatDense(width, use_bias=False, dtype=policy, name="send")
@@ -91,7 +91,7 @@ class SchNetInteraction(BatchLayer):
         return tuple(states_shape)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "units": self.units,

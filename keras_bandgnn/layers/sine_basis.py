@@ -48,7 +48,7 @@ class SineBasis(keras.layers.Layer):
         self.cutoff = positive_number("cutoff", cutoff)
 
     def call(self, distances):
-        """Returns the values of the functions."""
+        """Return the values of the functions."""
         frequencies = np.arange(1, self.num_functions + 1) * (math.pi / self.cutoff)
         frequencies = ops.convert_to_tensor(frequencies.astype("float32"))
         # Below it sine and argument are the same number in float32.
@@ -61,7 +61,7 @@ class SineBasis(keras.layers.Layer):
         return (*input_shape, self.num_functions)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_functions": self.num_functions,

@@ -20,7 +20,7 @@ NUM_ELEMENTS = 119
 
 
 def graph_labels(part: FlatGraphs) -> np.ndarray:
-    """Labels of graphs as float64 [n, D], NaN where missing.
+    """Return labels of graphs as float64 [n, D], NaN where missing.
 
     Raises:
         ValueError: If the graphs have no labels, or labels of something else.
@@ -191,7 +191,7 @@ class TargetNormalizer(BatchLayer):
         return out
 
     def build(self, values_shape, batch_shape=None):
-        """Makes the constants for D targets: mean 0, deviation 1 until adapted."""
+        """Build the constants for D targets: mean 0, deviation 1 until adapted."""
         targets = values_shape[-1]
         self.mean = self.add_weight((targets,), "zeros", trainable=False, name="mean")
         self.std = self.add_weight((targets,), "ones", trainable=False, name="std")
@@ -233,7 +233,7 @@ class TargetNormalizer(BatchLayer):
         return self.built and bool(ops.convert_to_numpy(self.adapted))
 
     def adapt(self, graphs) -> None:
-        """Computes the constants from labelled training graphs.
+        """Compute the constants from labelled training graphs.
 
         Args:
             graphs: A list of `Graph`, a `FlatGraphs`, an opened store or a
@@ -265,7 +265,7 @@ class TargetNormalizer(BatchLayer):
         self._assign(np.nanmean(labels / sizes, axis=0), std)
 
     def check_targets(self, count: int) -> None:
-        """Raises a ValueError if the constants are for another number of targets."""
+        """Raise a ValueError if the constants are for another number of targets."""
         if count != self.mean.shape[0]:
             raise ValueError(
                 f"Expected {self.mean.shape[0]} targets per graph, as the constants "
@@ -273,7 +273,7 @@ class TargetNormalizer(BatchLayer):
             )
 
     def _fitted(self, parts: list[FlatGraphs], labels: np.ndarray) -> np.ndarray:
-        """Sums of references [n, D]; fits the references if none are given."""
+        """Sum of references [n, D]; fits the references if none are given."""
         counts = np.concatenate(
             [composition(part, self._elements(part)) for part in parts]
         )
@@ -306,7 +306,7 @@ class TargetNormalizer(BatchLayer):
         return values
 
     def check(self, part: FlatGraphs) -> None:
-        """Raises a ValueError if graphs have elements without a reference value."""
+        """Raise a ValueError if graphs have elements without a reference value."""
         if self.element_key is None:
             return
         occurring = np.unique(self._elements(part))
@@ -347,7 +347,7 @@ class TargetNormalizer(BatchLayer):
         return values * ops.convert_to_tensor(self.std) + self._shift(batch)
 
     def call(self, values, batch):
-        """Returns `denormalize(values, batch)`."""
+        """Return `denormalize(values, batch)`."""
         return self.denormalize(values, batch)
 
     def compute_output_shape(self, values_shape, batch_shape=None):
@@ -355,7 +355,7 @@ class TargetNormalizer(BatchLayer):
         return tuple(values_shape)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor as plain numbers."""
+        """Return the arguments of the constructor as plain numbers."""
         config = {"mode": self.mode, "element_key": self.element_key}
         config.update(references=None, mean=None, std=None)
         references = self._given

@@ -44,7 +44,7 @@ class AtomisticBackbone(Backbone):
         return {"node": ("atomic_number",), "edge": edge, "graph": ()}
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if graphs lack geometry or have unknown elements.
+        """Raise a ValueError if graphs lack geometry or have unknown elements.
 
         Args:
             graphs: `FlatGraphs`.
@@ -56,11 +56,11 @@ class AtomisticBackbone(Backbone):
             )
         self.embedding.check(graphs.node["atomic_number"])
         if "displacement" in graphs.edge:
-            found = graphs.edge["displacement"].shape
-            if found[1:] != (3,):
+            shape = graphs.edge["displacement"].shape
+            if shape[1:] != (3,):
                 raise ValueError(
                     "Expected edge['displacement'] of shape [E, 3]. "
-                    f"Received: shape {found}."
+                    f"Received: shape {shape}."
                 )
         elif self.needs_directions or "distance" not in graphs.edge:
             wanted = "'displacement'"
@@ -73,13 +73,13 @@ class AtomisticBackbone(Backbone):
             )
 
     def call(self, batch, training=False):
-        """Returns the node states after T steps."""
+        """Return the node states after T steps."""
         for states in self.hidden_states(batch, training):
             last = states
         return last
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "elements": self.embedding.elements,

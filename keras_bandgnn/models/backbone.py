@@ -11,7 +11,7 @@ from keras_bandgnn.training.lora import enable_lora
 
 
 def check_precision(policy) -> None:
-    """Raises a ValueError for a dtype policy that computes in more than 32 bits."""
+    """Raise a ValueError for a dtype policy that computes in more than 32 bits."""
     if "float64" in (policy.compute_dtype, policy.variable_dtype):
         raise ValueError(
             "Expected a dtype policy of at most 32 bits, such as 'float32' or "
@@ -42,7 +42,7 @@ class Backbone(keras.Model):
         check_precision(self.dtype_policy)
 
     def __call__(self, *args, **kwargs):
-        """The node states for a batch; see `call`."""
+        """Return the node states for a batch; see `call`."""
         check_batch(args[0] if args else kwargs.get("batch"), "")
         return super().__call__(*args, **kwargs)
 
@@ -55,14 +55,14 @@ class Backbone(keras.Model):
         del training
 
     def graph_layers(self) -> list:
-        """The preprocessing layers that graphs need for this model, in order."""
+        """Return the preprocessing layers that graphs need for this model, in order."""
         return []
 
     def auto_plan(self):
         """The plan of loaders that are told `"auto"`; None for the cheapest one."""
 
     def hidden_states(self, batch, training=False):
-        """Yields node states [G, N, H]: the embedded features, then after each layer.
+        """Yield node states [G, N, H]: the embedded features, then after each layer.
 
         The last ones are what the backbone returns. Backbones of your own need it for
         `Task.embed(layer=...)` only.
@@ -84,7 +84,7 @@ class Backbone(keras.Model):
         return getattr(self, "num_layers", None) or self.num_steps
 
     def adapt(self, parts) -> bool:
-        """Decides what depends on the training graphs, before training.
+        """Decide what depends on the training graphs, before training.
 
         What is decided belongs into `get_config`, so that a saved model computes the
         same. `check` and predictions decide nothing.
@@ -99,14 +99,14 @@ class Backbone(keras.Model):
         return False
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+        """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
 
     def compute_output_shape(self, input_shape):
         """[G, N, H]."""
         return (*input_shape["node"]["mask"], self.hidden_dim)
 
     def get_config(self) -> dict:
-        """Returns name and dtype policy; subclasses add their own arguments."""
+        """Return name and dtype policy; subclasses add their own arguments."""
         return {
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
@@ -114,26 +114,26 @@ class Backbone(keras.Model):
 
     @classmethod
     def from_config(cls, config):
-        """Builds the backbone from `get_config()`."""
+        """Build the backbone from `get_config()`."""
         return cls(**config)
 
     def enable_lora(
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
-        """Freezes the backbone but for low-rank updates, see `training.enable_lora`."""
+        """Freeze the backbone but for low-rank updates, see `training.enable_lora`."""
         return enable_lora(self, rank, alpha, layers)
 
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
-        """Writes the backbone alone to a folder; see `Task.save_to_preset`."""
+        """Write the backbone alone to a folder; see `Task.save_to_preset`."""
         presets.save(path, self, None, weights, card)
 
     @classmethod
     def from_preset(
         cls, preset, load_weights: bool = True, dtype=None, **overrides
     ) -> "Backbone":
-        """Loads the backbone of a preset, for a head of one's own.
+        """Load the backbone of a preset, for a head of one's own.
 
         Args:
             preset: See `Task.from_preset`.

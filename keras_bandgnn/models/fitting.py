@@ -18,7 +18,7 @@ from keras_bandgnn.training.save_progress import SaveProgress
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
-    """Whether Keras would write one file with this suffix, here."""
+    """Return whether Keras would write one file with this suffix, here."""
     if not isinstance(path, str | os.PathLike):
         return False
     return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
@@ -47,12 +47,12 @@ class Replicated(compat.BuildHooks):
             super().__setattr__(name, value)
 
     def train_step(self, *args):
-        """A step of training, over all devices."""
+        """Run a training step on all devices."""
         logs = self.distribution.train_step(self, *args)
         return super().train_step(*args) if logs is None else logs
 
     def test_step(self, *args):
-        """A step of evaluation, over all devices."""
+        """Run an evaluation step on all devices."""
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
@@ -86,7 +86,7 @@ class Replicated(compat.BuildHooks):
         return call(*args, **kwargs)
 
     def batch_to_build(self, batch):
-        """A batch of one device: one laid out for several tells one nothing."""
+        """Return a batch as one device has it, from which shapes follow."""
         plain = self.distribution.plain_batch(self)
         return batch if plain is None else plain
 
@@ -110,9 +110,9 @@ def first_draw(epoch: int) -> int:
 
 
 class SeedFromEpoch(keras.callbacks.Callback):
-    """Makes order and dropout of an epoch depend on its number alone.
+    """Seeds the order and the dropout of an epoch with its number.
 
-    Training that resumes at some epoch then goes on as if it had not stopped. (Keras'
+    Training that resumes at an epoch then continues as if it had not stopped. (Keras'
     checkpoints hold neither.)
     """
 
@@ -122,7 +122,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
         self.seed = seed
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Goes to the order and the seeds of the epoch."""
+        """Set the order and the seeds of the epoch."""
         self._epoch = epoch
         self.loader.epoch = epoch if self.loader.shuffle else 0
         if self.loader.resumed_batches:
@@ -134,7 +134,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
                 variable.assign([seed, first_draw(epoch)])
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Goes to the seed of the batch, on torch."""
+        """Set the seed of the batch, on torch."""
         # Dropout draws from torch's global generator, which has no place in a file.
         if keras.backend.backend() == "torch":
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
@@ -143,7 +143,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
 
 
 def as_fit_data(data, task):
-    """A loader as `fit` and `evaluate` of this backend take it."""
+    """Return a loader as `fit` and `evaluate` of this backend take it."""
     if isinstance(data, SequenceLoader):
         data.check(task)
     if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
@@ -162,7 +162,7 @@ def as_fit_data(data, task):
 
 
 def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
-    """Trains, from where a `SaveProgress` among the callbacks says.
+    """Train, from where a `SaveProgress` among the callbacks says.
 
     Args:
         model: The model.

@@ -84,12 +84,12 @@ class ForceRegressor(GraphRegressor):
         check_energy(self)
 
     def build(self, input_shape=None):
-        """Makes the metric of the forces, and the weights of the head."""
+        """Build the metric of the forces, and the weights of the head."""
         self.force_mae = keras.metrics.Mean(name="force_mae")
         super().build(input_shape)
 
     def loss_terms(self, batch, y, y_pred, sample_weight, training) -> list:
-        """The losses of energies and of forces, on the normalised scale."""
+        """Return the losses of energies and of forces, on the normalised scale."""
         y_pred, forces = energies_and_forces(self, batch, training)
         terms = super().loss_terms(batch, y, y_pred, sample_weight, training)
         target, mask = batch["node"][self.force_key], batch["node"]["mask"]
@@ -101,13 +101,13 @@ class ForceRegressor(GraphRegressor):
         return [*terms, (self.force_weight * squares / scale**2, known)]
 
     def check_labels(self, loader) -> None:
-        """Raises a ValueError if energies or forces are missing."""
+        """Raise a ValueError if energies or forces are missing."""
         super().check_labels(loader)
         check_displacements(loader)
         for part in loader.parts:
-            found = part.node.get(self.force_key)
-            if found is None or found.shape[1:] != (3,):
-                shape = None if found is None else found.shape
+            forces = part.node.get(self.force_key)
+            if forces is None or forces.shape[1:] != (3,):
+                shape = None if forces is None else forces.shape
                 raise ValueError(
                     f"Expected the node feature {self.force_key!r} with 3 numbers per "
                     f"node. Received: shape {shape}; features {sorted(part.node)}. "
@@ -115,6 +115,6 @@ class ForceRegressor(GraphRegressor):
                 )
 
     def head_config(self) -> dict:
-        """Returns the arguments beyond backbone and preprocessor."""
+        """Return the arguments beyond backbone and preprocessor."""
         own = {"force_key": self.force_key, "force_weight": self.force_weight}
         return {**super().head_config(), **own}

@@ -50,7 +50,7 @@ class ForceModel(Task):
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns forces float [G, N, 3]."""
+        """Return forces float [G, N, 3]."""
         return energies_and_forces(self.task, batch)[1]
 
     def compute_output_shape(self, input_shape):
@@ -58,13 +58,13 @@ class ForceModel(Task):
         return (*input_shape["node"]["mask"], 3)
 
     def check(self, loader) -> None:
-        """Raises a ValueError if edges have no displacements."""
+        """Raise a ValueError if edges have no displacements."""
         self.task.check(loader)
         check_displacements(loader)
 
 
 def check_displacements(loader) -> None:
-    """Raises a ValueError if forces cannot be had: edges without displacements."""
+    """Raise a ValueError if forces cannot be had: edges without displacements."""
     for part in loader.parts:
         if "displacement" not in part.edge:
             raise ValueError(
@@ -75,7 +75,7 @@ def check_displacements(loader) -> None:
 
 
 def check_energy(task) -> None:
-    """Raises a ValueError if a task has other than one target."""
+    """Raise a ValueError if a task has other than one target."""
     if task.num_targets != 1:
         raise ValueError(
             "Expected one target, the energy, for forces. Received: "

@@ -48,7 +48,7 @@ _REFUSED = {
 
 
 def is_graphs(data) -> bool:
-    """Whether data is graphs, which tasks batch themselves."""
+    """Return whether data is graphs, which tasks batch themselves."""
     if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
@@ -56,7 +56,7 @@ def is_graphs(data) -> bool:
     return hasattr(data, "node_ptr")
 
 
-def given_graphs(name: str, data):
+def resolve_data(name: str, data):
     """Data as it is; graphs that a generator yields, in a list.
 
     Args:
@@ -85,7 +85,7 @@ def given_graphs(name: str, data):
 
 
 def _check_arrays(name: str, data) -> None:
-    """Refuses what is neither graphs nor data of Keras."""
+    """Refuse what is neither graphs nor data of Keras."""
     expected = "graphs that hold their labels, or data that Keras takes"
     advice = "See keras_bandgnn.Graph."
     # What models read is a dict of arrays.
@@ -123,7 +123,7 @@ def options_for_graphs(
     """Options of Keras' methods by name, those that graphs can have.
 
     Args:
-        y: Labels beside the graphs.
+        y: Labels that were passed with the graphs.
         args: Options by position.
         names: Their names.
         options: Options by name.
@@ -134,7 +134,7 @@ def options_for_graphs(
     """
     if y is not None:
         raise ValueError(
-            "Expected graphs that hold their labels. Received: y beside graphs. Set "
+            "Expected graphs that hold their labels. Received: y with graphs. Set "
             "Graph(..., label=...), or graph.replace(label=...)."
         )
     if len(args) > len(names):
@@ -144,10 +144,10 @@ def options_for_graphs(
         )
     options = {**options, **dict(zip(names, args, strict=False))}
     for name, advice in _REFUSED.items():
-        given = options.pop(name, None)
-        if given is not None:
+        value = options.pop(name, None)
+        if value is not None:
             raise ValueError(
-                f"Expected graphs without {name}. Received: {name}={given!r}. {advice}"
+                f"Expected graphs without {name}. Received: {name}={value!r}. {advice}"
             )
     if options.get("epochs") is not None:
         positive_int("epochs", options["epochs"], 0)
@@ -162,7 +162,7 @@ def options_for_graphs(
 
 
 def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
-    """Raises a ValueError for graphs, or class weights, where Keras takes a batch.
+    """Raise a ValueError for graphs, or class weights, where Keras takes a batch.
 
     Args:
         x: What the method was given.
@@ -186,9 +186,9 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
 
 
 def check_callbacks(callbacks: Any) -> None:
-    """Raises a ValueError unless these are callbacks of Keras, or None."""
+    """Raise a ValueError unless these are callbacks of Keras, or None."""
     kinds = (keras.callbacks.Callback, keras.callbacks.CallbackList)
-    given = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
-    for callback in given:
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    for callback in listed:
         if not isinstance(callback, kinds) and callbacks is not None:
             refuse("callbacks", "a list of Keras callbacks", callbacks)

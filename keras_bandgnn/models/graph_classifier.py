@@ -90,12 +90,12 @@ class GraphClassifier(Task):
         self.build_and_compile()
 
     def build(self, input_shape=None):
-        """Makes the weights of the head."""
+        """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns logits [G, B, C]."""
+        """Return logits [G, B, C]."""
         return self.head(self.backbone(batch, training=training), batch)
 
     def default_optimizer(self):
@@ -117,7 +117,7 @@ class GraphClassifier(Task):
         return [accuracy, ROCAUC(self.num_classes)]
 
     def check_labels(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the labels are not classes or targets of graphs."""
+        """Raise a ValueError if the labels are not classes or targets of graphs."""
         count = 0
         for part in loader.parts:
             require_label_level(part, "graph", "GraphClassifier")
@@ -128,28 +128,28 @@ class GraphClassifier(Task):
         require_labels(count, "graph")
 
     def _check_targets(self, label) -> int:
-        found = 1 if label.ndim == 1 else label.shape[-1]
-        if label.ndim > 2 or found != self.num_classes:
+        width = 1 if label.ndim == 1 else label.shape[-1]
+        if label.ndim > 2 or width != self.num_classes:
             raise ValueError(
                 f"Expected labels with {self.num_classes} targets per graph, as "
                 f"num_classes={self.num_classes}. Received: shape {label.shape[1:]}. "
                 "Set GraphClassifier(..., num_classes=...)."
             )
-        given = label[~np.isnan(label)]
-        wrong = given[(given != 0) & (given != 1)]
+        known = label[~np.isnan(label)]
+        wrong = known[(known != 0) & (known != 1)]
         if wrong.size:
             raise ValueError(
                 "Expected targets that are 0 or 1, or NaN where not known. "
                 f"Received: {wrong[0]:g}. For classes leave multi_label=False."
             )
-        return given.size
+        return known.size
 
     def compute_output_shape(self, input_shape):
         """[G, B, C]."""
         return (*input_shape["graph"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
-        """Returns the arguments of the head."""
+        """Return the arguments of the head."""
         return {
             "num_classes": self.num_classes,
             **head_arguments(self.head),

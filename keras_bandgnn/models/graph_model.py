@@ -19,9 +19,9 @@ from keras_bandgnn.models.fitting import (
 )
 from keras_bandgnn.models.graph_arguments import (
     check_batch,
-    given_graphs,
     is_graphs,
     options_for_graphs,
+    resolve_data,
 )
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.objective import (
@@ -96,7 +96,7 @@ class GraphModel(Replicated):
         self._compile_defaults = boolean("compile", compile)
 
     def build_and_compile(self) -> None:
-        """Builds the head, and compiles the task unless `compile=False`.
+        """Build the head, and compile the task unless `compile=False`.
 
         Constructors of tasks end with it.
         """
@@ -105,12 +105,12 @@ class GraphModel(Replicated):
             self.compile()
 
     def __call__(self, *args, **kwargs):
-        """The output for a batch; `predict` is for graphs."""
+        """Return the output for a batch; `predict` is for graphs."""
         check_batch(args[0] if args else kwargs.get("batch"), "")
         return super().__call__(*args, **kwargs)
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
-        """Returns the preprocessor of a task that was created without one.
+        """Return the preprocessor of a task that was created without one.
 
         Args:
             graphs: The first graphs given to the task.
@@ -119,7 +119,7 @@ class GraphModel(Replicated):
         return GraphPreprocessor(self.backbone.graph_layers())
 
     def preprocess(self, graphs) -> GraphLoader:
-        """Returns the batches that `predict` computes for graphs; see `loader`."""
+        """Return the batches that `predict` computes for graphs; see `loader`."""
         return self.loader(graphs, training=False)
 
     def loader(
@@ -130,7 +130,7 @@ class GraphModel(Replicated):
         adapt: bool = False,
         training: bool = True,
     ) -> GraphLoader:
-        """Returns a loader of the task's batches, after checking the graphs.
+        """Return a loader of the task's batches, after checking the graphs.
 
         Args:
             graphs: Graphs in any form that `fit` takes.
@@ -178,34 +178,34 @@ class GraphModel(Replicated):
             return None
         return self.backbone.receptive_field(training)
 
-    def _check_schedule(self, given, training: bool) -> None:
-        if given is None:
+    def _check_schedule(self, schedule, training: bool) -> None:
+        if schedule is None:
             return
         exact = self.receptive_field(training)
         if exact is None:
             raise ValueError(
                 f"Expected a plan without a schedule: {type(self).__name__} over "
-                f"{type(self.backbone).__name__} reads all nodes. Received: {given}."
+                f"{type(self.backbone).__name__} reads all nodes. Received: {schedule}."
             )
-        if given.steps != exact.steps:
+        if schedule.steps != exact.steps:
             raise ValueError(
                 f"Expected a schedule of {exact.steps} steps, as the backbone has. "
-                f"Received: {given}."
+                f"Received: {schedule}."
             )
-        if given.merge and not exact.merge:
+        if schedule.merge and not exact.merge:
             raise ValueError(
                 "Expected ReceptiveField(..., merge=False) for training with dropout, "
-                f"which makes equal nodes differ. Received: {given}."
+                f"which makes equal nodes differ. Received: {schedule}."
             )
 
     def check(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the graphs do not fit the task."""
+        """Raise a ValueError if the graphs do not fit the task."""
 
     def check_labels(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the labels do not fit the task."""
+        """Raise a ValueError if the labels do not fit the task."""
 
     def adapt(self, loader: GraphLoader) -> None:
-        """Computes constants that depend on the training graphs, before training.
+        """Compute constants that depend on the training graphs, before training.
 
         They are saved with the task; `check` and predictions change nothing.
         """
@@ -217,7 +217,7 @@ class GraphModel(Replicated):
                 self.__dict__.pop(name, None)
 
     def default_optimizer(self):
-        """The optimiser of `compile("auto")`."""
+        """Return the optimiser of `compile("auto")`."""
         return "rmsprop"
 
     def default_loss(self):
@@ -238,7 +238,7 @@ class GraphModel(Replicated):
         jit_compile="auto",
         auto_scale_loss: bool = True,
     ):
-        """Configures training, as `keras.Model.compile` does; padding counts nowhere.
+        """Configure training, as `keras.Model.compile` does; padding counts nowhere.
 
         Losses and metrics may be names, functions, objects of Keras or of your own.
         They see entries, those of all graphs (or nodes) of a batch one below the other:
@@ -320,7 +320,7 @@ class GraphModel(Replicated):
             setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):
-        """Labels and outputs as the loss sees them."""
+        """Return labels and outputs as the loss sees them."""
         return y, y_pred
 
     def entries(self, x, y, y_pred, sample_weight=None):
@@ -335,8 +335,8 @@ class GraphModel(Replicated):
         mask = ops.convert_to_tensor(x[level]["mask"])
         weight = ops.cast(mask, y_pred.dtype)
         if sample_weight is not None:
-            given = ops.cast(sample_weight, y_pred.dtype)
-            weight = ops.where(mask, ops.reshape(given, ops.shape(mask)), 0.0)
+            weights = ops.cast(sample_weight, y_pred.dtype)
+            weight = ops.where(mask, ops.reshape(weights, ops.shape(mask)), 0.0)
         return self.labels.entries(y, y_pred, weight)
 
     def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
@@ -369,14 +369,14 @@ class GraphModel(Replicated):
         return loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """The metrics over real entries."""
+        """Return the metrics over real entries."""
         if self.labels is not None and compat.has_compiled_metrics(self):
             y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
             y, y_pred = only_real(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
-        """Trains on graphs, as `keras.Model.fit` does on arrays.
+        """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
             x: Graphs with labels, or what Keras takes.
@@ -392,8 +392,8 @@ class GraphModel(Replicated):
         Returns:
             Keras' `History`.
         """
-        x = given_graphs("x", x)
-        validation_data = optional(given_graphs, "validation_data", validation_data)
+        x = resolve_data("x", x)
+        validation_data = optional(resolve_data, "validation_data", validation_data)
         if is_graphs(x):
             names = ("batch_size", "epochs", "verbose", "callbacks")
             kwargs = options_for_graphs(y, args, names, kwargs)
@@ -406,10 +406,12 @@ class GraphModel(Replicated):
             if not self.optimizer.built:
                 # TensorFlow traces a step that makes variables twice.
                 self.optimizer.build(self.trainable_variables)
-            given = kwargs.pop("callbacks", None) or []
-            given = given if isinstance(given, list | tuple) else [given]
-            given = callbacks_of(self.distribution, given)
-            kwargs["callbacks"] = [SeedFromEpoch(x, seed), *given]
+            callbacks = kwargs.pop("callbacks", None) or []
+            callbacks = (
+                callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+            )
+            callbacks = callbacks_of(self.distribution, callbacks)
+            kwargs["callbacks"] = [SeedFromEpoch(x, seed), *callbacks]
             self._begin(x, kwargs)
         if is_graphs(validation_data):
             validation_data = self._labelled(
@@ -421,8 +423,8 @@ class GraphModel(Replicated):
         return super().fit(as_fit_data(x, self), y, *args, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays."""
-        x = given_graphs("x", x)
+        """Evaluate on graphs, as `keras.Model.evaluate` does on arrays."""
+        x = resolve_data("x", x)
         if is_graphs(x):
             kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
             args = ()
@@ -432,7 +434,7 @@ class GraphModel(Replicated):
         return super().evaluate(as_fit_data(x, self), y, *args, **kwargs)
 
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
-        """Predicts for graphs, or for what Keras takes.
+        """Predict for graphs, or for what Keras takes.
 
         Args:
             x: Graphs, or what Keras takes.
@@ -450,7 +452,7 @@ class GraphModel(Replicated):
                 "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
                 "graphs. Write loader.predict(task), which puts them back."
             )
-        x = given_graphs("x", x)
+        x = resolve_data("x", x)
         if not is_graphs(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
         options = {
@@ -469,12 +471,12 @@ class GraphModel(Replicated):
             out[graph] = ordered(graph, rows)
         return self.distribution.gather(out)
 
-    def outputs(self, loader: GraphLoader, given, verbose=0, callbacks=None):
-        """Yields the position of each graph in a loader, and the output for it.
+    def outputs(self, loader: GraphLoader, graphs, verbose=0, callbacks=None):
+        """Yield the position of each graph in a loader, and the output for it.
 
         Args:
             loader: The graphs, as `loader` returns them.
-            given: What they were made of; see `prediction_batches`.
+            graphs: What they were made of; see `prediction_batches`.
             verbose: See `Task.predict`.
             callbacks: See `Task.predict`.
         """
@@ -492,7 +494,7 @@ class GraphModel(Replicated):
             )
         self.stop_predicting = False
         callbacks.on_predict_begin()
-        for step, batch in enumerate(self.batches(loader, given)):
+        for step, batch in enumerate(self.batches(loader, graphs)):
             callbacks.on_predict_batch_begin(step)
             values = self.distribution.predict_on_batch(self, batch)
             yield from unbatch(values, batch, self.output_level)
@@ -501,21 +503,21 @@ class GraphModel(Replicated):
                 break
         callbacks.on_predict_end()
 
-    def batches(self, loader: GraphLoader, given):
-        """Yields the batches of a loader for predictions; see `prediction_batches`."""
-        own = isinstance(given, GraphLoader) or self.distribution.several
-        batcher = None if own else self.preprocessor.batcher
+    def batches(self, loader: GraphLoader, graphs):
+        """Yield the batches of a loader for predictions; see `prediction_batches`."""
+        as_loaded = isinstance(graphs, GraphLoader) or self.distribution.several
+        batcher = None if as_loaded else self.preprocessor.batcher
         return prediction_batches(loader, batcher)
 
     def train_on_batch(
         self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
     ):
-        """Trains on a batch of a loader; see `keras.Model.train_on_batch`."""
+        """Train on a batch of a loader; see `keras.Model.train_on_batch`."""
         check_batch(x, "train_on_batch", class_weight)
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
-        """Evaluates a batch of a loader; see `keras.Model.test_on_batch`."""
+        """Evaluate a batch of a loader; see `keras.Model.test_on_batch`."""
         check_batch(x, "test_on_batch")
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
@@ -551,7 +553,7 @@ class GraphModel(Replicated):
         return loader
 
     def compile_from_config(self, config: dict) -> None:
-        """Compiles a model that was read from a file as it was when saved."""
+        """Compile a model that was read from a file as it was when saved."""
         config = dict(config)
         trained = config.pop("optimizer_built", True)
         # Files of version 0.1.0 do not name it, and have what "auto" was there.
@@ -562,7 +564,7 @@ class GraphModel(Replicated):
             self.optimizer.build(self.trainable_variables)
 
     def get_compile_config(self) -> dict | None:
-        """Returns the arguments of `compile`, and whether training has begun."""
+        """Return the arguments of `compile`, and whether training has begun."""
         if not self.compiled:
             return None
         return {
@@ -572,7 +574,7 @@ class GraphModel(Replicated):
         }
 
     def get_config(self) -> dict:
-        """Returns the configuration: backbone, preprocessor and head."""
+        """Return the configuration: backbone, preprocessor and head."""
         config = {
             "name": self.name,
             "backbone": keras.saving.serialize_keras_object(self.backbone),
@@ -588,12 +590,12 @@ class GraphModel(Replicated):
         return {**config, **self.head_config()}
 
     def head_config(self) -> dict:
-        """Arguments of the constructor beyond backbone and preprocessor."""
+        """Return arguments of the constructor beyond backbone and preprocessor."""
         return {}
 
     @classmethod
     def from_config(cls, config: dict) -> "GraphModel":
-        """Builds the model from `get_config()`."""
+        """Build the model from `get_config()`."""
         config = dict(config)
         for name in ("backbone", "preprocessor"):
             if isinstance(config.get(name), dict):
@@ -605,12 +607,12 @@ def _is_auto(argument) -> bool:
     return isinstance(argument, str) and argument == "auto"
 
 
-def _one_weight(given) -> float | None:
-    """The number in what Keras takes as `loss_weights` of one output."""
-    found = keras.tree.flatten(given)
-    if len(found) > 1 or found and isinstance(found[0], str):
+def _one_weight(loss_weights) -> float | None:
+    """Return the number in what Keras takes as `loss_weights` of one output."""
+    weights = keras.tree.flatten(loss_weights)
+    if len(weights) > 1 or weights and isinstance(weights[0], str):
         raise ValueError(
             "Expected one number as loss_weights, as a task has one output. Received: "
-            f"loss_weights={given!r}."
+            f"loss_weights={loss_weights!r}."
         )
-    return found[0] if found else None
+    return weights[0] if weights else None

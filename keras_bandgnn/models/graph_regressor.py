@@ -104,22 +104,22 @@ class GraphRegressor(Task):
         self.normalizer = self._normalizer(normalizer)
         self.build_and_compile()
 
-    def _normalizer(self, given) -> TargetNormalizer | None:
-        if isinstance(given, str) and given == "auto":
+    def _normalizer(self, normalizer) -> TargetNormalizer | None:
+        if isinstance(normalizer, str) and normalizer == "auto":
             sums = isinstance(self.head, GraphReadout) and self.head.reduce == "sum"
             mode = "atom" if sums else "graph"
             return TargetNormalizer(mode)
-        if isinstance(given, Mapping):
-            return TargetNormalizer.from_config(dict(given))
-        if not isinstance(given, TargetNormalizer | None):
+        if isinstance(normalizer, Mapping):
+            return TargetNormalizer.from_config(dict(normalizer))
+        if not isinstance(normalizer, TargetNormalizer | None):
             raise ValueError(
                 "Expected `normalizer` to be 'auto', a TargetNormalizer or None. "
-                f"Received: normalizer={given!r}."
+                f"Received: normalizer={normalizer!r}."
             )
-        return given
+        return normalizer
 
     def build(self, input_shape=None):
-        """Makes the weights of the head and the constants of the normaliser."""
+        """Build the weights of the head and the constants of the normaliser."""
         self.head.build((None, None, self.backbone.hidden_dim))
         targets = (None, None, self.num_targets)
         if self.normalizer is not None and not self.normalizer.built:
@@ -129,7 +129,7 @@ class GraphRegressor(Task):
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns predictions [G, B, D] in the units of the labels."""
+        """Return predictions [G, B, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         if self.normalizer is None:
             return values
@@ -154,7 +154,7 @@ class GraphRegressor(Task):
         ]
 
     def loss_scale(self, y, y_pred):
-        """Divides by the normaliser's `std`; metrics are in the units of the labels."""
+        """Divide by the normaliser's `std`; metrics are in the units of the labels."""
         if self.normalizer is None:
             return y, y_pred
         scale = ops.convert_to_tensor(self.normalizer.std)
@@ -162,20 +162,20 @@ class GraphRegressor(Task):
         return y / scale, y_pred / scale
 
     def check(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if graphs lack what the normaliser reads."""
+        """Raise a ValueError if graphs lack what the normaliser reads."""
         if self.normalizer is not None:
             for part in loader.parts:
                 self.normalizer.check(part)
 
     def check_labels(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the labels are not D numbers per graph."""
+        """Raise a ValueError if the labels are not D numbers per graph."""
         for part in loader.parts:
             labels = graph_labels(part)
-            found = labels.shape[1]
-            if found != self.num_targets:
+            width = labels.shape[1]
+            if width != self.num_targets:
                 raise ValueError(
                     f"Expected labels with {self.num_targets} numbers per graph, as "
-                    f"num_targets={self.num_targets}. Received: {found}. Set "
+                    f"num_targets={self.num_targets}. Received: {width}. Set "
                     "GraphRegressor(..., num_targets=...)."
                 )
             if np.nansum(np.square(labels)) > _MOST_SQUARES:
@@ -186,7 +186,7 @@ class GraphRegressor(Task):
                 )
 
     def adapt(self, loader: GraphLoader) -> None:
-        """Adapts the backbone and the normaliser to the training graphs, once."""
+        """Adapt the backbone and the normaliser to the training graphs, once."""
         super().adapt(loader)
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(loader)
@@ -219,7 +219,7 @@ class GraphRegressor(Task):
 
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
-        """Arguments of a preset's task with some of them replaced."""
+        """Return arguments of a preset's task with some of them replaced."""
         # Version 0.1.0 wrote "reduce".
         config, overrides = (
             {"readout" if name == "reduce" else name: args[name] for name in args}
@@ -233,7 +233,7 @@ class GraphRegressor(Task):
         return head
 
     def head_config(self) -> dict:
-        """Returns the arguments of the head, with the normaliser's constants."""
+        """Return the arguments of the head, with the normaliser's constants."""
         normalizer = self.normalizer and self.normalizer.get_config()
         return {
             "num_targets": self.num_targets,

@@ -23,7 +23,7 @@ _KEPT = 8
 
 
 def derived_model(task, kind: type, *arguments):
-    """A model over a task's backbone, kept so that it is compiled once.
+    """Return a model over a task's backbone, kept so that it is compiled once.
 
     Its preprocessor is the task's, without a schedule: all nodes are computed.
 
@@ -43,16 +43,16 @@ def derived_model(task, kind: type, *arguments):
             del known[next(iter(known))]
     # The one that was used last comes last.
     known[key] = model
-    given = task.preprocessor
-    plan = None if given is None else given.plan
+    preprocessor = task.preprocessor
+    plan = None if preprocessor is None else preprocessor.plan
     if isinstance(plan, Plan) and plan.schedule is not None:
-        given = GraphPreprocessor(
-            given.graph_layers,
-            given.batcher,
+        preprocessor = GraphPreprocessor(
+            preprocessor.graph_layers,
+            preprocessor.batcher,
             plan.replace(schedule=None),
-            given.edge_weight,
+            preprocessor.edge_weight,
         )
-    model.preprocessor = given
+    model.preprocessor = preprocessor
     return model
 
 
@@ -92,7 +92,7 @@ class StateModel(GraphModel):
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns states [G, N, H], or tokens [G, B, H]."""
+        """Return states [G, N, H], or tokens [G, B, H]."""
         if self.tokens:
             return self.backbone(batch, return_tokens=True)[1]
         if self.layer == self.backbone.depth:
@@ -201,7 +201,7 @@ class AttentionModel(GraphModel):
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns the backbone's `attention_terms`."""
+        """Return the backbone's `attention_terms`."""
         return self.backbone.attention_terms(batch)
 
 

@@ -23,14 +23,14 @@ from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 
 # Supergraphs that best fit fills at a time.
 _WINDOW = 8
-# Room for so many candidates of a usage costs the head nothing.
+# Capacity for this many candidates of a usage costs the head nothing.
 _LEAST_CANDIDATES = 16
 
 Prediction = tuple[FlatGraphs, list[np.ndarray]]
 
 
 def join(graphs: FlatGraphs) -> FlatGraphs:
-    """Returns one graph whose parts, without edges between them, are some graphs.
+    """Return one graph whose parts, without edges between them, are some graphs.
 
     Its candidates are those of all graphs, each graph's candidates followed by its
     slot (or node 0, if it has none). Labels are left out, and so are features of
@@ -46,8 +46,8 @@ def join(graphs: FlatGraphs) -> FlatGraphs:
         graphs.candidate_ptr[1:],
         np.maximum(graphs.slot, 0) + first,
     )
-    kept = ("node/", "edge/") + ("context/",) * (len(graphs) == 1)
-    columns = {k: v for k, v in graphs.columns().items() if k.startswith(kept)}
+    prefixes = ("node/", "edge/") + ("context/",) * (len(graphs) == 1)
+    columns = {k: v for k, v in graphs.columns().items() if k.startswith(prefixes)}
     columns |= {
         "num_nodes": np.array([graphs.node_ptr[-1]], np.int32),
         "num_edges": np.array([graphs.edge_ptr[-1]], np.int32),
@@ -95,7 +95,7 @@ class JointSelection:
         self.shapes: set[tuple] = set()
 
     def predict(self, pieces: Iterable[FlatGraphs]) -> Iterator[Prediction]:
-        """Yields graphs and their logits, one array [C] per graph, in order.
+        """Yield graphs and their logits, one array [C] per graph, in order.
 
         Args:
             pieces: Graphs with candidates, neighbours together.
@@ -122,7 +122,7 @@ class JointSelection:
                     following += 1
 
     def _prepared(self, pieces: Iterable[FlatGraphs]) -> Iterator[FlatGraphs]:
-        """Checks the graphs and applies the layers that change what is read."""
+        """Check the graphs and apply the layers that change what is read."""
         for piece in pieces:
             self._task.check_part(piece)
             if self._layers:
@@ -142,7 +142,7 @@ class JointSelection:
                 yield from (piece.take([i]) for i in range(len(piece)))
 
     def _choose_plan(self, piece: FlatGraphs, types: int) -> None:
-        """Chooses the plan, and whether graphs may be joined under it."""
+        """Choose the plan, and whether graphs may be joined under it."""
         task, plan = self._task, self._preprocessor.plan
         schedule = task.receptive_field(training=False)
         if plan == "auto":
@@ -182,7 +182,7 @@ class JointSelection:
     def _predict(
         self, waiting: dict[int, FlatGraphs], more: bool
     ) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yields number and logits of pieces; if more come, not of the last few."""
+        """Yield number and logits of pieces; if more come, not of the last few."""
         if not waiting:
             return
         numbers, pieces = list(waiting), list(waiting.values())
@@ -203,13 +203,13 @@ class JointSelection:
                 counts = np.diff(piece.candidate_ptr)
                 rows = values[low : low + len(piece)]
                 low += len(piece)
-                found = [row[:n] for row, n in zip(rows, counts, strict=True)]
-                yield numbers[k], found
+                rows_of_graphs = [row[:n] for row, n in zip(rows, counts, strict=True)]
+                yield numbers[k], rows_of_graphs
 
     def _groups(
         self, sizes: dict, pieces: Sequence[FlatGraphs], more: bool
     ) -> list[tuple[np.ndarray, dict]]:
-        """The pieces of each supergraph, and its shape."""
+        """Return the pieces of each supergraph, and its shape."""
         if self._batcher is None:
             total = int(np.sum(sizes["node"])) + 1
             nodes = self._nodes if more else min(self._nodes, int(ceil64(total)))

@@ -14,7 +14,7 @@ from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
 
 def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
-    """Raises a ValueError if labels belong to something else.
+    """Raise a ValueError if labels belong to something else.
 
     Args:
         part: Graphs with labels.
@@ -34,7 +34,7 @@ def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
 
 
 def check_classes(part: FlatGraphs, num_classes: int) -> int:
-    """Raises a ValueError if a label is no class; returns how many are there.
+    """Raise a ValueError if a label is no class; returns how many are there.
 
     Args:
         part: Graphs with labels. -1 and NaN are missing.
@@ -47,19 +47,19 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
             "per graph take GraphClassifier(..., multi_label=True)."
         )
     label = np.asarray(part.label, np.float64).reshape(-1)
-    given = label[~(np.isnan(label) | (label == -1))]
-    wrong = given[(given < 0) | (given >= num_classes) | (given != np.floor(given))]
+    known = label[~(np.isnan(label) | (label == -1))]
+    wrong = known[(known < 0) | (known >= num_classes) | (known != np.floor(known))]
     if wrong.size:
         raise ValueError(
             f"Expected classes in [0, {num_classes}), as num_classes={num_classes}, or "
             f"-1 where the class is not known. Received: {wrong[0]:g}. Count classes "
             "from 0, or raise num_classes."
         )
-    return given.size
+    return known.size
 
 
 def require_labels(count: int, what: str) -> None:
-    """Raises a ValueError if nothing has a label."""
+    """Raise a ValueError if nothing has a label."""
     if not count:
         raise ValueError(
             f"Expected at least one {what} with a label. Received: none. Labels of -1 "
@@ -276,7 +276,7 @@ class NumberLabels(Labels):
 
 
 def single_numbers(y, y_pred, weight):
-    """Labels and outputs [G, B, D] as entries [G B D, 1], with weights [G B D].
+    """Return labels and outputs [G, B, D] as entries [G B D, 1], with weights [G B D].
 
     Along axis 0 Keras weights each entry by itself, also where some targets of a graph
     are missing.
@@ -295,7 +295,7 @@ def single_numbers(y, y_pred, weight):
 
 
 def _of_one_target(config: dict) -> bool:
-    """Whether a metric of yes or no looks at all entries alike."""
+    """Return whether a metric of yes or no looks at all entries alike."""
     names = ("class_id", "label_weights", "multi_label", "top_k")
     return all(config.get(n) in (None, False) for n in names)
 

@@ -48,18 +48,18 @@ class LayeredBackbone(Backbone):
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         self.encoder.build()
         for layer in self.convolutions:
             layer.build((None, None, self.hidden_dim))
         self.built = True
 
     def features_read(self):
-        """The inputs of the encoder."""
+        """Return the inputs of the encoder."""
         return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+        """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)
 
     def prepare(self, batch):
@@ -71,7 +71,7 @@ class LayeredBackbone(Backbone):
         raise NotImplementedError
 
     def hidden_states(self, batch, training=False):
-        """Yields the embedded features and the states after each layer."""
+        """Yield the embedded features and the states after each layer."""
         node = dict(batch["node"])
         for name, spec in self.encoder.inputs.items():
             if "features" in spec and name in node:
@@ -91,13 +91,13 @@ class LayeredBackbone(Backbone):
         return keras.activations.get(self.activation)(states) if number else states
 
     def call(self, batch, training=False):
-        """Returns the node states after the last layer, which has no activation."""
+        """Return the node states after the last layer, which has no activation."""
         for states in self.hidden_states(batch, training):
             last = states
         return last
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "inputs": self.encoder.inputs,

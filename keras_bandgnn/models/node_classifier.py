@@ -7,7 +7,7 @@ from keras_bandgnn.checks import positive_int, refuse, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.models.graph_arguments import given_graphs, is_graphs
+from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.models.labels import (
     ClassLabels,
     check_classes,
@@ -78,12 +78,12 @@ class NodeClassifier(Task):
         self.build_and_compile()
 
     def build(self, input_shape=None):
-        """Makes the weights of the head."""
+        """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns logits [G, N, C]."""
+        """Return logits [G, N, C]."""
         return self.head(self.backbone(batch, training=training))
 
     def default_optimizer(self):
@@ -108,7 +108,7 @@ class NodeClassifier(Task):
         validation_mask: str | None = None,
         **kwargs,
     ):
-        """Trains on graphs, as `keras.Model.fit` does on arrays.
+        """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
             x: Graphs with labels of nodes, or what Keras takes.
@@ -123,7 +123,7 @@ class NodeClassifier(Task):
         Returns:
             Keras' `History`.
         """
-        x = given_graphs("x", x)
+        x = resolve_data("x", x)
         if is_graphs(x):
             self._complete(x, training=True)
         if validation_mask is not None:
@@ -136,7 +136,7 @@ class NodeClassifier(Task):
         return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
 
     def evaluate(self, x=None, y=None, *args, mask: str | None = None, **kwargs):
-        """Evaluates on graphs, as `keras.Model.evaluate` does on arrays.
+        """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
             x: Graphs with labels of nodes, or what Keras takes.
@@ -145,13 +145,13 @@ class NodeClassifier(Task):
             mask: Node feature that is true for the nodes to evaluate on; all if None.
             **kwargs: Passed on.
         """
-        x = given_graphs("x", x)
+        x = resolve_data("x", x)
         if mask is not None:
             x = self._masked(x, mask)
         return super().evaluate(x, y, *args, **kwargs)
 
     def loader(self, graphs, *args, **kwargs) -> GraphLoader:
-        """Returns a loader of the task's batches, see `Task.loader`."""
+        """Return a loader of the task's batches, see `Task.loader`."""
         self._complete(graphs, training=bool(kwargs.get("adapt", False)))
         return super().loader(graphs, *args, **kwargs)
 
@@ -181,7 +181,7 @@ class NodeClassifier(Task):
         return flat
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
-        """Returns the preprocessor of a task that was created without one."""
+        """Return the preprocessor of a task that was created without one."""
         if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         preprocessor = super().default_preprocessor(graphs)
@@ -194,8 +194,8 @@ class NodeClassifier(Task):
         if isinstance(graphs, GraphLoader):
             return
         # The graphs to train on choose the batcher, whatever was predicted before.
-        kept = self.__dict__.get("_for_predictions")
-        again = training and kept is not None and self.preprocessor is kept
+        temporary = self.__dict__.get("_for_predictions")
+        again = training and temporary is not None and self.preprocessor is temporary
         if self.preprocessor is not None and not again:
             return
         self.preprocessor = self.default_preprocessor(graphs)
@@ -203,7 +203,7 @@ class NodeClassifier(Task):
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
     def check_labels(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the labels are not classes of nodes."""
+        """Raise a ValueError if the labels are not classes of nodes."""
         count = 0
         for part in loader.parts:
             require_label_level(part, "node", "NodeClassifier")
@@ -215,7 +215,7 @@ class NodeClassifier(Task):
         return (*input_shape["node"]["mask"], self.num_classes)
 
     def head_config(self) -> dict:
-        """Returns the arguments of the head."""
+        """Return the arguments of the head."""
         return {"num_classes": self.num_classes}
 
 

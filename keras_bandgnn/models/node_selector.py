@@ -75,13 +75,13 @@ class NodeSelector(Task):
         self.build_and_compile()
 
     def build(self, input_shape=None):
-        """Makes the weights of the head."""
+        """Build the weights of the head."""
         parts = 3 if self.readout == "slot" else 1
         self.head.build((None, None, None, parts * self.backbone.hidden_dim))
         self.built = True
 
     def call(self, batch, training=False):
-        """Returns the logits [G, B, C]."""
+        """Return the logits [G, B, C]."""
         states = self.backbone(batch, training=training)
         candidate = batch["candidate"]
         chosen = rows_at(states, candidate["node"])
@@ -93,7 +93,7 @@ class NodeSelector(Task):
         return ops.where(candidate["mask"], logits, MASKED_LOGIT)
 
     def default_optimizer(self):
-        """The paper's momentum SGD, see `training.make_optimizer`."""
+        """Return the paper's momentum SGD, see `training.make_optimizer`."""
         return make_optimizer("sgd")
 
     def default_loss(self):
@@ -105,12 +105,12 @@ class NodeSelector(Task):
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def check(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if graphs lack candidates or the slot."""
+        """Raise a ValueError if graphs lack candidates or the slot."""
         for part in loader.parts:
             self.check_part(part)
 
     def check_part(self, part: FlatGraphs) -> None:
-        """Raises a ValueError if graphs lack candidates or the slot."""
+        """Raise a ValueError if graphs lack candidates or the slot."""
         if part.candidates is None:
             raise ValueError(
                 "Expected graphs with candidates for NodeSelector. Received: "
@@ -128,5 +128,5 @@ class NodeSelector(Task):
         return tuple(input_shape["candidate"]["node"])
 
     def head_config(self) -> dict:
-        """Returns the arguments of the head."""
+        """Return the arguments of the head."""
         return {"readout": self.readout, "label_smoothing": self.label_smoothing}

@@ -30,7 +30,7 @@ _PACKAGES = ("keras", "keras_bandgnn")
 
 
 def known_class(value) -> type | None:
-    """The class of Keras or of this library that a loss or metric is of.
+    """Return the class of Keras or of this library that a loss or metric is of.
 
     Classes of the user are known by the one that they are derived from; None for
     those that stand on their own.
@@ -62,7 +62,7 @@ def only_real(y_true, y_pred, weight):
 
 
 def _one_per_entry(values, y_pred, name: str, kind: str):
-    """The values [n] that a function returned for n entries, or a ValueError."""
+    """Return the values [n] that a function returned for n entries, or a ValueError."""
     values = ops.convert_to_tensor(values)
     shape, rows = tuple(values.shape), y_pred.shape[0]
     # Sizes that a program does not know are None.
@@ -96,7 +96,7 @@ class EntryLoss(keras.losses.Loss):
         return self.loss.reduction == "sum"
 
     def __call__(self, y_true, y_pred, sample_weight=None):
-        """The mean over labels [n, 1], outputs [n, C] and weights [n]."""
+        """Return the mean over labels [n, 1], outputs [n, C] and weights [n]."""
         weight = ops.convert_to_tensor(sample_weight, dtype=self.dtype)
         y_true = ops.convert_to_tensor(y_true, dtype=self.dtype)
         y_pred = ops.convert_to_tensor(y_pred, dtype=self.dtype)
@@ -131,7 +131,7 @@ class EntryMetric(keras.metrics.Metric):
         self.weighted = weighted
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Takes in labels [n, 1], outputs [n, C] and weights [n]."""
+        """Take in labels [n, 1], outputs [n, C] and weights [n]."""
         if sample_weight is None:
             raise ValueError(
                 f"Expected weights for the metric {self.name!r}. Received: "
@@ -146,11 +146,11 @@ class EntryMetric(keras.metrics.Metric):
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
 
     def reset_state(self):
-        """Forgets all entries."""
+        """Forget all entries."""
         self.metric.reset_state()
 
     def result(self):
-        """The value of the metric."""
+        """Return the value of the metric."""
         return self.metric.result()
 
 
@@ -183,7 +183,7 @@ class LossTracker(keras.metrics.Metric):
             self.known = self.add_variable((), "zeros", name="known")
 
     def record(self, parts: list, added, loss) -> None:
-        """Takes in the loss of a step, from within `compute_loss`.
+        """Take in the loss of a step, from within `compute_loss`.
 
         Args:
             parts: For each part the mean and the sum of the weights.
@@ -207,7 +207,7 @@ class LossTracker(keras.metrics.Metric):
         self._recorded_by.add(threading.get_ident())
 
     def update_state(self, values, sample_weight=None):
-        """Takes in the loss of a step; of a recorded one what is not yet known."""
+        """Take in the loss of a step; of a recorded one what is not yet known."""
         del sample_weight
         thread = threading.get_ident()
         recorded = thread in self._recorded_by
@@ -224,7 +224,7 @@ class LossTracker(keras.metrics.Metric):
         self.added.assign_add(self.factor * values)
 
     def result(self):
-        """The mean."""
+        """Return the mean."""
         count = ops.convert_to_tensor(self.count)
         means = ops.divide_no_nan(ops.convert_to_tensor(self.total), count)
         steps = ops.maximum(ops.convert_to_tensor(self.steps), 1.0)
@@ -243,56 +243,56 @@ class _Values(keras.losses.Loss):
 
 
 def _function_name(function: Callable) -> str:
-    """The name of a function; "lambda" of one without."""
+    """Return the name of a function; "lambda" of one without."""
     name = getattr(function, "__name__", type(function).__name__)
     return "".join(c for c in name if c.isidentifier() or c.isdigit()) or "function"
 
 
-def one_loss(given):
+def one_loss(loss):
     """The loss in a list or dict of one, which Keras takes for the single output."""
-    if isinstance(given, EntryLoss):
+    if isinstance(loss, EntryLoss):
         # That of a task: `compile(loss=task.loss)`.
-        return given.loss
-    if not isinstance(given, list | tuple | dict) or "class_name" in given:
-        return given
-    found = [each for each in keras.tree.flatten(given) if each is not None]
-    if len(found) != 1:
+        return loss.loss
+    if not isinstance(loss, list | tuple | dict) or "class_name" in loss:
+        return loss
+    losses = [each for each in keras.tree.flatten(loss) if each is not None]
+    if len(losses) != 1:
         raise ValueError(
-            f"Expected one loss, as a task has one output. Received: loss={given!r}. "
+            f"Expected one loss, as a task has one output. Received: loss={loss!r}. "
             "Add several up in a function: def loss(y_true, y_pred): return "
             "keras.losses.mse(y_true, y_pred) + keras.losses.mae(y_true, y_pred)."
         )
-    return found[0]
+    return losses[0]
 
 
-def entry_loss(given, labels) -> EntryLoss:
-    """A loss of any form that Keras takes, over real entries.
+def entry_loss(identifier, labels) -> EntryLoss:
+    """Return a loss of any form that Keras takes, over real entries.
 
     Args:
-        given: Name, function or object.
+        identifier: Name, function or object.
         labels: The task's `Labels`, which say what fits.
 
     Raises:
         ValueError: For what does not fit, with the line to write instead.
     """
-    if isinstance(given, type):
+    if isinstance(identifier, type):
         raise ValueError(
-            f"Expected a loss. Received: the class {given.__name__}. Write "
-            f"loss={given.__name__}()."
+            f"Expected a loss. Received: the class {identifier.__name__}. Write "
+            f"loss={identifier.__name__}()."
         )
-    if isinstance(given, EntryLoss):
-        return given
-    by_name = isinstance(given, str)
-    if by_name and given.lower() in ("crossentropy", "ce"):
-        given = labels.crossentropy
+    if isinstance(identifier, EntryLoss):
+        return identifier
+    by_name = isinstance(identifier, str)
+    if by_name and identifier.lower() in ("crossentropy", "ce"):
+        identifier = labels.crossentropy
     try:
-        loss = keras.losses.get(given)
+        loss = keras.losses.get(identifier)
     except ValueError as error:
-        if isinstance(given, dict):
+        if isinstance(identifier, dict):
             raise
         raise ValueError(
             "Expected `loss` to be a name that Keras knows, a function or a "
-            f"keras.losses object. Received: loss={shown(given)}. Write "
+            f"keras.losses object. Received: loss={shown(identifier)}. Write "
             f"loss={labels.loss_line}, or pass a function."
         ) from error
     if isinstance(loss, keras.losses.Loss):
@@ -344,7 +344,7 @@ def _known_loss(name: str):
 
 
 def _class_of_function(function: Callable | None) -> type | None:
-    """The class of a loss function of Keras; None for any other function."""
+    """Return the class of a loss function of Keras; None for any other function."""
     if not getattr(function, "__module__", "").startswith("keras."):
         return None
     for cls in vars(keras.losses).values():
@@ -354,20 +354,20 @@ def _class_of_function(function: Callable | None) -> type | None:
     return None
 
 
-def entry_metrics(given, labels, weighted: bool) -> list[EntryMetric]:
+def entry_metrics(identifiers, labels, weighted: bool) -> list[EntryMetric]:
     """Metrics of any form that Keras takes, over real entries.
 
     Args:
-        given: A name, function or object, or lists and dicts of them.
+        identifiers: A name, function or object, or lists and dicts of them.
         labels: The task's `Labels`, which say what fits.
         weighted: Whether weights weigh.
 
     Raises:
         ValueError: For what does not fit, with the line to write instead.
     """
-    found = [each for each in keras.tree.flatten(given) if each is not None]
-    made = [_entry_metric(each, labels, weighted) for each in found]
-    names = [metric.name for metric in made]
+    flat = [each for each in keras.tree.flatten(identifiers) if each is not None]
+    metrics = [_entry_metric(each, labels, weighted) for each in flat]
+    names = [metric.name for metric in metrics]
     for name in names:
         if name == "loss" or names.count(name) > 1:
             raise ValueError(
@@ -375,18 +375,18 @@ def entry_metrics(given, labels, weighted: bool) -> list[EntryMetric]:
                 f"have a number for each. Received: {names}. Name them: write a "
                 "function with def, pass name=... to an object."
             )
-    return made
+    return metrics
 
 
-def _entry_metric(given, labels, weighted: bool) -> EntryMetric:
-    if isinstance(given, EntryMetric):
-        given = given.metric
-    if isinstance(given, type):
+def _entry_metric(identifier, labels, weighted: bool) -> EntryMetric:
+    if isinstance(identifier, EntryMetric):
+        identifier = identifier.metric
+    if isinstance(identifier, type):
         raise ValueError(
-            f"Expected a metric. Received: the class {given.__name__}. Write "
-            f"{given.__name__}()."
+            f"Expected a metric. Received: the class {identifier.__name__}. Write "
+            f"{identifier.__name__}()."
         )
-    metric = _metric(given, labels)
+    metric = _metric(identifier, labels)
     cls = known_class(metric)
     if isinstance(metric, _FunctionMetric):
         return EntryMetric(metric, None, weighted)
@@ -417,12 +417,12 @@ def _described(metric, cls: type) -> str:
     return f"{cls.__name__}({', '.join(said)})"
 
 
-def _metric(given, labels) -> keras.metrics.Metric:
-    """A metric with the name that it has in the logs."""
-    if isinstance(given, keras.metrics.Metric):
-        return given
-    if isinstance(given, str):
-        name = labels.metric_names.get(given.lower(), given)
+def _metric(identifier, labels) -> keras.metrics.Metric:
+    """Return a metric with the name that it has in the logs."""
+    if isinstance(identifier, keras.metrics.Metric):
+        return identifier
+    if isinstance(identifier, str):
+        name = labels.metric_names.get(identifier.lower(), identifier)
         options = {}
         try:
             metric = keras.metrics.get(name)
@@ -432,24 +432,24 @@ def _metric(given, labels) -> keras.metrics.Metric:
             if cls not in labels.losses:
                 raise ValueError(
                     "Expected metrics that are names that Keras knows, functions or "
-                    f"keras.metrics objects. Received: {given!r}. Write "
+                    f"keras.metrics objects. Received: {identifier!r}. Write "
                     f"metrics={labels.metric_line}, or pass a function."
                 ) from error
-            return _FunctionMetric(cls(**labels.losses[cls]).call, given)
+            return _FunctionMetric(cls(**labels.losses[cls]).call, identifier)
         config = metric.get_config()
         options = {"from_logits": True} if "from_logits" in config else {}
-        return type(metric).from_config({**config, **options, "name": given})
-    if isinstance(given, dict):
-        return keras.metrics.get(given)
-    if not callable(given):
+        return type(metric).from_config({**config, **options, "name": identifier})
+    if isinstance(identifier, dict):
+        return keras.metrics.get(identifier)
+    if not callable(identifier):
         raise ValueError(
             "Expected metrics that are names, functions or keras.metrics objects. "
-            f"Received: {given!r}."
+            f"Received: {identifier!r}."
         )
-    name = _function_name(given)
-    if getattr(given, "__module__", "").startswith("keras."):
+    name = _function_name(identifier)
+    if getattr(identifier, "__module__", "").startswith("keras."):
         return _metric(name, labels)
-    return _FunctionMetric(given, name)
+    return _FunctionMetric(identifier, name)
 
 
 class _FunctionMetric(keras.metrics.MeanMetricWrapper):
@@ -457,7 +457,7 @@ class _FunctionMetric(keras.metrics.MeanMetricWrapper):
 
     def __init__(self, function: Callable, name: str):
         def values(y_true, y_pred):
-            found = function(y_true, y_pred)
-            return _one_per_entry(found, y_pred, name, "metric")
+            entries = function(y_true, y_pred)
+            return _one_per_entry(entries, y_pred, name, "metric")
 
         super().__init__(values, name=name)

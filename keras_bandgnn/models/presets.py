@@ -42,7 +42,7 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
 
 
 def _head_model(task) -> keras.Model:
-    """The head alone, so that its weights have a file without the backbone's."""
+    """Return the head alone, so that its weights have a file without the backbone's."""
     model = keras.Sequential([task.head])
     model.built = True  # Heads have their weights; none is called here.
     return model
@@ -51,7 +51,7 @@ def _head_model(task) -> keras.Model:
 def save(
     path, backbone, task=None, weights: str = "float32", card: Mapping | None = None
 ) -> None:
-    """Writes a preset to a folder, which appears whole or not at all.
+    """Write a preset to a folder, which appears whole or not at all.
 
     Args:
         path: The folder: new, empty or a preset, which is replaced.
@@ -130,9 +130,9 @@ class _Files:
             self.numbers = 0
         if load_weights:
             names = (files.WEIGHTS, files.HEAD) if head else (files.WEIGHTS,)
-            found = [self._checked(name) for name in names]
-            self.numbers = sum(numbers for numbers, _ in found)
-            self.arrays = sum(arrays for _, arrays in found)
+            counts = [self._checked(name) for name in names]
+            self.numbers = sum(numbers for numbers, _ in counts)
+            self.arrays = sum(arrays for _, arrays in counts)
 
     def _checked(self, name: str) -> tuple[int, int]:
         path = self.path / name
@@ -163,7 +163,7 @@ def load_backbone(
     dtype=None,
     overrides: Mapping | None = None,
 ):
-    """Builds the backbone of a preset; see `Backbone.from_preset`.
+    """Build the backbone of a preset; see `Backbone.from_preset`.
 
     Args:
         cls: The class that it must be of.
@@ -176,17 +176,18 @@ def load_backbone(
     boolean("load_weights", load_weights)
     path = preset_folder(preset)
     entry = files.read(path / files.CONFIG)
-    found = _class_of(entry, base, path / files.CONFIG)
-    if not issubclass(found, cls):
+    backbone_class = _class_of(entry, base, path / files.CONFIG)
+    if not issubclass(backbone_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{found.__name__}. In Python, call {found.__name__}.from_preset(...)."
+            f"{backbone_class.__name__}. In Python, call "
+            f"{backbone_class.__name__}.from_preset(...)."
         )
     config = entry["config"]
     unknown = sorted(set(overrides or {}) - set(config))
     if unknown:
         raise ValueError(
-            f"Expected arguments of {found.__name__}: {sorted(config)}. "
+            f"Expected arguments of {backbone_class.__name__}: {sorted(config)}. "
             f"Received: {unknown}."
         )
     stored = _Files(path, load_weights, head=False)
@@ -196,10 +197,10 @@ def load_backbone(
         config["dtype"] = dtype
     if overrides:
         # What the caller asks for may be larger.
-        backbone = found.from_config(config)
+        backbone = backbone_class.from_config(config)
     else:
         with stored.building(files.CONFIG, config):
-            backbone = found.from_config(config)
+            backbone = backbone_class.from_config(config)
     if load_weights:
         try:
             _load_weights(backbone, path / files.WEIGHTS, path / files.CONFIG)
@@ -224,7 +225,7 @@ def load_task(
     compile: bool = True,
     **head,
 ):
-    """Builds the task of a preset; see `Task.from_preset`.
+    """Build the task of a preset; see `Task.from_preset`.
 
     Args:
         cls: The class that it must be of.
@@ -259,14 +260,14 @@ def load_task(
     same_head = config == task_class.head_overrides(entry["config"], {})
     stored = _Files(path, load_weights, head=same_head)
     check_sizes(path / files.TASK, entry["config"], stored.numbers)
-    made = load_backbone(
+    backbone_model = load_backbone(
         backbone_base, backbone_base, path, load_weights, dtype, backbone
     )
     preprocessor = None
     if (path / files.PREPROCESSOR).is_file():
-        given = files.read(path / files.PREPROCESSOR)
+        stored_preprocessor = files.read(path / files.PREPROCESSOR)
         with reading(path / files.PREPROCESSOR):
-            preprocessor = GraphPreprocessor.from_config(given["config"])
+            preprocessor = GraphPreprocessor.from_config(stored_preprocessor["config"])
     elif stored.has_preprocessor:
         raise ValueError(
             f"Expected the preset {path} to hold {files.PREPROCESSOR}, as "
@@ -278,7 +279,7 @@ def load_task(
         arguments["compile"] = False
     building = nullcontext() if head else stored.building(files.TASK, config)
     with building:
-        task = task_class(made, **arguments, **config)
+        task = task_class(backbone_model, **arguments, **config)
     # Another head than the preset's has new weights.
     if load_weights and same_head:
         _load_weights(_head_model(task), path / files.HEAD, path / files.TASK)
@@ -286,7 +287,7 @@ def load_task(
 
 
 def _load_weights(model, weights: Path, config: Path) -> None:
-    """Loads weights into the model that a configuration describes."""
+    """Load weights into the model that a configuration describes."""
     try:
         with reading(weights):
             model.load_weights(weights)

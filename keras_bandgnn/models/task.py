@@ -39,7 +39,7 @@ class Task(GraphModel):
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
-        """Writes the task, its preprocessor and its weights to a folder.
+        """Write the task, its preprocessor and its weights to a folder.
 
         Args:
             path: The folder; a preset that is there is replaced.
@@ -60,7 +60,7 @@ class Task(GraphModel):
         compile: bool = True,
         **head,
     ) -> "Task":
-        """Loads a task from a folder, the name of a preset or the Hugging Face Hub.
+        """Load a task from a folder, the name of a preset or the Hugging Face Hub.
 
         Args:
             preset: A folder that `save_to_preset` wrote, one of `list_presets()`, or
@@ -82,7 +82,7 @@ class Task(GraphModel):
 
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
-        """Arguments of a preset's task with some of them replaced."""
+        """Return arguments of a preset's task with some of them replaced."""
         unknown = sorted(set(overrides) - set(config))
         if unknown:
             raise ValueError(
@@ -94,13 +94,13 @@ class Task(GraphModel):
     def enable_lora(
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
-        """Freezes the backbone but for low-rank updates, see `training.enable_lora`."""
+        """Freeze the backbone but for low-rank updates, see `training.enable_lora`."""
         return enable_lora(self, rank, alpha, layers)
 
     def embed(
         self, graphs, level: str = "node", reduce: str = "mean", layer: int = -1
     ) -> list:
-        """Returns the states of nodes, or one vector per graph.
+        """Return the states of nodes, or one vector per graph.
 
         They are those of the backbone, before the head and without dropout. All nodes
         are computed, also by a task that reads few of them.
@@ -134,7 +134,7 @@ class Task(GraphModel):
         return inspection.embed(self, graphs, level, reduce, layer)
 
     def attention_weights(self, graphs) -> list:
-        """Returns the attention weights of every layer of the backbone.
+        """Return the attention weights of every layer of the backbone.
 
         Args:
             graphs: Graphs, in any form that `fit` takes.
@@ -170,7 +170,7 @@ class Task(GraphModel):
         verify: bool = True,
         **options,
     ):
-        """Writes the task, with its preprocessing, for another runtime.
+        """Write the task, with its preprocessing, for another runtime.
 
         The folder has the model for supergraphs of one shape, and `packing.json`, with
         which `serving.GraphPacker` turns graphs into its inputs. Run both with
@@ -217,7 +217,7 @@ class Task(GraphModel):
         )
 
     def save(self, filepath, *args, **kwargs):
-        """Writes the task to a `.keras` file, see `keras.Model.save`.
+        """Write the task to a `.keras` file, see `keras.Model.save`.
 
         Raises:
             ValueError: For a quantised task, which no file could be read back to.
@@ -231,7 +231,7 @@ class Task(GraphModel):
         return super().save(filepath, *args, **kwargs)
 
     def quantize(self, mode=None, **kwargs):
-        """Rounds weights, see `keras.Model.quantize`; last, before `export`.
+        """Round weights, see `keras.Model.quantize`; last, before `export`.
 
         Args:
             mode: `"int8"`.

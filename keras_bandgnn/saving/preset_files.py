@@ -33,7 +33,7 @@ def count_parameters(model: keras.Model) -> int:
 
 
 def make_card(name: str, model: keras.Model, weights: str, facts: Mapping) -> str:
-    """The text of a card.
+    """Return the text of a card.
 
     Args:
         name: Name of the preset.
@@ -124,7 +124,7 @@ _LOCK = threading.RLock()
 
 
 def check_classes(path: Path, value: Any) -> None:
-    """Raises a ValueError if a configuration names a class that is not known.
+    """Raise a ValueError if a configuration names a class that is not known.
 
     Known are the classes of this library, those of Keras that hold numbers and
     formulas alone, and what this process has registered with
@@ -212,7 +212,7 @@ def _is_class_of(space: str, name: str) -> bool:
 
 
 def check_sizes(path: Path, config: Any, stored: int) -> None:
-    """Raises a ValueError for numbers above what the weights of a preset can have.
+    """Raise a ValueError for numbers above what the weights of a preset can have.
 
     Args:
         path: The file of the configuration.
@@ -238,7 +238,7 @@ def check_sizes(path: Path, config: Any, stored: int) -> None:
 
 @contextmanager
 def bounded_weights(path: Path, stored: int, arrays: int) -> Iterator[None]:
-    """Refuses, within the block, to allocate more weights than a preset has.
+    """Refuse, within the block, to allocate more weights than a preset has.
 
     Args:
         path: The file of the configuration that is built.
@@ -280,7 +280,7 @@ NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
 
 
 def home() -> Path:
-    """The folder of the presets that come with the library."""
+    """Return the folder of the presets that come with the library."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "presets"
     # In a checkout the presets lie beside the package.
@@ -288,7 +288,7 @@ def home() -> Path:
 
 
 def list_presets() -> list[str]:
-    """Names of the presets that come with the library.
+    """Return names of the presets that come with the library.
 
     Example:
     >>> "ggnn_varmisuse" in list_presets()
@@ -322,7 +322,7 @@ class Presets:
 
 
 def read(path: Path) -> dict:
-    """The object in a JSON file; all classes that it names are known."""
+    """Return the object in a JSON file; all classes that it names are known."""
     if not path.is_file():
         raise ValueError(
             f"Expected the file {path}. Received: no such file. Is the preset complete?"
@@ -347,7 +347,7 @@ def preset_entry(instance, config: dict) -> dict:
 
 
 def write(path: Path, value: dict) -> None:
-    """Writes an object as JSON."""
+    """Write an object as JSON."""
     path.write_text(json_text(path.name, value, indent=2) + "\n", "utf-8")
 
 
@@ -356,7 +356,7 @@ atomic_folder = functools.partial(files.atomic_folder, names=NAMES, what="a pres
 
 
 def halve_weights(path: Path) -> None:
-    """Rounds the floats of a file of weights to float16, which Keras reads as well."""
+    """Round the floats of a file of weights to float16, which Keras reads as well."""
     with (
         h5py.File(path, "r") as source,
         buffered_write(path) as rounded,

@@ -46,7 +46,7 @@ def _split(uri: str) -> tuple[str, str | None]:
 
 
 def download(uri: str) -> Path:
-    """The folder with the files of a preset; only files of presets are fetched.
+    """Return the folder with the files of a preset; only files of presets are fetched.
 
     Files are kept in the cache of huggingface_hub (`HF_HOME`), and `HF_HUB_OFFLINE=1`
     reads from there alone.
@@ -96,7 +96,7 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
 
 
 def upload_preset(uri: str, preset, private: bool = False) -> str:
-    """Uploads a folder that `save_to_preset` wrote to the Hugging Face Hub.
+    """Upload a folder that `save_to_preset` wrote to the Hugging Face Hub.
 
     Log in first, with `hf auth login` or the environment variable `HF_TOKEN`.
 

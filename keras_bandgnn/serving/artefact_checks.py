@@ -44,7 +44,7 @@ def checksums(path: Path) -> dict[str, str]:
 
 
 def check_sums(path: Path, sums: Any) -> None:
-    """Raises a ValueError if files are not those that were exported.
+    """Raise a ValueError if files are not those that were exported.
 
     Args:
         path: The artefact.
@@ -85,7 +85,7 @@ _LARGEST_JSON = 1 << 30
 
 
 def check_pt2(path: str | Path, torch: Any) -> None:
-    """Raises a ValueError if loading a `.pt2` file would run what it brings along.
+    """Raise a ValueError if loading a `.pt2` file would run what it brings along.
 
     `torch.export.load` unpickles weights that are no plain tensors, reads sizes that
     are no numbers as Python and compiles guards. Files of `task.export` have none of
@@ -227,7 +227,7 @@ _SAVING = frozenset(
 
 
 def check_saved_model(path: Path) -> None:
-    """Raises a ValueError for operations and files that no exported model has.
+    """Raise a ValueError for operations and files that no exported model has.
 
     Args:
         path: The folder of a SavedModel.
@@ -305,7 +305,7 @@ _EXTERNAL = {13, 14}
 
 
 def check_onnx(path: Path) -> None:
-    """Raises a ValueError if an ONNX file keeps values in other files.
+    """Raise a ValueError if an ONNX file keeps values in other files.
 
     Args:
         path: The file.

@@ -23,7 +23,7 @@ from keras_bandgnn.serving.signature import Signature
 
 @functools.cache
 def register() -> None:
-    """Adds the complement of the error function, of which TensorFlow makes GELU."""
+    """Add the complement of the error function, of which TensorFlow makes GELU."""
     import numpy as np
     from tf2onnx.handler import tf_op
 
@@ -93,7 +93,7 @@ class FlatModel(keras.Model):
         self.built = True
 
     def call(self, inputs):
-        """The output of the task."""
+        """Return the output of the task."""
         values = dict(zip(self.signature.names, inputs, strict=True))
         with portable(self.sums):
             return self.task(self.signature.nested(values), training=False)
@@ -102,7 +102,7 @@ class FlatModel(keras.Model):
 def export_task(
     task, path, format: str, graphs, budget=None, plan=None, verify=True, **options
 ) -> Path:
-    """Writes a task for a runtime; see `Task.export`."""
+    """Write a task for a runtime; see `Task.export`."""
     backend = keras.backend.backend()
     one_of("format", format, tuple(ARTEFACTS))
     as_path("path", path)
@@ -201,7 +201,7 @@ def _quietly():
 
 
 def _verify(task, exported: ExportedModel, graphs) -> None:
-    """Raises a ValueError if the runtime gives other numbers than the task."""
+    """Raise a ValueError if the runtime gives other numbers than the task."""
     packed = exported.packer.pack(graphs)
     arrays = next(iter(packed))
     found = np.asarray(exported(arrays), np.float32)

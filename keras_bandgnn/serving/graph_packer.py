@@ -72,10 +72,10 @@ class PackedGraphs:
         given: The graphs as they were given.
     """
 
-    def __init__(self, loader: GraphLoader, packer: "GraphPacker", given):
+    def __init__(self, loader: GraphLoader, packer: "GraphPacker", graphs):
         self._loader = loader
         self._packer = packer
-        self._given = given
+        self._given = graphs
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -163,7 +163,7 @@ class GraphPacker:
 
     @classmethod
     def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
-        """The packer of a task, for supergraphs like those of its predictions.
+        """Return the packer of a task, for supergraphs like those of its predictions.
 
         Args:
             task: The task.
@@ -228,7 +228,7 @@ class GraphPacker:
         return PackedGraphs(self._loader(graphs), self, graphs)
 
     def save(self, path, **facts) -> None:
-        """Writes `packing.json` into a folder.
+        """Write `packing.json` into a folder.
 
         Args:
             path: The folder.
@@ -248,7 +248,7 @@ class GraphPacker:
 
     @classmethod
     def load(cls, path) -> "GraphPacker":
-        """Reads `packing.json` of a folder that `task.export` wrote."""
+        """Read `packing.json` of a folder that `task.export` wrote."""
         config = read_facts(path)
         file = Path(path) / FILE
         with reading(file):
@@ -274,7 +274,7 @@ class GraphPacker:
 
 
 def _check_facts(file: Path, config: Mapping, signature: Signature) -> None:
-    """Raises a ValueError for values that no export writes."""
+    """Raise a ValueError for values that no export writes."""
     one_of("output_level", config["output_level"], ("node", "graph", "candidate"))
     positive_int("num_edge_types", config["num_edge_types"], 0)
     for name, known in config["ids"].items():
@@ -324,7 +324,7 @@ def read_facts(path) -> dict:
 
 
 def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
-    """Paths of features that graphs have and the backbone does not read."""
+    """Return paths of features that graphs have and the backbone does not read."""
     if read is None:
         return []
     features = {"node": part.node, "edge": part.edge, "graph": part.context}
@@ -337,7 +337,7 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
 
 
 def _ids(backbone) -> dict[str, dict]:
-    """The values of node features that a backbone has vectors for."""
+    """Return the values of node features that a backbone has vectors for."""
     known = {}
     encoder = getattr(backbone, "encoder", None)
     for name, spec in getattr(encoder, "inputs", {}).items():

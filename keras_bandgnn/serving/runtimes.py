@@ -48,7 +48,7 @@ class ExportedModel:
         self._run = open_artefact(path, self.format, names, facts.get("sha256"))
 
     def __call__(self, arrays) -> np.ndarray:
-        """The output for the inputs of one supergraph.
+        """Return the output for the inputs of one supergraph.
 
         Args:
             arrays: Input name -> array, as `packer.pack(graphs)` gives them.
@@ -87,7 +87,7 @@ def required(module: str, extra: str):
 def open_artefact(
     folder, form: str, names: Sequence[str], sums: Any = None
 ) -> Callable[[Mapping], np.ndarray]:
-    """Loads an exported model, after a look at what it holds.
+    """Load an exported model, after a look at what it holds.
 
     Args:
         folder: Where `task.export` wrote it.
@@ -148,7 +148,7 @@ def _onnx(path: str, onnxruntime):
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]
     )
-    wanted = [given.name for given in session.get_inputs()]
+    wanted = [spec.name for spec in session.get_inputs()]
 
     def predict(arrays):
         return session.run(None, {name: arrays[name] for name in wanted})[0]

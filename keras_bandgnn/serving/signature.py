@@ -58,7 +58,7 @@ class Signature:
 
     @classmethod
     def of(cls, x: Mapping, unread: Sequence[tuple[str, ...]] = ()) -> "Signature":
-        """The signature of a batch, without the paths that are not read."""
+        """Return the signature of a batch, without the paths that are not read."""
         inputs, empty = [], []
         for path, value in _walk(x):
             if path in unread:
@@ -74,51 +74,51 @@ class Signature:
     @property
     def names(self) -> list[str]:
         """Names of the inputs."""
-        return [given.name for given in self.inputs]
+        return [spec.name for spec in self.inputs]
 
     def flat(self, x: Mapping) -> dict[str, np.ndarray]:
-        """The arrays of a batch by name.
+        """Return the arrays of a batch by name.
 
         Raises:
             ValueError: If one is missing or has another shape or type.
         """
-        found = {path: value for path, value in _walk(x) if value is not None}
+        arrays = {path: value for path, value in _walk(x) if value is not None}
         out = {}
-        for given in self.inputs:
-            if given.path not in found:
+        for spec in self.inputs:
+            if spec.path not in arrays:
                 raise ValueError(
-                    f"Expected graphs with {'/'.join(given.path)!r}, which the "
+                    f"Expected graphs with {'/'.join(spec.path)!r}, which the "
                     "exported model reads. Received: graphs without it."
                 )
-            value = np.ascontiguousarray(found[given.path])
-            if value.shape != given.shape or str(value.dtype) != given.dtype:
+            value = np.ascontiguousarray(arrays[spec.path])
+            if value.shape != spec.shape or str(value.dtype) != spec.dtype:
                 raise ValueError(
-                    f"Expected {'/'.join(given.path)!r} as {given.dtype} of shape "
-                    f"{given.shape}, as the model was exported. Received: "
+                    f"Expected {'/'.join(spec.path)!r} as {spec.dtype} of shape "
+                    f"{spec.shape}, as the model was exported. Received: "
                     f"{value.dtype} of shape {value.shape}."
                 )
-            out[given.name] = value
+            out[spec.name] = value
         return out
 
     def nested(self, values: Mapping[str, Any]) -> dict:
-        """A batch of tensors by name."""
+        """Return a batch of tensors by name."""
         out: dict = {}
         for path in self.empty:
             _dict_at(out, path)
-        for given in self.inputs:
-            _dict_at(out, given.path[:-1])[given.path[-1]] = values[given.name]
+        for spec in self.inputs:
+            _dict_at(out, spec.path[:-1])[spec.path[-1]] = values[spec.name]
         return out
 
     def get_config(self) -> dict:
-        """Plain description; `Signature.from_config` reads it."""
+        """Return plain description; `Signature.from_config` reads it."""
         return {
-            "inputs": [dataclasses.asdict(given) for given in self.inputs],
+            "inputs": [dataclasses.asdict(spec) for spec in self.inputs],
             "empty": [list(path) for path in self.empty],
         }
 
     @classmethod
     def from_config(cls, config: Mapping) -> "Signature":
-        """Reads `get_config()`.
+        """Read `get_config()`.
 
         Raises:
             ValueError: If an entry is not one of an input.

@@ -9,7 +9,7 @@ from keras_bandgnn.checks import as_path, non_negative_number
 
 
 def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
-    """Keeps compiled programs in a folder, for other processes too.
+    """Keep compiled programs in a folder, for other processes too.
 
     A service or a command that starts anew then reads its programs instead of
     compiling them. A program is found again for the same shapes, code, versions, and

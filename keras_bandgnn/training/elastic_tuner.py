@@ -119,17 +119,17 @@ class ElasticTuner(keras.callbacks.Callback):
         return self.ladder[self._index]
 
     def on_train_begin(self, logs=None):
-        """Sets the present threshold."""
+        """Set the present threshold."""
         self._compiled = set()
         self._set(self.threshold)
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock."""
+        """Start the clock."""
         self._validation = 0.0
         self._begin = self._clock()
 
     def on_test_begin(self, logs=None):
-        """Notes when a validation begins."""
+        """Note when a validation begins."""
         self._test_begin = self._clock()
 
     def on_test_end(self, logs=None):
@@ -137,7 +137,7 @@ class ElasticTuner(keras.callbacks.Callback):
         self._validation += self._clock() - self._test_begin
 
     def on_epoch_end(self, epoch, logs=None):
-        """Decides on the threshold of the next epoch."""
+        """Decide on the threshold of the next epoch."""
         seconds = self._clock() - self._begin - self._validation
         if logs is None or self.monitor not in logs:
             raise ValueError(
@@ -195,7 +195,7 @@ class ElasticTuner(keras.callbacks.Callback):
         return (1, "as fast or faster") if rate >= earlier else (-1, "slower")
 
     def summary(self) -> str:
-        """A table of the decisions."""
+        """Return a table of the decisions."""
         lines = [f"{'epoch':>5}{'loss':>10}{'rate':>11}{'before':>8}{'after':>7}  why"]
         for row in self.decisions:
             rate = "-" if row["rate"] is None else f"{row['rate']:.2e}"
@@ -213,7 +213,7 @@ class ElasticTuner(keras.callbacks.Callback):
         }
 
     def set_state(self, state: dict) -> None:
-        """Goes on from `get_state()` with the next `fit`.
+        """Go on from `get_state()` with the next `fit`.
 
         Raises:
             ValueError: If the threshold is not in the ladder.

@@ -52,12 +52,12 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.name = name
 
     def __call__(self, step):
-        """Returns the rate at a step."""
+        """Return the rate at a step."""
         share = ops.minimum(ops.cast(step, "float32") / self.decay_steps, 1.0)
         return self.initial_learning_rate * (1.0 - (1.0 - self.end_factor) * share)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             "initial_learning_rate": self.initial_learning_rate,
             "decay_steps": self.decay_steps,
@@ -117,7 +117,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.name = name
 
     def __call__(self, step):
-        """Returns the rate at a step."""
+        """Return the rate at a step."""
         step = ops.cast(step, "float32")
         rising = self.peak * step / max(self.warmup_steps, 1)
         left = 1.0 - (step - self.warmup_steps) / self.decay_steps
@@ -126,7 +126,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return ops.where(step < self.warmup_steps, rising, falling)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         names = ("peak", "warmup_steps", "decay_steps", "end", "power", "name")
         return {name: getattr(self, name) for name in names}
 
@@ -137,7 +137,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 def make_optimizer(
     name: str = "sgd", learning_rate: float | None = None, decay_steps: int = 100_000
 ) -> keras.optimizers.Optimizer:
-    """Builds an optimiser with this library's defaults.
+    """Build an optimiser with this library's defaults.
 
     `"sgd"` is that of Balog et al. 2019: Nesterov momentum 0.9, a rate that falls
     linearly from 0.3 to a tenth of it, gradients clipped to the *global* norm 0.1

@@ -19,7 +19,7 @@ _ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding
 def enable_lora(
     model, rank: int = 4, alpha: float | None = None, layers: str | None = None
 ) -> list[str]:
-    """Freezes a backbone but for low-rank changes of its linear maps.
+    """Freeze a backbone but for low-rank changes of its linear maps.
 
         W' = W + (alpha / rank) A B
 
@@ -27,12 +27,12 @@ def enable_lora(
     do not change at once. Keras does this for a layer; here it is done for all `Dense`,
     `EinsumDense` and `Embedding` layers of a backbone. Its other weights (biases,
     norms, W of the messages of a `GGNNBackbone` and of GCN and GAT) are frozen. The
-    head of a task goes on learning as it is. Files have W' in the place of W, so a
+    head of a task keeps learning as before. Files have W' in place of W, so a
     saved preset loads as any other.
 
     Args:
         model: A task or a backbone.
-        rank: Of the changes.
+        rank: Rank of the changes.
         alpha: Scale of the changes; `rank` if omitted, which is a factor of 1.
         layers: Regular expression that the path of a layer must contain, such as
             `"query|value"`; all layers if omitted.
@@ -63,18 +63,18 @@ def enable_lora(
     alpha = optional(positive_number, "alpha", alpha)
     layers = optional(string, "layers", layers)
     backbone = getattr(model, "backbone", model)
-    found = [
+    adaptable = [
         layer
         for layer in compat.sublayers(backbone)
         if isinstance(layer, _ADAPTED) and layer.built
     ]
-    chosen = [layer for layer in found if re.search(layers or "", layer.path)]
+    chosen = [layer for layer in adaptable if re.search(layers or "", layer.path)]
     if not chosen:
         raise ValueError(
-            f"Expected `layers` to match one of {[layer.path for layer in found]}. "
+            f"Expected `layers` to match one of {[layer.path for layer in adaptable]}. "
             f"Received: layers={layers!r}."
         )
-    adapted = [layer.path for layer in found if layer.lora_enabled]
+    adapted = [layer.path for layer in adaptable if layer.lora_enabled]
     if adapted:
         raise ValueError(
             f"Expected a backbone without LoRA. Received: {adapted} have it already."
@@ -88,7 +88,7 @@ def enable_lora(
 
 
 def _begin_anew(model) -> None:
-    """Forgets programs and an optimiser that know the weights as they were."""
+    """Forget programs and an optimiser that know the weights as they were."""
     for name in ("train_function", "test_function", "predict_function"):
         if hasattr(model, name):
             setattr(model, name, None)

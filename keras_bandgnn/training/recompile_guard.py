@@ -41,7 +41,7 @@ class Compilation:
     def of(
         cls, kind: str, epoch: int, step: int, batch: Any, earlier: "Compilation | None"
     ) -> "Compilation":
-        """Describes the compilation that a batch caused.
+        """Describe the compilation that a batch caused.
 
         Args:
             kind: "train", "test" or "predict".
@@ -162,7 +162,7 @@ class RecompileGuard(keras.callbacks.Callback):
         return self._count("predict")
 
     def summary(self) -> str:
-        """A table of the compilations and their causes."""
+        """Return a table of the compilations and their causes."""
         lines = [
             f"compilations: {self.count} training, {self.test_count} evaluation, "
             f"{self.predict_count} prediction"
@@ -180,43 +180,43 @@ class RecompileGuard(keras.callbacks.Callback):
         return "\n".join(lines)
 
     def on_train_begin(self, logs=None):
-        """Starts anew."""
+        """Start anew."""
         self.compilations = []
         self._watched = {}
         self._error = None
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Notes the epoch."""
+        """Note the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Watches the training step."""
+        """Watch the training step."""
         self._watch("train", batch)
 
     def on_test_batch_begin(self, batch, logs=None):
-        """Watches the evaluation step."""
+        """Watch the evaluation step."""
         self._watch("test", batch)
 
     def on_predict_batch_begin(self, batch, logs=None):
-        """Watches the prediction step."""
+        """Watch the prediction step."""
         self._watch("predict", batch)
 
     # Not at the end of a batch: callbacks that wait for it make Keras fetch the
     # results of every step from the device.
     def on_test_begin(self, logs=None):
-        """Raises if the last training step was compiled past the budget."""
+        """Raise if the last training step was compiled past the budget."""
         self._raise_if_over()
 
     def on_test_end(self, logs=None):
-        """Raises if the last evaluation step was compiled past the budget."""
+        """Raise if the last evaluation step was compiled past the budget."""
         self._raise_if_over()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Raises if the last training step was compiled past the budget."""
+        """Raise if the last training step was compiled past the budget."""
         self._raise_if_over()
 
     def on_train_end(self, logs=None):
-        """Prints the summary, if asked for."""
+        """Print the summary, if asked for."""
         self._watched = {}
         self._epoch = 0
         if self.verbose:
@@ -232,24 +232,24 @@ class RecompileGuard(keras.callbacks.Callback):
         model, name = self._model, f"{kind}_function"
         if model.run_eagerly:
             return
-        found = getattr(model, name)
+        function = getattr(model, name)
         known, watched = self._watched.get(kind, (None, None))
-        if found is not known:
-            watched = self._stand_in(model, kind, found)
-            self._watched[kind] = (found, watched)
+        if function is not known:
+            watched = self._stand_in(model, kind, function)
+            self._watched[kind] = (function, watched)
         _set(model, name, watched)
 
-    def _stand_in(self, model, kind: str, found) -> Callable:
+    def _stand_in(self, model, kind: str, function) -> Callable:
         """What takes the place of the model's step for one call, then gives it back.
 
         So nothing stays behind when a step, the data or another callback raises.
         """
         name = f"{kind}_function"
         reports = [functools.partial(self._record, kind)]
-        if hasattr(found, "reports"):
+        if hasattr(function, "reports"):
             # Another guard's stand-in: watch the step itself, for both.
-            found, reports = found.step, [*found.reports, *reports]
-            _set(model, name, found)
+            function, reports = function.step, [*function.reports, *reports]
+            _set(model, name, function)
 
         def report(batch):
             for each in reports:
@@ -258,10 +258,10 @@ class RecompileGuard(keras.callbacks.Callback):
         watched = backend.watch_step(model, name, report)
 
         def once(*args):
-            _set(model, name, found)
+            _set(model, name, function)
             return watched(*args)
 
-        once.step, once.reports = found, reports
+        once.step, once.reports = function, reports
         return once
 
     def _record(self, kind: str, batch) -> None:

@@ -52,7 +52,7 @@ class ROCAUC(keras.metrics.Metric):
         )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Counts entries.
+        """Count entries.
 
         Args:
             y_true: 0 or 1, T entries per graph, any shape.
@@ -79,7 +79,7 @@ class ROCAUC(keras.metrics.Metric):
             counts.assign_add(ops.reshape(new, (self.num_targets, self.num_bins)))
 
     def result(self):
-        """The mean area; 0 where no target has both kinds of entries."""
+        """Return the mean area; 0 where no target has both kinds of entries."""
         positive = ops.convert_to_tensor(self.positive)
         negative = ops.convert_to_tensor(self.negative)
         below = ops.cumsum(negative, axis=1) - 0.5 * negative
@@ -91,7 +91,7 @@ class ROCAUC(keras.metrics.Metric):
         return ops.sum(area) / ops.maximum(count, 1.0)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_targets": self.num_targets,

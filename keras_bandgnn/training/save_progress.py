@@ -17,7 +17,7 @@ _WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")
 
 
 def _check_saved(saved) -> None:
-    """Raises a ValueError for what `SaveProgress.save` does not write."""
+    """Raise a ValueError for what `SaveProgress.save` does not write."""
     if not isinstance(saved, dict) or not {"weights", "loader", "seeds"} <= set(saved):
         raise ValueError(f"{_PLACE} without weights, loader and seeds")
     # Nothing but a file of the folder itself, which is deleted in the end.
@@ -38,7 +38,7 @@ def _check_saved(saved) -> None:
 
 
 def _seed_states(model: keras.Model) -> list:
-    """The variables that dropout draws from."""
+    """Return the variables that dropout draws from."""
     # Their paths depend on how many layers were made before, their order does not.
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
@@ -85,7 +85,7 @@ class SaveProgress(keras.callbacks.Callback):
         self._seeds = []
 
     def saved(self) -> dict | None:
-        """The saved progress, or None.
+        """Return the saved progress, or None.
 
         Raises:
             ValueError: If the files are damaged.
@@ -116,7 +116,7 @@ class SaveProgress(keras.callbacks.Callback):
         self._first = first_batch
 
     def restore(self, model: keras.Model, loader) -> tuple[int, int] | None:
-        """Loads what was saved into the model and the loader.
+        """Load what was saved into the model and the loader.
 
         Returns:
             The epoch and the number of its batches that were used; None if nothing
@@ -140,7 +140,7 @@ class SaveProgress(keras.callbacks.Callback):
         return saved["loader"]["epoch"], saved["loader"]["batch"]
 
     def save(self, epoch: int, batches: int) -> None:
-        """Saves the state after some batches of an epoch, in the main process."""
+        """Save the state after some batches of an epoch, in the main process."""
         if not self._writes:
             if self.model.distribution.saves_together:
                 with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ class SaveProgress(keras.callbacks.Callback):
                 file.unlink(missing_ok=True)
 
     def on_train_begin(self, logs=None):
-        """Refuses data whose place is not known."""
+        """Refuse data whose place is not known."""
         if self.loader is None:
             raise ValueError(
                 "Expected SaveProgress in `fit` of a task, such as GraphRegressor, "
@@ -184,7 +184,7 @@ class SaveProgress(keras.callbacks.Callback):
                 variable.assign(state)
 
     def on_train_batch_end(self, batch, logs=None):
-        """Saves every `save_freq` batches."""
+        """Save every `save_freq` batches."""
         done = batch + 1 + self._first
         # The end of an epoch is saved once validation is done, too.
         if self.save_freq == "epoch" or done >= self.loader.batches_per_epoch:
@@ -194,7 +194,7 @@ class SaveProgress(keras.callbacks.Callback):
             self._last = done
 
     def on_epoch_end(self, epoch, logs=None):
-        """Saves the end of the epoch."""
+        """Save the end of the epoch."""
         self._first = 0
         self.save(epoch + 1, 0)
 
@@ -210,7 +210,7 @@ class SaveProgress(keras.callbacks.Callback):
             self.directory.rmdir()
 
     def release(self) -> None:
-        """Lets another training have the folder; tasks call it when `fit` ends."""
+        """Let another training have the folder; tasks call it when `fit` ends."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

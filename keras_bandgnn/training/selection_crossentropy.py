@@ -48,5 +48,5 @@ class SelectionCrossentropy(keras.losses.Loss):
         return -ops.sum(target * log_share, axis=-1)
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "label_smoothing": self.label_smoothing}

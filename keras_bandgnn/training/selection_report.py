@@ -1,4 +1,4 @@
-"""How well a model selects, beside trivial guesses; which usages look wrong."""
+"""How well a model selects, against trivial guesses; which usages look wrong."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -96,12 +96,12 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 def suspicious(graphs: Sequence[Graph], logits: Sequence, count: int = 10) -> list:
-    """The usages whose own variable the model finds least likely.
+    """Return the usages whose own variable the model finds least likely.
 
     Args:
         graphs: Graphs with labels, `info["candidates"]` (names), "filename", "line".
         logits: One array [C] per graph, as `NodeSelector.predict` gives them.
-        count: At most so many.
+        count: The most to return.
 
     Returns:
         `Suspicion`s, the strongest first, at most one per place in a file.
@@ -111,12 +111,12 @@ def suspicious(graphs: Sequence[Graph], logits: Sequence, count: int = 10) -> li
             "Expected graphs with labels, the variables in use. Received: graphs with "
             "label=None."
         )
-    found = {}
+    suspicions = {}
     for graph, row in zip(graphs, logits, strict=True):
         item = suspicion(graph.info, int(graph.label), row)
         if item is not None:
-            found[item.filename, item.line, item.column, item.used] = item
-    return sorted(found.values(), key=lambda item: item.ratio)[:count]
+            suspicions[item.filename, item.line, item.column, item.used] = item
+    return sorted(suspicions.values(), key=lambda item: item.ratio)[:count]
 
 
 def suspicion(info: Mapping, used: int, logits: np.ndarray) -> Suspicion | None:

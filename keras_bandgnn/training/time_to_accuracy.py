@@ -55,18 +55,18 @@ class TrainingClock(keras.callbacks.Callback):
         return self._counted + running
 
     def on_train_begin(self, logs=None):
-        """Starts anew."""
+        """Start anew."""
         self._reset()
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock, once something is compiled."""
+        """Start the clock, once something is compiled."""
         if self.first_step is not None:
             self._since = self._clock()
 
     # Not at the end of a batch: callbacks that wait for it make Keras fetch the
     # results of every step from the device.
     def on_train_batch_begin(self, batch, logs=None):
-        """Tells the first step from the others."""
+        """Report the first step from the others."""
         self.steps += 1
         if self.first_step is not None:
             return
@@ -81,7 +81,7 @@ class TrainingClock(keras.callbacks.Callback):
         self._stop()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Stops the clock until the next epoch."""
+        """Stop the clock until the next epoch."""
         self._stop()
 
     def _end_first(self) -> None:
@@ -100,7 +100,7 @@ class TrainingClock(keras.callbacks.Callback):
 
 
 class TimeLimit(TrainingClock):
-    """Ends training after so many seconds of it; the step under way is finished.
+    """Ends training after a number of seconds; the current step is finished.
 
     The last epoch may then be a part of one; it is validated as any other. What counts
     as training is said in `TrainingClock`.
@@ -121,12 +121,12 @@ class TimeLimit(TrainingClock):
     # This fetches the results of every step. Otherwise the host would run ahead of the
     # device, and the time that it measures would be too short.
     def on_train_batch_end(self, batch, logs=None):
-        """Ends training when the time is up."""
+        """End training when the time is up."""
         if self.seconds >= self.limit:
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch, logs=None):
-        """Ends training when the time is up."""
+        """End training when the time is up."""
         super().on_epoch_end(epoch, logs)
         if self.seconds >= self.limit:
             self.model.stop_training = True
@@ -210,12 +210,12 @@ class TimeToAccuracy(TrainingClock):
         return best((v for v in values if not math.isnan(v)), default=math.nan)
 
     def on_train_begin(self, logs=None):
-        """Starts anew."""
+        """Start anew."""
         super().on_train_begin(logs)
         self.crossing, self.curve = None, []
 
     def on_epoch_end(self, epoch, logs=None):
-        """Adds a point to the curve."""
+        """Add a point to the curve."""
         super().on_epoch_end(epoch, logs)
         if logs is None or self.monitor not in logs:
             raise ValueError(

@@ -130,7 +130,7 @@ class GATBackbone(LayeredBackbone):
         return senders, receivers, np.where(logits < 0, slope * logits, logits)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_heads": self.convolutions[0].num_heads,

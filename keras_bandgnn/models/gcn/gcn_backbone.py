@@ -84,7 +84,7 @@ class GCNBackbone(LayeredBackbone):
         self.build()
 
     def prepare(self, batch):
-        """The plan and the degrees, once per batch."""
+        """Return the plan and the degrees, once per batch."""
         return self.convolutions[0].prepare(batch)
 
     def convolve(self, layer, states, prepared, training):
@@ -92,5 +92,5 @@ class GCNBackbone(LayeredBackbone):
         return layer(states, prepared)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {**super().get_config(), "last_kernel": self.last_kernel}

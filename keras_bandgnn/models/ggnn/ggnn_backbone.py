@@ -145,7 +145,7 @@ class GGNNBackbone(Backbone):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         states = (None, None, self.hidden_dim)
         self.encoder.build()
         self.message_passing.build(states)
@@ -153,21 +153,21 @@ class GGNNBackbone(Backbone):
         self.built = True
 
     def receptive_field(self, training: bool) -> ReceptiveField:
-        """The schedule of a task that reads few nodes."""
+        """Return the schedule of a task that reads few nodes."""
         # Dropout makes equal nodes differ.
         random = training and (self.dropout > 0 or self.message_dropout > 0)
         return ReceptiveField(self.num_steps, merge=not random)
 
     def features_read(self):
-        """The inputs of the encoder."""
+        """Return the inputs of the encoder."""
         return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if the features of a `FlatGraphs` do not fit."""
+        """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)
 
     def call(self, batch, training=False):
-        """Returns the node states after T steps.
+        """Return the node states after T steps.
 
         Under a plan with a schedule these are the states of the nodes that are read.
         """
@@ -194,7 +194,7 @@ class GGNNBackbone(Backbone):
         return step
 
     def hidden_states(self, batch, training=False):
-        """Yields the embedded features and the states after each step.
+        """Yield the embedded features and the states after each step.
 
         For plans without a schedule, under which all nodes are computed.
         """
@@ -225,7 +225,7 @@ class GGNNBackbone(Backbone):
         return states
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "inputs": self.encoder.inputs,

@@ -40,14 +40,14 @@ def terms(steps, biases, edge) -> list[dict]:
         edges = ops.broadcast_to(edges, shape)
     shared = {"edge_bias": edges, "own_bias": own, "token_bias": token}
     out = []
-    for block, given in steps:
-        found = dict(shared)
-        for name, rows in zip(("", "token_"), given, strict=True):
+    for block, inputs in steps:
+        entry = dict(shared)
+        for name, rows in zip(("", "token_"), inputs, strict=True):
             if rows is not None:
                 query, key = block.queries_and_keys(rows)
-                found |= {f"{name}query": query, f"{name}key": key}
-        found = {k: v for k, v in found.items() if v is not None}
-        out.append({k: ops.cast(v, "float32") for k, v in found.items()})
+                entry |= {f"{name}query": query, f"{name}key": key}
+        entry = {k: v for k, v in entry.items() if v is not None}
+        out.append({k: ops.cast(v, "float32") for k, v in entry.items()})
     return out
 
 
@@ -224,14 +224,14 @@ class GraphTransformerBackbone(Backbone):
         self.build()
 
     def pattern_of(self, layer: int) -> str:
-        """The pattern of a layer, `"sparse"` or `"full"`."""
+        """Return the pattern of a layer, `"sparse"` or `"full"`."""
         if self.attention == "periodic":
             return "sparse" if (layer + 1) % self.full_every else "full"
         sparse = self.attention in ("sparse", "augment") or self.conditions_hold
         return "sparse" if sparse else "full"
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         self.encoder.build()
         if self.bias is not None:
@@ -248,7 +248,7 @@ class GraphTransformerBackbone(Backbone):
         self.built = True
 
     def graph_layers(self) -> list:
-        """The preprocessing layers that graphs need for this model, in order."""
+        """Return the preprocessing layers that graphs need for this model, in order."""
         pairs, path = self.max_distance if self.use_bias else 1, None
         if self.attention == "augment" and pairs > 1:
             path = pairs
@@ -266,15 +266,15 @@ class GraphTransformerBackbone(Backbone):
         ]
 
     def auto_plan(self) -> Plan:
-        """The plan of loaders that are told `"auto"`."""
+        """Return the plan of loaders that are told `"auto"`."""
         return AttentionPlan()
 
     def features_read(self):
-        """The inputs of the encoder, and distances."""
+        """Return the inputs of the encoder, and distances."""
         return {"node": tuple(self.encoder.inputs), "edge": ("distance",), "graph": ()}
 
     def check(self, graphs) -> None:
-        """Raises a ValueError if graphs do not fit."""
+        """Raise a ValueError if graphs do not fit."""
         self.encoder.check(graphs.node)
         if "attend" not in graphs.edge:
             raise ValueError(
@@ -292,7 +292,7 @@ class GraphTransformerBackbone(Backbone):
                 )
 
     def adapt(self, parts) -> bool:
-        """Decides `"conditions"` by the graphs to train on, unless that was done.
+        """Decide `"conditions"` by the graphs to train on, unless that was done.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -306,16 +306,16 @@ class GraphTransformerBackbone(Backbone):
         number = min(int(starts[-1]), _CHECKED)
         for index in np.linspace(0, starts[-1] - 1, number).astype(int):
             part = int(np.searchsorted(starts, index, side="right")) - 1
-            found = attention_conditions(
+            conditions = attention_conditions(
                 parts[part][int(index - starts[part])],
                 self.num_layers,
                 global_token=self.global_token,
             )
-            if not found.sparse_suffices:
+            if not conditions.sparse_suffices:
                 break
-        self.verdict = found
-        self._decide(found.sparse_suffices)
-        _LOG.info("%s attention: %s", self.pattern_of(0), found)
+        self.verdict = conditions
+        self._decide(conditions.sparse_suffices)
+        _LOG.info("%s attention: %s", self.pattern_of(0), conditions)
         return bool(self.conditions_hold)
 
     def _decide(self, holds: bool) -> None:
@@ -324,13 +324,13 @@ class GraphTransformerBackbone(Backbone):
             block.attention.pattern = self.pattern_of(number)
 
     def save_own_variables(self, store) -> None:
-        """Saves what `"conditions"` found beside the weights."""
+        """Save the result of `"conditions"` with the weights."""
         super().save_own_variables(store)
         if self.conditions_hold is not None:
             store[_DECIDED] = np.array(self.conditions_hold, np.int32)
 
     def load_own_variables(self, store) -> None:
-        """Loads what `"conditions"` found with the weights."""
+        """Load what `"conditions"` found with the weights."""
         names = [name for name in store.keys() if name != _DECIDED]
         if _DECIDED in store.keys() and self.attention == "conditions":
             self._decide(bool(np.asarray(store[_DECIDED])))
@@ -342,7 +342,7 @@ class GraphTransformerBackbone(Backbone):
         return self.encoder(batch)
 
     def _steps(self, batch, training: bool):
-        """Yields states and tokens or None: the first ones, then after each block."""
+        """Yield states and tokens or None: the first ones, then after each block."""
         states = self.first_states(batch, training)
         states = self.dropout_layer(states, training=training)
         biases = self.biases(batch)
@@ -362,7 +362,7 @@ class GraphTransformerBackbone(Backbone):
         return (None, None, None) if self.bias is None else self.bias(batch)
 
     def hidden_states(self, batch, training=False):
-        """Yields the first states, those after each block, the last ones normed."""
+        """Yield the first states, those after each block, the last ones normed."""
         for number, (states, _) in enumerate(self._steps(batch, training)):
             last = number == self.num_layers
             yield self.last_norm(states) if last else states
@@ -377,7 +377,7 @@ class GraphTransformerBackbone(Backbone):
         return pairs(self.blocks[number].attention, terms, graph)
 
     def call(self, batch, training=False, return_tokens=False):
-        """Returns node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
+        """Return node states [G, N, H]; with `return_tokens` also tokens [G, B, H]."""
         for step in self._steps(batch, training):
             states, tokens = step
         if self.remat and training:
@@ -393,7 +393,7 @@ class GraphTransformerBackbone(Backbone):
         return states, self.last_norm(tokens)
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         decided = {}
         if self.conditions_hold is not None:
             decided["conditions_hold"] = self.conditions_hold

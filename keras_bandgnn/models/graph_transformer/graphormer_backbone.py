@@ -73,11 +73,11 @@ class GraphormerBackbone(GraphTransformerBackbone):
         self.max_degree = degrees
 
     def graph_layers(self) -> list:
-        """The preprocessing layers that graphs need for this model, in order."""
+        """Return the preprocessing layers that graphs need for this model, in order."""
         return [StructuralEncoding(self.max_degree), *super().graph_layers()]
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "inputs": self.own_inputs,

@@ -78,12 +78,12 @@ class GTBackbone(GraphTransformerBackbone):
         self.laplacian = vectors
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration, and the state of the signs."""
+        """Build every weight from the configuration, and the state of the signs."""
         self.seed_generator = keras.random.SeedGenerator()
         super().build(input_shape)
 
     def graph_layers(self) -> list:
-        """The preprocessing layers that graphs need for this model, in order."""
+        """Return the preprocessing layers that graphs need for this model, in order."""
         layers = super().graph_layers()
         if self.laplacian:
             layers.insert(0, StructuralEncoding(laplacian=self.laplacian))
@@ -102,7 +102,7 @@ class GTBackbone(GraphTransformerBackbone):
         return self.encoder({**node, "laplacian": vectors * signs})
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "inputs": self.own_inputs,

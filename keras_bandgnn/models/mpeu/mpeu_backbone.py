@@ -77,7 +77,7 @@ class MPEUBackbone(AtomisticBackbone):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         edges = (None, None, self.basis.num_functions)
         self.embedding.build()
@@ -87,7 +87,7 @@ class MPEUBackbone(AtomisticBackbone):
         self.built = True
 
     def hidden_states(self, batch, training=False):
-        """Yields the embedded elements and the node states after each step."""
+        """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
         states = self.embedding(batch["node"]["atomic_number"])
         yield states
@@ -100,7 +100,7 @@ class MPEUBackbone(AtomisticBackbone):
             yield states
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_gaussians": self.basis.num_functions,

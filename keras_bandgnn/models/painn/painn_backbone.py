@@ -103,7 +103,7 @@ class PaiNNBackbone(AtomisticBackbone):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         states = (None, None, self.hidden_dim)
         vectors = (None, None, 3, self.hidden_dim)
         self.embedding.build()
@@ -113,7 +113,7 @@ class PaiNNBackbone(AtomisticBackbone):
         self.built = True
 
     def _steps(self, batch):
-        """Yields states and vectors, those of the embedded elements first."""
+        """Yield states and vectors, those of the embedded elements first."""
         edge = batch["edge"]
         states, vectors = self.embedding(batch["node"]["atomic_number"]), None
         yield states, vectors
@@ -130,12 +130,12 @@ class PaiNNBackbone(AtomisticBackbone):
             yield states, vectors
 
     def hidden_states(self, batch, training=False):
-        """Yields the embedded elements and the node states after each step."""
+        """Yield the embedded elements and the node states after each step."""
         for states, _ in self._steps(batch):
             yield states
 
     def call(self, batch, return_vectors=False, training=False):
-        """Returns the node states after T steps, and the vectors if asked."""
+        """Return the node states after T steps, and the vectors if asked."""
         for step in self._steps(batch):
             states, vectors = step
         return (states, vectors) if return_vectors else states
@@ -149,13 +149,13 @@ class PaiNNBackbone(AtomisticBackbone):
     def compute_output_spec(self, batch, return_vectors=False, training=False):
         """Symbolic states, and vectors if asked: Keras would not pass the option on."""
         shapes = keras.tree.map_structure(lambda tensor: tuple(tensor.shape), batch)
-        found = self.compute_output_shape(shapes, return_vectors)
-        found = found if return_vectors else (found,)
-        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in found]
+        output = self.compute_output_shape(shapes, return_vectors)
+        output = output if return_vectors else (output,)
+        specs = [keras.KerasTensor(shape, self.compute_dtype) for shape in output]
         return tuple(specs) if return_vectors else specs[0]
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "cutoff": self.cutoff.cutoff,

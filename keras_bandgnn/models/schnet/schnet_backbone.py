@@ -119,7 +119,7 @@ class SchNetBackbone(AtomisticBackbone):
         self.build()
 
     def build(self, input_shape=None):
-        """Makes every weight from the configuration."""
+        """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         self.embedding.build()
         for own, interaction in zip(self.filters, self.interactions, strict=True):
@@ -128,7 +128,7 @@ class SchNetBackbone(AtomisticBackbone):
         self.built = True
 
     def hidden_states(self, batch, training=False):
-        """Yields the embedded elements and the node states after each step."""
+        """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
         states = self.embedding(batch["node"]["atomic_number"])
         yield states
@@ -151,7 +151,7 @@ class SchNetBackbone(AtomisticBackbone):
             yield states
 
     def get_config(self):
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             **super().get_config(),
             "num_gaussians": self.basis.num_functions,
@@ -164,7 +164,7 @@ class SchNetBackbone(AtomisticBackbone):
 
 
 def distance_basis(num_gaussians: int, **options) -> GaussianBasis:
-    """The Gaussian functions of Speckhard et al.: exp(-(d - 0.1 k)^2 / 0.1)."""
+    """Return the Gaussian functions of Speckhard et al.: exp(-(d - 0.1 k)^2 / 0.1)."""
     num_gaussians = positive_int("num_gaussians", num_gaussians, 2)
     return GaussianBasis(
         num_gaussians,
