@@ -242,7 +242,7 @@ class DualInterleavedAttention(BatchLayer):
             for layer in (self.query_dense, self.key_dense, self.value_dense)
         )
         if axis is not None:
-            # Some heads of all nodes in the place of all heads of some nodes.
+            # Some heads of all nodes instead of all heads of some nodes.
             self._check_heads(axis)
             q, k, v = axis.to_heads(ops.stack([q, k, v]))
             batch = axis.whole(batch)

@@ -182,9 +182,9 @@ class Task(GraphModel):
                 file); which backend writes which, see the page on exporting.
             graphs: Graphs that are as large as those to come, in any form that
                 `predict` takes. They give the names, shapes and types of the inputs.
-            budget: Capacities by name, such as `{"node": 512}`, in the place of those
+            budget: Capacities by name, such as `{"node": 512}`, instead of those
                 of the preprocessor's batcher.
-            plan: A `Plan` in the place of that of `predict`.
+            plan: A `Plan` instead of that of `predict`.
             verify: Whether to run the exported model in its runtime and compare its
                 outputs with the task's, to 1e-4.
             **options: Passed to `keras.Model.export`.
