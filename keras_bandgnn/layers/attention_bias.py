@@ -11,7 +11,7 @@ from keras_bandgnn.ops.sequence import sequence_axis
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class AttentionBias(keras.layers.Layer):
-    """One learnt number per head for each shortest-path distance and type of edge.
+    """One learned number per head for each shortest-path distance and type of edge.
 
         bias_ij = b[distance(j, i)] + c[type(j -> i)] - b[far] - c[no edge]
 

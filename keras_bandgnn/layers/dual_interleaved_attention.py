@@ -118,7 +118,10 @@ PATTERNS = ("sparse", "full")
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class DualInterleavedAttention(BatchLayer):
-    """Multi-head attention of the nodes of a graph, sparse or full.
+    """Multi-head attention of the nodes of a graph, along edges or between all.
+
+    Graph transformer backbones interleave the two patterns: with `attention="periodic"`
+    every `full_every`-th layer is full, the others are sparse.
 
         s_ij = (W_q h_i) . (W_k h_j) / sqrt(d) + bias_ij   for each of K heads
         out_i = W_o sum over j of softmax over j (s_ij) W_v h_j
@@ -318,11 +321,16 @@ class DualInterleavedAttention(BatchLayer):
             keep = ops.convert_to_tensor(edge["attend"]) > 0
         shape = (*ops.shape(sender), self._heads)
         weight = self._weights(ops.ones(shape), True) if dropping else None
-        facts = (weight, sender, receiver, self._heads)
+        edges = {
+            "weight": weight,
+            "sender": sender,
+            "receiver": receiver,
+            "num_heads": self._heads,
+        }
         _, tiles = part_of(batch["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
             # Among the edges a number that all have changes nothing.
-            out, logs = edge_attention(q, k, v, None, *facts, keep)
+            out, logs = edge_attention(q, k, v, bias=None, keep=keep, **edges)
             if edge_bias is not None:
                 more = ops.cast(edge_bias, "float32")
                 logs = ops.where(logs > 0.5 * EMPTY, logs + more, logs)
@@ -332,8 +340,8 @@ class DualInterleavedAttention(BatchLayer):
         if keep is not None:
             edge_bias = ops.where(ops.expand_dims(keep, -1), edge_bias, EMPTY)
         if tiles is None:
-            return [edge_attention(q, k, v, edge_bias, *facts)]
-        return tiles_and_rest(q, k, v, edge_bias, *facts, tiles)
+            return [edge_attention(q, k, v, bias=edge_bias, **edges)]
+        return tiles_and_rest(q, k, v, bias=edge_bias, tiles=tiles, **edges)
 
     def _one(self, q, k, v, bias, dropping):
         """Attention of each row to one key and value of its own."""

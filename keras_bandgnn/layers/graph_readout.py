@@ -15,7 +15,7 @@ REDUCTIONS = ("sum", "mean", "attention")
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GraphReadout(BatchLayer):
-    """Sum over the nodes of each graph of a small network per node.
+    """Sum, mean or attention over the nodes of each graph, after a small network.
 
         u_n = W_2 activation(W_1 h_n + b_1) + b_2
         out_g = sum over the nodes n of graph g of a_n u_n

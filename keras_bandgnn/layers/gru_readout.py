@@ -13,7 +13,7 @@ from keras_bandgnn.ops.sequence import over_devices
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class GRUReadout(BatchLayer):
-    """One state per graph, which looks at the graph's nodes several times.
+    """Attentive readout: a GRU state per graph that attends to its nodes, T times.
 
     The readout of AttentiveFP, as in the authors' program and torch_geometric:
 

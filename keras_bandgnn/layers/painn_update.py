@@ -10,7 +10,7 @@ from keras_bandgnn.layers.dense import FlatDense
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class PaiNNUpdate(keras.layers.Layer):
-    """The update of each node by itself.
+    """Update of each node from its own scalar and vector states.
 
         [V v, U v] = W v                                     (no bias)
         |V v| = sqrt(sum over the three axes of (V v)^2 + epsilon)

@@ -68,7 +68,7 @@ def head_arguments(head: keras.layers.Layer) -> dict:
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class ReadoutHead(BatchLayer):
-    """A linear map of what a readout gives per graph.
+    """Linear map of the output of a readout layer.
 
     Args:
         units: Width D of the output.

@@ -22,7 +22,7 @@ from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
 
 
 # Headings of a card, in order.
-FACTS = ("data", "licence", "recipe", "score", "seed", "command", "limits")
+HEADINGS = ("data", "licence", "recipe", "score", "seed", "command", "limits")
 
 
 def count_parameters(model: keras.Model) -> int:
@@ -32,31 +32,31 @@ def count_parameters(model: keras.Model) -> int:
     return model.backbone.count_params() + model.head.count_params()
 
 
-def make_card(name: str, model: keras.Model, weights: str, facts: Mapping) -> str:
+def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> str:
     """Return the text of a card.
 
     Args:
         name: Name of the preset.
         model: A task or a backbone.
         weights: "float32", "float16" or "none".
-        facts: Texts by name, some of `FACTS`; also `title` and `repository_licence`,
+        texts: Texts by name, some of `HEADINGS`; also `title` and `repository_licence`,
             the licence's identifier.
 
     Raises:
         ValueError: For other names.
     """
-    known = ("title", "repository_licence", *FACTS)
-    unknown = sorted(set(facts) - set(known))
+    known = ("title", "repository_licence", *HEADINGS)
+    unknown = sorted(set(texts) - set(known))
     if unknown:
         raise ValueError(f"Expected `card` to have {known}. Received: {unknown}.")
     backbone = getattr(model, "backbone", model)
     kind = type(model).__name__
     lines = ["---", "library_name: keras-bandgnn"]
-    if "repository_licence" in facts:
-        lines.append(f"license: {facts['repository_licence']}")
+    if "repository_licence" in texts:
+        lines.append(f"license: {texts['repository_licence']}")
     lines += ["tags:", "- graph", "- keras", "---", "", f"# {name}", ""]
     lines += [
-        str(facts.get("title", f"A {type(backbone).__name__} of keras-bandgnn.")),
+        str(texts.get("title", f"A {type(backbone).__name__} of keras-bandgnn.")),
         "",
         "| | |",
         "| --- | --- |",
@@ -75,9 +75,14 @@ def make_card(name: str, model: keras.Model, weights: str, facts: Mapping) -> st
     ]
     option = ", load_weights=False" if weights == "none" else ""
     lines += [f'model = kb.models.{kind}.from_preset("{name}"{option})', "```", ""]
-    for fact in FACTS:
-        if fact in facts:
-            lines += [f"## {fact.capitalize()}", "", str(facts[fact]).strip("\n"), ""]
+    for heading in HEADINGS:
+        if heading in texts:
+            lines += [
+                f"## {heading.capitalize()}",
+                "",
+                str(texts[heading]).strip("\n"),
+                "",
+            ]
     return "\n".join(lines)
 
 

@@ -227,15 +227,15 @@ class GraphPacker:
         """
         return PackedGraphs(self._loader(graphs), self, graphs)
 
-    def save(self, path, **facts) -> None:
+    def save(self, path, **entries) -> None:
         """Write `packing.json` into a folder.
 
         Args:
             path: The folder.
-            **facts: What else it should hold.
+            **entries: Further entries of the file.
         """
         config = {
-            **facts,
+            **entries,
             "version": VERSION,
             "output_level": self.output_level,
             "num_edge_types": self.num_edge_types,
@@ -249,11 +249,11 @@ class GraphPacker:
     @classmethod
     def load(cls, path) -> "GraphPacker":
         """Read `packing.json` of a folder that `task.export` wrote."""
-        config = read_facts(path)
+        config = read_packing(path)
         file = Path(path) / FILE
         with reading(file):
             signature = Signature.from_config(config)
-            _check_facts(file, config, signature)
+            _check_packing(file, config, signature)
             entry = config["preprocessor"]
             made = GraphPreprocessor.from_config(
                 {**entry, "batcher": {"class_name": "DynamicBatcher", "config": {}}}
@@ -273,7 +273,7 @@ class GraphPacker:
         )
 
 
-def _check_facts(file: Path, config: Mapping, signature: Signature) -> None:
+def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     """Raise a ValueError for values that no export writes."""
     one_of("output_level", config["output_level"], ("node", "graph", "candidate"))
     positive_int("num_edge_types", config["num_edge_types"], 0)
@@ -301,7 +301,7 @@ def _plain(preprocessor: GraphPreprocessor) -> dict:
     return {**config, "budget": dict(preprocessor.batcher.budget)}
 
 
-def read_facts(path) -> dict:
+def read_packing(path) -> dict:
     """What `packing.json` of a folder says.
 
     Raises:

@@ -14,7 +14,7 @@ from keras_bandgnn.serving.artefact_checks import (
     check_saved_model,
     check_sums,
 )
-from keras_bandgnn.serving.graph_packer import GraphPacker, read_facts
+from keras_bandgnn.serving.graph_packer import GraphPacker, read_packing
 
 # `ExportedModel`: a model in the runtime that it was exported for.
 
@@ -36,16 +36,19 @@ class ExportedModel:
     """
 
     def __init__(self, path):
-        facts = read_facts(path)
-        if not isinstance(facts.get("format"), str) or facts["format"] not in ARTEFACTS:
+        packing = read_packing(path)
+        if (
+            not isinstance(packing.get("format"), str)
+            or packing["format"] not in ARTEFACTS
+        ):
             raise ValueError(
                 f"Expected a format among {sorted(ARTEFACTS)} in {path}. "
-                f"Received: {str(facts.get('format'))[:80]!r}."
+                f"Received: {str(packing.get('format'))[:80]!r}."
             )
-        self.format = facts["format"]
+        self.format = packing["format"]
         self.packer = GraphPacker.load(path)
         names = self.packer.signature.names
-        self._run = open_artefact(path, self.format, names, facts.get("sha256"))
+        self._run = open_artefact(path, self.format, names, packing.get("sha256"))
 
     def __call__(self, arrays) -> np.ndarray:
         """Return the output for the inputs of one supergraph.
