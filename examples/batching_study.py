@@ -577,7 +577,9 @@ def main() -> None:
         results = json.loads(file.read_text())
 
     def save():
-        file.write_text(json.dumps(results, indent=1))
+        file.write_text(
+            json.dumps(results, indent=1, default=lambda value: value.tolist())
+        )
 
     backend = keras.backend.backend()
     results["machine"] = {

@@ -263,7 +263,9 @@ def main() -> None:
                 if (mode, batch_size, rate) in done:
                     continue
                 runs.append(run(mode, batch_size, rate, train, valid, options))
-                path.write_text(json.dumps(runs, indent=1))
+                path.write_text(
+                    json.dumps(runs, indent=1, default=lambda value: value.tolist())
+                )
                 print(crossed(runs[-1], options), flush=True)
     rows = best_of([crossed(run, options) for run in runs])
     table(rows, options.target)

@@ -489,7 +489,9 @@ def main() -> None:
     results = json.loads(file.read_text()) if file.exists() else {}
 
     def save():
-        file.write_text(json.dumps(results, indent=1))
+        file.write_text(
+            json.dumps(results, indent=1, default=lambda value: value.tolist())
+        )
 
     parts = {"nodes": nodes, "graphs": graphs, "tiles": tiles, "speed": speed}
     chosen = [options.part] if options.part else list(parts)
