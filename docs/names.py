@@ -1,8 +1,8 @@
-"""Writes `public-names.md` and `api.md`: every public name, and what it is.
+"""Writes `public-names.md` and `api.md`: every public name and its description.
 
 python docs/names.py
 
-Names are those of `__all__`, meanings the first lines of docstrings.
+Names come from `__all__`, descriptions from the first lines of docstrings.
 `tests/test_public_api.py` checks that the committed pages are the ones written here.
 """
 
@@ -28,7 +28,7 @@ TITLES = {
     "plotting": "Figures",
     "ops": "Tensor functions",
 }
-# Values have no docstring of their own.
+# Values without a docstring.
 CONSTANTS = {
     "RELATIONS": (
         "programs.program_graph",

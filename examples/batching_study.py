@@ -338,7 +338,7 @@ class Steps(keras.utils.PyDataset):
 
 
 def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) -> None:
-    """Trains several times under each algorithm; test RMSE goes to `results`."""
+    """Train several times under each algorithm; test RMSE goes to `results`."""
     rng = np.random.default_rng(options.seed)
     order = rng.permutation(len(graphs))
     tenth = len(graphs) // 10

@@ -42,7 +42,7 @@ def made_graphs(count: int, seed: int) -> list[kb.Graph]:
 
 
 def virtual_devices(count: int) -> None:
-    """Makes several CPU devices, to try things without GPUs."""
+    """Make several CPU devices, to try things without GPUs."""
     if keras.backend.backend() == "jax":
         import jax
 

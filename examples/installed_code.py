@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def parse() -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "folders", nargs="*", type=Path, help="the installed packages if omitted"
@@ -26,7 +26,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Prints one path per line."""
+    """Print one path per line."""
     options = parse()
     lines = 1000 if options.short else options.lines
     folders = options.folders or [Path(sysconfig.get_path("purelib"))]

@@ -39,7 +39,7 @@ class EdgeCounter(keras.Model):
         self.head = keras.layers.Dense(1)
 
     def call(self, batch):
-        """Returns one number per graph, [G, B, 1]."""
+        """Return one number per graph, [G, B, 1]."""
         states = self.embedding(batch["node"]["type"])
         prepared = self.messages.prepare(batch)  # Shared by both steps.
         for _ in range(2):

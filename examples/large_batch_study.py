@@ -178,7 +178,7 @@ def best_of(runs: list[dict]) -> list[dict]:
 
 
 def table(rows: list[dict], target: float) -> None:
-    """Prints steps and seconds to the target."""
+    """Print steps and seconds to the target."""
     print(f"\nto {100 * target:g} % validation accuracy, smoothed\n")
     print("| mode | graphs | batch size | steps | seconds | rate | best, % |")
     print("| --- | --- | --- | --- | --- | --- | --- |")

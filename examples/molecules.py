@@ -74,7 +74,7 @@ def make_molecule(rng: np.random.Generator) -> kb.Graph:
 
 
 def read_molecules(path: Path, target: int) -> list[kb.Graph]:
-    """Reads a file in the format of tf-gnn-samples."""
+    """Read a file in the format of tf-gnn-samples."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
         entries = [json.loads(line) for line in lines]

@@ -37,7 +37,7 @@ def block_model(rng: np.random.Generator, count: int, classes: int = 4) -> kb.Gr
 
 
 def prepared(graph: kb.Graph, rng: np.random.Generator) -> kb.Graph:
-    """Adds masks where there are none: 20 nodes a class to train, 30 to validate."""
+    """Add masks where there are none: 20 nodes a class to train, 30 to validate."""
     if "train_mask" in graph.node:
         return graph
     masks = {f"{n}_mask": np.zeros(graph.num_nodes, int) for n in ("train", "valid")}
@@ -50,7 +50,7 @@ def prepared(graph: kb.Graph, rng: np.random.Generator) -> kb.Graph:
 
 
 def train(graph: kb.Graph, backbone: models.Backbone, epochs: int, rate: float):
-    """Trains on the nodes of the mask, and returns the accuracy on the test nodes."""
+    """Train on the nodes of the mask, and return the accuracy on the test nodes."""
     # Weight decay of both papers: 5e-4 times half the square.
     for weight in backbone.trainable_variables:
         if weight.path.endswith("kernel"):

@@ -55,7 +55,7 @@ def communities(seed: int, count: int, classes: int = 4) -> kb.Graph:
 
 
 def main(arguments=None) -> dict:
-    """Trains and prints; returns the last metrics."""
+    """Train and print; return the last metrics."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--model", choices=("ggnn", "graphormer"), default="ggnn")
     parser.add_argument("--nodes", type=int, default=20_000)

@@ -124,11 +124,11 @@ class Keeper(keras.callbacks.Callback):
         self.best, self.score, self.seconds = -1.0, 0.0, []
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Starts the clock."""
+        """Start the clock."""
         self.start = time.perf_counter()
 
     def on_epoch_end(self, epoch, logs=None):
-        """Stops the clock, and evaluates every few epochs."""
+        """Stop the clock, and evaluate every few epochs."""
         self.seconds.append(time.perf_counter() - self.start)
         if (epoch + 1) % self.every:
             return
@@ -217,7 +217,7 @@ def best_rate(results: dict, key: str, options) -> float:
 
 
 def nodes(options, results: dict, save) -> None:
-    """Runs what is missing, and prints the table."""
+    """Run what is missing, and print the table."""
     if options.data:
         (graph,) = kb.data.load(options.data, path=options.path)
         graph = graph.replace(node={"feature": graph.node["feature"]})
@@ -287,7 +287,7 @@ def tiles(options, results: dict, save) -> None:
 
 
 def graphs(options, results: dict, save) -> None:
-    """Trains on a number per graph under each kind of attention."""
+    """Train on a number per graph under each kind of attention."""
     if options.data:
         splits = {
             s: kb.data.load(options.data, s, options.path)

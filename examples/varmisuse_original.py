@@ -35,7 +35,7 @@ SMALL = {
 
 
 def write_small(folder: Path) -> None:
-    """Writes a data set of a few modules of this Python in the original format."""
+    """Write a data set of a few modules of this Python in the original format."""
     library = Path(sysconfig.get_path("stdlib"))
     for split, names in SMALL.items():
         (folder / f"graphs-{split}").mkdir(parents=True)
@@ -80,7 +80,7 @@ def make_task(options: argparse.Namespace, preprocessor) -> models.NodeSelector:
 
 
 def run(options: argparse.Namespace, data: Path, work: Path) -> None:
-    """Trains once per seed and prints the accuracies on the test split."""
+    """Train once per seed and print the accuracies on the test split."""
     preprocessor = preprocessing.GraphPreprocessor(
         [
             preprocessing.ProgramEncoder("subtoken", language="csharp"),

@@ -19,7 +19,7 @@ INT32_MAX = np.iinfo(np.int32).max
 
 
 def integers(name: str, values: Any) -> np.ndarray:
-    """Returns a 1-D array of integers of any width, or raises a ValueError."""
+    """Return a 1-D array of integers of any width, or raise a ValueError."""
     try:
         array = np.asarray(values)
     except ValueError:  # rows of differing lengths
@@ -36,7 +36,7 @@ def integers(name: str, values: Any) -> np.ndarray:
 
 
 def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
-    """Checks a 1-D array of ids in `[0, upper)` and returns it as read-only int32."""
+    """Check a 1-D array of ids in `[0, upper)` and return it as read-only int32."""
     array = integers(name, values)
     if array.size and (array.min() < 0 or array.max() >= upper):
         bad = int(np.flatnonzero((array < 0) | (array >= upper))[0])
@@ -49,7 +49,7 @@ def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """Returns a contiguous, read-only array; copies views of writable data."""
+    """Return a contiguous, read-only array; copy views of writable data."""
     array = np.ascontiguousarray(array) if array.ndim else array.copy()
     if array.flags.writeable:
         array = array.copy() if array.base is not None else array
@@ -58,7 +58,7 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def _converted(array: np.ndarray, dtype: type, share: bool) -> np.ndarray:
-    """Converts an array to another dtype; shares memory only if it is read-only."""
+    """Convert an array to another dtype; share memory only if it is read-only."""
     base, fixed = array, True
     while isinstance(base, np.ndarray):
         fixed = fixed and not base.flags.writeable
@@ -69,7 +69,7 @@ def _converted(array: np.ndarray, dtype: type, share: bool) -> np.ndarray:
 def narrowed(
     name: str, values: Any, missing: bool = False, share: bool = True
 ) -> np.ndarray:
-    """Converts numbers to int32 or float32; raises an error if they do not fit.
+    """Convert numbers to int32 or float32; raise an error if they do not fit.
 
     Args:
         name: Name of the values in errors.
@@ -112,7 +112,7 @@ def narrowed(
 def check_finite(
     name: str, array: np.ndarray, missing: bool = False
 ) -> tuple[float, float]:
-    """Returns the smallest and the largest value; raises an error if not finite.
+    """Return the smallest and the largest value; raise an error if not finite.
 
     Unlike `np.isfinite(array).all()`, this allocates no temporary array.
 
@@ -138,12 +138,12 @@ def check_finite(
 
 
 def checked_feature(name: str, values: Any) -> np.ndarray:
-    """Converts a feature to read-only int32 or float32; raises an error otherwise."""
+    """Convert a feature to read-only int32 or float32; raise an error otherwise."""
     return frozen(narrowed(name, values, share=False))
 
 
 def check_feature_name(kind: str, name: Any) -> None:
-    """Raises a ValueError for an invalid name, or one that batches reserve."""
+    """Raise a ValueError for an invalid name, or one that batches reserve."""
     if not isinstance(name, str) or not name:
         raise ValueError(
             f"Expected the names of features in `{kind}` to be strings that are not "
@@ -159,7 +159,7 @@ def check_feature_name(kind: str, name: Any) -> None:
 def checked_features(
     kind: str, values: Mapping | None, length: int | None, count: str
 ) -> Mapping[str, np.ndarray]:
-    """Validates features by name, each with `length` rows; returns read-only arrays."""
+    """Validate features by name, each with `length` rows; return read-only arrays."""
     out = {}
     values = {} if values is None else instance(kind, values, Mapping, "a dict")
     for name, value in values.items():

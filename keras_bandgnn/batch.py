@@ -85,7 +85,7 @@ import numpy as np
 
 
 def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
-    """Splits a model's output into one array per real graph.
+    """Split a model's output into one array per real graph.
 
     Args:
         values: [G, N, ...] for level "node"; [G, B, ...] for "graph"; [G, B, C] for

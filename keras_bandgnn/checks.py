@@ -18,7 +18,7 @@ _LENGTH = 80
 
 
 def shown(value: Any) -> str:
-    """Formats a value for error messages: short, in one line, with its type."""
+    """Format a value for error messages: short, in one line, with its type."""
     kind = type(value).__name__
     if value is None or isinstance(value, type | bool | int | float):
         return str(value)[:_LENGTH]
@@ -35,7 +35,7 @@ def shown(value: Any) -> str:
 
 
 def refuse(name: str, expected: str, value: Any, advice: str = "") -> NoReturn:
-    """Raises the ValueError for an invalid argument.
+    """Raise the ValueError for an invalid argument.
 
     Args:
         name: The argument.
@@ -50,14 +50,14 @@ def refuse(name: str, expected: str, value: Any, advice: str = "") -> NoReturn:
 
 
 def optional(check: Callable, name: str, value: Any, *options: Any) -> Any:
-    """Returns None for None, otherwise `check(name, value, *options)`."""
+    """Return None for None, otherwise `check(name, value, *options)`."""
     return None if value is None else check(name, value, *options)
 
 
 def positive_int(
     name: str, value: Any, minimum: int = 1, maximum: int = INT32_MAX
 ) -> int:
-    """Returns `value` as an int in [minimum, maximum], or raises.
+    """Return `value` as an int in [minimum, maximum], or raise.
 
     The default maximum is that of int32, the type of sizes and ids on the device.
     """
@@ -71,7 +71,7 @@ def positive_int(
 
 
 def positive_ints(name: str, value: Any) -> int | list[int]:
-    """Returns a positive int, or several in a list, or raises."""
+    """Return a positive int, or several in a list, or raise."""
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         items = [positive_int(name, item) for item in value]
         if not items:
@@ -81,12 +81,12 @@ def positive_ints(name: str, value: Any) -> int | list[int]:
 
 
 def seed_number(name: str, value: Any) -> int:
-    """Returns `value` as an int seed, or raises."""
+    """Return `value` as an int seed, or raise."""
     return positive_int(name, value, 0, 2**62)
 
 
 def number(name: str, value: Any) -> float:
-    """Returns `value` as a finite float, or raises."""
+    """Return `value` as a finite float, or raise."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         refuse(name, "a number", value)
     if not math.isfinite(value):
@@ -95,7 +95,7 @@ def number(name: str, value: Any) -> float:
 
 
 def positive_number(name: str, value: Any) -> float:
-    """Returns `value` as a finite float above 0, or raises."""
+    """Return `value` as a finite float above 0, or raise."""
     _real(name, value)
     if not 0 < value < math.inf:
         refuse(name, "positive and finite", value)
@@ -103,7 +103,7 @@ def positive_number(name: str, value: Any) -> float:
 
 
 def non_negative_number(name: str, value: Any) -> float:
-    """Returns `value` as a float of at least 0, including infinity, or raises."""
+    """Return `value` as a float of at least 0, including infinity, or raise."""
     _real(name, value)
     if not value >= 0:
         refuse(name, "at least 0", value)
@@ -111,7 +111,7 @@ def non_negative_number(name: str, value: Any) -> float:
 
 
 def fraction(name: str, value: Any) -> float:
-    """Returns `value` as a float in [0, 1), or raises."""
+    """Return `value` as a float in [0, 1), or raise."""
     _real(name, value)
     if not 0 <= value < 1:
         raise ValueError(
@@ -126,14 +126,14 @@ def _real(name: str, value: Any) -> None:
 
 
 def boolean(name: str, value: Any) -> bool:
-    """Returns `value` as a bool, or raises, since strings such as "no" are truthy."""
+    """Return `value` as a bool, or raise, since strings such as "no" are truthy."""
     if not isinstance(value, bool | np.bool_):
         refuse(name, "True or False", value)
     return bool(value)
 
 
 def string(name: str, value: Any) -> str:
-    """Returns `value` if it is a non-empty string, or raises."""
+    """Return `value` if it is a non-empty string, or raise."""
     if not isinstance(value, str):
         refuse(name, "a string", value)
     if not value:
@@ -142,7 +142,7 @@ def string(name: str, value: Any) -> str:
 
 
 def one_of(name: str, value: Any, choices: Iterable) -> Any:
-    """Returns `value` if it is among `choices`, or raises."""
+    """Return `value` if it is among `choices`, or raise."""
     for choice in choices:
         if isinstance(value, type(choice)) and value == choice:
             return value
@@ -153,7 +153,7 @@ def one_of(name: str, value: Any, choices: Iterable) -> Any:
 
 
 def as_path(name: str, value: Any) -> Path:
-    """Returns `value` as a `Path`, or raises."""
+    """Return `value` as a `Path`, or raise."""
     if not isinstance(value, str | os.PathLike) or isinstance(os.fspath(value), bytes):
         refuse(name, "a path", value)
     if not os.fspath(value) or "\0" in os.fspath(value):
@@ -162,12 +162,12 @@ def as_path(name: str, value: Any) -> Path:
 
 
 def existing_file(name: str, value: Any) -> Path:
-    """Returns `value` as the `Path` of a file, or raises."""
+    """Return `value` as the `Path` of a file, or raise."""
     return _existing(name, value, Path.is_file, "a file", "a folder")
 
 
 def existing_folder(name: str, value: Any) -> Path:
-    """Returns `value` as the `Path` of a folder, or raises."""
+    """Return `value` as the `Path` of a folder, or raise."""
     return _existing(name, value, Path.is_dir, "a folder", "a file")
 
 
@@ -188,7 +188,7 @@ def _existing(name, value, kind, wanted: str, other: str) -> Path:
 
 
 def mapping(name: str, value: Any) -> Mapping:
-    """Returns `value` if it is a mapping with string keys, or raises."""
+    """Return `value` if it is a mapping with string keys, or raise."""
     if not isinstance(value, Mapping):
         refuse(name, "a dict", value)
     for key in value:
@@ -201,20 +201,20 @@ def mapping(name: str, value: Any) -> Mapping:
 
 
 def sequence(name: str, value: Any, what: str = "a list") -> list:
-    """Returns the items of `value` as a list, or raises, also for strings."""
+    """Return the items of `value` as a list, or raise, also for strings."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         refuse(name, what, value)
     return list(value)
 
 
 def strings(name: str, value: Any) -> list[str]:
-    """Returns `value` as a list of strings, or raises."""
+    """Return `value` as a list of strings, or raise."""
     items = sequence(name, value, "a list of strings")
     return [string(f"{name}[{i}]", item) for i, item in enumerate(items)]
 
 
 def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
-    """Returns `value` if it is an instance of `kind`, or raises.
+    """Return `value` if it is an instance of `kind`, or raise.
 
     Args:
         name: The argument.
@@ -228,21 +228,21 @@ def instance(name: str, value: Any, kind: type | tuple, expected: str) -> Any:
 
 
 def having(name: str, value: Any, attribute: str, expected: str) -> Any:
-    """Returns `value` if it has an attribute, or raises; imports no class."""
+    """Return `value` if it has an attribute, or raise; import no class."""
     if not hasattr(value, attribute):
         refuse(name, expected, value)
     return value
 
 
 def function(name: str, value: Any) -> Callable:
-    """Returns `value` if it is callable, or raises."""
+    """Return `value` if it is callable, or raise."""
     if not callable(value):
         refuse(name, "a function", value)
     return value
 
 
 def array(name: str, value: Any) -> np.ndarray:
-    """Returns `value` as a numeric array, or raises."""
+    """Return `value` as a numeric array, or raise."""
     try:
         values = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -256,7 +256,7 @@ def array(name: str, value: Any) -> np.ndarray:
 
 
 def int_array(name: str, value: Any, ndim: int = 1) -> np.ndarray:
-    """Returns `value` as an array of integers of `ndim` axes, or raises."""
+    """Return `value` as an array of integers of `ndim` axes, or raise."""
     values = array(name, value)
     if values.ndim != ndim or (values.size and values.dtype.kind not in "iu"):
         raise ValueError(

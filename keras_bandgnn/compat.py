@@ -14,7 +14,7 @@ LOSS_TRACKER = "_loss_tracker"
 
 
 def sublayers(model: keras.Model) -> list:
-    """Returns the model and all its sublayers (`Layer._flatten_layers`)."""
+    """Return the model and all its sublayers (`Layer._flatten_layers`)."""
     return list(model._flatten_layers())
 
 
@@ -22,27 +22,27 @@ def sublayers(model: keras.Model) -> list:
 
 
 def forget_compiled(model: keras.Model) -> None:
-    """Resets the losses and metrics of an earlier `compile`, which Keras keeps."""
+    """Reset the losses and metrics of an earlier `compile`, which Keras keeps."""
     model.loss = model._compile_loss = model._compile_metrics = None
 
 
 def compiled_loss(model: keras.Model):
-    """Returns the compiled loss, a function of labels, outputs and weights."""
+    """Return the compiled loss, a function of labels, outputs and weights."""
     return model._compile_loss
 
 
 def has_compiled_metrics(model: keras.Model) -> bool:
-    """Returns whether the model was compiled with metrics."""
+    """Return whether the model was compiled with metrics."""
     return model._compile_metrics is not None
 
 
 def loss_tracker(model: keras.Model):
-    """Returns the metric "loss", which the steps of all backends update."""
+    """Return the metric "loss", which the steps of all backends update."""
     return model._loss_tracker
 
 
 def added_loss(model: keras.Model, value):
-    """Returns an additional loss as Keras aggregates it, scaled for the devices."""
+    """Return an additional loss as Keras aggregates it, scaled for the devices."""
     return model._aggregate_additional_loss(value)
 
 
@@ -50,7 +50,7 @@ def added_loss(model: keras.Model, value):
 
 
 def build_step(model: keras.Model, batch) -> None:
-    """Builds the variables of metrics and optimizer from the shapes of a batch."""
+    """Build the variables of metrics and optimizer from the shapes of a batch."""
     model._symbolic_build(data_batch=batch)
 
 
@@ -58,11 +58,11 @@ class BuildHooks(keras.Model):
     """A model that chooses the batch from which Keras builds its variables."""
 
     def batch_to_build(self, batch):
-        """Returns the batch whose shapes determine the variables."""
+        """Return the batch whose shapes determine the variables."""
         return batch
 
     def builds_from_batches(self) -> bool:
-        """Returns whether Keras builds from the data passed to it."""
+        """Return whether Keras builds from the data passed to it."""
         return True
 
     def _symbolic_build(self, iterator=None, data_batch=None):
@@ -78,24 +78,24 @@ class BuildHooks(keras.Model):
 
 
 def gradients_are_summed(optimizer) -> None:
-    """Tells a TensorFlow optimizer that gradients are summed over the devices."""
+    """Tell a TensorFlow optimizer that gradients are summed over the devices."""
     optimizer._all_reduce_sum_gradients = list
 
 
 def set_length(dataset, steps: int) -> None:
-    """Sets the number of steps of a distributed TensorFlow data set."""
+    """Set the number of steps of a distributed TensorFlow data set."""
     dataset._cardinality = steps
 
 
 def in_xla_context(graph) -> bool:
-    """Returns whether XLA compiles a TensorFlow graph."""
+    """Return whether XLA compiles a TensorFlow graph."""
     from tensorflow.python.ops import control_flow_util
 
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def forget_missing_tensorflow() -> None:
-    """Clears Keras' cached result that TensorFlow is missing."""
+    """Clear Keras' cached result that TensorFlow is missing."""
     utils = sys.modules.get("keras.src.utils.module_utils")
     for name in ("tensorflow", "gfile"):
         lazy = getattr(utils, name, None)
@@ -104,7 +104,7 @@ def forget_missing_tensorflow() -> None:
 
 
 def torch_compilations() -> dict:
-    """Returns torch's counters; "unique_graphs" counts compiled programs."""
+    """Return torch's counters; "unique_graphs" counts compiled programs."""
     # Importing the compiler takes a second, and eager training does not need it.
     from torch._dynamo.utils import counters
 
@@ -112,7 +112,7 @@ def torch_compilations() -> dict:
 
 
 def softplus_in_place(x) -> None:
-    """Replaces a torch tensor by its softplus in place."""
+    """Replace a torch tensor by its softplus in place."""
     from torch._C import _nn
 
     _nn.softplus(x, out=x)

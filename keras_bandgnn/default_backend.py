@@ -9,12 +9,12 @@ BACKENDS = ("jax", "torch", "tensorflow")
 
 
 def installed_backends() -> list[str]:
-    """Returns the backends that can be imported."""
+    """Return the backends that can be imported."""
     return [name for name in BACKENDS if importlib.util.find_spec(name)]
 
 
 def configured_backend() -> str | None:
-    """Returns the backend in the user's keras.json."""
+    """Return the backend in the user's keras.json."""
     home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
     try:
         return json.loads((home / "keras.json").read_text()).get("backend")
@@ -23,7 +23,7 @@ def configured_backend() -> str | None:
 
 
 def replace_missing_backend() -> None:
-    """Sets KERAS_BACKEND if Keras would start with a backend that is not installed.
+    """Set KERAS_BACKEND if Keras would start with a backend that is not installed.
 
     Without KERAS_BACKEND and keras.json, Keras uses TensorFlow and writes it into a new
     keras.json.

@@ -192,7 +192,7 @@ class Graph:
 
     @classmethod
     def unchecked(cls, **fields: Any) -> "Graph":
-        """Builds a graph from valid fields, without checks."""
+        """Build a graph from valid fields, without checks."""
         graph = object.__new__(cls)
         for name in ("node", "edge", "context", "info"):
             fields[name] = MappingProxyType(dict(fields.get(name) or {}))
@@ -203,7 +203,7 @@ class Graph:
         return graph
 
     def replace(self, **changes: Any) -> "Graph":
-        """Returns a copy with some fields changed; validates the result."""
+        """Return a copy with some fields changed; validate the result."""
         return Graph(**{**self._fields(), **changes})
 
     @property
@@ -224,7 +224,7 @@ class Graph:
         return int(self.edge_type.max()) + 1 if self.num_edges else 1
 
     def subgraph(self, nodes: Any) -> "Graph":
-        """Returns the subgraph induced by `nodes`, in this order.
+        """Return the subgraph induced by `nodes`, in this order.
 
         Node `nodes[k]` becomes node k. Features, candidates, the slot and node labels
         are mapped accordingly; edges keep their order. A permutation reorders the

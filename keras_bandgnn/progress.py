@@ -11,7 +11,7 @@ _QUIET_SECONDS = 2.0
 def progress_bar(
     title: str, total: int | None, shown: bool
 ) -> Iterator[Callable[[int], None]]:
-    """Shows a progress bar on standard error; yields a function to advance it.
+    """Show a progress bar on standard error; yield a function to advance it.
 
     Args:
         title: Title of the bar.

@@ -10,7 +10,7 @@ _HINT = "keras.saving.register_keras_serializable(package=...)"
 
 
 def class_entry(instance, config: Mapping) -> dict:
-    """Returns the file entry of an object: the name of its class, and its arguments."""
+    """Return the file entry of an object: the name of its class, and its arguments."""
     cls = type(instance)
     name = keras.saving.get_registered_name(cls)
     entry = {"class_name": cls.__name__, "config": config}
@@ -20,7 +20,7 @@ def class_entry(instance, config: Mapping) -> dict:
 
 
 def check_registered(*values) -> None:
-    """Raises a ValueError for unregistered functions, or objects of such classes."""
+    """Raise a ValueError for unregistered functions, or objects of such classes."""
     for value in values:
         kind = "function" if inspect.isfunction(value) else "class"
         named = value if inspect.isfunction(value) else type(value)
@@ -33,7 +33,7 @@ def check_registered(*values) -> None:
 
 
 def callable_entry(value: Callable) -> dict:
-    """Returns the file entry of a function or a callable object."""
+    """Return the file entry of a function or a callable object."""
     if inspect.isfunction(value):
         return {"registered_name": keras.saving.get_registered_name(value)}
     name = keras.saving.get_registered_name(type(value))
@@ -48,7 +48,7 @@ def _has_calls(cls: type) -> bool:
 
 
 def registered_callable(entry: Mapping, what: str) -> Callable:
-    """Returns the function, or the callable object, of a file entry.
+    """Return the function, or the callable object, of a file entry.
 
     Args:
         entry: Result of `callable_entry`, read from a file.
@@ -73,7 +73,7 @@ def registered_callable(entry: Mapping, what: str) -> Callable:
 
 
 def registered_class(entry: Mapping, base: type, what: str) -> type:
-    """Returns the class of a file entry.
+    """Return the class of a file entry.
 
     Args:
         entry: Result of `class_entry`, read from a file.

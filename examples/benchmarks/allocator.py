@@ -20,7 +20,7 @@ TUNED = {
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
-    """Adds the option that chooses the settings."""
+    """Add the option that chooses the settings."""
     parser.add_argument(
         "--allocator",
         choices=("tuned", "default"),
@@ -30,7 +30,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
 
 
 def apply(choice: str) -> str:
-    """Restarts the command with the settings, if they are not in effect.
+    """Restart the command with the settings, if they are not in effect.
 
     Returns:
         The settings, for the report.

@@ -20,7 +20,7 @@ from keras_bandgnn.cli import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "--lengths", type=shared.positive, nargs="+", default=[8192, 32768, 131072]
     )
@@ -131,13 +131,13 @@ def _peak() -> float:
 
 
 def _forget() -> float:
-    """Forgets the peak; GiB that the process holds now."""
+    """Forget the peak; GiB that the process holds now."""
     Path("/proc/self/clear_refs").write_text("5")
     return _peak()
 
 
 def _both(options: argparse.Namespace) -> None:
-    """Runs the command once with each allocator."""
+    """Run the command once with each allocator."""
     figures = {}
     for choice in ("tuned", "default"):
         arguments = [a for a in sys.argv[1:] if not a.startswith("--json")]
@@ -162,7 +162,7 @@ def _write(options, figures) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     if options.allocator == "both" and sys.platform.startswith("linux"):
         _both(options)
         return

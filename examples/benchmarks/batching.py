@@ -14,7 +14,7 @@ from keras_bandgnn.cli import options as shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     data_sets.add_data(parser)
     parser.add_argument("--batch-size", type=shared.positive, nargs="+", default=[32])
     parser.add_argument("--window", type=shared.positive, default=1024)
@@ -122,7 +122,7 @@ def feeding(graphs, loader, options) -> tuple[float, float]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     import numpy as np
 
     from keras_bandgnn.preprocessing import GraphLoader

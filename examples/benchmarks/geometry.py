@@ -16,7 +16,7 @@ from keras_bandgnn.cli import options as shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     data_sets.add_data(parser)
     parser.add_argument("--graph", default="full", help="full, radius:5 or knn:24")
     parser.add_argument(
@@ -139,7 +139,7 @@ def peer_step(model: str, batch, options):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     settings = allocator.apply(options.allocator)
     import keras
     import numpy as np

@@ -14,7 +14,7 @@ from keras_bandgnn.cli import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("data", type=shared.path, help="program graphs or source code")
     parser.add_argument(
         "--graphs", type=shared.positive, default=800, help="maximum number of graphs"
@@ -47,7 +47,7 @@ def scipy_orders(graphs) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     import numpy as np
 
     from keras_bandgnn import preprocessing

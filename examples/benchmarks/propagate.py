@@ -16,7 +16,7 @@ from keras_bandgnn.cli import options as shared
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     data_sets.add_data(parser)
     parser.add_argument(
         "--nodes", type=shared.positive, default=8192, help="per supergraph"
@@ -162,7 +162,7 @@ class PyGCase:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     settings = allocator.apply(options.allocator)
     import keras
     import numpy as np

@@ -163,7 +163,7 @@ _PEERS = ("matmul per type", "RGCNConv", "FastRGCNConv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     data_sets.add_data(parser)
     parser.add_argument(
         "--nodes", type=shared.positive, default=40960, help="per supergraph"
@@ -238,7 +238,7 @@ class BandGNNCase:
         self.index = 0
 
     def step(self) -> tuple[int, float]:
-        """Trains on the next batch: graphs and seconds, packing included."""
+        """Train on the next batch: graphs and seconds, packing included."""
         start = time.perf_counter()
         if self.index == len(self.loader):
             self.loader.on_epoch_end()
@@ -322,7 +322,7 @@ class PyGCase:
         self.batches = iter(())
 
     def step(self) -> tuple[int, float]:
-        """Trains on the next batch: graphs and seconds, collation included."""
+        """Train on the next batch: graphs and seconds, collation included."""
         found = next(self.batches, None)
         if found is None:
             self.batches = batches(self.graphs, self.groups)
@@ -334,7 +334,7 @@ class PyGCase:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     settings = allocator.apply(options.allocator)
     import keras
     import numpy as np

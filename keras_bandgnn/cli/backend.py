@@ -9,7 +9,7 @@ from keras_bandgnn.default_backend import configured_backend, installed_backends
 
 
 def choose_backend(backend: str | None) -> None:
-    """Sets KERAS_BACKEND before Keras is imported.
+    """Set KERAS_BACKEND before Keras is imported.
 
     The first that applies: `backend`, KERAS_BACKEND, the one in the user's keras.json
     if it is installed, the first installed of jax, torch and tensorflow.
@@ -48,7 +48,7 @@ def choose_backend(backend: str | None) -> None:
 
 @contextlib.contextmanager
 def without_tensorflow() -> Iterator[None]:
-    """Blocks imports of TensorFlow in its context, unless it is the backend.
+    """Block imports of TensorFlow in its context, unless it is the backend.
 
     Keras imports TensorFlow wherever it is installed, to test the type of an object or
     to set its seed. This takes seconds and fills the log to no purpose.

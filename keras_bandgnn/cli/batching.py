@@ -13,7 +13,7 @@ ALGORITHMS = ("dynamic", "constant", "64", "power_of_two")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     data_sets.add_data(parser)
     group = parser.add_argument_group("training")
     group.add_argument(
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     import keras
 
     from keras_bandgnn import models

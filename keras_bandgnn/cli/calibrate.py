@@ -13,7 +13,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "--dtype", choices=DTYPES, default="float32", help="type of the states"
     )
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     from keras_bandgnn.planning.calibration import calibrate
     from keras_bandgnn.planning.cost import Hardware
 
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def print_constants(hardware) -> None:
-    """Prints the constants."""
+    """Print the constants."""
     from keras_bandgnn.planning.cost import (
         BLOCK_SIZES,
         GROUP_SIZES,

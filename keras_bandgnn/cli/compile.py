@@ -16,7 +16,7 @@ from keras_bandgnn.cli import report
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("input", type=shared.path, help="source code or program graphs")
     parser.add_argument(
         "--out", type=shared.path, required=True, help="folder for the stores"
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_preprocessor(options: argparse.Namespace, language: str):
-    """Returns the preprocessor that the command line describes."""
+    """Return the preprocessor that the command line describes."""
     from keras_bandgnn import preprocessing
 
     return preprocessing.GraphPreprocessor(
@@ -67,7 +67,7 @@ def make_preprocessor(options: argparse.Namespace, language: str):
 
 
 def reading(options: argparse.Namespace) -> dict:
-    """Returns the options of `program_graphs` from the command line."""
+    """Return the options of `program_graphs` from the command line."""
     return {
         "max_instances": options.max_instances,
         "seed": options.seed,
@@ -76,7 +76,7 @@ def reading(options: argparse.Namespace) -> dict:
 
 
 def make_pool(options: argparse.Namespace):
-    """Returns the `RayPool` that the command line asks for, not started, or None."""
+    """Return the `RayPool` that the command line asks for, not started, or None."""
     if options.engine == "ray":
         from keras_bandgnn.programs.ray_pool import RayPool
 
@@ -90,7 +90,7 @@ def make_pool(options: argparse.Namespace):
 
 
 def compile_splits(options: argparse.Namespace, pool=None) -> dict:
-    """Compiles every split of the input; returns split -> store.
+    """Compile every split of the input; return split -> store.
 
     Args:
         options: The command line.
@@ -138,13 +138,13 @@ def compile_splits(options: argparse.Namespace, pool=None) -> dict:
 
 
 def left_out(stores: dict) -> None:
-    """Prints the files that the stores skipped."""
+    """Print the files that the stores skipped."""
     entries = [entry for store in stores.values() for entry in store.reports]
     report.left_out([tuple(item) for entry in entries for item in entry["skipped"]])
 
 
 def print_stores(stores: dict) -> None:
-    """Prints the size of each store and the skipped files."""
+    """Print the size of each store and the skipped files."""
     rows = []
     for split, store in stores.items():
         nodes, edges = store.num_nodes, store.num_edges
@@ -164,6 +164,6 @@ def print_stores(stores: dict) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     compile_splits(options, make_pool(options))
     report.say(f"stores written to {options.out}")

@@ -19,7 +19,7 @@ def add_data(
     parser: argparse.ArgumentParser,
     help_text: str = "folder of a store, or name of a data set",
 ) -> None:
-    """Adds the options that name graphs.
+    """Add the options that name graphs.
 
     Args:
         parser: The parser.
@@ -30,14 +30,14 @@ def add_data(
 
 
 def add_data_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that name a data set's files and split."""
+    """Add the options that name a data set's files and split."""
     group = parser.add_argument_group("data set")
     add_files(group)
     group.add_argument("--split", help="train, valid or test; all graphs if omitted")
 
 
 def add_files(group) -> None:
-    """Adds the options that locate a data set and configure its reader."""
+    """Add the options that locate a data set and configure its reader."""
     group.add_argument(
         "--path", type=shared.path, help="file or folder with the data set's files"
     )
@@ -51,7 +51,7 @@ def add_files(group) -> None:
 
 
 def check_stores(options: argparse.Namespace) -> None:
-    """Rejects options of a data set's reader, which stores do not use."""
+    """Reject options of a data set's reader, which stores do not use."""
     names = [name for name in ("path", "split", "option") if hasattr(options, name)]
     if passed := shared.passed_options(options, names):
         raise shared.OptionError(
@@ -61,7 +61,7 @@ def check_stores(options: argparse.Namespace) -> None:
 
 
 def read_graphs(options: argparse.Namespace):
-    """Returns the store or the data set that the options name."""
+    """Return the store or the data set that the options name."""
     from keras_bandgnn import data
 
     if (Path(options.data) / "store.json").is_file():
@@ -90,7 +90,7 @@ def read_graphs(options: argparse.Namespace):
 
 
 def node_inputs(parts) -> dict[str, dict[str, int]]:
-    """Returns the backbone inputs for the node features that it can embed."""
+    """Return the backbone inputs for the node features that it can embed."""
     inputs = {}
     for name, values in parts[0].node.items():
         if values.dtype.kind == "i" and values.ndim <= 2:
@@ -102,7 +102,7 @@ def node_inputs(parts) -> dict[str, dict[str, int]]:
 
 
 def make_model(graphs, hidden: int, layers: int):
-    """Returns an untrained GGNN with the head that the graphs' labels require."""
+    """Return an untrained GGNN with the head that the graphs' labels require."""
     import numpy as np
 
     from keras_bandgnn import models

@@ -20,7 +20,7 @@ EXCLUDED = ["test", "tests", "idlelib", "lib2to3", "site-packages", "turtledemo"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "--source",
         type=shared.path,
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     options.input = options.source or Path(sysconfig.get_path("stdlib"))
     data, model = options.out / "data", options.out / "model"
     options.out, options.split = data, "file"

@@ -14,7 +14,7 @@ from keras_bandgnn.cli.training_callbacks import progress_lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("model", help="folder or name of a preset")
     data_sets.add_data(parser, "a store, source code, or the name of a data set")
     shared.add_reading(parser)
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
-    """Rejects unsupported models, and options that the model does not read."""
+    """Reject unsupported models, and options that the model does not read."""
     from keras_bandgnn.models import GraphRegressor, NodeSelector
 
     if isinstance(task, NodeSelector):
@@ -47,7 +47,7 @@ def check_kind(task, options: argparse.Namespace) -> None:
 
 
 def check_sources(task, paths: Sequence[Path]) -> None:
-    """Rejects folders of several stores, and models that cannot encode source code."""
+    """Reject folders of several stores, and models that cannot encode source code."""
     for path in paths:
         if (path / "test" / "store.json").is_file():
             raise ValueError(
@@ -62,7 +62,7 @@ def check_sources(task, paths: Sequence[Path]) -> None:
 
 
 def reading_options(task, options: argparse.Namespace) -> dict:
-    """Returns the options of `program_graphs` for a task and a command line."""
+    """Return the options of `program_graphs` for a task and a command line."""
     return {
         "max_instances": options.max_instances,
         "seed": options.seed,
@@ -71,7 +71,7 @@ def reading_options(task, options: argparse.Namespace) -> dict:
 
 
 def load_graphs(task, data: Path, options: argparse.Namespace):
-    """Returns the graphs at a path, compiled for a task."""
+    """Return the graphs at a path, compiled for a task."""
     from keras_bandgnn.data import FlatGraphs, open_store
     from keras_bandgnn.preprocessing.program_store import compiled_files
     from keras_bandgnn.programs.program_files import find_programs
@@ -102,7 +102,7 @@ def load_graphs(task, data: Path, options: argparse.Namespace):
 
 
 def score(task, graphs) -> tuple[dict, list]:
-    """Predicts and prints accuracies; returns them and the logits."""
+    """Predict and print accuracies; return them and the logits."""
     import numpy as np
 
     from keras_bandgnn.training.selection_report import (
@@ -142,7 +142,7 @@ def score(task, graphs) -> tuple[dict, list]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     from keras_bandgnn.models import NodeSelector, Task
 
     task = Task.from_preset(options.model)

@@ -15,7 +15,7 @@ LIMITS = (128, 256, 512, 1024)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "data", type=shared.path, help="program graphs, source code or store"
     )
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> dict:
-    """Returns sizes and bandwidths of the graphs that the options name, as arrays.
+    """Return sizes and bandwidths of the graphs that the options name, as arrays.
 
     "covered_edges" is the share of edges inside the band after reordering.
     """
@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace) -> dict:
 
 
 def print_sizes(sizes: dict, block_size: int) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     import numpy as np
 
     names = {
@@ -137,7 +137,7 @@ def print_sizes(sizes: dict, block_size: int) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     sizes = measure(options)
     if not len(sizes["nodes"]):
         raise ValueError(

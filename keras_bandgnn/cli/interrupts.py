@@ -37,13 +37,13 @@ class Interrupted(KeyboardInterrupt):
 
 
 def set_message(text: str) -> None:
-    """Sets the message printed on an interruption."""
+    """Set the message printed on an interruption."""
     global _message
     _message = f"\n{text}"
 
 
 def message() -> str:
-    """Returns the message to print after an interruption, starting a new line."""
+    """Return the message to print after an interruption, starting a new line."""
     return _message
 
 
@@ -53,14 +53,14 @@ def _remember(number: int, frame) -> None:
 
 
 def check() -> None:
-    """Raises `Interrupted` if a signal arrived since `handle_signals` was entered."""
+    """Raise `Interrupted` if a signal arrived since `handle_signals` was entered."""
     if _signal is not None:
         raise Interrupted(_signal)
 
 
 @contextlib.contextmanager
 def handle_signals(whole_process: bool) -> Iterator[None]:
-    """Records signals in its context, for `check`.
+    """Record signals in its context, for `check`.
 
     Args:
         whole_process: Whether a signal ends the process, even if `check` is not called
@@ -101,7 +101,7 @@ def _raise(number: int, frame) -> None:
 
 
 def _watch(pipe: socket.socket) -> None:
-    """Ends the process after a signal if the main thread does not."""
+    """End the process after a signal if the main thread does not."""
     first, until = None, None
     while until is None or time.monotonic() < until:
         pipe.settimeout(None if until is None else max(1e-3, until - time.monotonic()))
@@ -120,7 +120,7 @@ def _watch(pipe: socket.socket) -> None:
 
 
 def end_process(code: int) -> None:
-    """Ends this process immediately, whatever its threads are doing.
+    """End this process immediately, whatever its threads are doing.
 
     A regular interpreter exit frees objects that backend threads still use, which can
     crash.

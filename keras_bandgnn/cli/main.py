@@ -91,7 +91,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 def _usage_error(program: str, message: str) -> str:
-    """Returns the line printed for a wrong command line."""
+    """Return the line printed for a wrong command line."""
     from keras_bandgnn.cli.report import escaped  # slow to import, rarely needed
 
     text = escaped(message).rstrip(".")
@@ -106,7 +106,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Builds the parser.
+    """Build the parser.
 
     Args:
         arguments: A command line. Only the commands that it names get their options,
@@ -141,7 +141,7 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 
 def _after_interruption(parsed: argparse.Namespace) -> str:
-    """Returns the message of an interrupted command."""
+    """Return the message of an interrupted command."""
     option = _COMMANDS[parsed.command].resumes
     if option is None:
         return "interrupted; the same command starts over"
@@ -183,7 +183,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command.
+    """Run a command.
 
     Args:
         arguments: The command line without the program's name; `sys.argv` if omitted.
@@ -202,6 +202,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command() -> None:
-    """Runs a command and exits the process with the exit code of `main`."""
+    """Run a command and exit the process with the exit code of `main`."""
     with interrupts.handle_signals(whole_process=True):
         sys.exit(_run(None))

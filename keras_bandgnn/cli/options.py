@@ -14,7 +14,7 @@ from keras_bandgnn.checks import INT32_MAX
 
 
 def delay_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
-    """Removes the defaults of options until `fill_defaults`; the help keeps them."""
+    """Remove the defaults of options until `fill_defaults`; the help keeps them."""
     names, defaults = set(names), {}
     for action in parser._actions:
         if action.dest in names:
@@ -25,19 +25,19 @@ def delay_defaults(parser: argparse.ArgumentParser, names: Iterable[str]) -> Non
 
 
 def fill_defaults(options: argparse.Namespace) -> None:
-    """Sets the delayed defaults of options that were not passed."""
+    """Set the delayed defaults of options that were not passed."""
     for name, value in vars(options).pop("deferred", {}).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
 
 
 def flag(name: str) -> str:
-    """Returns an option as it is typed."""
+    """Return an option as it is typed."""
     return "--" + name.replace("_", "-")
 
 
 def passed_options(options: argparse.Namespace, names: Iterable[str]) -> list[str]:
-    """Returns the names of the options that were passed."""
+    """Return the names of the options that were passed."""
     values = {name: getattr(options, name) for name in names}
     return [k for k, v in values.items() if not (v is None or v is False or v == [])]
 
@@ -48,7 +48,7 @@ def reject_unused_options(
     reader: str,
     advice: str = "",
 ) -> None:
-    """Rejects options that the chosen task, model or data does not read.
+    """Reject options that the chosen task, model or data does not read.
 
     Args:
         options: The parsed command line.
@@ -87,12 +87,12 @@ class OptionError(ValueError):
 
 
 def positive(text: str) -> int:
-    """Parses an integer of at least 1, for argparse."""
+    """Parse an integer of at least 1, for argparse."""
     return _whole(text, 1, INT32_MAX)
 
 
 def natural(text: str) -> int:
-    """Parses an integer of at least 0, for argparse."""
+    """Parse an integer of at least 0, for argparse."""
     return _whole(text, 0, 2**62)
 
 
@@ -108,7 +108,7 @@ def _whole(text: str, minimum: int, maximum: int) -> int:
 
 
 def above_zero(text: str) -> float:
-    """Parses a number above 0, for argparse."""
+    """Parse a number above 0, for argparse."""
     value = finite(text)
     if value <= 0:
         raise argparse.ArgumentTypeError(f"must be above 0, is {text}")
@@ -116,7 +116,7 @@ def above_zero(text: str) -> float:
 
 
 def finite(text: str) -> float:
-    """Parses a finite number, for argparse."""
+    """Parse a finite number, for argparse."""
     try:
         value = float(text)
     except ValueError:
@@ -127,7 +127,7 @@ def finite(text: str) -> float:
 
 
 def fraction(text: str) -> float:
-    """Parses a number in [0, 1), for argparse."""
+    """Parse a number in [0, 1), for argparse."""
     value = finite(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 0 and below 1, is {text}")
@@ -135,7 +135,7 @@ def fraction(text: str) -> float:
 
 
 def probability(text: str) -> float:
-    """Parses a number in [0, 1], for argparse."""
+    """Parse a number in [0, 1], for argparse."""
     value = finite(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"must be a probability, 0 to 1, is {text}")
@@ -143,14 +143,14 @@ def probability(text: str) -> float:
 
 
 def path(text: str) -> Path:
-    """Parses a path, for argparse; an empty string is not the current folder."""
+    """Parse a path, for argparse; an empty string is not the current folder."""
     if not text:
         raise argparse.ArgumentTypeError("must be a path, is empty; write . for here")
     return Path(text)
 
 
 def written_file(text: str) -> Path:
-    """Parses the path of a file to write in an existing folder, for argparse."""
+    """Parse the path of a file to write in an existing folder, for argparse."""
     file = Path(text)
     if not text or file.is_dir():
         raise argparse.ArgumentTypeError(f"must be a file, is {text!r}")
@@ -165,7 +165,7 @@ def written_file(text: str) -> Path:
 
 
 def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
-    """Adds the options of every command.
+    """Add the options of every command.
 
     Args:
         parser: The parser of a command or of a subcommand.
@@ -187,7 +187,7 @@ def add_common(parser: argparse.ArgumentParser, again: bool = False) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of reading source code."""
+    """Add the options of reading source code."""
     group = parser.add_argument_group("reading source code")
     group.add_argument(
         "--exclude",
@@ -216,14 +216,14 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 def set_max_instances(
     parser: argparse.ArgumentParser, default: int | None, help_text: str
 ) -> None:
-    """Sets another default and help for --max-instances."""
+    """Set another default and help for --max-instances."""
     for action in parser._actions:
         if action.dest == "max_instances":
             action.default, action.help = default, help_text
 
 
 def add_compiling(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of encoding and reordering."""
+    """Add the options of encoding and reordering."""
     group = parser.add_argument_group("compiling")
     group.add_argument(
         "--labels",
@@ -243,7 +243,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
 
 
 def add_ordering(group, default: str | None) -> None:
-    """Adds the options of the node ordering.
+    """Add the options of the node ordering.
 
     Args:
         group: The parser or an argument group.
@@ -261,7 +261,7 @@ def add_ordering(group, default: str | None) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the model and its training."""
+    """Add the options of the model and its training."""
     group = parser.add_argument_group("model and training")
     group.add_argument("--hidden", type=positive, default=128, help="H: state width")
     group.add_argument("--epochs", type=positive, default=10)

@@ -28,7 +28,7 @@ from keras_bandgnn.cli.training_callbacks import progress_lines
 
 
 def predict_numbers(task, graphs) -> list[dict]:
-    """Returns a dict with `index`, `prediction` and `label` for each graph.
+    """Return a dict with `index`, `prediction` and `label` for each graph.
 
     A label is a number or a list, as in the graphs; None where it is missing.
     """
@@ -65,7 +65,7 @@ def _labels(part) -> Iterator:
 
 
 def print_predictions(lines: list[dict], targets: int, count: int) -> None:
-    """Prints the first predictions, and the labels if there are any."""
+    """Print the first predictions, and the labels if there are any."""
     names = [""] if targets == 1 else [f" {k}" for k in range(targets)]
     shown = lines[:count]
     labelled = any(line["label"] is not None for line in shown)
@@ -111,7 +111,7 @@ class Coverage:
     reasons: dict[tuple[str, str], None] = dataclasses.field(default_factory=dict)
 
     def say(self, limit: int | None, say: Callable[[str], None]) -> None:
-        """Prints what was skipped, with reasons."""
+        """Print what was skipped, with reasons."""
         if self.unsampled:
             say(
                 f"left out: {self.unsampled} usages beyond --max-instances {limit} per "
@@ -127,7 +127,7 @@ class Coverage:
 def source_pieces(
     task, options: argparse.Namespace, coverage: Coverage, advance: Callable
 ) -> Iterator:
-    """Yields the graphs of the files that the command line names, file by file."""
+    """Yield the graphs of the files that the command line names, file by file."""
     from keras_bandgnn.programs.program_files import find_programs
     from keras_bandgnn.programs.usage_pieces import UsagePieces, read_usages, usage_jobs
     from keras_bandgnn.programs.workers import ordered_map
@@ -179,7 +179,7 @@ def source_pieces(
 
 
 def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Iterator:
-    """Yields the graphs of a store."""
+    """Yield the graphs of a store."""
     import numpy as np
 
     from keras_bandgnn.data import open_store
@@ -199,7 +199,7 @@ def store_pieces(task, path: Path, coverage: Coverage, advance: Callable) -> Ite
 
 
 def predict_usages(task, options: argparse.Namespace) -> int:
-    """Scores the usages and reports those that look wrong.
+    """Score the usages and report those that look wrong.
 
     Returns:
         Exit code: 0 if no usage is suspicious, 1 if some are, 2 if there was nothing
@@ -287,7 +287,7 @@ class _Best:
 
 
 def _suspicions(piece, logits, seen: set) -> Iterator:
-    """Yields the `Suspicion` of each usage, or None; each place only once."""
+    """Yield the `Suspicion` of each usage, or None; each place only once."""
     import numpy as np
 
     from keras_bandgnn.training.selection_report import suspicion
@@ -315,7 +315,7 @@ def _suspicions(piece, logits, seen: set) -> Iterator:
 
 
 def print_usages(suspicions: list, count: int) -> None:
-    """Prints the most suspicious usages."""
+    """Print the most suspicious usages."""
     rows = [
         [
             s.filename,
@@ -334,7 +334,7 @@ def print_usages(suspicions: list, count: int) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("model", help="folder or name of a preset")
     parser.add_argument(
         "data",
@@ -369,7 +369,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def print_suspicious_usages(graphs, logits, count: int) -> list:
-    """Prints and returns the most suspicious usages."""
+    """Print and return the most suspicious usages."""
     from keras_bandgnn.training.selection_report import suspicious
 
     graphs = [graphs[i] for i in range(len(graphs))]
@@ -379,7 +379,7 @@ def print_suspicious_usages(graphs, logits, count: int) -> list:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the command."""
     from keras_bandgnn.models import NodeSelector, Task
 
     options.paths, options.data = [Path(p) for p in options.data], options.data[0]

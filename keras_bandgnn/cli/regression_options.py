@@ -32,7 +32,7 @@ _MODELS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of regression."""
+    """Add the options of regression."""
     group = parser.add_argument_group("regression (--task regression)")
     group.add_argument("--model", choices=(*ATOMISTIC, *TRANSFORMERS), default="schnet")
     data_sets.add_files(group)
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Rejects options that regression, or its model, does not read."""
+    """Reject options that regression, or its model, does not read."""
     model = options.model or options.deferred["model"]
     unused = {
         name: "--task selection" for name in shared.SELECTION if name not in _MODELS

@@ -25,7 +25,7 @@ from keras_bandgnn.cli import interrupts
 
 
 def make_card(options: argparse.Namespace, entries: dict) -> dict:
-    """Returns the model card for `save_to_preset`."""
+    """Return the model card for `save_to_preset`."""
     import keras
 
     if options.title:
@@ -42,13 +42,13 @@ _PATIENCE = 2.0
 
 
 def console() -> Console:
-    """Returns a console on standard output, of fixed width if it is no terminal."""
+    """Return a console on standard output, of fixed width if it is no terminal."""
     width = None if sys.stdout.isatty() else 120
     return Console(highlight=False, width=width)
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Escapes untrusted text, such as names of files, for the terminal.
+    """Escape untrusted text, such as names of files, for the terminal.
 
     Control characters, line breaks and invalid Unicode become Python escape sequences.
 
@@ -65,7 +65,7 @@ def escaped(text: str, keep: str = "") -> str:
 
 
 def in_options(text: str) -> str:
-    """Rewrites an error message of the library in terms of the command line.
+    """Rewrite an error message of the library in terms of the command line.
 
     Messages name the option after the Python argument, as in
     "overwrite=True (--overwrite)", and end with advice that applies to Python only, as
@@ -76,12 +76,12 @@ def in_options(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Prints one or more lines."""
+    """Print one or more lines."""
     console().print(escaped(text, "\n"), markup=False, soft_wrap=True)
 
 
 def remark(text: str) -> None:
-    """Prints a line to standard error: progress and errors, not results."""
+    """Print a line to standard error: progress and errors, not results."""
     print(escaped(text, "\n"), file=sys.stderr)
 
 
@@ -90,7 +90,7 @@ def left_out(
     say: Callable[[str], None] = say,
     limit: int = 20,
 ) -> None:
-    """Prints what was skipped.
+    """Print what was skipped.
 
     Args:
         reasons: (file, reason) pairs; a reason begins with its kind, up to a colon.
@@ -109,7 +109,7 @@ def left_out(
 def progress(
     title: str, unit: str | None = None, every: float = 10.0
 ) -> Iterator[Callable]:
-    """Shows a progress bar on standard error after two seconds.
+    """Show a progress bar on standard error after two seconds.
 
     Prints a line at regular intervals instead if standard error is no terminal.
 
@@ -165,7 +165,7 @@ def progress(
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration in seconds, minutes or hours."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -173,7 +173,7 @@ def duration(seconds: float) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
-    """Prints a table with right-aligned numbers."""
+    """Print a table with right-aligned numbers."""
     shown = Table(title=title, title_justify="left", box=rich.box.SIMPLE_HEAD)
     for index, column in enumerate(columns):
         numbers = all(isinstance(row[index], int | float) for row in rows)
@@ -187,5 +187,5 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:
 
 
 def percent(share: float) -> str:
-    """Formats a share as a percentage with one decimal."""
+    """Format a share as a percentage with one decimal."""
     return f"{100 * share:.1f} %"

@@ -19,7 +19,7 @@ from keras_bandgnn.cli import report, tpu_options
 
 
 def print_tables(steps: Sequence, forecasts: Sequence, plan, sizes) -> None:
-    """Prints the compiled and the predicted figures.
+    """Print the compiled and the predicted figures.
 
     Args:
         steps: A `StepReport` per slice.
@@ -78,7 +78,7 @@ def _predicted(forecast) -> list:
 
 
 def _measured(plan, sizes) -> dict[int, tuple[float, int]]:
-    """Returns cores -> the paper's speeds, if supergraphs and plan are the paper's."""
+    """Return cores -> the paper's speeds, if supergraphs and plan are the paper's."""
     from keras_bandgnn.primitives import Banded
     from keras_bandgnn.tpu import scaling
 
@@ -95,7 +95,7 @@ def _measured(plan, sizes) -> dict[int, tuple[float, int]]:
 
 
 def print_paper() -> None:
-    """Prints the figures of Balog et al. 2019."""
+    """Print the figures of Balog et al. 2019."""
     from keras_bandgnn.tpu import scaling
 
     columns = ["S", "nodes", "graphs"]
@@ -120,7 +120,7 @@ def print_paper() -> None:
 def print_assumptions(
     topology: str, share: float, hardware, model_seconds: float | None
 ) -> None:
-    """Prints the assumptions of the prediction."""
+    """Print the assumptions of the prediction."""
     from keras_bandgnn.tpu.generations import TPUGeneration
 
     generation = TPUGeneration.of(topology)
@@ -151,7 +151,7 @@ def print_assumptions(
 def figures(
     steps: Sequence, forecasts: Sequence, share: float, hardware
 ) -> dict[str, object]:
-    """Returns the figures for a file, with compiled and predicted ones separated."""
+    """Return the figures for a file, with compiled and predicted ones separated."""
     from keras_bandgnn.tpu import scaling
     from keras_bandgnn.tpu.generations import TPUGeneration
 
@@ -185,7 +185,7 @@ _CORES = (8, 32, 128, 512)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "preset", nargs="?", default="ggnn_varmisuse", help="name or folder of a preset"
     )
@@ -231,7 +231,7 @@ def _share(text: str) -> float:
 
 
 def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
-    """Returns the slices to compile for, in order of size.
+    """Return the slices to compile for, in order of size.
 
     Args:
         topology: A generation, or one of the slices.
@@ -249,7 +249,7 @@ def make_topologies(topology: str, cores: list[int] | None) -> list[str]:
 
 
 def load_hardware(path: Path | None, dtype: str):
-    """Loads cost model constants from a file, or returns the TPU defaults."""
+    """Load cost model constants from a file, or return the TPU defaults."""
     import json
 
     from keras_bandgnn.planning.cost import Hardware, bytes_of
@@ -266,7 +266,7 @@ def load_hardware(path: Path | None, dtype: str):
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the command."""
     from keras_bandgnn.tpu import aot_compile, scaling
 
     topologies = make_topologies(options.topology, options.cores)

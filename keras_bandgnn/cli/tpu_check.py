@@ -13,7 +13,7 @@ from keras_bandgnn.cli import report, tpu_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("preset", help="name or folder of a preset")
     parser.add_argument(
         "--topology",
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def print_reports(reports: list, plan, sizes) -> None:
-    """Prints the reports as two tables."""
+    """Print the reports as two tables."""
     program, memory = [], []
     for step in reports:
         flops, collectives = "", "does not compile"
@@ -57,7 +57,7 @@ def print_reports(reports: list, plan, sizes) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Runs the command."""
+    """Run the command."""
     from keras_bandgnn.tpu.aot_compile import check_training_step, topology_devices
 
     topologies = options.topology or ["v5e:2x2"]

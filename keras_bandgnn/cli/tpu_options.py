@@ -9,7 +9,7 @@ from keras_bandgnn.cli import options as shared
 
 
 def add_program(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the supergraphs and of the program."""
+    """Add the options of the supergraphs and of the program."""
     group = parser.add_argument_group("sizes of a supergraph, one per core")
     group.add_argument(
         "--nodes",
@@ -63,14 +63,14 @@ def add_program(parser: argparse.ArgumentParser) -> None:
 
 
 def make_program(options: argparse.Namespace) -> tuple:
-    """Returns the task, the plan and the sizes that the options name."""
+    """Return the task, the plan and the sizes that the options name."""
     task = _make_task(options)
     plan = _make_plan(options, task.preprocessor)
     return task, plan, _make_sizes(options, task.preprocessor)
 
 
 def _make_plan(options: argparse.Namespace, preprocessor):
-    """Returns the plan from the options or the preset's preprocessor."""
+    """Return the plan from the options or the preset's preprocessor."""
     from keras_bandgnn.preprocessing.loading.loader_plan import block_size_of
     from keras_bandgnn.primitives import Banded, Plan
     from keras_bandgnn.primitives.base import primitive_of
@@ -91,7 +91,7 @@ def _make_plan(options: argparse.Namespace, preprocessor):
 
 
 def _make_task(options: argparse.Namespace):
-    """Returns the preset's task with new weights and the requested precision."""
+    """Return the preset's task with new weights and the requested precision."""
     from keras_bandgnn.models import NodeSelector
 
     task = NodeSelector.from_preset(options.preset, load_weights=False)
@@ -112,7 +112,7 @@ def _make_task(options: argparse.Namespace):
 
 
 def _make_sizes(options: argparse.Namespace, preprocessor):
-    """Returns the capacities from the options or the preset's batcher."""
+    """Return the capacities from the options or the preset's batcher."""
     from keras_bandgnn.tpu.aot_compile import EDGES_PER_NODE, Sizes
 
     budget, batch_size = {}, 32
@@ -131,7 +131,7 @@ def _make_sizes(options: argparse.Namespace, preprocessor):
 
 
 def describe_collectives(costs) -> str:
-    """Describes the collectives of a step and the bytes that a core sends."""
+    """Describe the collectives of a step and the bytes that a core sends."""
     parts = (
         f"{collective.count} {kind} ({collective.bytes / 1e6:.3g} MB)"
         for kind, collective in costs.collectives.items()
@@ -143,7 +143,7 @@ def describe_collectives(costs) -> str:
 
 
 def write_figures(options: argparse.Namespace, plan, sizes, figures: Mapping) -> None:
-    """Writes the figures and their settings to `options.json`."""
+    """Write the figures and their settings to `options.json`."""
     import importlib.metadata
 
     from keras_bandgnn.data.files import atomic_write, json_text

@@ -21,7 +21,7 @@ from keras_bandgnn.cli.report import make_card
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument(
         "data",
         type=shared.path,
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_plan(text: str):
-    """Returns the plan that `--plan` names."""
+    """Return the plan that `--plan` names."""
     from keras_bandgnn.primitives import Plan
     from keras_bandgnn.primitives.base import primitive_of
 
@@ -68,7 +68,7 @@ def make_plan(text: str):
 
 
 def make_task(options: argparse.Namespace, metadata: dict):
-    """Returns a new `NodeSelector` for graphs of a store with this metadata."""
+    """Return a new `NodeSelector` for graphs of a store with this metadata."""
     import keras
 
     from keras_bandgnn import models, preprocessing
@@ -107,7 +107,7 @@ def make_task(options: argparse.Namespace, metadata: dict):
 
 
 def open_split(data: Path, split: str):
-    """Opens the store of a split."""
+    """Open the store of a split."""
     from keras_bandgnn.data import open_store
 
     if not (data / split).is_dir():
@@ -119,7 +119,7 @@ def open_split(data: Path, split: str):
 
 
 def check_compiled(store) -> None:
-    """Rejects a store without compiled programs."""
+    """Reject a store without compiled programs."""
     from keras_bandgnn.data.sources import parts_of
 
     layers = [entry["class_name"] for entry in store.metadata.get("layers") or []]
@@ -138,7 +138,7 @@ def check_compiled(store) -> None:
 
 
 def with_random_labels(store, seed: int):
-    """Returns the graphs and metadata of a store with random labels."""
+    """Return the graphs and metadata of a store with random labels."""
     import numpy as np
 
     from keras_bandgnn.data import FlatGraphs
@@ -154,7 +154,7 @@ def with_random_labels(store, seed: int):
 
 
 def train(options: argparse.Namespace, stores: dict):
-    """Trains and saves a task; returns it with its best weights."""
+    """Train and save a task; return it with its best weights."""
     from keras_bandgnn.training import make_optimizer
 
     training_callbacks.check_out(options)
@@ -177,7 +177,7 @@ def train(options: argparse.Namespace, stores: dict):
 
 
 def save(options: argparse.Namespace, task, loader, stores: dict, rate: float) -> None:
-    """Saves a trained task as a preset, with a model card."""
+    """Save a trained task as a preset, with a model card."""
     sizes = ", ".join(f"{len(store):,} {name}" for name, store in stores.items())
     entries = {
         "data": f"{options.data}: usages of variables in programs; {sizes}.",
@@ -190,7 +190,7 @@ def save(options: argparse.Namespace, task, loader, stores: dict, rate: float) -
 
 
 def print_setup(options, task, loader, stores) -> None:
-    """Prints the model, the data and the plan."""
+    """Print the model, the data and the plan."""
     import keras
 
     backbone = task.backbone
@@ -220,7 +220,7 @@ def print_setup(options, task, loader, stores) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     if options.task == "regression":
         regression_options.check_options(options)
         shared.fill_defaults(options)

@@ -11,7 +11,7 @@ SPLITS = ("train", "valid", "test")
 
 
 def graph_layer(text: str):
-    """Returns the preprocessing layer that `--graph` names."""
+    """Return the preprocessing layer that `--graph` names."""
     from keras_bandgnn import preprocessing
 
     kind, _, value = text.partition(":")
@@ -32,7 +32,7 @@ def graph_layer(text: str):
 
 
 def load_splits(options: argparse.Namespace) -> dict:
-    """Loads the training, validation and test graphs as `FlatGraphs`."""
+    """Load the training, validation and test graphs as `FlatGraphs`."""
     from keras_bandgnn.data import FlatGraphs, open_store
     from keras_bandgnn.data.sources import parts_of
 
@@ -49,7 +49,7 @@ def load_splits(options: argparse.Namespace) -> dict:
 
 
 def make_backbone(options: argparse.Namespace, graphs):
-    """Returns a new backbone, and the arguments of its head."""
+    """Return a new backbone, and the arguments of its head."""
     import numpy as np
 
     from keras_bandgnn import layers, models
@@ -113,7 +113,7 @@ def make_backbone(options: argparse.Namespace, graphs):
 
 
 def make_task(options: argparse.Namespace, graphs):
-    """Returns a new regressor, by default as profiled by Speckhard et al. 2025."""
+    """Return a new regressor, by default as profiled by Speckhard et al. 2025."""
     import keras
 
     from keras_bandgnn import models, preprocessing
@@ -136,7 +136,7 @@ def make_task(options: argparse.Namespace, graphs):
 
 
 def set_training(options: argparse.Namespace, task, steps: int) -> str:
-    """Compiles a task for `steps` training steps; returns a text of the recipe."""
+    """Compile a task for `steps` training steps; return a text of the recipe."""
     import keras
 
     from keras_bandgnn.training import WarmupDecay
@@ -199,7 +199,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def evaluate(task, graphs, train=None) -> str:
-    """Prints and returns the test errors, compared with the training mean's."""
+    """Print and return the test errors, compared with the training mean's."""
     import numpy as np
 
     lines = training_callbacks.progress_lines()

@@ -19,13 +19,13 @@ _PATHS = ("data", "path", "source")
 
 
 def settings_of(options: argparse.Namespace, free: Collection[str]) -> dict:
-    """Returns the options as JSON values, except the `free` ones."""
+    """Return the options as JSON values, except the `free` ones."""
     settings = {k: v for k, v in vars(options).items() if k not in free}
     return json.loads(json.dumps(resolved(settings), default=str))
 
 
 def resolved(settings: dict) -> dict:
-    """Returns settings with the paths of existing files resolved."""
+    """Return settings with the paths of existing files resolved."""
     paths = {
         name: str(Path(value).resolve())
         for name, value in settings.items()
@@ -35,7 +35,7 @@ def resolved(settings: dict) -> dict:
 
 
 def differences(old: dict, new: dict, free: Collection[str] = ()) -> list[str]:
-    """Describes each changed setting with its new and old value."""
+    """Describe each changed setting with its new and old value."""
     old = resolved(old)
     return [
         f"{flag(name)} is {_shown(new.get(name))}, was {_shown(old.get(name))}"
@@ -74,7 +74,7 @@ _FREE = (
 
 
 def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
-    """Rejects the folder of another run; the caller holds the folder's lock."""
+    """Reject the folder of another run; the caller holds the folder's lock."""
     from keras_bandgnn.data.files import write_json
     from keras_bandgnn.data.reading import read_json, reading
 
@@ -119,17 +119,17 @@ class History:
                 self._scores(self._rows)
 
     def _scores(self, rows: list[dict]) -> list[float]:
-        """Returns the monitored metric, negated if lower is better."""
+        """Return the monitored metric, negated if lower is better."""
         values = [self._sign * row[self._monitor] for row in rows]
         return [-math.inf if math.isnan(value) else value for value in values]
 
     def is_best(self, epoch: int, logs: dict) -> bool:
-        """Returns whether an epoch is better than all before it."""
+        """Return whether an epoch is better than all before it."""
         (score,) = self._scores([logs])
         return score > max(self._scores(self._rows[:epoch]), default=-math.inf)
 
     def add(self, epoch: int, logs: dict) -> None:
-        """Stores the metrics of an epoch; replaces them if it is repeated."""
+        """Store the metrics of an epoch; replace them if it is repeated."""
         from keras_bandgnn.data.files import write_json
 
         row = {name: float(value) for name, value in logs.items()}
@@ -137,7 +137,7 @@ class History:
         write_json(self._file, self._rows)
 
     def is_over(self, patience: int | None, epochs: int | None = None) -> bool:
-        """Returns whether the best of the first epochs is `patience` epochs ago."""
+        """Return whether the best of the first epochs is `patience` epochs ago."""
         scores = self._scores(self._rows[:epochs])
         if not patience or not scores:
             return False
@@ -145,12 +145,12 @@ class History:
 
 
 def run_folder_path(out: Path) -> Path:
-    """Returns the folder of the run that writes a model."""
+    """Return the folder of the run that writes a model."""
     return out.with_name(out.name + ".partial")
 
 
 def check_out(options: argparse.Namespace) -> None:
-    """Rejects an existing model, unless this run saved it before it was killed."""
+    """Reject an existing model, unless this run saved it before it was killed."""
     from keras_bandgnn.data.files import remove_leftovers
     from keras_bandgnn.saving.preset_files import check_target
 
@@ -166,7 +166,7 @@ def check_out(options: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def run_folder(options: argparse.Namespace, data: dict) -> Iterator[Path]:
-    """Locks the folder of a run, and removes it after the model is saved.
+    """Lock the folder of a run, and remove it after the model is saved.
 
     Args:
         options: The command line.
@@ -230,7 +230,7 @@ def fit(
 
 
 def checkpoints(work: Path, history: History, patience: int | None = None) -> list:
-    """Returns the callbacks that save the best weights and the resumable state."""
+    """Return the callbacks that save the best weights and the resumable state."""
     import keras
 
     from keras_bandgnn.training import SaveProgress
@@ -255,7 +255,7 @@ def checkpoints(work: Path, history: History, patience: int | None = None) -> li
 
 
 def limits(minutes: float | None):
-    """Returns the callback that ends training on the time limit or on Ctrl-C."""
+    """Return the callback that ends training on the time limit or on Ctrl-C."""
     import keras
 
     class Limits(keras.callbacks.Callback):
@@ -281,7 +281,7 @@ def limits(minutes: float | None):
 
 
 def progress_lines(graphs: int | None = None) -> list:
-    """Returns the callback that prints progress if there is no terminal.
+    """Return the callback that prints progress if there is no terminal.
 
     On a terminal, Keras shows a progress bar.
 

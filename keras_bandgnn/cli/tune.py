@@ -27,7 +27,7 @@ from keras_bandgnn.cli.training_callbacks import differences, settings_of
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that name graphs."""
+    """Add the options that name graphs."""
     group = parser.add_argument_group("data")
     data_sets.add_files(group)
     group.add_argument(
@@ -45,7 +45,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> dict:
-    """Returns the stores of the demo, compiling them once."""
+    """Return the stores of the demo, compiling them once."""
     from keras_bandgnn.cli import compile as compile_command
     from keras_bandgnn.data import open_store
 
@@ -72,7 +72,7 @@ def _demo(options: argparse.Namespace) -> dict:
 
 
 def load_splits(options: argparse.Namespace) -> dict:
-    """Loads the training and validation graphs; a single graph with masks is both."""
+    """Load the training and validation graphs; a single graph with masks is both."""
     from keras_bandgnn.data import open_store
 
     folder = Path(options.data)
@@ -115,7 +115,7 @@ def _first(graphs, count: int | None):
 
 
 def shown(value) -> str:
-    """Formats a value concisely."""
+    """Format a value concisely."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -124,7 +124,7 @@ def _values(values: dict) -> str:
 
 
 def print_trial(trial) -> None:
-    """Prints a finished trial in one line."""
+    """Print a finished trial in one line."""
     from keras_bandgnn.tuning.oracles import trial_row
 
     row = trial_row(trial)
@@ -136,7 +136,7 @@ def print_trial(trial) -> None:
 
 
 def print_trials(tuner) -> list[dict]:
-    """Prints the table of finished trials; returns its rows, best first."""
+    """Print the table of finished trials; return its rows, best first."""
     from keras_bandgnn import tuning
 
     rows = tuning.trial_table(tuner)
@@ -164,7 +164,7 @@ _FREE += ("workers", "processes", "out")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's options."""
+    """Add the command's options."""
     parser.add_argument("data", help="folder of stores, name of a data set, or demo")
     parser.add_argument(
         "--out", type=shared.path, required=True, help="folder of the search"
@@ -246,7 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Rejects options that the model or the data does not read."""
+    """Reject options that the model or the data does not read."""
     unused = {}
     if options.model != "ggnn":
         unused["space"] = "--model ggnn"
@@ -261,7 +261,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def make_hypermodel(options: argparse.Namespace, splits: dict):
-    """Returns the hypermodel that the command line describes."""
+    """Return the hypermodel that the command line describes."""
     from keras_bandgnn import tuning
 
     arguments = {
@@ -324,7 +324,7 @@ def _search(tuner, splits: dict) -> None:
 
 
 def run_worker(folder: str) -> None:
-    """Runs a worker process of the search in a folder."""
+    """Run a worker process of the search in a folder."""
     from keras_bandgnn.tuning.workers import end_with_parent
 
     end_with_parent()
@@ -337,7 +337,7 @@ def run_worker(folder: str) -> None:
 
 
 def _check_folder(options: argparse.Namespace) -> None:
-    """Rejects a folder with a search of other options, or with other content."""
+    """Reject a folder with a search of other options, or with other content."""
     from keras_bandgnn.data.reading import read_json, reading
 
     saved = Path(options.out) / "settings.json"
@@ -362,7 +362,7 @@ def _check_folder(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the command."""
+    """Run the command."""
     import keras_bandgnn.tuning.extra  # noqa: F401 - fails early if it is missing
     from keras_bandgnn.data.files import FolderLock
 

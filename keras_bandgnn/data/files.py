@@ -57,7 +57,7 @@ _SWAP = 2  # RENAME_EXCHANGE of Linux, RENAME_SWAP of macOS
 
 
 def _concerns(name: Any, path: Path) -> bool:
-    """Returns whether a name in an error is `path`, or a file that becomes it."""
+    """Return whether a name in an error is `path`, or a file that becomes it."""
     if not isinstance(name, str | os.PathLike):
         return name is None
     name = Path(name)
@@ -72,7 +72,7 @@ def _concerns(name: Any, path: Path) -> bool:
 
 
 def _write_error_code(error: Exception, path: Path) -> int | None:
-    """Returns the errno of a failed write; None for other errors."""
+    """Return the errno of a failed write; None for other errors."""
     inner = getattr(error, "written", None)
     if inner is not None:
         # A nested write of a file inside `path`, under a hidden name.
@@ -101,7 +101,7 @@ def _write_error_code(error: Exception, path: Path) -> int | None:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike) -> Iterator[None]:
-    """Adds the file's name and advice to errors of the operating system.
+    """Add the file's name and advice to errors of the operating system.
 
     Args:
         path: The path as the user knows it.
@@ -130,7 +130,7 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
 
 
 def refuse_link(path: Path) -> None:
-    """Raises a FileExistsError if a path is a symbolic link."""
+    """Raise a FileExistsError if a path is a symbolic link."""
     if path.is_symlink():
         raise FileExistsError(
             f"Expected {path} to be new or a folder. Received: a symbolic link, which "
@@ -139,7 +139,7 @@ def refuse_link(path: Path) -> None:
 
 
 def _flock(handle: int) -> bool:
-    """Locks an open file or folder; returns False if another process holds it."""
+    """Lock an open file or folder; return False if another process holds it."""
     if fcntl is not None:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -196,7 +196,7 @@ class FolderLock:
                 os.close(handle)
 
     def close(self) -> None:
-        """Releases the lock."""
+        """Release the lock."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -215,7 +215,7 @@ _unfinished: set[Path] = set()
 
 
 def discard_unfinished() -> None:
-    """Removes the unfinished files of this process.
+    """Remove the unfinished files of this process.
 
     Called before a process exits without its `finally` blocks; another thread may still
     be writing.
@@ -233,7 +233,7 @@ def _hidden_name(path: Path) -> Path:
 
 
 def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
-    """Creates and locks a hidden file or folder next to `path`."""
+    """Create and lock a hidden file or folder next to `path`."""
     while True:
         hidden = _hidden_name(path)
         if folder:
@@ -255,7 +255,7 @@ def _create(path: Path, folder: bool) -> tuple[Path, int | None]:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes hidden files that killed writers of `path` left, if not in use."""
+    """Remove hidden files that killed writers of `path` left, if not in use."""
     if fcntl is None:  # cannot tell whether a writer is alive
         return
     pattern = re.compile(r"\.[0-9a-f]{8}\.partial\." + re.escape(path.name))
@@ -276,7 +276,7 @@ def remove_leftovers(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder atomically; a killed process may leave a hidden folder."""
+    """Remove a folder atomically; a killed process may leave a hidden folder."""
     hidden = _hidden_name(path)
     os.rename(path, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
@@ -301,14 +301,14 @@ def _sync(path: Path) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes renames and new files in a directory durable."""
+    """Make renames and new files in a directory durable."""
     if os.name != "nt":  # directories cannot be opened there
         _sync(path)
 
 
 @contextlib.contextmanager
 def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
-    """Yields a locked file that is renamed to `path` at the end of the block."""
+    """Yield a locked file that is renamed to `path` at the end of the block."""
     with writing(path):
         remove_leftovers(path)
         hidden, handle = _create(path, folder=False)
@@ -331,7 +331,7 @@ def _hidden_file(path: Path) -> Iterator[tuple[Path, int]]:
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a binary file that appears at `path` only when it is complete.
+    """Open a binary file that appears at `path` only when it is complete.
 
     If the block raises, the new file is removed and an earlier file at `path` is
     unchanged. A pipe or a device, such as `/dev/stdout`, is written to directly.
@@ -385,7 +385,7 @@ def buffered_write(path: str | os.PathLike) -> Iterator[BinaryIO]:
 
 
 def check_target(path, names: Sequence[str], what: str) -> Path:
-    """Raises a ValueError if a folder cannot be created or replaced at a path.
+    """Raise a ValueError if a folder cannot be created or replaced at a path.
 
     Args:
         path: The folder.
@@ -411,7 +411,7 @@ def check_target(path, names: Sequence[str], what: str) -> Path:
 
 @contextlib.contextmanager
 def atomic_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
-    """Yields a folder to write to, which replaces `path` at the end of the block.
+    """Yield a folder to write to, which replaces `path` at the end of the block.
 
     Args:
         path: See `check_target`.
@@ -440,7 +440,7 @@ def atomic_folder(path, names: Sequence[str], what: str) -> Iterator[Path]:
 
 
 def replace_folder(new: Path, path: Path) -> None:
-    """Moves a complete folder to `path`, and removes a folder that was there.
+    """Move a complete folder to `path`, and remove a folder that was there.
 
     A complete folder exists at `path` at any time. Where two folders cannot be swapped
     in one step (Windows, some network file systems), the old one is called
@@ -478,7 +478,7 @@ def _replaced(path: Path) -> Path:
 
 
 def restore_replaced(path: str | os.PathLike) -> None:
-    """Restores a folder whose replacement was interrupted between two renames."""
+    """Restore a folder whose replacement was interrupted between two renames."""
     path = Path(path)
     old = _replaced(path)
     if not old.is_symlink() and old.is_dir() and not os.path.lexists(path):
@@ -488,7 +488,7 @@ def restore_replaced(path: str | os.PathLike) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two paths atomically; returns False where this is not supported."""
+    """Swap two paths atomically; return False where this is not supported."""
     name = {"linux": "renameat2", "darwin": "renamex_np"}.get(sys.platform)
     try:
         swap = getattr(ctypes.CDLL(None, use_errno=True), name or "")
@@ -515,7 +515,7 @@ def _json_value(value: Any) -> Any:
 
 
 def json_text(what: str, value: Any, indent: int | None = None) -> str:
-    """Returns `value` as ASCII JSON text; accepts NumPy values and paths.
+    """Return `value` as ASCII JSON text; accept NumPy values and paths.
 
     Args:
         what: Name of the value in errors.
@@ -538,7 +538,7 @@ def json_text(what: str, value: Any, indent: int | None = None) -> str:
 
 
 def write_json(path: str | os.PathLike, value: Any, indent: int | None = None) -> None:
-    """Writes a JSON file atomically; see `json_text`."""
+    """Write a JSON file atomically; see `json_text`."""
     text = json_text(Path(path).name, value, indent)
     with atomic_write(path) as file:
         file.write(text.encode() + b"\n")

@@ -27,7 +27,7 @@ from keras_bandgnn.graph import Graph
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
-    """Returns a graph's optional columns; per-graph ones with a leading axis of 1."""
+    """Return a graph's optional columns; per-graph ones with a leading axis of 1."""
     columns = {f"node/{k}": v for k, v in graph.node.items()}
     columns |= {f"edge/{k}": v for k, v in graph.edge.items()}
     columns |= {f"context/{k}": v[None] for k, v in graph.context.items()}
@@ -160,14 +160,14 @@ class FlatGraphs(Sequence):
     def from_columns(
         cls, columns: dict[str, np.ndarray], info: Sequence | None = None
     ) -> "FlatGraphs":
-        """Builds from trusted int32 and float32 columns, named as in `columns()`."""
+        """Build from trusted int32 and float32 columns, named as in `columns()`."""
         flat = object.__new__(cls)
         flat._set(columns, info)
         return flat
 
     @classmethod
     def from_graphs(cls, graphs: Iterable[Graph]) -> "FlatGraphs":
-        """Concatenates graphs that have the same features.
+        """Concatenate graphs that have the same features.
 
         Raises:
             ValueError: If graphs differ in features, dtypes or shapes, or if only some
@@ -207,7 +207,7 @@ class FlatGraphs(Sequence):
 
     @classmethod
     def concatenate(cls, parts: Sequence["FlatGraphs"]) -> "FlatGraphs":
-        """Concatenates several `FlatGraphs`; skips parts without graphs."""
+        """Concatenate several `FlatGraphs`; skip parts without graphs."""
         parts = sequence("parts", parts, "a list of FlatGraphs")
         for number, part in enumerate(parts):
             instance(f"parts[{number}]", part, FlatGraphs, "a FlatGraphs")
@@ -227,11 +227,11 @@ class FlatGraphs(Sequence):
         return cls.from_columns(columns, [info for part in parts for info in part.info])
 
     def columns(self) -> dict[str, np.ndarray]:
-        """Returns all arrays by name, such as `"senders"` or `"node/type"`."""
+        """Return all arrays by name, such as `"senders"` or `"node/type"`."""
         return dict(self._columns)
 
     def spec(self) -> dict[str, list]:
-        """Returns `[dtype, trailing shape]` of features, candidates and label."""
+        """Return `[dtype, trailing shape]` of features, candidates and label."""
         fixed = {*EDGE_COLUMNS, *COUNTS.values(), "slot"}
         return spec_of({k: v for k, v in self._columns.items() if k not in fixed})
 
@@ -250,7 +250,7 @@ class FlatGraphs(Sequence):
         return [self.take(np.arange(low, high)) for low, high in ranges]
 
     def take(self, indices: Any) -> "FlatGraphs":
-        """Returns the graphs at `indices` (with repeats), without a Python loop.
+        """Return the graphs at `indices` (with repeats), without a Python loop.
 
         Raises:
             IndexError: If an index is out of range.

@@ -15,14 +15,14 @@ COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:
-    """Returns int64 [n + 1]: item i has the rows `[ptr[i], ptr[i + 1])`."""
+    """Return int64 [n + 1]: item i has the rows `[ptr[i], ptr[i + 1])`."""
     ptr = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ptr[1:])
     return ptr
 
 
 def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Returns the concatenated rows of the selected items.
+    """Return the concatenated rows of the selected items.
 
     Args:
         ptr: int [n + 1], item i has the rows `[ptr[i], ptr[i + 1])`.
@@ -44,7 +44,7 @@ def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def level_of(column: str) -> str:
-    """Returns the level of a column: `node`, `edge`, `candidate` or `graph`."""
+    """Return the level of a column: `node`, `edge`, `candidate` or `graph`."""
     if column in EDGE_COLUMNS or column.startswith("edge/"):
         return "edge"
     if column in ("origin", "label/node") or column.startswith("node/"):
@@ -53,12 +53,12 @@ def level_of(column: str) -> str:
 
 
 def spec_of(columns: Mapping[str, np.ndarray]) -> dict[str, list]:
-    """Returns `[dtype, trailing shape]` of each column."""
+    """Return `[dtype, trailing shape]` of each column."""
     return {k: [v.dtype.name, list(v.shape[1:])] for k, v in columns.items()}
 
 
 def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
-    """Raises a ValueError that names the first difference of two specs."""
+    """Raise a ValueError that names the first difference of two specs."""
     if spec == expected:
         return
 
@@ -77,7 +77,7 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
 
 
 def check_index(index: Any, count: int) -> int:
-    """Returns an index in `[0, count)`; negative ones count from the end."""
+    """Return an index in `[0, count)`; negative ones count from the end."""
     try:
         i = operator.index(index)
     except TypeError as error:
@@ -94,7 +94,7 @@ def check_index(index: Any, count: int) -> int:
 
 
 def check_indices(indices: Any, count: int) -> np.ndarray:
-    """Returns int64 indices in `[0, count)`; negative ones count from the end."""
+    """Return int64 indices in `[0, count)`; negative ones count from the end."""
     try:
         array = np.asarray(indices)
     except ValueError as error:
@@ -124,7 +124,7 @@ _LOWEST = {"num_nodes": 1, "num_candidates": 1, "slot": -1}
 
 
 def to_32_bit(name: str, values: Any) -> np.ndarray:
-    """Converts a column to int32 or, for features and labels with fractions, float32.
+    """Convert a column to int32 or, for features and labels with fractions, float32.
 
     Args:
         name: Name of the column, such as `"senders"` or `"node/type"`.
@@ -156,7 +156,7 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
 
 
 def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> None:
-    """Checks that int32 and float32 columns are consistent.
+    """Check that int32 and float32 columns are consistent.
 
     Raises:
         ValueError: If lengths disagree, an id is not a node of its graph, or a label is
@@ -195,7 +195,7 @@ def check_columns(columns: Mapping[str, np.ndarray], info: Sequence | None) -> N
 
 
 def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> None:
-    """Raises a ValueError unless each value is below the `limit` of its graph."""
+    """Raise a ValueError unless each value is below the `limit` of its graph."""
     array, upper, low = columns[name], columns[limit], _LOWEST.get(name, 0)
     # Fast path: all values are below the smallest limit.
     if not array.size or (array.min() >= low and array.max() < upper.min()):
@@ -213,7 +213,7 @@ def check_within(columns: Mapping[str, np.ndarray], name: str, limit: str) -> No
 
 
 def sorted_by_receiver(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Sorts the edges of each graph by receiver, stably, if they are not sorted."""
+    """Sort the edges of each graph by receiver, stably, if they are not sorted."""
     graph = np.repeat(np.arange(len(columns["num_edges"])), columns["num_edges"])
     nodes = pointers(columns["num_nodes"])
     key = nodes[graph] + columns["receivers"]
@@ -255,12 +255,12 @@ class JsonInfo(Sequence):
         return info
 
     def take(self, indices: np.ndarray) -> "JsonInfo":
-        """Returns the metadata of the selected graphs."""
+        """Return the metadata of the selected graphs."""
         return JsonInfo(self.texts.take(indices), self.source)
 
     @staticmethod
     def concatenate(parts: Sequence["JsonInfo"]) -> "JsonInfo":
-        """Concatenates the metadata of several lists of graphs."""
+        """Concatenate the metadata of several lists of graphs."""
         import pyarrow as pa
 
         source = ", ".join(dict.fromkeys(part.source for part in parts[:3]))

@@ -73,7 +73,7 @@ class Limits:
 
     @staticmethod
     def current() -> "Limits":
-        """Returns the limits in effect; the default ones outside of `with`."""
+        """Return the limits in effect; the default ones outside of `with`."""
         return (_STACK.get() or (_DEFAULT,))[-1]
 
     def __enter__(self) -> "Limits":
@@ -84,7 +84,7 @@ class Limits:
         _STACK.set(_STACK.get()[:-1])
 
     def check(self, what: str, requested: int, stored: int, of: str = "array") -> None:
-        """Raises a ValueError if a size exceeds the limits.
+        """Raise a ValueError if a size exceeds the limits.
 
         Args:
             what: The file, and the part of it.
@@ -118,7 +118,7 @@ def refuse_file(
     advice: str = _AGAIN,
     cause: Any = None,
 ) -> NoReturn:
-    """Raises a ValueError for an invalid file.
+    """Raise a ValueError for an invalid file.
 
     Args:
         path: The file.
@@ -137,7 +137,7 @@ def refuse_file(
 def reading(
     *paths: Path, what: str = "to be a data file of a known form"
 ) -> Iterator[None]:
-    """Adds the file's name to errors; wraps every reader.
+    """Add the file's name to errors; wrap every reader.
 
     A ValueError that names no file is prefixed with the name. Other errors that a
     library raises for unexpected content become a ValueError. Errors for missing files,
@@ -188,7 +188,7 @@ def reading(
 
 
 def size_of(path: Path) -> int:
-    """Returns the size of a regular file; raises a ValueError for anything else."""
+    """Return the size of a regular file; raise a ValueError for anything else."""
     if not path.exists():
         raise FileNotFoundError(
             f"Expected a file at {path}. Received: no file, or a broken link. Check "
@@ -203,7 +203,7 @@ def size_of(path: Path) -> int:
 
 @contextlib.contextmanager
 def open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Opens a file for reading; decompresses `.gz`, `.bz2` and `.xz`.
+    """Open a file for reading; decompress `.gz`, `.bz2` and `.xz`.
 
     Raises:
         ValueError: On opening or reading, if the file is damaged or truncated, or its
@@ -249,7 +249,7 @@ class _Unpacked(io.RawIOBase):
 
 
 def read_bytes(path: Path) -> bytes:
-    """Reads a file, decompressing it according to its suffix."""
+    """Read a file, decompressing it according to its suffix."""
     with open_unpacked(path) as file:
         limits, parts, size = Limits.current(), [], 0
         while part := file.read(1 << 24):
@@ -260,7 +260,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Reads a file of UTF-8 text."""
+    """Read a file of UTF-8 text."""
     data = read_bytes(path)
     try:
         return data.decode("utf-8-sig")
@@ -270,7 +270,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parses JSON; raises a ValueError if it is invalid or nested too deeply."""
+    """Parse JSON; raise a ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -278,7 +278,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, kind: type | None = None) -> Any:
-    """Reads a JSON file.
+    """Read a JSON file.
 
     Args:
         path: The file.
@@ -330,13 +330,13 @@ class Arrays:
         return name in self._infos
 
     def refuse(self, name: str, expected: str, received: Any, cause: Any = None):
-        """Raises a ValueError for an invalid member."""
+        """Raise a ValueError for an invalid member."""
         refuse_file(
             self.path, f"to have a member {name!r} {expected}", received, cause=cause
         )
 
     def load(self, name: str) -> np.ndarray:
-        """Reads a member of numbers, booleans or text, of any shape.
+        """Read a member of numbers, booleans or text, of any shape.
 
         Raises:
             ValueError: If it is missing or damaged, holds Python objects, or its header
@@ -379,7 +379,7 @@ class Arrays:
         shape: Sequence[int | None],
         missing: bool = False,
     ) -> np.ndarray:
-        """Reads a member of a given kind and shape.
+        """Read a member of a given kind and shape.
 
         Args:
             name: The member.
@@ -405,7 +405,7 @@ class Arrays:
         return array
 
     def counts(self, name: str, rows: int, of: str) -> np.ndarray:
-        """Reads pointers [n + 1] and returns the number of rows per item, int64 [n].
+        """Read pointers [n + 1] and return the number of rows per item, int64 [n].
 
         Args:
             name: The member; item i has the rows `[ptr[i], ptr[i + 1])`.
@@ -426,7 +426,7 @@ class Arrays:
 
 
 def _header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype, int]:
-    """Reads shape, order, dtype and length of the header of an npy file."""
+    """Read shape, order, dtype and length of the header of an npy file."""
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the npy format")
@@ -435,7 +435,7 @@ def _header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype, int]:
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Arrays]:
-    """Opens an npz file.
+    """Open an npz file.
 
     Raises:
         ValueError: On opening or from `Arrays`, if the file or a member is damaged.

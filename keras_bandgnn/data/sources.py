@@ -32,7 +32,7 @@ _FIELDS = tuple(inspect.signature(Graph).parameters)
 
 
 def conversion(head: Sequence) -> Callable[[Any], Graph]:
-    """Returns the function that converts elements to graphs.
+    """Return the function that converts elements to graphs.
 
     Args:
         head: The first elements: one, or `SAMPLE` if they have attributes.
@@ -51,7 +51,7 @@ def conversion(head: Sequence) -> Callable[[Any], Graph]:
 
 
 def numbered(number: int, convert: Callable, element: Any) -> Any:
-    """Converts an element unless it is a `Graph`; errors contain its number."""
+    """Convert an element unless it is a `Graph`; errors contain its number."""
     if isinstance(element, Graph):
         return element
     try:
@@ -61,7 +61,7 @@ def numbered(number: int, convert: Callable, element: Any) -> Any:
 
 
 def has_attributes(element: Any) -> bool:
-    """Returns whether an element has the attributes of torch_geometric."""
+    """Return whether an element has the attributes of torch_geometric."""
     if isinstance(element, Mapping):
         return "edge_index" in element
     return hasattr(element, "edge_index") or hasattr(element, "to_homogeneous")
@@ -74,7 +74,7 @@ def _attributes(element: Any) -> dict[str, Any]:
 
 
 def _as_graph(element: Any) -> Graph:
-    """Creates a graph from a dictionary of the arguments of `Graph`."""
+    """Create a graph from a dictionary of the arguments of `Graph`."""
     if not isinstance(element, Mapping):
         _refuse_element(element)
     fields = {k: _argument(k, v) for k, v in element.items() if v is not None}
@@ -97,7 +97,7 @@ def _as_graph(element: Any) -> Graph:
 
 
 def _argument(name: str, value: Any) -> Any:
-    """Converts an argument of `Graph` to arrays, and bytes of TensorFlow to str."""
+    """Convert an argument of `Graph` to arrays, and bytes of TensorFlow to str."""
     if isinstance(value, Mapping):
         return {k: _argument(name, v) for k, v in value.items() if v is not None}
     if isinstance(value, bytes):
@@ -122,7 +122,7 @@ _PART_BYTES = 1 << 28
 
 
 def parts_of(source: Any, progress: bool = True) -> list[FlatGraphs]:
-    """Reads a source into flat graphs, with little more memory than one copy.
+    """Read a source into flat graphs, with little more memory than one copy.
 
     Args:
         source: As for `graphs_of`, or a list of `FlatGraphs`. These and the shards of
@@ -166,7 +166,7 @@ def _is_parts(source: Any) -> bool:
 
 
 def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
-    """Yields lists of consecutive graphs, and the bytes of edges and features."""
+    """Yield lists of consecutive graphs, and the bytes of edges and features."""
     chunk, size = [], 0
     for graph in graphs:
         chunk.append(graph)
@@ -180,7 +180,7 @@ def _chunks(graphs: Iterator[Graph]) -> Iterator[tuple[list[Graph], int]]:
 
 
 def _merge_graphs(chunk: list[Graph], start: int, spec: dict | None) -> FlatGraphs:
-    """Merges the graphs from number `start` on; their spec must be the first one's."""
+    """Merge the graphs from number `start` on; their spec must be the first one's."""
     try:
         part = FlatGraphs.from_graphs(chunk)
         if spec is not None:
@@ -195,7 +195,7 @@ def _merge_graphs(chunk: list[Graph], start: int, spec: dict | None) -> FlatGrap
 
 
 def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
-    """Yields the graphs of a source, one at a time.
+    """Yield the graphs of a source, one at a time.
 
     Sources: a list of graphs, `FlatGraphs` or an open store; a generator, or a function
     without arguments that returns one; a map-style or iterable torch data set, or a
@@ -247,7 +247,7 @@ def _length(source: Any) -> int | None:
 
 
 def _elements(source: Any) -> Iterator[Any]:
-    """Iterates over the elements of a finite source without batches."""
+    """Iterate over the elements of a finite source without batches."""
     if callable(source) and not hasattr(source, "__iter__") and not _has_items(source):
         source = source()
     if isinstance(source, Graph):

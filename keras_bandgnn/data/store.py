@@ -49,7 +49,7 @@ _PLAIN |= {"label/graph", "label/node"}
 
 
 def write_arrow(file: BinaryIO, columns: dict[str, pa.Array], header: dict) -> None:
-    """Writes one record batch as an Arrow IPC file with a JSON header."""
+    """Write one record batch as an Arrow IPC file with a JSON header."""
     header = {"format": FORMAT, "version": VERSION, **header}
     batch = pa.record_batch(list(columns.values()), names=list(columns))
     schema = batch.schema.with_metadata({_KEY: json_text("header", header).encode()})
@@ -89,7 +89,7 @@ def read_arrow(path: Path) -> tuple[pa.RecordBatch, dict]:
 
 
 def check_file(path: Path, size: int | None = None) -> None:
-    """Raises an error unless a file of a store exists and has the expected size.
+    """Raise an error unless a file of a store exists and has the expected size.
 
     Raises:
         FileNotFoundError: If it is missing.
@@ -112,7 +112,7 @@ def check_file(path: Path, size: int | None = None) -> None:
 
 
 def check_sum(path: Path, expected: str) -> None:
-    """Raises a ValueError if the checksum of a file differs."""
+    """Raise a ValueError if the checksum of a file differs."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != expected:
@@ -120,7 +120,7 @@ def check_sum(path: Path, expected: str) -> None:
 
 
 def check_features(path: Path, features: Any) -> None:
-    """Raises a ValueError unless `features` maps names to `[dtype, trailing shape]`."""
+    """Raise a ValueError unless `features` maps names to `[dtype, trailing shape]`."""
     if not isinstance(features, dict):
         refuse_file(path, "to have an object 'features'", features, _WRITE_AGAIN)
     for name, entry in features.items():
@@ -136,7 +136,7 @@ def check_features(path: Path, features: Any) -> None:
 
 
 def check_units(path: Path, units: Any) -> None:
-    """Checks the shard entries of a description or a progress file.
+    """Check the shard entries of a description or a progress file.
 
     Args:
         path: The file that contains them.
@@ -178,7 +178,7 @@ def check_units(path: Path, units: Any) -> None:
 
 
 def check_header(path: Path, header: Any) -> None:
-    """Raises a ValueError unless `header` names this format in a known version."""
+    """Raise a ValueError unless `header` names this format in a known version."""
     name = header.get("format") if isinstance(header, dict) else None
     if name != FORMAT:
         raise ValueError(
@@ -194,7 +194,7 @@ def check_header(path: Path, header: Any) -> None:
 
 
 def write_shard(file: BinaryIO, flat: FlatGraphs) -> None:
-    """Writes graphs as one record batch with a row per graph and lists of values."""
+    """Write graphs as one record batch with a row per graph and lists of values."""
     ptr = {
         "node": flat.node_ptr,
         "edge": flat.edge_ptr,
@@ -248,7 +248,7 @@ def read_shard(path: Path, unit: Mapping | None = None) -> FlatGraphs:
 
 
 def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
-    """Returns the arrays of a record batch after checking layout and values."""
+    """Return the arrays of a record batch after checking layout and values."""
     names, features = batch.schema.names, header["features"]
     if len(set(names)) < len(names):
         raise ValueError(f"columns {names}")
@@ -289,7 +289,7 @@ def _columns(batch: pa.RecordBatch, header: Mapping) -> dict[str, np.ndarray]:
 def _flat(
     array: pa.Array, level: str, shape: list[int]
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the values of a column, and the offsets of the graphs."""
+    """Return the values of a column, and the offsets of the graphs."""
     starts = None
     if level in COUNTS:
         if not pa.types.is_large_list(array.type) or array.null_count:
@@ -308,7 +308,7 @@ def _flat(
 
 
 def open_store(path: str | os.PathLike) -> "GraphStore":
-    """Opens a store written by `write_store` or `StoreWriter`.
+    """Open a store written by `write_store` or `StoreWriter`.
 
     Reads only the description and the sizes. Shards are memory-mapped on first use,
     when their checksums and their content are verified once: about 1.3 s per GB, 0.8 s
@@ -392,7 +392,7 @@ class GraphStore(Sequence):
         self.shards = _Shards(self, self._files)
 
     def _read(self, index: int) -> FlatGraphs:
-        """Maps a shard and verifies it against the store's description."""
+        """Map a shard and verify it against the store's description."""
         unit = self._files[index]
         path = self.path / unit["file"]
         shard = read_shard(path, unit)
@@ -409,7 +409,7 @@ class GraphStore(Sequence):
         return shard
 
     def locate(self, indices: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the shard of each graph and its row in the shard, both int64 [m].
+        """Return the shard of each graph and its row in the shard, both int64 [m].
 
         Raises:
             IndexError: If an index is out of range.
@@ -419,7 +419,7 @@ class GraphStore(Sequence):
         return shard, indices - self._starts[shard]
 
     def take(self, indices: Any) -> FlatGraphs:
-        """Copies the graphs at `indices`, in this order, into one `FlatGraphs`.
+        """Copy the graphs at `indices`, in this order, into one `FlatGraphs`.
 
         Raises:
             IndexError: If an index is out of range.
@@ -437,7 +437,7 @@ class GraphStore(Sequence):
         return merged.take(inverse)
 
     def verify(self) -> None:
-        """Reads all shards and verifies their checksums.
+        """Read all shards and verify their checksums.
 
         Raises:
             ValueError: If the checksum of a shard differs.
@@ -446,7 +446,7 @@ class GraphStore(Sequence):
             check_sum(self.path / unit["file"], unit["sha256"])
 
     def close(self) -> None:
-        """Closes the files; graphs returned before stay valid."""
+        """Close the files; graphs returned before stay valid."""
         self.shards.close()
 
     def __enter__(self) -> "GraphStore":
@@ -477,7 +477,7 @@ class GraphStore(Sequence):
 
 
 def _read_sizes(path: Path, graphs: int) -> dict[str, np.ndarray]:
-    """Reads the numbers of nodes and edges of each graph."""
+    """Read the numbers of nodes and edges of each graph."""
     batch, _ = read_arrow(path)
     sizes = {}
     for name, low in (("num_nodes", 1), ("num_edges", 0)):

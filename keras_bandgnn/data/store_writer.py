@@ -56,7 +56,7 @@ from keras_bandgnn.graph import Graph
 
 
 def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dict:
-    """Writes the graphs of a unit into the folder of an unfinished store.
+    """Write the graphs of a unit into the folder of an unfinished store.
 
     The file name is unique, so a unit may be written twice, or by a worker that has
     been abandoned. `StoreWriter.take` adds the file to the store; files that it does
@@ -90,7 +90,7 @@ def write_piece(folder: str | os.PathLike, flat: FlatGraphs, report: Any) -> dic
 
 
 def move_piece(folder: Path, filename: str, name: str) -> None:
-    """Renames the file of a piece to its name in the store.
+    """Rename the file of a piece to its name in the store.
 
     Raises:
         FileNotFoundError: If the file is missing.
@@ -113,7 +113,7 @@ _HIDDEN = re.compile(r"^\.[0-9a-f]{8}\.partial\.|\.tmp$")
 
 
 def read_progress(partial: Path) -> tuple[dict | None, list[dict]]:
-    """Returns the header and the finished units; ignores an incomplete last line."""
+    """Return the header and the finished units; ignore an incomplete last line."""
     progress = partial / PROGRESS
     if progress.exists():
         check_file(progress)
@@ -140,7 +140,7 @@ def _is_store(path: Path) -> bool:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raises a FileExistsError unless `path` is free or a store to overwrite."""
+    """Raise a FileExistsError unless `path` is free or a store to overwrite."""
     refuse_link(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
@@ -157,7 +157,7 @@ def check_target(path: Path, overwrite: bool) -> None:
 
 
 def move_into_place(partial: Path, path: Path) -> None:
-    """Moves a complete directory to `path`, and removes a store that was there.
+    """Move a complete directory to `path`, and remove a store that was there.
 
     The progress file is removed last. If it is there after a kill, it tells
     `finish_replacement` that the directory `partial` is the replaced store.
@@ -172,7 +172,7 @@ def move_into_place(partial: Path, path: Path) -> None:
 
 
 def finish_replacement(path: Path) -> None:
-    """Completes the replacement of a store after a kill between its steps.
+    """Complete the replacement of a store after a kill between its steps.
 
     Raises:
         RuntimeError: If another job is writing the store.
@@ -190,7 +190,7 @@ def finish_replacement(path: Path) -> None:
 
 
 def is_unfinished(partial: Path) -> bool:
-    """Returns whether a directory holds only files of an unfinished store."""
+    """Return whether a directory holds only files of an unfinished store."""
     if not partial.is_dir():
         return False
     if any(file.is_symlink() or file.is_dir() for file in partial.iterdir()):
@@ -201,7 +201,7 @@ def is_unfinished(partial: Path) -> bool:
 
 
 def check_partial(partial: Path) -> None:
-    """Raises a FileExistsError if a path is anything but an unfinished store."""
+    """Raise a FileExistsError if a path is anything but an unfinished store."""
     refuse_link(partial)
     if partial.exists() and not is_unfinished(partial):
         raise FileExistsError(
@@ -211,7 +211,7 @@ def check_partial(partial: Path) -> None:
 
 
 def check_same_job(partial: Path, header: Mapping, fingerprint: Mapping) -> None:
-    """Raises a ValueError if `header` belongs to another job."""
+    """Raise a ValueError if `header` belongs to another job."""
     check_header(partial / PROGRESS, header)
     if header.get("fingerprint") != fingerprint:
         differing = [*_differing(header.get("fingerprint"), fingerprint)]
@@ -224,7 +224,7 @@ def check_same_job(partial: Path, header: Mapping, fingerprint: Mapping) -> None
 
 
 def _differing(old: Any, new: Any, name: str = "fingerprint") -> Iterator[str]:
-    """Yields the fields that differ, with their new and old values."""
+    """Yield the fields that differ, with their new and old values."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in dict.fromkeys([*new, *old]):
             if key not in old or key not in new:
@@ -239,7 +239,7 @@ def _differing(old: Any, new: Any, name: str = "fingerprint") -> Iterator[str]:
 
 
 def check_job(path: Path, fingerprint: Mapping, overwrite: bool, restart: bool) -> None:
-    """Raises the errors that a `StoreWriter` would raise, without changing anything.
+    """Raise the errors that a `StoreWriter` would raise, without changing anything.
 
     Args:
         path: The store to write.
@@ -267,7 +267,7 @@ def write_store(
     metadata: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> GraphStore:
-    """Writes graphs to a store, a directory of memory-mappable shards.
+    """Write graphs to a store, a directory of memory-mappable shards.
 
     Graphs are consumed one shard at a time. The store appears at `path` only when it is
     complete; until then it is in `<path>.partial`. The edges of each graph are sorted
@@ -386,7 +386,7 @@ class StoreWriter:
         return [unit["report"] for unit in self._units]
 
     def add(self, graphs: Iterable[Graph], report: Any = None) -> None:
-        """Writes the next unit; it is durable when this returns.
+        """Write the next unit; it is durable when this returns.
 
         Args:
             graphs: Graphs of the unit; may be empty.
@@ -402,7 +402,7 @@ class StoreWriter:
         self.take(write_piece(self.partial, flat, report))
 
     def take(self, piece: Mapping[str, Any]) -> None:
-        """Adds a piece as the next unit; it is durable when this returns.
+        """Add a piece as the next unit; it is durable when this returns.
 
         Args:
             piece: Result of `write_piece`, in this process or in another one with
@@ -428,7 +428,7 @@ class StoreWriter:
         self._units.append(json.loads(line))
 
     def _check(self, spec: Mapping | None) -> None:
-        """Rejects graphs that differ from the earlier ones, and a closed writer."""
+        """Reject graphs that differ from the earlier ones, and a closed writer."""
         if self._progress is None:
             raise ValueError(
                 "Expected an open writer. Received: a closed one. Create a new "
@@ -439,7 +439,7 @@ class StoreWriter:
             check_same_spec(f"unit {self.done}", spec, like, self._spec)
 
     def finish(self) -> GraphStore:
-        """Completes the store, moves it to its path and opens it."""
+        """Complete the store, move it to its path and open it."""
         sizes = {"num_nodes": [], "num_edges": []}
         for unit in self._units:
             file = unit["file"]
@@ -470,12 +470,12 @@ class StoreWriter:
         return open_store(self.path)
 
     def discard(self) -> None:
-        """Discards the finished units."""
+        """Discard the finished units."""
         self._units, self._spec = [], None
         self._remove_stale_files()
 
     def close(self) -> None:
-        """Closes the writer; an unfinished store can be resumed later."""
+        """Close the writer; an unfinished store can be resumed later."""
         self._close_progress()
         if self._lock is not None:
             self._lock.close()
@@ -489,7 +489,7 @@ class StoreWriter:
             self._progress = None
 
     def _abandon(self) -> None:
-        """Removes the unfinished store."""
+        """Remove the unfinished store."""
         self._close_progress()
         shutil.rmtree(self.partial, ignore_errors=True)
         self.close()
@@ -501,7 +501,7 @@ class StoreWriter:
         self.close()
 
     def _open(self, restart: bool) -> None:
-        """Restores the finished units of an earlier run, and removes stale files."""
+        """Restore the finished units of an earlier run, and remove stale files."""
         check_partial(self.partial)
         finish_replacement(self.path)
         check_target(self.path, self._overwrite)
@@ -534,7 +534,7 @@ class StoreWriter:
         return not file or (file.is_file() and file.stat().st_size == unit["bytes"])
 
     def _remove_stale_files(self) -> None:
-        """Keeps only the finished units, and a progress file that lists them."""
+        """Keep only the finished units, and a progress file that lists them."""
         lines = [json_text("unit", entry) for entry in (self._header, *self._units)]
         text = "".join(line + "\n" for line in lines).encode()
         self._progress.seek(0)
@@ -548,7 +548,7 @@ class StoreWriter:
         self._remove_other_files({PROGRESS})
 
     def _remove_other_files(self, names: set[str]) -> None:
-        """Removes all files except `names` and those of finished units."""
+        """Remove all files except `names` and those of finished units."""
         names = names | {unit["file"] for unit in self._units}
         for file in self.partial.iterdir():
             if file.name not in names:

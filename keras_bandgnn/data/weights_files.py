@@ -17,7 +17,7 @@ from keras_bandgnn.data.reading import reading, refuse_file
 
 
 def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
-    """Checks a weights file before Keras reads it.
+    """Check a weights file before Keras reads it.
 
     Args:
         path: The file.
@@ -64,7 +64,7 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
 
 
 def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]:
-    """Yields the arrays of a file, without following links to other files."""
+    """Yield the arrays of a file, without following links to other files."""
     addresses = set()
     stack: list[tuple[str, h5py.Group]] = [("", file)]
     while stack:
@@ -93,19 +93,19 @@ def _datasets(path: Path, file: h5py.File) -> Iterator[tuple[str, h5py.Dataset]]
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each array of a weights file, checking it."""
+    """Return the shape of each array of a weights file, checking it."""
     with h5py.File(path) as file:
         return {name: item.shape for name, item in _datasets(path, file)}
 
 
 def checksum(path: Path) -> str:
-    """Returns the SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_sum(path: Path, sums: Any) -> None:
-    """Raises a ValueError if the checksum of a file differs.
+    """Raise a ValueError if the checksum of a file differs.
 
     Args:
         path: The file.

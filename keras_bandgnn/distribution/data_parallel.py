@@ -10,7 +10,7 @@ from keras_bandgnn.checks import optional, positive_int, positive_number, string
 def data_parallel(
     devices=None, supergraphs: int | None = None, timeout: float | None = None
 ):
-    """Returns a distribution in which each device trains on separate supergraphs.
+    """Return a distribution in which each device trains on separate supergraphs.
 
     Create, compile and train a task inside its scope. The same script runs on one
     device or many. A step on R devices computes the same as one device on the same R

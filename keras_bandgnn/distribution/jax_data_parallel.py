@@ -39,7 +39,7 @@ def make_sequence_parallel(sequence, batch, devices, supergraphs):
 
 
 def _mesh(devices, sequence: int, batch: int | None):
-    """Returns the mesh [batch, sequence]; a sequence needs devices of one process."""
+    """Return the mesh [batch, sequence]; a sequence needs devices of one process."""
     if devices is None:
         available = jax.devices()
         if batch is not None:
@@ -113,7 +113,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     @contextlib.contextmanager
     def scope(self):
-        """Returns the context in which new tasks use these devices."""
+        """Return the context in which new tasks use these devices."""
         with ReplicaGroup.scope(self), keras.distribution.DataParallel.scope(self):
             yield self
 
@@ -125,7 +125,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return self.size
 
     def get_data_layout(self, data_shape):
-        """Shards axis 0 over supergraphs, and axis 1 over nodes if it has nodes."""
+        """Shard axis 0 over supergraphs, and axis 1 over nodes if it has nodes."""
         axes = [None] * len(data_shape)
         if axes:
             axes[0] = BATCH
@@ -134,16 +134,16 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
     def get_variable_layout(self, variable):
-        """Replicates weights on all devices."""
+        """Replicate weights on all devices."""
         axes = [None] * len(variable.shape)
         return keras.distribution.TensorLayout(axes, self.device_mesh)
 
     def get_tensor_layout(self, path):
-        """Leaves the layout of intermediate tensors to the compiler."""
+        """Leave the layout of intermediate tensors to the compiler."""
         del path
 
     def distribute_dataset(self, dataset):
-        """Returns the data set; loaders shard their graphs over processes."""
+        """Return the data set; loaders shard their graphs over processes."""
         return dataset
 
     # Called by tasks.
@@ -158,7 +158,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             )
 
     def check_task(self, task) -> None:
-        """Raises a ValueError for a task that cannot share a sequence."""
+        """Raise a ValueError for a task that cannot share a sequence."""
         if self.sequence > 1:
             check_layers(task)
 
@@ -168,7 +168,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return self.sequence == 1
 
     def auto_plan(self, task, graphs=None):
-        """Returns banded message passing if devices share a sequence."""
+        """Return banded message passing if devices share a sequence."""
         plan = task.backbone.auto_plan()
         if self.sequence == 1 or plan is not None:
             return plan
@@ -176,14 +176,14 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return Plan(Banded(block_size_of(graphs, layers)))
 
     def layout(self, task) -> SequenceLayout:
-        """Returns the batch layout of a task."""
+        """Return the batch layout of a task."""
         node_outputs = task.output_level == "node"
         return self._layouts.setdefault(
             node_outputs, SequenceLayout(self.sequence, node_outputs)
         )
 
     def data(self, task, loader):
-        """Returns a loader in the form for `fit` and `evaluate`."""
+        """Return a loader in the form for `fit` and `evaluate`."""
         self.check_task(task)
         if self.sequence == 1:
             return loader
@@ -200,14 +200,14 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
         return self._plain.get(task.output_level)
 
     def stateless_call(self, task, call):
-        """Returns a task's call in which each device processes its part."""
+        """Return a task's call in which each device processes its part."""
         if not self.several:
             return call
         node_outputs = task.output_level == "node"
         return split_over_cores(call, self.mesh, node_outputs, splits_part)
 
     def predict_on_batch(self, task, x):
-        """Returns the output of a task for a batch of this host."""
+        """Return the output of a task for a batch of this host."""
         if not self.several:
             return super().predict_on_batch(task, x)
         self.check_task(task)
@@ -241,7 +241,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
 
     @contextlib.contextmanager
     def local_only(self):
-        """Turns off the distribution, since saving creates variables on one process."""
+        """Turn off the distribution, since saving creates variables on one process."""
         before = keras.distribution.distribution()
         keras.distribution.set_distribution(None)
         try:
@@ -264,7 +264,7 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             task.load_weights(copy)
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """Returns the sum of an array over the processes."""
+        """Return the sum of an array over the processes."""
         if self.num_hosts == 1:
             return array
         arrays = multihost_utils.process_allgather(array)

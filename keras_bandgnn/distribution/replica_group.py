@@ -18,7 +18,7 @@ _WRITERS = (
 
 
 def callbacks_of(group, callbacks: Sequence) -> list:
-    """Removes callbacks that write files, except on the main process.
+    """Remove callbacks that write files, except on the main process.
 
     All other callbacks run in every process and receive the same logs.
 
@@ -50,7 +50,7 @@ _MAX_AXES = 4
 
 
 def active_group() -> "ReplicaGroup":
-    """Returns the group of the current scope, which new tasks use."""
+    """Return the group of the current scope, which new tasks use."""
     # Includes the one set by keras.distribution.set_distribution.
     group = _scope.get() or keras.distribution.distribution()
     return group if isinstance(group, ReplicaGroup) else ReplicaGroup()
@@ -113,7 +113,7 @@ class ReplicaGroup:
             _scope.reset(token)
 
     def loader_options(self) -> dict[str, int]:
-        """Returns this host's share of the data, as arguments of a `GraphLoader`."""
+        """Return this host's share of the data, as arguments of a `GraphLoader`."""
         return {
             "replicas": self.supergraphs // self.num_hosts,
             "host": self.host,
@@ -121,7 +121,7 @@ class ReplicaGroup:
         }
 
     def check(self, data) -> None:
-        """Raises a ValueError if a loader does not shard its graphs over the hosts.
+        """Raise a ValueError if a loader does not shard its graphs over the hosts.
 
         Args:
             data: The data of `fit`, `evaluate` or `predict`.
@@ -144,7 +144,7 @@ class ReplicaGroup:
             )
 
     def check_task(self, task) -> None:
-        """Raises a ValueError for a task that these devices cannot share."""
+        """Raise a ValueError for a task that these devices cannot share."""
 
     # Methods that differ between backends.
 
@@ -152,7 +152,7 @@ class ReplicaGroup:
     takes_schedules = True
 
     def auto_plan(self, task, graphs=None):
-        """Returns the plan of a task's loaders; None for the cheapest one.
+        """Return the plan of a task's loaders; None for the cheapest one.
 
         Args:
             task: The task.
@@ -162,21 +162,21 @@ class ReplicaGroup:
         return task.backbone.auto_plan()
 
     def data(self, task, loader: GraphLoader):
-        """Returns a loader in the form for `fit` and `evaluate`."""
+        """Return a loader in the form for `fit` and `evaluate`."""
         del task
         return loader
 
     def train_step(self, task, *args):
-        """Runs a training step; None to use the step of Keras."""
+        """Run a training step; None to use the step of Keras."""
 
     def test_step(self, task, *args):
-        """Runs an evaluation step; None to use the step of Keras."""
+        """Run an evaluation step; None to use the step of Keras."""
 
     def plain_batch(self, task):
-        """Returns a batch in the layout of one device, to build the task."""
+        """Return a batch in the layout of one device, to build the task."""
 
     def stateless_call(self, task, call):
-        """Returns the stateless call of a task over all devices (JAX).
+        """Return the stateless call of a task over all devices (JAX).
 
         Args:
             task: The task.
@@ -186,7 +186,7 @@ class ReplicaGroup:
         return call
 
     def share(self, mean, weight):
-        """Rescales a mean so that its average over devices is the mean of all entries.
+        """Rescale a mean so that its average over devices is the mean of all entries.
 
         Args:
             mean: The mean over the entries of this device.
@@ -196,25 +196,25 @@ class ReplicaGroup:
         return mean
 
     def total(self, loss):
-        """Rescales a sum so that its average over devices is the sum over devices."""
+        """Rescale a sum so that its average over devices is the sum over devices."""
         return loss
 
     def predict_on_batch(self, task, x):
-        """Returns the output of a task for a batch of this host, as an array."""
+        """Return the output of a task for a batch of this host, as an array."""
         return keras.ops.convert_to_numpy(task.predict_on_batch(x))
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """Returns the sum of an array over the hosts, on all hosts."""
+        """Return the sum of an array over the hosts, on all hosts."""
         return array
 
     # Methods derived from these.
 
     def local_only(self):
-        """Returns a context for work of this process only."""
+        """Return a context for work of this process only."""
         return contextlib.nullcontext()
 
     def load_weights(self, task, path) -> None:
-        """Loads weights and optimizer state on all hosts from a file of the main host.
+        """Load weights and optimizer state on all hosts from a file of the main host.
 
         Args:
             task: The task.
@@ -225,11 +225,11 @@ class ReplicaGroup:
         self.same_weights(task, optimizer=True)
 
     def broadcast(self, text: str) -> str:
-        """Returns a text of the main host, on all hosts."""
+        """Return a text of the main host, on all hosts."""
         return self.broadcast_bytes(text.encode()).decode()
 
     def broadcast_bytes(self, content: bytes) -> bytes:
-        """Returns bytes of the main host, on all hosts."""
+        """Return bytes of the main host, on all hosts."""
         if self.num_hosts == 1:
             return content
         data = np.frombuffer(content, np.uint8) if self.is_main else np.zeros(0)
@@ -239,7 +239,7 @@ class ReplicaGroup:
         return bytes(self.sum_hosts(padded.astype(np.int32)).astype(np.uint8))
 
     def same_weights(self, task, optimizer: bool = False) -> None:
-        """Copies the weights of the main host to all hosts.
+        """Copy the weights of the main host to all hosts.
 
         Args:
             task: The task.
@@ -264,7 +264,7 @@ class ReplicaGroup:
                 variable.assign(part.reshape(variable.shape))
 
     def check_same(self, loader: GraphLoader) -> None:
-        """Raises a ValueError if the hosts have different graphs."""
+        """Raise a ValueError if the hosts have different graphs."""
         mine = loader.fingerprint()
         if self.broadcast(mine) != mine:
             raise ValueError(
@@ -274,7 +274,7 @@ class ReplicaGroup:
             )
 
     def gather(self, rows: Sequence[np.ndarray | None]) -> list[np.ndarray | None]:
-        """Merges the predictions of the hosts.
+        """Merge the predictions of the hosts.
 
         Args:
             rows: One array per graph, None for graphs of another host.

@@ -39,7 +39,7 @@ class SequenceLayout:
         self.rooms: dict[str, int] = {}
 
     def nodes(self, x) -> int:
-        """Returns N of the laid-out batches."""
+        """Return N of the laid-out batches."""
         step = self.parts
         for key in x["plan"]:
             primitive = primitive_of(key)
@@ -48,7 +48,7 @@ class SequenceLayout:
         return -(-x["node"]["mask"].shape[1] // step) * step
 
     def __call__(self, batch: tuple) -> tuple:
-        """Lays out a batch, (x,), (x, y) or (x, y, weight)."""
+        """Lay out a batch, (x,), (x, y) or (x, y, weight)."""
         x, *rest = batch
         before, count = x["node"]["mask"].shape[1], self.nodes(x)
         if self.node_outputs:
@@ -122,7 +122,7 @@ class SequenceLayout:
         return layout_arrays
 
     def _room(self, name: str, rank: np.ndarray) -> int:
-        """Returns the capacity per device, or per pair of devices."""
+        """Return the capacity per device, or per pair of devices."""
         needed = int(rank.max(initial=0)) + 1
         room = self.rooms.get(name, 0)
         if needed > room:
@@ -139,7 +139,7 @@ def _padded(array: np.ndarray, count: int) -> np.ndarray:
 
 
 def splits_part(key: str) -> bool:
-    """Returns whether a part of `x["plan"]` is split over a sequence's devices."""
+    """Return whether a part of `x["plan"]` is split over a sequence's devices."""
     return primitive_of(key).sequence != "whole"
 
 
@@ -162,7 +162,7 @@ class LaidOutBatches(keras.utils.PyDataset):
         return self.layout(self.loader[index])
 
     def on_epoch_end(self) -> None:
-        """Advances the loader to the next epoch."""
+        """Advance the loader to the next epoch."""
         self.loader.on_epoch_end()
 
 
@@ -184,7 +184,7 @@ _OF_ROWS = (
 
 
 def check_layers(task) -> None:
-    """Raises a ValueError that names the layers without sequence parallelism.
+    """Raise a ValueError that names the layers without sequence parallelism.
 
     Args:
         task: The task.
@@ -204,7 +204,7 @@ def check_layers(task) -> None:
 
 
 def _may_split(layer) -> bool:
-    """Returns whether a layer, without sublayers, supports sequence parallelism."""
+    """Return whether a layer, without sublayers, supports sequence parallelism."""
     if getattr(layer, "activity_regularizer", None) is not None:
         # Each device would add a separate loss.
         return False

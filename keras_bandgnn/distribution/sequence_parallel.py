@@ -11,7 +11,7 @@ def sequence_parallel(
     devices=None,
     supergraphs: int | None = None,
 ):
-    """Returns a distribution in which devices share each supergraph's nodes (JAX).
+    """Return a distribution in which devices share each supergraph's nodes (JAX).
 
     Each device holds the states of N / sequence consecutive nodes. Per step, banded
     message passing sends one block of states to each neighbouring device, and the

@@ -32,7 +32,7 @@ def _shared(kind, *arguments):
 
 
 def _strategy(devices):
-    """Returns the strategy for some devices; for one device its name."""
+    """Return the strategy for some devices; for one device its name."""
     config = json.loads(os.environ.get("TF_CONFIG", "{}"))
     if len(config.get("cluster", {}).get("worker", ())) > 1:
         if devices is not None:
@@ -97,7 +97,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return self.size // self.num_hosts
 
     def _part(self, batch, index: int):
-        """Returns the supergraphs of one device of this process."""
+        """Return the supergraphs of one device of this process."""
 
         def cut(array):
             count = array.shape[0] // self._local
@@ -106,7 +106,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return keras.tree.map_structure(cut, batch)
 
     def data(self, task, loader: GraphLoader):
-        """Returns a data set that gives every device separate supergraphs."""
+        """Return a data set that gives every device separate supergraphs."""
         if self.size == 1:
             return loader
 
@@ -154,7 +154,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return loss * self.size
 
     def train_step(self, task, data):
-        """Runs a training step as Keras does, except for gradient clipping."""
+        """Run a training step as Keras does, except for gradient clipping."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -179,7 +179,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return self._logs(task.compute_metrics(x, y, y_pred, weight))
 
     def test_step(self, task, data):
-        """Runs an evaluation step."""
+        """Run an evaluation step."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -195,7 +195,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return {name: tf.reshape(value, (1,)) for name, value in logs.items()}
 
     def predict_on_batch(self, task, x):
-        """Returns the output of a task for a batch of this host."""
+        """Return the output of a task for a batch of this host."""
         if self.size == 1:
             return super().predict_on_batch(task, x)
         if "_predict_replicas" not in task.__dict__:
@@ -219,7 +219,7 @@ class TensorFlowReplicas(ReplicaGroup):
         return np.concatenate([value.numpy() for value in outputs])
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """Returns the sum of an array over the processes."""
+        """Return the sum of an array over the processes."""
         if self.num_hosts == 1:
             return array
         zeros = np.zeros_like(array)

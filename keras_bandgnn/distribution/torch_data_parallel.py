@@ -28,7 +28,7 @@ def _end() -> None:
 
 
 def _device(devices, local: int) -> str:
-    """Returns the device of this process."""
+    """Return the device of this process."""
     if devices is not None:
         names = [devices] if isinstance(devices, str) else list(devices)
         if len(names) != 1:
@@ -113,7 +113,7 @@ class TorchReplicas(ReplicaGroup):
         return out
 
     def sum_hosts(self, array: np.ndarray) -> np.ndarray:
-        """Returns the sum of an array over the processes."""
+        """Return the sum of an array over the processes."""
         if self.size == 1:
             return array
         tensor = torch.tensor(array, device=self.device)
@@ -133,7 +133,7 @@ class TorchReplicas(ReplicaGroup):
         return loss * self.size
 
     def train_step(self, task, data):
-        """Runs a training step as Keras does, with sums over all processes."""
+        """Run a training step as Keras does, with sums over all processes."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -154,7 +154,7 @@ class TorchReplicas(ReplicaGroup):
         return task.get_metrics_result()
 
     def test_step(self, task, data):
-        """Runs an evaluation step."""
+        """Run an evaluation step."""
         if self.size == 1:
             return None
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -188,7 +188,7 @@ class TorchReplicas(ReplicaGroup):
 
 
 def _cleared(variables: list) -> list:
-    """Resets states of metrics, which are sums, to 0; returns their values."""
+    """Reset states of metrics, which are sums, to 0; return their values."""
     before = [v.value.detach().clone() for v in variables]
     for variable in variables:
         variable.assign(torch.zeros_like(variable.value))

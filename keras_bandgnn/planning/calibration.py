@@ -62,7 +62,7 @@ class _Trial:
 def calibrate(
     dtype: str = "float32", seconds: float = 30, progress: Callable | None = None
 ) -> Hardware:
-    """Measures the constants of this machine and the current backend.
+    """Measure the constants of this machine and the current backend.
 
     Args:
         dtype: dtype of the states.
@@ -109,7 +109,7 @@ def calibrate(
 
 
 def _measure(trials: list[_Trial], seconds: float, progress: Callable) -> None:
-    """Runs the trials in alternation, so that other load affects all equally."""
+    """Run the trials in alternation, so that other load affects all equally."""
     runs, total = [], 2 * len(trials)
     for trial in trials:
         run = backend.compiled_timer_step(trial.function, trial.leaves, trial.constants)
@@ -182,7 +182,7 @@ def _trials(dtype: str, rows: int) -> Iterator[_Trial]:
 
 
 def _attention_trials(states, ids, shuffled, rows: int) -> Iterator[_Trial]:
-    """Yields trials of the same number of edges, as single edges and as full tiles."""
+    """Yield trials of the same number of edges, as single edges and as full tiles."""
     count = 8 * rows
     leaves = tuple(states(1, rows, _WIDTH) for _ in range(3))
     bias = ops.zeros((1, count, _HEADS), "float32")

@@ -17,12 +17,12 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def device() -> tuple[str, str]:
-    """Returns the type of the device, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
+    """Return the type of the device, `"cpu"`, `"gpu"` or `"tpu"`, and its name."""
     return backend.device()
 
 
 def machine() -> dict:
-    """Returns what times depend on besides the work: device, cores, versions."""
+    """Return what times depend on besides the work: device, cores, versions."""
     kind, name = device()
     return {
         "device": _cpu_model() if kind == "cpu" else name,
@@ -96,14 +96,14 @@ class Hardware:
     date: str = ""
 
     def matmul_flops(self, inner: float, columns: float) -> float:
-        """Returns FLOP/s of a product with a matrix [inner, columns]."""
+        """Return FLOP/s of a product with a matrix [inner, columns]."""
         rates = [_between(PRODUCT_SIZES, row, columns) for row in self.matmul]
         return _between(PRODUCT_SIZES, rates, inner)
 
     def matmul_seconds(
         self, rows: float, inner: float, columns: float, blocks: bool = False
     ) -> float:
-        """Returns the time of a dense product [rows, inner] @ [inner, columns].
+        """Return the time of a dense product [rows, inner] @ [inner, columns].
 
         Args:
             rows: Rows of the first matrix.
@@ -122,27 +122,27 @@ class Hardware:
     def grouped_seconds(
         self, rows: float, width: int, units: int, group_size: int
     ) -> float:
-        """Returns the time to multiply groups of rows by kernels [width, units]."""
+        """Return the time to multiply groups of rows by kernels [width, units]."""
         rate = self.matmul_flops(width, units) / self.matmul_flops(64, 64)
         rate *= _between(GROUP_SIZES, self.grouped, group_size)
         flops = 2 * rows * width * units
         return 3 * (flops / rate + self.launch)
 
     def gather_seconds(self, rows: float, width: float) -> float:
-        """Returns the time to gather rows; the gradient scatters them."""
+        """Return the time to gather rows; the gradient scatters them."""
         return self._row_bytes(rows, width) / self.gather + 2 * self.launch
 
     def scatter_seconds(self, rows: float, width: float) -> float:
-        """Returns the time to scatter-add rows; the gradient gathers them."""
+        """Return the time to scatter-add rows; the gradient gathers them."""
         return self._row_bytes(rows, width) / self.scatter + 2 * self.launch
 
     def sparse_seconds(self, entries: float, rows: float, width: int) -> float:
-        """Returns the time of a sparse product with `rows` rows, and its transpose."""
+        """Return the time of a sparse product with `rows` rows, and its transpose."""
         seconds = entries * width / self.sparse
         return seconds + 2 * self.write_seconds(rows * width) + 2 * self.launch
 
     def write_seconds(self, entries: float) -> float:
-        """Returns the time to fill a new array."""
+        """Return the time to fill a new array."""
         size = entries * self.itemsize
         return size / _between(WRITE_BYTES, self.write, size) + self.launch
 
@@ -156,7 +156,7 @@ class Hardware:
 
     @classmethod
     def default(cls, backend: str, accelerator: str, dtype: str = "float32"):
-        """Returns constants of a typical machine.
+        """Return constants of a typical machine.
 
         Those of CPUs were measured on two cores. Those of GPUs and TPUs are only orders
         of magnitude; calibrate to replace them.
@@ -177,7 +177,7 @@ class Hardware:
 
     @classmethod
     def calibrated(cls, dtype: str = "float32") -> "Hardware | None":
-        """Returns the constants that `bandgnn calibrate` measured here, or None.
+        """Return the constants that `bandgnn calibrate` measured here, or None.
 
         A file that cannot be read is ignored with a warning.
         """
@@ -200,7 +200,7 @@ class Hardware:
 
     @classmethod
     def current(cls, dtype: str = "float32") -> "Hardware":
-        """Returns the calibrated constants of this machine, or the default ones."""
+        """Return the calibrated constants of this machine, or the default ones."""
         kind, _ = device()
         return cls.calibrated(dtype) or cls.default(
             keras.backend.backend(), kind, dtype
@@ -208,7 +208,7 @@ class Hardware:
 
     @staticmethod
     def path(dtype: str = "float32") -> Path:
-        """Returns the file of the constants for this machine, backend and dtype."""
+        """Return the file of the constants for this machine, backend and dtype."""
         description = {"version": VERSION, "dtype": dtype, **machine()}
         description = json_text("machine", description)
         name = hashlib.sha256(description.encode()).hexdigest()[:16]
@@ -216,7 +216,7 @@ class Hardware:
         return Path(root).expanduser() / "hardware" / f"{name}.json"
 
     def save(self, dtype: str = "float32") -> Path:
-        """Writes the constants for `calibrated`; returns the file."""
+        """Write the constants for `calibrated`; return the file."""
         path = self.path(dtype)
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as file:
@@ -224,12 +224,12 @@ class Hardware:
         return path
 
     def to_dict(self) -> dict:
-        """Returns a plain description; `from_dict` reads it."""
+        """Return a plain description; `from_dict` reads it."""
         return {"version": VERSION, **dataclasses.asdict(self)}
 
     @classmethod
     def from_dict(cls, constants: Mapping) -> "Hardware":
-        """Reads `to_dict()`.
+        """Read `to_dict()`.
 
         Raises:
             ValueError: For another version, missing names or impossible values.
@@ -264,7 +264,7 @@ class Hardware:
 
 
 def bytes_of(dtype: str) -> int:
-    """Returns the bytes of a float dtype, including those that NumPy lacks."""
+    """Return the bytes of a float dtype, including those that NumPy lacks."""
     return int(dtype.removeprefix("b").removeprefix("float")) // 8
 
 

@@ -22,7 +22,7 @@ _LEAST_DENSE = 0.01
 
 
 def sampled(parts: Sequence[FlatGraphs], most_edges: int = _EDGES) -> FlatGraphs:
-    """Returns up to 200 evenly spaced graphs, with about `most_edges` edges."""
+    """Return up to 200 evenly spaced graphs, with about `most_edges` edges."""
     counts = np.concatenate([part.num_edges for part in parts] or [[]])
     if not len(counts):
         raise ValueError("Expected at least one graph. Received: none. Pass graphs.")
@@ -67,7 +67,7 @@ class Estimate:
         self._assembler = None
 
     def row(self, plan: Plan, best: float) -> dict | None:
-        """Returns a row of `PlanChoice.table`, or None if the plan cannot be better.
+        """Return a row of `PlanChoice.table`, or None if the plan cannot be better.
 
         Measuring tiles is slow, and blocks without edges are useless.
 
@@ -123,7 +123,7 @@ class Estimate:
         return seconds
 
     def _steps(self, plan: Plan, sample: FlatGraphs) -> list[dict]:
-        """Returns the resources of a supergraph, per step if these differ."""
+        """Return the resources of a supergraph, per step if these differ."""
         schedule = plan.schedule
         if schedule is None or schedule.order == "blocks":
             table = resource_sizes([sample], plan.replace(schedule=None), self.shape[0])
@@ -144,7 +144,7 @@ class Estimate:
         return {name: float(value) * factor for name, value in sizes.items()}
 
     def _least(self, primitive: BlockSparse) -> dict:
-        """Returns the resources of tiles at the current alignment, a lower bound."""
+        """Return the resources of tiles at the current alignment, a lower bound."""
         sample, size, key = self.sample, primitive.block_size, primitive.key()
         num_nodes = int(sample.node_ptr[-1])
         edges, _ = Edges.of_graphs(sample, self.shape[0])
@@ -161,7 +161,7 @@ class Estimate:
 
 
 def _of_step(table: dict, plan: Plan, number: int) -> dict:
-    """Returns the resources of a step, with the names they have without a schedule."""
+    """Return the resources of a step, with the names they have without a schedule."""
     tail = f"@{number}"
     sizes = {k.removesuffix(tail): v for k, v in table.items() if k.endswith(tail)}
     # A step computes the next list of nodes from all its edges.

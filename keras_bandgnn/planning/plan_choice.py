@@ -34,7 +34,7 @@ def auto_plan(
     schedule: ReceptiveField | None = None,
     nodes: int = 8192,
 ) -> Plan:
-    """Returns dense blocks on accelerators, edge lists on CPUs; always lossless.
+    """Return dense blocks on accelerators, edge lists on CPUs; always lossless.
 
     This is the plan without measurements; `choose_plan` considers graphs and machine.
 
@@ -55,7 +55,7 @@ def auto_plan(
 
 
 def _group_size(nodes: int) -> int:
-    """Returns the rows per group, given the nodes per edge type.
+    """Return the rows per group, given the nodes per edge type.
 
     Larger groups are faster, but each type pads one group.
     """
@@ -65,7 +65,7 @@ def _group_size(nodes: int) -> int:
 
 
 def _multiplies_runs() -> bool:
-    """Returns whether all groups of a type are one product, so small ones are best."""
+    """Return whether all groups of a type are one product, so small ones are best."""
     return keras.backend.backend() == "torch" and not graph_ops.has_accelerator()
 
 
@@ -112,7 +112,7 @@ def choose_plan(
     candidates: Sequence[Plan] | None = None,
     block_size: int = 128,
 ) -> PlanChoice:
-    """Returns the exact plan with the lowest estimated time per propagation step.
+    """Return the exact plan with the lowest estimated time per propagation step.
 
     Samples the graphs, measures the resources of every plan, and lets the primitives
     estimate their time for a supergraph of such graphs.
@@ -197,7 +197,7 @@ def _reason(hardware: Hardware) -> str:
 def _candidates(
     num_types: int, schedule, num_edges: int, block_size: int
 ) -> Iterator[Plan]:
-    """Returns exact plans, simple ones first, with bands of S/2, S and 2 S."""
+    """Return exact plans, simple ones first, with bands of S/2, S and 2 S."""
     blocks = schedule is not None and schedule.order == "blocks"
     rests = (Segment(), Grouped()) if num_types > 1 else (Segment(),)
     if not blocks:
@@ -235,7 +235,7 @@ def _candidates(
 
 
 def _most_block_bytes() -> int:
-    """Returns two GiB, or a quarter of the memory if that is less."""
+    """Return two GiB, or a quarter of the memory if that is less."""
     if not hasattr(os, "sysconf") or graph_ops.has_accelerator():
         return _MOST_BLOCK_BYTES
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -11,7 +11,7 @@ from keras_bandgnn.plotting.batching import save_figure
 
 
 def plot_bandwidths(sizes: Mapping[str, np.ndarray], path: str | os.PathLike) -> None:
-    """Draws Figure 1 of Balog et al. 2019 for a set of graphs.
+    """Draw Figure 1 of Balog et al. 2019 for a set of graphs.
 
     Left: histograms of nodes and bandwidths. Middle: share of graphs below a
     bandwidth. Right: histogram of nodes / bandwidth after reordering.

@@ -23,14 +23,14 @@ def _new_figure(width: float, height: float):
 
 
 def save_figure(figure, path: str | os.PathLike) -> None:
-    """Writes a figure; the suffix of the path determines the format."""
+    """Write a figure; the suffix of the path determines the format."""
     with atomic_write(path) as file:
         kind = Path(path).suffix.lstrip(".") or "png"
         figure.savefig(file, format=kind, dpi=150)
 
 
 def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
-    """Groups the cells that differ only in the batch size, by title."""
+    """Group the cells that differ only in the batch size, by title."""
     groups: dict[str, list[Mapping]] = {}
     for cell in sorted(cells, key=lambda cell: cell["batch_size"]):
         title = f"{cell['backend']}, {cell['edges']}, H = {cell['hidden']}"
@@ -46,7 +46,7 @@ def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
 
 
 def _lines(axes, group: Sequence[Mapping], value) -> None:
-    """Plots one line per algorithm over the batch sizes."""
+    """Plot one line per algorithm over the batch sizes."""
     for name, marker in _MARKERS.items():
         points = [
             (cell["batch_size"], value(cell["algorithms"][name]))
@@ -62,7 +62,7 @@ def _lines(axes, group: Sequence[Mapping], value) -> None:
 
 
 def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Plots Figure 3: distinct shapes over the batch size, and graphs per batch.
+    """Plot Figure 3: distinct shapes over the batch size, and graphs per batch.
 
     Args:
         cells: Measurements, each a dict with `backend`, `edges`, `hidden`,
@@ -101,7 +101,7 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
 
 
 def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Plots Figure 4: batching, update and combined time per step, not compilation.
+    """Plot Figure 4: batching, update and combined time per step, not compilation.
 
     Args:
         cells: As for `plot_shapes`; each algorithm has `batching_ms`, `update_ms` and
@@ -127,7 +127,7 @@ def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
 
 
 def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
-    """Plots Figure 5: speed-up of each algorithm over the slowest.
+    """Plot Figure 5: speed-up of each algorithm over the slowest.
 
     Args:
         cells: As for `plot_shapes`; each algorithm has `total_ms`: number of steps ->

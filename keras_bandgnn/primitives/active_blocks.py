@@ -28,11 +28,11 @@ class ActiveBlocks(PlanPart):
         self.block_size = positive_int("block_size", block_size)
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the argument of the constructor, that of the key `"active:S"`."""
+        """Return the argument of the constructor, that of the key `"active:S"`."""
         return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Drops the rows that the step does not update, from `num_nodes` = A * S on."""
+        """Drop the rows that the step does not update, from `num_nodes` = A * S on."""
         count = num_nodes // self.block_size
         return {
             **arrays,
@@ -66,12 +66,12 @@ class ActiveBlocks(PlanPart):
 
 
 def has_blocks(plan: Mapping) -> bool:
-    """Returns whether `x["plan"]` has a `ReceptiveField` with order="blocks"."""
+    """Return whether `x["plan"]` has a `ReceptiveField` with order="blocks"."""
     return "blocks" in plan
 
 
 def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict]:
-    """Computes the dense blocks, once for all steps.
+    """Compute the dense blocks, once for all steps.
 
     Args:
         plan: `x["plan"]`.

@@ -36,7 +36,7 @@ class Banded(Primitive):
         self.depends_on_place = cover == "blocks"
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"block_size": self.block_size, "cover": self.coverage}
 
     def arguments(self) -> tuple[int | str, ...]:
@@ -57,11 +57,11 @@ class Banded(Primitive):
         return np.abs(edges.sender // size - edges.receiver // size) <= 1
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Returns the covered edges, from which the device builds the blocks."""
+        """Return the covered edges, from which the device builds the blocks."""
         return edges.padded(budget[self.key()], self.key(), mask=True)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Builds the dense blocks L, C and U, side by side; see `ops.densify`.
+        """Build the dense blocks L, C and U, side by side; see `ops.densify`.
 
         Parallel edges are counted with multiplicity. Counts are summed in float32 and
         then rounded to the compute dtype.

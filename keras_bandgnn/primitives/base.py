@@ -57,7 +57,7 @@ class PlanPart:
 
     @classmethod
     def from_config(cls, config: Mapping) -> "PlanPart":
-        """Builds the part from `get_config()`."""
+        """Build the part from `get_config()`."""
         return cls(**config)
 
     def arguments(self) -> tuple[int | str, ...]:
@@ -66,7 +66,7 @@ class PlanPart:
 
     @classmethod
     def from_arguments(cls, *arguments: int | str) -> "PlanPart":
-        """Builds the part from the arguments in a key."""
+        """Build the part from the arguments in a key."""
         return cls(*arguments)
 
     @classmethod
@@ -87,7 +87,7 @@ class PlanPart:
 
     @classmethod
     def from_key(cls, key: str) -> "PlanPart":
-        """Builds the part of this class that `key` names."""
+        """Build the part of this class that `key` names."""
         part = primitive_of(key)
         if not isinstance(part, cls):
             raise ValueError(
@@ -97,7 +97,7 @@ class PlanPart:
         return part
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Prepares the arrays once per batch on the device, before the steps.
+        """Prepare the arrays once per batch on the device, before the steps.
 
         Args:
             arrays: Result of `pack`, with axis 0 = G.
@@ -220,25 +220,25 @@ class Primitive(PlanPart):
     depends_on_edges: bool = False
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Returns which edges it covers, bool [E]."""
+        """Return which edges it covers, bool [E]."""
         return np.ones(len(edges), bool)
 
     def always_covers(self, edges: Edges) -> np.ndarray:
-        """Returns which edges it covers at any position in a supergraph, bool [E]."""
+        """Return which edges it covers at any position in a supergraph, bool [E]."""
         return self.cover(edges)
 
     def sizes(
         self, edges: Edges, graph_of_edge: np.ndarray, num_graphs: int
     ) -> dict[str, Any]:
-        """Returns bounds of each graph's resources, name -> int64 [num_graphs]."""
+        """Return bounds of each graph's resources, name -> int64 [num_graphs]."""
         return {self.key(): np.bincount(graph_of_edge, minlength=num_graphs)}
 
     def pack(self, edges: Edges, budget: Mapping[str, int]) -> dict[str, np.ndarray]:
-        """Packs the edges into arrays of static shape."""
+        """Pack the edges into arrays of static shape."""
         raise NotImplementedError
 
     def cost(self, load: Load, hardware) -> float:
-        """Estimates the seconds of a step, forward and backward, on a machine.
+        """Estimate the seconds of a step, forward and backward, on a machine.
 
         Args:
             load: Resources of a supergraph and widths of its rows.
@@ -248,7 +248,7 @@ class Primitive(PlanPart):
 
     @classmethod
     def candidates(cls, num_types: int, block_size: int) -> Iterable["Primitive"]:
-        """Returns instances that `plan="auto"` compares, with `Segment` as the rest.
+        """Return instances that `plan="auto"` compares, with `Segment` as the rest.
 
         Args:
             num_types: P.
@@ -259,7 +259,7 @@ class Primitive(PlanPart):
 
 
 def supergraph_ids(ids):
-    """Returns the supergraph index of each id, int32 of the shape of `ids` [G, E]."""
+    """Return the supergraph index of each id, int32 of the shape of `ids` [G, E]."""
     groups = ops.reshape(ops.arange(ops.shape(ids)[0], dtype="int32"), (-1, 1))
     return ops.broadcast_to(groups, ops.shape(ids))
 
@@ -291,7 +291,7 @@ def _classes(base: type) -> Iterator[type]:
 
 
 def primitive_classes() -> dict[str, type[Primitive]]:
-    """Returns all primitive classes, by the prefix of their keys."""
+    """Return all primitive classes, by the prefix of their keys."""
     return {
         cls.prefix(): cls
         for cls in _classes(Primitive)
@@ -318,7 +318,7 @@ def _library_part(key: str) -> PlanPart | None:
 
 
 def find_part(key: str) -> PlanPart | None:
-    """Returns the part that a key names, or None."""
+    """Return the part that a key names, or None."""
     part = _library_part(key)
     if part is not None:
         return part
@@ -330,7 +330,7 @@ def find_part(key: str) -> PlanPart | None:
 
 
 def primitive_of(key: str, name: str = "key") -> PlanPart:
-    """Returns the primitive that a key such as `"banded:128"` names.
+    """Return the primitive that a key such as `"banded:128"` names.
 
     Custom classes are found by their registered name in Keras. Nothing is imported.
 
@@ -352,7 +352,7 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
 
 
 def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
-    """Returns the part of `x["plan"]` of a class and its arrays, or None."""
+    """Return the part of `x["plan"]` of a class and its arrays, or None."""
     for key, arrays in plan.items():
         part = find_part(key)
         if isinstance(part, kind):
@@ -361,11 +361,11 @@ def part_of(plan: Mapping, kind: type) -> tuple[PlanPart, Mapping] | None:
 
 
 def owner_of(resource: str) -> PlanPart | None:
-    """Returns the part that owns a resource such as `"dense:32.edge@3"`, or None."""
+    """Return the part that owns a resource such as `"dense:32.edge@3"`, or None."""
     name, _, _ = resource.partition("@")
     return find_part(name) or find_part(name.rpartition(".")[0])
 
 
 def is_resource(name: str) -> bool:
-    """Returns whether a name is a resource of a primitive or of a schedule's step."""
+    """Return whether a name is a resource of a primitive or of a schedule's step."""
     return "@" in name or owner_of(name) is not None

@@ -45,7 +45,7 @@ class BlockSparse(Primitive):
         self.depends_on_place = self.depends_on_edges = self.min_edges > 1
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"block_size": self.block_size, "min_edges": self.min_edges}
 
     def arguments(self) -> tuple[int | str, ...]:
@@ -60,14 +60,14 @@ class BlockSparse(Primitive):
         return self.min_edges == 1
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Returns the edges of tiles with at least `min_edges` edges, bool [E]."""
+        """Return the edges of tiles with at least `min_edges` edges, bool [E]."""
         if self.covers_all:
             return np.ones(len(edges), bool)
         tile, _, count = self._tiles(edges)
         return (count >= self.min_edges)[tile]
 
     def _tiles(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Returns the tile of each edge, and key and number of edges of each tile.
+        """Return the tile of each edge, and key and number of edges of each tile.
 
         Keys ascend: (type * K + receiver block) * K + sender block, K blocks.
         """
@@ -190,7 +190,7 @@ class BlockSparse(Primitive):
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Builds the tiles, [G, T, b, b].
+        """Build the tiles, [G, T, b, b].
 
         Duplicate edges count as often as they occur. Counts are added up in float32
         and then rounded to the compute type.

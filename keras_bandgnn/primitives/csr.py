@@ -11,14 +11,14 @@ from keras_bandgnn.primitives.edges import Edges, pad
 
 
 def pointer_of(ids: np.ndarray, length: int) -> np.ndarray:
-    """Returns row pointers, int32 [length + 1], of sorted ids in [0, length)."""
+    """Return row pointers, int32 [length + 1], of sorted ids in [0, length)."""
     out = np.zeros(length + 1, np.int32)
     np.cumsum(np.bincount(ids, minlength=length)[:length], out=out[1:])
     return out
 
 
 def _sorting(ids: np.ndarray, length: int) -> np.ndarray:
-    """Returns a stable order that sorts ids in [0, length)."""
+    """Return a stable order that sorts ids in [0, length)."""
     from scipy.sparse import csr_array
 
     # A transposition is a counting sort.
@@ -33,7 +33,7 @@ def _sorting(ids: np.ndarray, length: int) -> np.ndarray:
 def transposed(
     row: np.ndarray, column: np.ndarray, shape: tuple[int, int], length: int, what: str
 ) -> dict[str, np.ndarray]:
-    """Returns the entries of a sparse matrix by column, for the gradient.
+    """Return the entries of a sparse matrix by column, for the gradient.
 
     Args:
         row: int32 [n] in [0, shape[0]).
@@ -56,7 +56,7 @@ def transposed(
 
 
 def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -> dict:
-    """Returns the transpose of the matrix that `prepare` builds from the edges.
+    """Return the transpose of the matrix that `prepare` builds from the edges.
 
     Args:
         row: Row of each edge.
@@ -110,7 +110,7 @@ def _csr(arrays: Mapping, prefix: str, weight=None) -> CSR:
 
 
 def row_sums(matrix: CSR):
-    """Returns the sum of each row of a sparse matrix, float32 [G, rows]."""
+    """Return the sum of each row of a sparse matrix, float32 [G, rows]."""
     if matrix.weight is None:
         return row_counts(matrix.pointer)
     return graph_ops.batched_segment_sum(
@@ -122,6 +122,6 @@ def row_sums(matrix: CSR):
 
 
 def row_counts(pointer):
-    """Returns the entries per row, float32 [G, rows], from int32 row pointers."""
+    """Return the entries per row, float32 [G, rows], from int32 row pointers."""
     # In float32 the pointers themselves are rounded above 2^24.
     return ops.cast(pointer[:, 1:] - pointer[:, :-1], "float32")

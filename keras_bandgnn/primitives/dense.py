@@ -42,17 +42,17 @@ class Dense(Primitive):
         self.max_nodes = positive_int("max_nodes", max_nodes)
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the argument of the constructor, that of the key `"dense:n"`."""
+        """Return the argument of the constructor, that of the key `"dense:n"`."""
         return {"max_nodes": self.max_nodes}
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Returns the edges of intervals of at most n nodes, bool [E]."""
+        """Return the edges of intervals of at most n nodes, bool [E]."""
         interval, first = intervals(edges)
         length = np.diff(first, append=edges.num_nodes)
         return length[interval] <= self.max_nodes
 
     def _blocks(self, edges: Edges, owner=None) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the first node and an edge of each block; all edges are covered.
+        """Return the first node and an edge of each block; all edges are covered.
 
         Blocks are filled greedily from the left, which minimises their number, so a
         supergraph never needs more blocks than its graphs separately.
@@ -77,7 +77,7 @@ class Dense(Primitive):
         return first[chosen], edge[chosen]
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Returns the blocks of each graph by itself, and its covered edges."""
+        """Return the blocks of each graph by itself, and its covered edges."""
         covered = self.cover(edges)
         edges, graph_of_edge = edges.keep(covered), graph_of_edge[covered]
         _, edge = self._blocks(edges, graph_of_edge)
@@ -122,7 +122,7 @@ class Dense(Primitive):
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Builds the blocks, [G, B, n * P, n], and the matrices that move the states.
+        """Build the blocks, [G, B, n * P, n], and the matrices that move the states.
 
         Duplicate edges count as often as they occur. Counts are added up in float32
         and then rounded to the compute type.
@@ -185,7 +185,7 @@ class Dense(Primitive):
 
 
 def intervals(edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the smallest intervals of nodes that no edge leaves.
+    """Return the smallest intervals of nodes that no edge leaves.
 
     Returns:
         int64 [E], interval of each edge; int64, first node of each interval.

@@ -37,7 +37,7 @@ class Edges:
         return self.sender.shape[0]
 
     def keep(self, mask: np.ndarray) -> "Edges":
-        """Returns the edges selected by a boolean mask."""
+        """Return the edges selected by a boolean mask."""
         return dataclasses.replace(
             self,
             sender=self.sender[mask],
@@ -49,7 +49,7 @@ class Edges:
 
     @classmethod
     def of_graphs(cls, graphs, num_types: int) -> tuple["Edges", np.ndarray]:
-        """Returns the concatenated edges of the graphs of a `FlatGraphs`.
+        """Return the concatenated edges of the graphs of a `FlatGraphs`.
 
         Args:
             graphs: The graphs; their nodes are numbered consecutively.
@@ -71,7 +71,7 @@ class Edges:
     def padded(
         self, length: int, what: str, mask: bool = False
     ) -> dict[str, np.ndarray]:
-        """Returns sender, receiver, type and weight, padded to a capacity.
+        """Return sender, receiver, type and weight, padded to a capacity.
 
         Args:
             length: The capacity.
@@ -96,7 +96,7 @@ class Edges:
         return arrays
 
     def sorted_by(self, key: np.ndarray) -> "Edges":
-        """Returns the edges stably sorted by a key."""
+        """Return the edges stably sorted by a key."""
         if (key[1:] < key[:-1]).any():
             return self.keep(np.argsort(key, kind="stable"))
         return self
@@ -108,7 +108,7 @@ class Edges:
 
 
 def pad(values: np.ndarray, length: int, fill: int, what: str) -> np.ndarray:
-    """Pads a 1-D array to the static length of its capacity."""
+    """Pad a 1-D array to the static length of its capacity."""
     if values.shape[0] > length:
         raise ValueError(
             f"Expected at most {length} entries for '{what}'. "

@@ -49,7 +49,7 @@ class Grouped(Primitive):
         self.first = first
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {"group_size": self.group_size, "first": self.first}
 
     def arguments(self) -> tuple[int | str, ...]:
@@ -59,7 +59,7 @@ class Grouped(Primitive):
 
     @classmethod
     def from_arguments(cls, *arguments: int | str) -> "Grouped":
-        """Builds the primitive from the arguments in a key."""
+        """Build the primitive from the arguments in a key."""
         if arguments[-1:] == ("aggregate",):
             return cls(*(arguments[:-1] or (_GROUP,)), "aggregate")
         return cls(*arguments)
@@ -101,7 +101,7 @@ class Grouped(Primitive):
         return {self.key(): edge_counts, f"{self.key()}.row": rows}
 
     def num_groups(self, rows: int, num_types: int) -> int:
-        """Returns the groups needed for `rows` pairs, for any distribution of types."""
+        """Return the groups needed for `rows` pairs, for any distribution of types."""
         return -(-rows // self.group_size) + num_types
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:

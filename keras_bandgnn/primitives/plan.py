@@ -143,7 +143,7 @@ class Plan:
             )
 
     def keeps(self, graphs) -> np.ndarray:
-        """Returns which graphs of a `FlatGraphs` pass the filter, bool [n]."""
+        """Return which graphs of a `FlatGraphs` pass the filter, bool [n]."""
         passing = np.ones(len(graphs), bool)
         if "order" in self.filter:
             passing &= graphs.num_nodes < self.filter["order"]
@@ -155,7 +155,7 @@ class Plan:
         return passing
 
     def replace(self, **changes) -> "Plan":
-        """Returns the plan with another schedule or filter.
+        """Return the plan with another schedule or filter.
 
         Args:
             **changes: `schedule` and `filter` as for the constructor.
@@ -172,14 +172,14 @@ class Plan:
         return tuple(p.key() for p in self.primitives)
 
     def check_registered(self) -> None:
-        """Raises a ValueError if its class or that of a primitive cannot be saved."""
+        """Raise a ValueError if its class or that of a primitive cannot be saved."""
         if type(self).__module__.partition(".")[0] != PACKAGE:
             check_registered(self)
         # The library's primitives have names of their own.
         check_registered(*(p for p in self.primitives if p.library_name() is None))
 
     def get_config(self) -> dict:
-        """Returns the configuration for `Plan.from_config`."""
+        """Return the configuration for `Plan.from_config`."""
         config = {"primitives": list(self.keys), "drop_rest": self.rest is None}
         if self.rest is not None and self.rest != self.primitives[-1]:
             config["rest"] = self.rest.key()
@@ -191,7 +191,7 @@ class Plan:
 
     @classmethod
     def from_config(cls, config: Mapping) -> "Plan":
-        """Builds a plan from `get_config()`."""
+        """Build a plan from `get_config()`."""
         primitives = [primitive_of(key) for key in config["primitives"]]
         options = {"filter": config.get("filter")}
         if config.get("schedule"):
@@ -201,7 +201,7 @@ class Plan:
         return cls(*primitives, rest=config.get("rest", primitives[-1]), **options)
 
     def measure(self, graphs, num_types: int) -> dict[str, np.ndarray]:
-        """Returns upper bounds of the resources of each graph of a `FlatGraphs`.
+        """Return upper bounds of the resources of each graph of a `FlatGraphs`.
 
         Args:
             graphs: The graphs.
@@ -214,7 +214,7 @@ class Plan:
         return self.sizes(edges, graph_of_edge, len(graphs))
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Returns each graph's resources of the primitives, at any position.
+        """Return each graph's resources of the primitives, at any position.
 
         Args:
             edges: The concatenated edges of all graphs, with node offsets.
@@ -238,7 +238,7 @@ class Plan:
         node: Mapping[str, np.ndarray] | None = None,
         edge: Mapping[str, np.ndarray] | None = None,
     ) -> dict[str, dict]:
-        """Assigns every edge to one primitive and packs the arrays.
+        """Assign every edge to one primitive and pack the arrays.
 
         Args:
             edges: The edges of a supergraph.
@@ -264,7 +264,7 @@ class Plan:
         node: Mapping[str, np.ndarray] | None = None,
         edge: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Returns which edges of a supergraph are dropped, bool [E]; see `pack`."""
+        """Return which edges of a supergraph are dropped, bool [E]; see `pack`."""
         del node, edge
         left = np.arange(len(edges))
         for primitive in self.primitives:
@@ -291,7 +291,7 @@ class Plan:
 
 
 def _check_key(primitive: Primitive) -> None:
-    """Raises a ValueError if the key of a custom class lacks an argument."""
+    """Raise a ValueError if the key of a custom class lacks an argument."""
     if primitive.library_name() is not None:
         return
     key = primitive.key()

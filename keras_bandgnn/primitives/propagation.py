@@ -15,7 +15,7 @@ def prepare(
     use_bias: bool = True,
     reduce: str = "sum",
 ):
-    """Prepares the arrays of a plan, once per batch on the device.
+    """Prepare the arrays of a plan, once per batch on the device.
 
     Args:
         plan: `x["plan"]`, key of a primitive -> its arrays.
@@ -47,12 +47,12 @@ def prepare(
 
 
 def is_scheduled(plan: Mapping) -> bool:
-    """Returns whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
+    """Return whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
     return "step:0" in plan
 
 
 def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
-    """Returns the steps of `x["plan"]` in order.
+    """Return the steps of `x["plan"]` in order.
 
     Args:
         plan: `x["plan"]` of a plan with a schedule.
@@ -73,12 +73,12 @@ def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
 
 
 def is_prepared(plan: Mapping) -> bool:
-    """Returns whether `plan` is a result of `prepare`, rather than `x["plan"]`."""
+    """Return whether `plan` is a result of `prepare`, rather than `x["plan"]`."""
     return "parts" in plan
 
 
 def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
-    """Returns the reduced incoming messages of every node under a plan.
+    """Return the reduced incoming messages of every node under a plan.
 
     out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
 

@@ -53,7 +53,7 @@ class ReceptiveField:
             )
 
     def get_config(self) -> dict:
-        """Returns the arguments of the constructor."""
+        """Return the arguments of the constructor."""
         return {
             "steps": self.steps,
             "merge": self.merge,
@@ -63,7 +63,7 @@ class ReceptiveField:
 
     @classmethod
     def from_config(cls, config: Mapping) -> "ReceptiveField":
-        """Builds the schedule from `get_config()`."""
+        """Build the schedule from `get_config()`."""
         return cls(**config)
 
     def read_nodes(self, graphs) -> np.ndarray:

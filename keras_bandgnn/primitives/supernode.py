@@ -48,7 +48,7 @@ class Supernode(Primitive):
         self.min_degree = positive_int("min_degree", min_degree)
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the argument of the constructor, that of the key `"supernode:d"`."""
+        """Return the argument of the constructor, that of the key `"supernode:d"`."""
         return {"min_degree": self.min_degree}
 
     def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
@@ -117,7 +117,7 @@ class Supernode(Primitive):
         return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Makes the dense rows [G, L, N] and columns [G, N, L].
+        """Make the dense rows [G, L, N] and columns [G, N, L].
 
         Duplicate edges count as often as they occur. Counts are added up in float32
         and then rounded to the compute type.

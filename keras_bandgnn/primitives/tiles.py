@@ -27,11 +27,11 @@ class Tiles(PlanPart):
         self.block_size = positive_int("block_size", block_size)
 
     def get_config(self) -> dict[str, int | str]:
-        """Returns the argument of the constructor, that of the key `"tiles:b"`."""
+        """Return the argument of the constructor, that of the key `"tiles:b"`."""
         return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Raises a ValueError: sums of messages need another plan."""
+        """Raise a ValueError: sums of messages need another plan."""
         raise ValueError(
             "Expected a plan whose primitives carry messages, such as Plan(Banded(128))"
             f". Received: {self.key()!r}, tiles of an AttentionPlan. Set plan='auto'."

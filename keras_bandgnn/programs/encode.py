@@ -45,7 +45,7 @@ def encode_program(
     language: str = "python",
     seed: int | Sequence[int] | None = None,
 ) -> Graph:
-    """Encodes a variable-misuse instance as a graph of ids.
+    """Encode a variable-misuse instance as a graph of ids.
 
     Edge types are positions in `RELATIONS`, 0 to 10, and the reverse of type p is
     p + 11, so P = 22. Without subtoken nodes they are 0 to 9 and p + 10, so P = 20.
@@ -203,7 +203,7 @@ def _edges(program: ProgramGraph) -> tuple[list, list, list]:
 
 
 def _distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
-    """Returns the distinct values in order of appearance, and each value's index."""
+    """Return the distinct values in order of appearance, and each value's index."""
     index = {value: i for i, value in enumerate(dict.fromkeys(values))}
     return list(index), np.array([index[value] for value in values], np.int64)
 
@@ -211,7 +211,7 @@ def _distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
 def _subtoken_edges(
     unique: Sequence[str], place: np.ndarray, keywords: frozenset[str]
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Returns the distinct subtokens, and the edges to them, sorted by node."""
+    """Return the distinct subtokens, and the edges to them, sorted by node."""
     index: dict[str, int] = {}
     flat: list[int] = []
     counts = np.zeros(len(unique), np.int64)
@@ -252,7 +252,7 @@ def _kind_id(kind: str, buckets: int) -> int:
 
 @functools.lru_cache(2**17)
 def _subtoken_row(text: str, buckets: int, length: int) -> bytes:
-    """Returns the ids of a label's first parts, as the bytes of an int32 array."""
+    """Return the ids of a label's first parts, as the bytes of an int32 array."""
     parts = (subtokens(text) or (text,))[:length]
     ids = [hash_id(part, buckets) for part in parts]
     return struct.pack(f"={length}i", *ids, *[0] * (length - len(ids)))

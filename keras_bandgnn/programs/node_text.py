@@ -49,7 +49,7 @@ def subtokens(text: str) -> tuple[str, ...]:
 
 
 def split_subtokens(text: str) -> list[str]:
-    """Splits an identifier or other text into lower-cased parts.
+    """Split an identifier or other text into lower-cased parts.
 
     Splits at changes of case (camelCase), at underscores and other symbols, and between
     letters and digits. Text without letters and digits has no parts.
@@ -62,7 +62,7 @@ def split_subtokens(text: str) -> list[str]:
 
 
 def hash_id(text: str, buckets: int) -> int:
-    """Returns an id in [1, buckets) that is the same on every machine; 0 is padding.
+    """Return an id in [1, buckets) that is the same on every machine; 0 is padding.
 
     Args:
         text: The text to hash (CRC-32 of its UTF-8 bytes).
@@ -80,7 +80,7 @@ def hash_id(text: str, buckets: int) -> int:
 
 
 def encode_characters(label: str, length: int = 19) -> bytes:
-    """Returns a code per character of the lower-cased label, truncated and padded.
+    """Return a code per character of the lower-cased label, truncated and padded.
 
     Codes: 0 for padding, 1 for other characters, 2 to 69 for the alphabet of 68
     letters, digits and symbols of the variable-misuse data set.

@@ -24,7 +24,7 @@ Named = list[tuple[str, str]]
 def find_programs(
     path: str | os.PathLike, exclude: Iterable[str] = (), by: str = "file"
 ) -> tuple[str, dict[str, Named]]:
-    """Detects the type of input at a path, and the files of each split.
+    """Detect the type of input at a path, and the files of each split.
 
     Args:
         path: Python source (a file or folder), or files of Allamanis et al.: one
@@ -69,7 +69,7 @@ def find_programs(
 
 
 def _split(named: Named, by: str) -> dict[str, Named]:
-    """Splits files; three files or packages are enough for three splits."""
+    """Split files; three files or packages are enough for three splits."""
     groups: dict[str, Named] = {}
     for file, name in named:
         group = name if by == "file" else name.split("/")[0].removesuffix(".py")
@@ -90,7 +90,7 @@ def _split(named: Named, by: str) -> dict[str, Named]:
 
 
 def digest(files: Named, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a digest of inputs and options, to identify a job for resuming.
+    """Return a digest of inputs and options, to identify a job for resuming.
 
     Args:
         files: (path, name) pairs.
@@ -113,7 +113,7 @@ def digest(files: Named, options: Mapping[str, Any]) -> dict[str, Any]:
 def read_programs(
     kind: str, path: str, name: str, options: Mapping[str, Any]
 ) -> tuple[list[ProgramGraph] | None, list[str]]:
-    """Reads the instances of one file.
+    """Read the instances of one file.
 
     Args:
         kind: "python" or "varmisuse".
@@ -142,7 +142,7 @@ def read_encoded(
     options: Mapping[str, Any],
     encoding: Mapping[str, Any],
 ) -> tuple[list[Graph] | None, list[str]]:
-    """Reads one file and encodes its instances; see `read_programs`.
+    """Read one file and encode its instances; see `read_programs`.
 
     Args:
         kind: "python" or "varmisuse".
@@ -160,7 +160,7 @@ def read_encoded(
 
 @contextlib.contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Adds the name of a file to an unexpected error."""
+    """Add the name of a file to an unexpected error."""
     try:
         yield
     except Exception as error:

@@ -55,7 +55,7 @@ class ProgramGraph:
     info: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
     def reordered(self, order: Sequence[int]) -> "ProgramGraph":
-        """Returns the instance with candidate `order[k]` at position k.
+        """Return the instance with candidate `order[k]` at position k.
 
         The candidates' node ids ascend in the new order, so that they do not leak the
         answer if a data set lists the correct one first. Guesses in `info`, which are
@@ -85,7 +85,7 @@ class ProgramGraph:
         )
 
     def shuffled(self) -> "ProgramGraph":
-        """Returns the instance with its candidates shuffled, seeded by its content.
+        """Return the instance with its candidates shuffled, seeded by its content.
 
         The order does not depend on which candidate is correct, and is the same on
         every run and machine.

@@ -26,7 +26,7 @@ ray.init(address=sys.argv[1], logging_level=logging.ERROR, log_to_driver=False)
 
 
 def import_ray() -> ModuleType:
-    """Imports Ray, which is optional.
+    """Import Ray, which is optional.
 
     Raises:
         ImportError: If it is not installed.
@@ -40,7 +40,7 @@ def import_ray() -> ModuleType:
 
 
 def connect(address: str | None, workers: int | None, time_limit: float) -> None:
-    """Starts a local Ray, or joins a cluster.
+    """Start a local Ray, or join a cluster.
 
     Args:
         address: None to start a Ray that listens only on the loopback interface,
@@ -59,7 +59,7 @@ def connect(address: str | None, workers: int | None, time_limit: float) -> None
 
 @contextlib.contextmanager
 def _restored_handlers() -> Iterator[None]:
-    """Restores the signal handlers that Ray replaces."""
+    """Restore the signal handlers that Ray replaces."""
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if main else ()
     handlers = {number: signal.getsignal(number) for number in numbers}
@@ -72,7 +72,7 @@ def _restored_handlers() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Makes a Ray started in its context listen only on the loopback interface.
+    """Make a Ray started in its context listen only on the loopback interface.
 
     Anyone who can connect to Ray can run code.
     """
@@ -106,7 +106,7 @@ def _connect(ray: ModuleType, address: str | None, workers, time_limit: float) -
 
 
 def _check_address(address: str, time_limit: float) -> None:
-    """Raises a ConnectionError unless a cluster answers in time."""
+    """Raise a ConnectionError unless a cluster answers in time."""
     if address != "auto":
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or "/" in host:
@@ -150,7 +150,7 @@ _PACKAGES = ("numpy", "pyarrow", "scipy")
 
 
 def _versions() -> dict[str, str]:
-    """Returns the versions on which the bytes of a result may depend."""
+    """Return the versions on which the bytes of a result may depend."""
     from keras_bandgnn.version import __version__
 
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
@@ -158,7 +158,7 @@ def _versions() -> dict[str, str]:
 
 
 def _call(module: str, name: str, versions: Mapping, environment: Mapping, job: tuple):
-    """Calls a function by name, in a worker."""
+    """Call a function by name, in a worker."""
     os.environ.update(environment)
     if (here := _versions()) != versions:
         raise RuntimeError(
@@ -230,7 +230,7 @@ class RayPool:
         rescue: Callable | None = None,
         done: Callable[[int], None] | None = None,
     ) -> Iterator[Any]:
-        """Yields `function(*job)` for each job, in order.
+        """Yield `function(*job)` for each job, in order.
 
         Args:
             function: A function that workers can import, and that may be called more
@@ -275,7 +275,7 @@ class RayPool:
                 self._ray.cancel(task, force=True)
 
     def _submitter(self, running: dict, jobs: Sequence[tuple]) -> Callable:
-        """Returns a function that submits a job to Ray and records it in `running`."""
+        """Return a function that submits a job to Ray and records it in `running`."""
         versions = _versions()
         environment = {k: os.environ[k] for k in _PASSED_ON if k in os.environ}
         task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_call)

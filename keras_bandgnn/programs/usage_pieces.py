@@ -50,7 +50,7 @@ class UsagePieces:
 def usage_jobs(
     kind: str, files: Named, options: Mapping[str, Any], encoding: Mapping[str, Any]
 ) -> list[tuple]:
-    """Returns arguments of `read_usages`, with several jobs for a long file.
+    """Return arguments of `read_usages`, with several jobs for a long file.
 
     Args:
         kind: "python" or "varmisuse", from `find_programs`.
@@ -81,7 +81,7 @@ def read_usages(
     part: tuple[int, int],
     start: int = 0,
 ) -> UsagePieces:
-    """Reads and encodes a part of the usages of a file, or the beginning of the part.
+    """Read and encode a part of the usages of a file, or the beginning of the part.
 
     Args:
         kind: "python" or "varmisuse".
@@ -161,7 +161,7 @@ def _python_graphs(
 def _parsed(
     path: str, name: str, seed: int, stamp: tuple
 ) -> tuple[InstanceBuilder, list[Usage]]:
-    """Caches a parsed file for all its jobs; `stamp` changes with the file."""
+    """Cache a parsed file for all its jobs; `stamp` changes with the file."""
     del stamp
     source = read_source(path, MAX_BYTES)
     maker = InstanceBuilder(SourceUnit(source), name, seed, 10, "function")

@@ -31,7 +31,7 @@ _CHUNK = 2**20
 
 
 def samples(file: Path) -> Iterator[tuple[str, Any]]:
-    """Yields each sample with its location, or a ValueError for an invalid one."""
+    """Yield each sample with its location, or a ValueError for an invalid one."""
     where = "line 1"
     try:
         with open_unpacked(file) as stream:
@@ -64,7 +64,7 @@ def _lines(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 def _array(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Parses an array element by element, with about one element in memory."""
+    """Parse an array element by element, with about one element in memory."""
     text = _Text(stream)
     text.take()  # the opening bracket
     if text.peek() == "]":
@@ -106,7 +106,7 @@ class _Text:
         self._at = 0
 
     def peek(self) -> str:
-        """Returns the next character that is not whitespace; empty at the end."""
+        """Return the next character that is not whitespace; empty at the end."""
         while True:
             while self._at < len(self._text):
                 if self._text[self._at] not in " \t\r\n":
@@ -123,7 +123,7 @@ class _Text:
         return character
 
     def value(self) -> Any:
-        """Parses the next value, reading more text until it is complete."""
+        """Parse the next value, reading more text until it is complete."""
         self.peek()
         while True:
             try:
@@ -146,7 +146,7 @@ Paths = str | os.PathLike | Iterable[str | os.PathLike]
 def read_varmisuse(
     path: Paths, *, on_error: str = "raise", report: list[str] | None = None
 ) -> Iterator[ProgramGraph]:
-    """Reads program graphs one at a time.
+    """Read program graphs one at a time.
 
     A file contains a JSON array of samples (as in the original archive) or one sample
     per line, compressed (`.gz`) or not; its first character determines the format.
@@ -187,7 +187,7 @@ def write_varmisuse(
     *,
     correct_first: bool = False,
 ) -> None:
-    """Writes program graphs in the same format; equal graphs give equal bytes.
+    """Write program graphs in the same format; equal graphs give equal bytes.
 
     `.json` and `.json.gz` files contain an array, `.jsonl` and `.jsonl.gz` files one
     sample per line. The file appears only when it is complete. Two extra keys, which
@@ -222,7 +222,7 @@ def write_varmisuse(
 
 
 def varmisuse_split_files(root: str | os.PathLike, split: str) -> list[Path]:
-    """Returns the files of a split: `<root>/graphs-<split>/` or one folder deeper.
+    """Return the files of a split: `<root>/graphs-<split>/` or one folder deeper.
 
     Args:
         root: Folder of the data set, or of its projects.
@@ -256,7 +256,7 @@ def load_varmisuse(
     language: str = "csharp",
     **encode: Any,
 ) -> Iterator[Graph]:
-    """Reads and encodes a split, one graph at a time.
+    """Read and encode a split, one graph at a time.
 
     Args:
         path: Folder of the data set, as in `varmisuse_split_files`.

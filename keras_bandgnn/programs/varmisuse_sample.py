@@ -20,7 +20,7 @@ _NAME = re.compile(r"@?[^\W\d]")
 
 @functools.lru_cache(2**16)
 def token_class(label: str) -> str:
-    """Returns a C# token's class: Identifier, Keyword, Number, String or Operator."""
+    """Return a C# token's class: Identifier, Keyword, Number, String or Operator."""
     if label in CSHARP_KEYWORDS:
         return "Keyword"
     if _STRING.match(label):
@@ -48,7 +48,7 @@ class _Sample:
         )
 
     def get(self, parent: Mapping, key: str, kind: type, path: str = "") -> Any:
-        """Returns the value of a required key with the given type."""
+        """Return the value of a required key with the given type."""
         names = {dict: "an object", list: "a list", int: "an integer", str: "text"}
         if key not in parent:
             self.fail(path + key, names[kind], f"no such key, only {list(parent)}")
@@ -64,7 +64,7 @@ class _Sample:
 
 
 def from_sample(sample: Any, where: str) -> ProgramGraph:
-    """Validates a parsed sample and converts it to a program graph.
+    """Validate a parsed sample and convert it to a program graph.
 
     Args:
         sample: The parsed JSON value.
@@ -185,7 +185,7 @@ def _edges(at: _Sample, found: dict, count: int) -> dict[str, np.ndarray]:
 
 
 def _by_node(at: _Sample, graph: dict, name: str, count: int) -> dict[int, str]:
-    """Returns an optional map from nodes to text, such as `NodeTypes`."""
+    """Return an optional map from nodes to text, such as `NodeTypes`."""
     key = f"ContextGraph.{name}"
     values = at.get(graph, name, dict, "ContextGraph.") if name in graph else {}
     try:
@@ -202,7 +202,7 @@ def _by_node(at: _Sample, graph: dict, name: str, count: int) -> dict[int, str]:
 
 
 def to_sample(program: ProgramGraph, what: str, correct_first: bool) -> dict[str, Any]:
-    """Converts a program graph to JSON values.
+    """Convert a program graph to JSON values.
 
     Args:
         program: A program whose correct candidate is known.

@@ -16,7 +16,7 @@ _ASKED = tuple(-number for number in (signal.SIGTERM, signal.SIGINT))
 
 
 def end_with_parent() -> None:
-    """Ends this process when its parent has ended, even if the parent was killed.
+    """End this process when its parent has ended, even if the parent was killed.
 
     For processes of `multiprocessing`.
     """
@@ -44,7 +44,7 @@ def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
 
 
 def run_isolated(function: Callable, job: Sequence, died: Any) -> Any:
-    """Runs a job in a separate process; returns `died` if the process dies.
+    """Run a job in a separate process; return `died` if the process dies.
 
     If the process was asked to stop, as by a scheduler, the job is not to blame and is
     run again.
@@ -69,7 +69,7 @@ def ordered_map(
     died: Any,
     here: bool = True,
 ) -> Iterator[Any]:
-    """Yields `function(*job)` for each job in order, running a few jobs ahead.
+    """Yield `function(*job)` for each job in order, running a few jobs ahead.
 
     Args:
         function: A function that spawned processes can import.

@@ -13,7 +13,7 @@ def random_graph(
     num_ids: int = 10,
     candidates: int = 3,
 ) -> Graph:
-    """Returns a random graph with ids, a slot, candidates and a label.
+    """Return a random graph with ids, a slot, candidates and a label.
 
     It may contain self-loops and parallel edges.
 

@@ -5,7 +5,7 @@ import numpy as np
 
 
 def run_layer_test(layer, *inputs, mixed: bool = True):
-    """Checks a layer's config round trip, symbolic shape and mixed precision.
+    """Check a layer's config round trip, symbolic shape and mixed precision.
 
     Args:
         layer: A layer that has not been called.
@@ -41,7 +41,7 @@ def run_layer_test(layer, *inputs, mixed: bool = True):
 
 
 def gradients_of(task, batch) -> dict[str, np.ndarray]:
-    """Returns the gradient of the task's loss for each trainable weight, by path.
+    """Return the gradient of the task's loss for each trainable weight, by path.
 
     Args:
         task: A compiled task.

@@ -48,7 +48,7 @@ class Sizes:
 
 
 def synthetic_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
-    """Builds one supergraph of random graphs, as the loader passes it to `fit`.
+    """Build one supergraph of random graphs, as the loader passes it to `fit`.
 
     Nine of ten edges connect nearby nodes. The others connect random nodes of a graph,
     so that the plan's rest is not empty. Edge types are random.
@@ -83,7 +83,7 @@ def synthetic_batch(task: NodeSelector, plan: Plan, sizes: Sizes) -> tuple:
 
 
 def synthetic_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
-    """Returns the graphs of `synthetic_batch`.
+    """Return the graphs of `synthetic_batch`.
 
     Raises:
         ValueError: If the sizes leave too few nodes or edges per graph.
@@ -120,7 +120,7 @@ def _synthetic_graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
 
 
 def _synthetic_features(task, nodes: int) -> dict[str, np.ndarray]:
-    """Returns node features with the shapes that the backbone's encoder expects."""
+    """Return node features with the shapes that the backbone's encoder expects."""
     lengths = {}
     layers = task.preprocessor.graph_layers if task.preprocessor else []
     for layer in layers:
@@ -184,7 +184,7 @@ class StepReport:
 def check_training_step(
     task: NodeSelector, plan: Plan, sizes: Sizes, topology: str
 ) -> StepReport:
-    """Compiles the step that `fit` runs, one supergraph per core of a TPU slice.
+    """Compile the step that `fit` runs, one supergraph per core of a TPU slice.
 
     This is `task.train_step` with forward pass, masked loss, gradients, clipping, and
     updates of weights and metrics. Weights are replicated, batches are sharded over the
@@ -226,7 +226,7 @@ def check_training_step(
 
 
 def topology_devices(topology: str) -> list:
-    """Returns the devices of a TPU slice to compile for; no TPU is needed."""
+    """Return the devices of a TPU slice to compile for; no TPU is needed."""
     if keras.backend.backend() != "jax":
         raise ImportError(
             "Expected the backend 'jax', which compiles for TPUs. Received: "
@@ -257,7 +257,7 @@ def topology_devices(topology: str) -> list:
 
 
 def available_memory(device) -> float:
-    """Returns the memory of a core that is available to programs, GiB."""
+    """Return the memory of a core that is available to programs, GiB."""
     import jax
 
     # Too large for any core: the error message names the available memory.
@@ -278,13 +278,13 @@ def available_memory(device) -> float:
 
 
 def _required_memory(text: str) -> float | None:
-    """Returns the memory that a rejected program needs, GiB."""
+    """Return the memory that a rejected program needs, GiB."""
     match = re.search(r"required .*?\(([\d.]+)([KMGT])\) exceeds", text)
     return float(match.group(1)) * _UNITS[match.group(2)] if match else None
 
 
 def _jitted_step(task: NodeSelector, batch: tuple, devices: list):
-    """Returns the jitted step and its abstract arguments."""
+    """Return the jitted step and its abstract arguments."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 

@@ -31,7 +31,7 @@ class TPUGeneration:
 
     @classmethod
     def of(cls, topology: str) -> "TPUGeneration":
-        """Returns the generation of a topology such as "v5e:4x8", or "v5e".
+        """Return the generation of a topology such as "v5e:4x8", or "v5e".
 
         Raises:
             ValueError: If the generation is unknown.
@@ -50,13 +50,13 @@ class TPUGeneration:
         return self.cores * self.chips
 
     def forms(self, cores: int) -> bool:
-        """Returns whether `topology` supports slices with this number of cores."""
+        """Return whether `topology` supports slices with this number of cores."""
         chips = cores // self.cores
         power = chips >= 4 and chips & (chips - 1) == 0
         return cores % self.cores == 0 and power and chips <= self.chips
 
     def topology(self, cores: int) -> str:
-        """Returns the slice with `cores` cores whose axes are most nearly equal.
+        """Return the slice with `cores` cores whose axes are most nearly equal.
 
         Raises:
             ValueError: If there is no such slice.
@@ -73,7 +73,7 @@ class TPUGeneration:
         return f"{self.name}:{'x'.join(str(2**part) for part in parts)}"
 
     def cores_of(self, topology: str) -> int:
-        """Returns the number of cores of a topology such as "v5e:4x8".
+        """Return the number of cores of a topology such as "v5e:4x8".
 
         Raises:
             ValueError: If the name has no shape.

@@ -63,7 +63,7 @@ class ProgramCosts:
 
     @classmethod
     def from_text(cls, text: str) -> "ProgramCosts":
-        """Parses the text of a compiled program.
+        """Parse the text of a compiled program.
 
         Args:
             text: Output of `compiled.as_text()` in JAX.
@@ -108,7 +108,7 @@ class _Instruction:
     attributes: str
 
     def dims(self) -> tuple[int, ...]:
-        """Returns the shape of an array."""
+        """Return the shape of an array."""
         return _arrays(self.shape)[0][1]
 
     def result_bytes(self) -> int:
@@ -121,7 +121,7 @@ class _Instruction:
 
 
 def _arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
-    """Returns dtypes and shapes of the arrays of an HLO shape, possibly a tuple."""
+    """Return dtypes and shapes of the arrays of an HLO shape, possibly a tuple."""
     arrays = []
     for dtype, dims in _ARRAY.findall(shape):
         sizes = tuple(int(d.lstrip("<=")) for d in dims.split(",") if d)
@@ -130,7 +130,7 @@ def _arrays(shape: str) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _width(dtype: str) -> float:
-    """Returns the bytes of an element."""
+    """Return the bytes of an element."""
     if dtype == "pred":
         return 1
     digits = re.search(r"\d+", dtype)
@@ -138,7 +138,7 @@ def _width(dtype: str) -> float:
 
 
 def _closing_parenthesis(text: str) -> int:
-    """Returns the index after the parenthesis that closes the first one."""
+    """Return the index after the parenthesis that closes the first one."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -164,7 +164,7 @@ def _instruction(text: str) -> _Instruction:
 
 
 def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
-    """Returns computation -> name -> instruction, and the name of the entry."""
+    """Return computation -> name -> instruction, and the name of the entry."""
     computations: dict[str, dict[str, _Instruction]] = {}
     entry, current = None, None
     for line in text.splitlines():
@@ -185,7 +185,7 @@ def _parse(text: str) -> tuple[dict[str, dict[str, _Instruction]], str]:
 
 
 def _run_counts(computations: dict, entry: str) -> dict[str, int]:
-    """Returns how often each computation runs."""
+    """Return how often each computation runs."""
     times: dict[str, int] = defaultdict(int)
     stack = [(entry, 1)]
     while stack:
@@ -203,7 +203,7 @@ def _run_counts(computations: dict, entry: str) -> dict[str, int]:
 
 
 def _trip_count(loop: _Instruction, computations: dict) -> int | None:
-    """Returns a loop's trip count: XLA's annotation, or the bound of its condition."""
+    """Return a loop's trip count: XLA's annotation, or the bound of its condition."""
     match = _TRIPS.search(loop.attributes)
     if match:
         return int(json.loads(match.group(1))["n"])
@@ -219,7 +219,7 @@ def _trip_count(loop: _Instruction, computations: dict) -> int | None:
 
 
 def _flops(instruction: _Instruction, computation: dict) -> float:
-    """Returns the FLOPs of a matrix product, two per multiply-add."""
+    """Return the FLOPs of a matrix product, two per multiply-add."""
     if instruction.opcode == "dot":
         lhs = computation[instruction.operands[0]].dims()
         contracted = re.search(

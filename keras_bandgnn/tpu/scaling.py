@@ -90,7 +90,7 @@ class ScaleForecast:
         model_seconds: float | None = None,
         calibrated: bool = False,
     ) -> "ScaleForecast | None":
-        """Returns the forecast of a compiled step; None if it did not compile.
+        """Return the forecast of a compiled step; None if it did not compile.
 
         Args:
             step: The compiler's report.
@@ -114,7 +114,7 @@ class ScaleForecast:
 def sending_seconds(
     collectives: Mapping[str, Collective], cores: int, link: float
 ) -> float:
-    """Returns the time of collectives on a ring of all cores, in one direction.
+    """Return the time of collectives on a ring of all cores, in one direction.
 
     An all-reduce of b bytes sends 2 (n-1)/n b over each link. A torus has links along
     several axes, so this is an upper bound of the transfer time. Latency is ignored.
@@ -145,7 +145,7 @@ def sending_seconds(
 def step_seconds(
     task: NodeSelector, plan: Plan, sizes: Sizes, hardware: Hardware
 ) -> float | None:
-    """Returns the cost model's time of a core's training step, without collectives.
+    """Return the cost model's time of a core's training step, without collectives.
 
     Counts T times the messages and the two products of the GRU, not the encoder, the
     readout and the optimizer. Gradient checkpointing adds a third.

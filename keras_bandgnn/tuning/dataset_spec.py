@@ -42,7 +42,7 @@ class DatasetSpec:
 
     @classmethod
     def of(cls, *sources) -> "DatasetSpec":
-        """Derives the spec from training and validation graphs.
+        """Derive the spec from training and validation graphs.
 
         Args:
             *sources: Graphs in any form that `fit` of a task accepts.
@@ -84,7 +84,7 @@ class DatasetSpec:
 
 
 def _encoding(layers) -> dict | None:
-    """Returns the config of the `ProgramEncoder`, if the graphs are programs."""
+    """Return the config of the `ProgramEncoder`, if the graphs are programs."""
     if not layers or layers[0]["class_name"] != "ProgramEncoder":
         return None
     return layers[0]["config"]
@@ -96,7 +96,7 @@ def _stored_types(layers) -> int | None:
 
 
 def _stored_inputs(layers) -> dict | None:
-    """Returns the inputs of encoded programs, whose id ranges are fixed."""
+    """Return the inputs of encoded programs, whose id ranges are fixed."""
     encoding = _encoding(layers)
     if encoding is None:
         return None
@@ -122,7 +122,7 @@ def _inputs(parts) -> dict:
 
 
 def _label(parts) -> tuple[str, int]:
-    """Returns the prediction target and the number of outputs."""
+    """Return the prediction target and the number of outputs."""
     first = parts[0]
     if first.candidates is not None:
         return "candidate", 1

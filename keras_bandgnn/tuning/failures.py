@@ -57,14 +57,14 @@ class CrashLog:
             return []
 
     def add(self, reason: str) -> int:
-        """Adds a crash; returns the number of crashes."""
+        """Add a crash; return the number of crashes."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         reasons = [*self.reasons, reason]
         write_json(self._file, reasons)
         return len(reasons)
 
     def check(self) -> None:
-        """Raises a FailedTrialError after too many crashes."""
+        """Raise a FailedTrialError after too many crashes."""
         reasons = self.reasons
         if len(reasons) >= MAX_CRASHES:
             kind = "crashed" if "crashed" in reasons[-1] else "too large"
@@ -72,7 +72,7 @@ class CrashLog:
 
 
 def crash_cause(number: int, memory_kills: int | None) -> str | None:
-    """Returns the cause if a signal counts as a crash of the trial, or None.
+    """Return the cause if a signal counts as a crash of the trial, or None.
 
     Args:
         number: The signal that ended the process.
@@ -88,7 +88,7 @@ def crash_cause(number: int, memory_kills: int | None) -> str | None:
 
 
 def memory_kills() -> int | None:
-    """Returns how many processes the system has killed for lack of memory, if known."""
+    """Return how many processes the system has killed for lack of memory, if known."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             name, _, count = line.partition(" ")
@@ -98,7 +98,7 @@ def memory_kills() -> int | None:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Returns whether an error of Python, NumPy or a backend means out of memory."""
+    """Return whether an error of Python, NumPy or a backend means out of memory."""
     by_name = type(error).__name__ in ("ResourceExhaustedError", "OutOfMemoryError")
     by_message = any(text in str(error) for text in _MEMORY)
     return isinstance(error, MemoryError) or by_name or by_message
@@ -106,7 +106,7 @@ def is_memory_error(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def failed_trials() -> Iterator[None]:
-    """Turns errors caused by a trial's hyperparameters into a failed trial.
+    """Turn errors caused by a trial's hyperparameters into a failed trial.
 
     These are out-of-memory errors, and any ValueError: the graphs do not fit a batcher,
     a plan or a model.
@@ -135,7 +135,7 @@ class StopDiverged(keras.callbacks.Callback):
     """Fails a trial when the loss of an epoch is not finite."""
 
     def on_epoch_end(self, epoch, logs=None):
-        """Checks the loss."""
+        """Check the loss."""
         loss = float(logs["loss"])
         if not math.isfinite(loss):
             raise FailedTrialError(f"diverged: the loss of epoch {epoch + 1} is {loss}")

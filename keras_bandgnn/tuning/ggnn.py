@@ -68,7 +68,7 @@ class GGNNHyperModel(GraphHyperModel):
         self.readout = one_of("readout", readout, ("auto", "slot", "candidate"))
 
     def fixed(self) -> dict:
-        """Returns the settings that identify the search, as JSON values."""
+        """Return the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "space": self.space_name,
             "hidden_dim": self.hidden_dim,
@@ -77,7 +77,7 @@ class GGNNHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares the search space; returns values by name, None for inactive ones."""
+        """Declare the search space; return values by name, None for inactive ones."""
         values = spaces.draw_sgd(hp, self.space_name)
         values |= {
             "hidden_dim": spaces.choice(hp, "hidden_dim", self.hidden_dim),
@@ -89,7 +89,7 @@ class GGNNHyperModel(GraphHyperModel):
         return values
 
     def backbone(self, values: dict):
-        """Builds the backbone."""
+        """Build the backbone."""
         return models.GGNNBackbone(
             self.spec.inputs,
             int(values["hidden_dim"]),
@@ -100,7 +100,7 @@ class GGNNHyperModel(GraphHyperModel):
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """Builds the preprocessor: layers, batcher and plan."""
+        """Build the preprocessor: layers, batcher and plan."""
         layers = list(self.spec.layers)
         stored = bool(layers)
         ordering = values.get("ordering")
@@ -125,7 +125,7 @@ class GGNNHyperModel(GraphHyperModel):
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
     def head(self, values: dict) -> dict:
-        """Returns further arguments of the task."""
+        """Return further arguments of the task."""
         if self.spec.label != "candidate":
             return {}
         arguments = {"label_smoothing": values["label_smoothing"]}
@@ -136,6 +136,6 @@ class GGNNHyperModel(GraphHyperModel):
         )
 
     def compile(self, task, values: dict) -> None:
-        """Compiles the task."""
+        """Compile the task."""
         task.compile(spaces.make_sgd(values))
         spaces.add_l2(task, values["weight_decay"])

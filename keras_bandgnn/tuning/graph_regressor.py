@@ -80,7 +80,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
         self.num_steps = positive_ints("num_steps", num_steps)
 
     def fixed(self) -> dict:
-        """Returns the settings that identify the search, as JSON values."""
+        """Return the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "model": self.model,
             "edges": list(self.edges),
@@ -90,7 +90,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares the search space; returns values by name, None for inactive ones."""
+        """Declare the search space; return values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
                 "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
@@ -104,7 +104,7 @@ class GraphRegressorHyperModel(GraphHyperModel):
         return values
 
     def backbone(self, values: dict):
-        """Builds the backbone."""
+        """Build the backbone."""
         arguments = {}
         if self.model != "painn":
             arguments["reduce"] = self.reduce
@@ -116,12 +116,12 @@ class GraphRegressorHyperModel(GraphHyperModel):
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """Builds the preprocessor: layers and batcher."""
+        """Build the preprocessor: layers and batcher."""
         graph_layers = [self.edges[values["edges"]]] if self.edges else []
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values))
 
     def head(self, values: dict) -> dict:
-        """Returns further arguments of the task."""
+        """Return further arguments of the task."""
         if self.model == "painn":
             return {"readout": self.reduce, "hidden": int(values["hidden_dim"])}
         return {
@@ -131,12 +131,12 @@ class GraphRegressorHyperModel(GraphHyperModel):
         }
 
     def compile(self, task, values: dict) -> None:
-        """Compiles the task."""
+        """Compile the task."""
         task.compile(keras.optimizers.Adam(values["learning_rate"]))
 
 
 def _name(layer: GraphLayer) -> str:
-    """Returns class and arguments of a layer, as a hyperparameter value."""
+    """Return class and arguments of a layer, as a hyperparameter value."""
     config = layer.get_config()
     names = [k for k in config if k not in ("name", "trainable", "dtype")]
     arguments = ", ".join(f"{k}={config[k]}" for k in names if config[k] is not None)

@@ -78,7 +78,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         self.num_heads = positive_ints("num_heads", num_heads)
 
     def fixed(self) -> dict:
-        """Returns the settings that identify the search, as JSON values."""
+        """Return the settings that identify the search, as JSON values."""
         return super().fixed() | {
             "model": self.model,
             "attention": self.attention,
@@ -88,7 +88,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         }
 
     def space(self, hp) -> dict:
-        """Declares the search space; returns values by name, None for inactive ones."""
+        """Declare the search space; return values by name, None for inactive ones."""
         values = {
             "learning_rate": hp.Float(
                 "learning_rate", 1e-4, 1e-2, sampling="log", default=1e-3
@@ -118,7 +118,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         return values
 
     def backbone(self, values: dict):
-        """Builds the backbone."""
+        """Build the backbone."""
         arguments = {k: values.get(k) for k in ("max_distance", "full_every")}
         types = self.spec.num_edge_types
         return _BACKBONES[self.model](
@@ -135,7 +135,7 @@ class GraphTransformerHyperModel(GraphHyperModel):
         )
 
     def preprocessor(self, values: dict, backbone) -> GraphPreprocessor:
-        """Builds the preprocessor: layers, batcher and plan."""
+        """Build the preprocessor: layers, batcher and plan."""
         graph_layers, plan = backbone.graph_layers(), backbone.auto_plan()
         if values.get("tiles"):
             size = int(values["tile_size"])
@@ -146,6 +146,6 @@ class GraphTransformerHyperModel(GraphHyperModel):
         return GraphPreprocessor(graph_layers, spaces.make_batcher(values), plan)
 
     def compile(self, task, values: dict) -> None:
-        """Compiles the task."""
+        """Compile the task."""
         rate = values["learning_rate"]
         task.compile(keras.optimizers.AdamW(rate, 1e-5, global_clipnorm=1.0))

@@ -104,13 +104,13 @@ class Objective:
         return self.epochs or (10 if self.seconds is None else 100_000)
 
     def to_keras_tuner(self) -> "keras_tuner.Objective":
-        """Returns the objective for keras-tuner."""
+        """Return the objective for keras-tuner."""
         if self.objective == "time-to-accuracy":
             return keras_tuner.Objective("time_to_accuracy", "min")
         return keras_tuner.Objective(self.metric, self.direction)
 
     def watch(self) -> TimeToAccuracy:
-        """Returns the callback that measures a trial."""
+        """Return the callback that measures a trial."""
         stop = self.objective == "time-to-accuracy"
         target = self.target
         if target is None:
@@ -121,7 +121,7 @@ class Objective:
         )
 
     def results(self, watch: TimeToAccuracy) -> dict[str, float]:
-        """Returns the metrics of a trial, including the objective."""
+        """Return the metrics of a trial, including the objective."""
         values = [row["value"] for row in watch.curve]
         best = max if self.direction == "max" else min
         value = values[-1] if self.objective == "accuracy-in-time" else best(values)
@@ -213,27 +213,27 @@ class GraphHyperModel(keras_tuner.HyperModel):
     # === Implemented by subclasses ===
 
     def space(self, hp) -> dict[str, Any]:
-        """Declares the search space; returns values by name, None for inactive ones."""
+        """Declare the search space; return values by name, None for inactive ones."""
         raise NotImplementedError
 
     def backbone(self, values: dict[str, Any]):
-        """Builds the backbone."""
+        """Build the backbone."""
         raise NotImplementedError
 
     def preprocessor(self, values: dict[str, Any], backbone) -> GraphPreprocessor:
-        """Builds the preprocessor: layers, batcher and plan."""
+        """Build the preprocessor: layers, batcher and plan."""
         raise NotImplementedError
 
     def compile(self, task, values: dict[str, Any]) -> None:
-        """Compiles the task."""
+        """Compile the task."""
         raise NotImplementedError
 
     def head(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Returns further arguments of the task."""
+        """Return further arguments of the task."""
         return {}
 
     def fixed(self) -> dict[str, Any]:
-        """Returns the settings that identify the search, as JSON values.
+        """Return the settings that identify the search, as JSON values.
 
         Trials are comparable only if these settings are equal. Subclasses add their own
         arguments.
@@ -254,11 +254,11 @@ class GraphHyperModel(keras_tuner.HyperModel):
     # === Called by keras-tuner ===
 
     def declare_hyperparameters(self, hp) -> None:
-        """Declares the whole search space without building a model."""
+        """Declare the whole search space without building a model."""
         self.space(hp)
 
     def build(self, hp):
-        """Returns a compiled task with its preprocessor."""
+        """Return a compiled task with its preprocessor."""
         values = self.space(hp)
         with failed_trials(), _seeded(self.seed):
             backbone = self.backbone(values)
@@ -278,7 +278,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         epochs: int | None = None,
         **options,
     ) -> dict[str, float]:
-        """Trains a task on graphs and scores it.
+        """Train a task on graphs and scores it.
 
         Args:
             hp: The hyperparameters, unused.
@@ -326,7 +326,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         return objective.results(watch)
 
     def prepare(self, task, graphs) -> None:
-        """Adapts the preprocessor of a task loaded from a checkpoint, to save it.
+        """Adapt the preprocessor of a task loaded from a checkpoint, to save it.
 
         Args:
             task: A task from `build`.
@@ -352,7 +352,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         return kind(backbone, spec.num_outputs, preprocessor, **arguments)
 
     def _prepared(self, preprocessor: GraphPreprocessor, graphs):
-        """Returns graphs with the preprocessor's layers applied, and caches them.
+        """Return graphs with the preprocessor's layers applied, and cache them.
 
         Each set of layers needs a copy of the data set, so the cache holds only the
         most recently used ones. Stored graphs have been reordered already; another
@@ -386,7 +386,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seeds the weights that Keras creates; restores the caller's `random` state."""
+    """Seed the weights that Keras creates; restore the caller's `random` state."""
     # Keras' `set_random_seed` would import TensorFlow on every backend.
     state = random.getstate()
     random.seed(seed)
@@ -397,21 +397,21 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def without_order(layers: Iterable[dict]) -> list[dict]:
-    """Returns configurations of layers without a final layer that orders the nodes."""
+    """Return configurations of layers without a final layer that orders the nodes."""
     layers = list(layers)
     last = layers[-1]["class_name"] if layers else None
     return layers[:-1] if last == "RCMKCompile" else layers
 
 
 def _original_order(graph: Graph) -> Graph:
-    """Returns the graph in its node order before reordering."""
+    """Return the graph in its node order before reordering."""
     if graph.origin is None:
         return graph
     return graph.subgraph(np.argsort(graph.origin))
 
 
 def _with_origin(graph: Graph) -> Graph:
-    """Returns the graph with an origin; layers may set one for some graphs only."""
+    """Return the graph with an origin; layers may set one for some graphs only."""
     if graph.origin is not None:
         return graph
     return graph.replace(origin=np.arange(graph.num_nodes, dtype=np.int32))

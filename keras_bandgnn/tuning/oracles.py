@@ -15,7 +15,7 @@ from keras_bandgnn.tuning.extra import keras_tuner
 
 
 def reason_of(trial) -> str:
-    """Returns why a trial failed, in one line; empty if it did not fail."""
+    """Return why a trial failed, in one line; empty if it did not fail."""
     lines = (trial.message or "").strip().splitlines()
     if not lines:
         return ""
@@ -24,7 +24,7 @@ def reason_of(trial) -> str:
 
 
 def trial_row(trial) -> dict:
-    """Describes a trial by plain values.
+    """Describe a trial by plain values.
 
     Returns:
         `trial`, `status`, `score`, `metrics` by name, `values` by name, `reason`.
@@ -44,7 +44,7 @@ def trial_row(trial) -> dict:
 
 
 def trial_table(tuner) -> list[dict]:
-    """Returns the finished trials of a search, best first, failed ones last.
+    """Return the finished trials of a search, best first, failed ones last.
 
     Args:
         tuner: A tuner of `make_tuner`, or any keras-tuner tuner.
@@ -83,7 +83,7 @@ def plain_values(values: dict) -> dict:
 
 
 def _check_state(folder: Path) -> None:
-    """Validates the files of a search; raises a ValueError if they are malformed.
+    """Validate the files of a search; raise a ValueError if they are malformed.
 
     Args:
         folder: The folder of a search: `oracle.json`, and `trial_<id>/trial.json`.
@@ -134,21 +134,21 @@ class SafeOracle(keras_tuner.Oracle):
     ended: Callable | None = None
 
     def populate_space(self, trial_id):
-        """Samples the values of a trial."""
+        """Sample the values of a trial."""
         trial = super().populate_space(trial_id)
         if trial.get("values"):
             trial["values"] = plain_values(trial["values"])
         return trial
 
     def create_trial(self, tuner_id):
-        """Returns the next trial, reset to its start."""
+        """Return the next trial, reset to its start."""
         trial = super().create_trial(tuner_id)
         trial.metrics = type(trial.metrics)()
         trial.score, trial.message = None, None
         return trial
 
     def end_trial(self, trial):
-        """Ends a trial and calls `ended`."""
+        """End a trial and call `ended`."""
         stored = self.trials[trial.trial_id]
         trial.hyperparameters = stored.hyperparameters
         if trial.message is None and trial.status not in ("COMPLETED", "RUNNING"):
@@ -159,7 +159,7 @@ class SafeOracle(keras_tuner.Oracle):
             self.ended(stored)
 
     def save(self) -> None:
-        """Saves the state, except the trials, which have separate files."""
+        """Save the state, except the trials, which have separate files."""
         write_json(self._get_oracle_fname(), self.get_state())
 
     def _save_trial(self, trial) -> None:
@@ -167,7 +167,7 @@ class SafeOracle(keras_tuner.Oracle):
         write_json(folder / "trial.json", trial.get_state())
 
     def reload(self) -> None:
-        """Resumes a search; unfinished trials will run again."""
+        """Resume a search; unfinished trials will run again."""
         folder = Path(self._project_dir)
         with reading(folder):
             _check_state(folder)
@@ -175,7 +175,7 @@ class SafeOracle(keras_tuner.Oracle):
             self._resume_order()
 
     def _resume_order(self) -> None:
-        """Schedules unfinished trials before new ones."""
+        """Schedule unfinished trials before new ones."""
         order = {name: place for place, name in enumerate(self.end_order)}
         done = [t.trial_id for t in self.trials.values() if t.status in DONE]
         self.end_order = sorted(done, key=lambda name: order.get(name, len(order)))

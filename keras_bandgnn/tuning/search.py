@@ -44,13 +44,13 @@ def _fingerprint(hypermodel) -> dict:
 
 
 def save_fingerprint(folder: Path, hypermodel) -> None:
-    """Writes the settings of a new search; called by the chief only."""
+    """Write the settings of a new search; called by the chief only."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FINGERPRINT, _fingerprint(hypermodel))
 
 
 def check_fingerprint(folder: Path, hypermodel) -> None:
-    """Rejects the folder of a search with another hypermodel.
+    """Reject the folder of a search with another hypermodel.
 
     Raises:
         ValueError: If the folder holds such a search.
@@ -84,12 +84,12 @@ class _Resumable:
         return str(Path(self.project_dir) / "oracle.json")
 
     def save(self):
-        """Saves the oracle; tuners have no other state."""
+        """Save the oracle; tuners have no other state."""
         if not self._is_worker():
             self.oracle.save()
 
     def reload(self):
-        """Reloads the saved oracle."""
+        """Reload the saved oracle."""
         if not self._is_worker():
             self.oracle.reload()
 
@@ -124,7 +124,7 @@ class _Resumable:
         return super()._build_and_fit_model(trial, *args, **kwargs)
 
     def run_trial(self, trial, *args, **kwargs):
-        """Runs a trial, unless it has crashed too often; see `CrashLog`."""
+        """Run a trial, unless it has crashed too often; see `CrashLog`."""
         trial.hyperparameters.values = plain_values(trial.hyperparameters.values)
         CrashLog(self.get_trial_dir(trial.trial_id)).check()
         try:
@@ -135,7 +135,7 @@ class _Resumable:
             raise DiskError(*error.args) from error
 
     def search(self, *args, **kwargs):
-        """Runs the search, locked against other processes."""
+        """Run the search, locked against other processes."""
         if self._is_worker():
             super().search(*args, **kwargs)
             return
@@ -143,7 +143,7 @@ class _Resumable:
             super().search(*args, **kwargs)
 
     def on_trial_end(self, trial):
-        """Stores the reason of a failure, which the service does not transmit."""
+        """Store the reason of a failure, which the service does not transmit."""
         if trial.message is not None:
             folder = Path(self.get_trial_dir(trial.trial_id))
             with atomic_write(folder / FAILURE) as file:
@@ -174,7 +174,7 @@ def make_tuner(
     overwrite: bool = False,
     seed: int = 0,
 ) -> "keras_tuner.Tuner":
-    """Returns a tuner; `search(graphs, validation_data=...)` runs it.
+    """Return a tuner; `search(graphs, validation_data=...)` runs it.
 
     The tuner has the methods of keras-tuner (`search`, `get_best_models`,
     `get_best_hyperparameters`, `results_summary`). It resumes automatically: if the

@@ -48,7 +48,7 @@ PLANS = ("auto", "segment", "grouped", "banded", "block_sparse")
 
 
 def choice(hp, name: str, values) -> Any:
-    """Declares a hyperparameter if there are several values; returns a single value."""
+    """Declare a hyperparameter if there are several values; return a single value."""
     if isinstance(values, str) or not isinstance(values, Sequence):
         return values
     values = list(values)
@@ -60,13 +60,13 @@ def choice(hp, name: str, values) -> Any:
 
 
 def orderings() -> list[str]:
-    """Returns the orderings available in this installation."""
+    """Return the orderings available in this installation."""
     metis = importlib.util.find_spec("pymetis") is not None
     return [name for name in ORDERINGS if name != "metis" or metis]
 
 
 def draw_sgd(hp, space: str) -> dict[str, Any]:
-    """Declares one of `SPACES`; returns its values by name."""
+    """Declare one of `SPACES`; return its values by name."""
     values = {name: choice(hp, name, list(v)) for name, v in SPACES[space].items()}
     if space == "adam":
         values["learning_rate"] = hp.Float(
@@ -76,7 +76,7 @@ def draw_sgd(hp, space: str) -> dict[str, Any]:
 
 
 def make_sgd(values: Mapping) -> keras.optimizers.Optimizer:
-    """Returns the optimizer for the values of `draw_sgd`."""
+    """Return the optimizer for the values of `draw_sgd`."""
     if "momentum" not in values:
         return keras.optimizers.Adam(values["learning_rate"], global_clipnorm=1.0)
     rate = LinearDecay(
@@ -91,21 +91,21 @@ def make_sgd(values: Mapping) -> keras.optimizers.Optimizer:
 
 
 def add_l2(task: keras.Model, weight_decay: float) -> None:
-    """Adds weight_decay * sum of squares to the loss, for kernels and embeddings."""
+    """Add weight_decay * sum of squares to the loss, for kernels and embeddings."""
     for weight in task.trainable_variables if weight_decay else ():
         if weight.path.endswith(("kernel", "embeddings")):
             weight.regularizer = keras.regularizers.L2(weight_decay)
 
 
 def draw_batcher(hp, batch_size, system: bool) -> dict[str, Any]:
-    """Declares the batcher and its batch size, or returns the fixed ones."""
+    """Declare the batcher and its batch size, or return the fixed ones."""
     kind = hp.Choice("batcher", list(BATCHERS)) if system else "dynamic"
     sizes = list(BATCH_SIZES) if system and batch_size is None else batch_size or 32
     return {"batcher": kind, "batch_size": choice(hp, "batch_size", sizes)}
 
 
 def make_batcher(values: Mapping) -> Batcher:
-    """Returns the batcher for the values of `draw_batcher`."""
+    """Return the batcher for the values of `draw_batcher`."""
     kind, size = values["batcher"], int(values["batch_size"])
     if kind in ("dynamic", "best_fit"):
         packing = "sequential" if kind == "dynamic" else "best_fit"
@@ -114,7 +114,7 @@ def make_batcher(values: Mapping) -> Batcher:
 
 
 def draw_plan(hp, schedules: bool) -> dict[str, Any]:
-    """Declares the plan, and the options of each plan conditionally.
+    """Declare the plan, and the options of each plan conditionally.
 
     Args:
         hp: The hyperparameters.
@@ -136,7 +136,7 @@ def draw_plan(hp, schedules: bool) -> dict[str, Any]:
 
 
 def make_plan(values: Mapping, schedule=None) -> "Plan | str":
-    """Returns the plan for the values of `draw_plan`.
+    """Return the plan for the values of `draw_plan`.
 
     Args:
         values: Values by name.

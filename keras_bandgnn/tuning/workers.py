@@ -42,7 +42,7 @@ _PARENT = "BANDGNN_TUNE_CHIEF"
 
 
 def cores_of(number: int, count: int) -> list[int] | None:
-    """Returns the cores of worker `number` of `count`; None if they share all cores."""
+    """Return the cores of worker `number` of `count`; None if they share all cores."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     cores = sorted(os.sched_getaffinity(0))
@@ -50,7 +50,7 @@ def cores_of(number: int, count: int) -> list[int] | None:
 
 
 def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
-    """Returns the environment of a worker: its id, the chief's address, the backend."""
+    """Return the environment of a worker: its id, the chief's address, the backend."""
     cores = cores_of(number, count)
     root = str(Path(keras_bandgnn.__file__).resolve().parents[1])
     paths = [root, os.environ.get("PYTHONPATH", "")]
@@ -69,7 +69,7 @@ def worker_environment(number: int, count: int, port: int) -> dict[str, str]:
 
 
 def end_with_parent() -> None:
-    """Ends this process when its parent has ended, even if the parent was killed."""
+    """End this process when its parent has ended, even if the parent was killed."""
     # The parent may have ended already.
     parent = int(os.environ.get(_PARENT, os.getppid()))
 
@@ -82,12 +82,12 @@ def end_with_parent() -> None:
 
 
 def _name(code: int) -> str:
-    """Returns the name of the signal that ended a process."""
+    """Return the name of the signal that ended a process."""
     return signal.Signals(-code if code < 0 else code - 128).name
 
 
 def _quiet(servicer: type) -> type:
-    """Returns the service without keras-tuner's prints on conditional parameters."""
+    """Return the service without keras-tuner's prints on conditional parameters."""
 
     def silent(name):
         def call(self, request, context):
@@ -140,7 +140,7 @@ class Workers:
         self._restarts: collections.Counter = collections.Counter()
 
     def run(self) -> None:
-        """Runs the search to its end."""
+        """Run the search to its end."""
         folder = Path(self.oracle._project_dir)
         with FolderLock(folder.resolve()):
             self._run()
@@ -207,7 +207,7 @@ class Workers:
         return True
 
     def _record_exit(self, number: int, code: int) -> None:
-        """Counts a worker's death against its trial if the trial may have caused it."""
+        """Count a worker's death against its trial if the trial may have caused it."""
         trial = self.oracle.ongoing_trials.get(f"tuner{number}")
         before, self._memory_kills = self._memory_kills, memory_kills()
         new = None if before is None else self._memory_kills - before
@@ -237,7 +237,7 @@ class Workers:
             )
 
     def end(self) -> None:
-        """Ends running workers: interrupts them, then kills them."""
+        """End running workers: interrupts them, then kills them."""
         running = [p for p in self.processes if p.poll() is None]
         for process in running:
             process.send_signal(signal.SIGINT)

@@ -18,7 +18,7 @@ _RESULTS = {"energy": "energy", "force": "forces"}
 def from_ase(
     atoms: Any, cutoff: float | Mapping | None = None, label: str | None = None
 ) -> Graph:
-    """Converts `ase.Atoms` to a graph.
+    """Convert `ase.Atoms` to a graph.
 
     Features:
         `node["atomic_number"]`: int32 [N].
@@ -116,7 +116,7 @@ def _is_json(name: str, value: Any) -> bool:
 
 
 def to_ase(graph: Graph) -> Any:
-    """Converts a graph with the features of `from_ase` to `ase.Atoms`.
+    """Convert a graph with the features of `from_ase` to `ase.Atoms`.
 
     Energy and forces are stored in a `SinglePointCalculator`, `info` in `atoms.info`.
     Edges are dropped: ASE computes neighbours itself.

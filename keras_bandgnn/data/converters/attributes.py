@@ -20,7 +20,7 @@ Attributes = Mapping[str, Any]
 
 
 def as_numpy(value: Any) -> Any:
-    """Converts tensors, numbers and lists of numbers to arrays; keeps other values.
+    """Convert tensors, numbers and lists of numbers to arrays; keep other values.
 
     Torch tensors are detached and copied to the host; bfloat16 becomes float32.
     """
@@ -39,7 +39,7 @@ def as_numpy(value: Any) -> Any:
 
 
 def sized(attributes: Attributes) -> dict[str, Any]:
-    """Returns the attributes as arrays, with `num_nodes`; drops None.
+    """Return the attributes as arrays, with `num_nodes`; drop None.
 
     Raises:
         ValueError: If `edge_index` [2, E] or the number of nodes is missing.
@@ -65,7 +65,7 @@ def sized(attributes: Attributes) -> dict[str, Any]:
 
 
 def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Infers the level of each attribute from its number of rows in all samples.
+    """Infer the level of each attribute from its number of rows in all samples.
 
     An attribute whose rows match the nodes or the edges in every sample belongs to
     them, otherwise to the graph. If a name contains "edge", edges take precedence. The
@@ -110,7 +110,7 @@ def _fitting(array: np.ndarray, values: dict[str, Any]) -> set[str]:
 
 
 def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
-    """Creates a graph from sized attributes.
+    """Create a graph from sized attributes.
 
     `y` is the label, `edge_type` the types, `candidate_index` the candidates and
     `slot_index` the slot. A leading axis of 1, used for batching, is dropped from graph

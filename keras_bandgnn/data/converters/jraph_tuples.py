@@ -46,7 +46,7 @@ class GraphsTuple(NamedTuple):
 
 
 def from_jraph(graphs: Any) -> FlatGraphs:
-    """Converts a `jraph.GraphsTuple`, or any object with its fields, to flat graphs.
+    """Convert a `jraph.GraphsTuple`, or any object with its fields, to flat graphs.
 
     Dictionaries of features keep their names; a bare array is the feature `"nodes"`,
     `"edges"` or `"globals"`. The edge feature `edge_type` becomes the edge types, and
@@ -117,7 +117,7 @@ def _named(field: str, features: Any) -> dict[str, Any]:
 
 
 def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
-    """Converts one or many graphs to a tuple with the fields of `jraph.GraphsTuple`.
+    """Convert one or many graphs to a tuple with the fields of `jraph.GraphsTuple`.
 
     Features are dictionaries, or None; a single feature `"nodes"`, `"edges"` or
     `"globals"` becomes a bare array. Edge types are `edges["edge_type"]` unless all are

@@ -20,7 +20,7 @@ def from_networkx(
     edge: Iterable[str] | None = None,
     context: Iterable[str] | None = None,
 ) -> Graph:
-    """Converts a networkx graph of any type.
+    """Convert a networkx graph of any type.
 
     Nodes are numbered in iteration order. If their names are not 0 to N - 1 and can be
     represented in JSON, `info["nodes"]` lists them. An undirected edge becomes two
@@ -88,7 +88,7 @@ def from_networkx(
 def _columns(
     kind: str, items: Iterable[tuple[Any, Mapping]], keys: Iterable[str] | None
 ) -> dict[str, np.ndarray]:
-    """Returns an array per attribute of nodes or edges, as (name, attributes) pairs."""
+    """Return an array per attribute of nodes or edges, as (name, attributes) pairs."""
     items = list(items)
     if keys is None:
         keys = dict.fromkeys(key for _, attributes in items for key in attributes)
@@ -111,7 +111,7 @@ def _numbers(value: Any) -> np.ndarray | None:
 
 
 def _explain(kind: str, key: str, names: list, values: list) -> None:
-    """Raises an error for the first invalid value."""
+    """Raise an error for the first invalid value."""
     for name, value in zip(names, values, strict=True):
         array = _numbers(value)
         if value is None:
@@ -133,7 +133,7 @@ def _explain(kind: str, key: str, names: list, values: list) -> None:
 def _graph_attributes(
     attributes: Mapping[str, Any], keys: Iterable[str] | None
 ) -> tuple[dict, dict, dict]:
-    """Splits graph attributes into arguments of `Graph`, context features and info."""
+    """Split graph attributes into arguments of `Graph`, context features and info."""
     fields = {k: v for k, v in attributes.items() if k in _GRAPH_LEVEL}
     info = dict(fields.pop("info", {}))
     features = {}
@@ -157,7 +157,7 @@ def _name_list(names: list) -> dict[str, list]:
 
 
 def to_networkx(graph: Graph) -> Any:
-    """Converts to a `networkx.MultiDiGraph` with the attributes of `from_networkx`.
+    """Convert to a `networkx.MultiDiGraph` with the attributes of `from_networkx`.
 
     Nodes get the names in `info["nodes"]`, if any; names that are lists become tuples.
     Scalars become Python numbers, other features read-only arrays.

@@ -24,7 +24,7 @@ _ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\]")
 
 
 def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarray]:
-    """Returns the columns of a table as arrays by name.
+    """Return the columns of a table as arrays by name.
 
     Args:
         what: Name of the table in errors.
@@ -80,7 +80,7 @@ def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
 
 
 def columns_of(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns one column per entry of each feature.
+    """Return one column per entry of each feature.
 
     Example:
     >>> list(columns_of({"id": np.zeros(4), "x": np.zeros((4, 2))}))
@@ -97,17 +97,17 @@ def columns_of(features: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def entry(name: str, index: tuple[int, ...]) -> str:
-    """Returns the column name of an entry of a feature."""
+    """Return the column name of an entry of a feature."""
     return f"{name}[{','.join(map(str, index))}]"
 
 
 def shown(names: Any, mask: np.ndarray) -> str:
-    """Returns the first name that a mask selects, for errors."""
+    """Return the first name that a mask selects, for errors."""
     return repr(names[mask][:1].tolist()[0])
 
 
 def column(what: str, table: Any, column: str) -> Any:
-    """Returns a column of the table `what`; raises an error if it is missing."""
+    """Return a column of the table `what`; raise an error if it is missing."""
     if column not in table:
         raise ValueError(
             f"Expected a column {column!r} in the table {what}. Received: "
@@ -117,7 +117,7 @@ def column(what: str, table: Any, column: str) -> Any:
 
 
 def ends_of(pd: Any, edges: Any, source: str, target: str) -> Any:
-    """Returns the names of all senders, followed by those of all receivers."""
+    """Return the names of all senders, followed by those of all receivers."""
     columns = [column("edges", edges, name) for name in (source, target)]
     ends = pd.concat(columns, ignore_index=True)
     if ends.isna().any():
@@ -130,7 +130,7 @@ def ends_of(pd: Any, edges: Any, source: str, target: str) -> Any:
 
 
 def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any:
-    """Returns the names of the graphs in order as an index; [0] for a single graph."""
+    """Return the names of the graphs in order as an index; [0] for a single graph."""
     if graph is None:
         if graphs is not None and len(graphs) != 1:
             raise ValueError(
@@ -151,7 +151,7 @@ def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any
 
 
 def by_graph(what: str, table: Any, graph: Any, names: Any) -> tuple[Any, np.ndarray]:
-    """Sorts the rows of a table by graph; also returns the graph of each row."""
+    """Sort the rows of a table by graph; also return the graph of each row."""
     if graph is None:
         return table, np.zeros(len(table), np.int64)
     numbers = names.get_indexer(column(what, table, graph))
@@ -166,7 +166,7 @@ def by_graph(what: str, table: Any, graph: Any, names: Any) -> tuple[Any, np.nda
 
 
 def occurring(pd: Any, ends: Any, end_graph: np.ndarray) -> tuple[Any, np.ndarray]:
-    """Returns the nodes that edges name: names, sorted in each graph, and graphs."""
+    """Return the nodes that edges name: names, sorted in each graph, and graphs."""
     codes, uniques = pd.factorize(ends, sort=True)
     keys = np.unique(end_graph * max(len(uniques), 1) + codes)
     graph, code = np.divmod(keys, max(len(uniques), 1))
@@ -176,7 +176,7 @@ def occurring(pd: Any, ends: Any, end_graph: np.ndarray) -> tuple[Any, np.ndarra
 def rows_of(
     pd: Any, ids: Any, id_graph: np.ndarray, ends: Any, end_graph: np.ndarray
 ) -> np.ndarray:
-    """Returns the row in the node table of each end of an edge."""
+    """Return the row in the node table of each end of an edge."""
     codes, uniques = pd.factorize(pd.concat([ids, ends], ignore_index=True))
     # One integer per pair of graph and name.
     keys = np.concatenate([id_graph, end_graph]) * max(len(uniques), 1) + codes
@@ -197,7 +197,7 @@ def rows_of(
 
 
 def names_as_info(ids: Any, local: np.ndarray, num_nodes: np.ndarray) -> list[dict]:
-    """Returns the names of each graph's nodes, if they differ from their numbers."""
+    """Return the names of each graph's nodes, if they differ from their numbers."""
     names = ids.tolist()
     if not is_json(names):
         return [{}] * len(num_nodes)
@@ -210,7 +210,7 @@ def names_as_info(ids: Any, local: np.ndarray, num_nodes: np.ndarray) -> list[di
 
 
 def is_json(names: list) -> bool:
-    """Returns whether names, which can be arbitrary objects, are valid JSON."""
+    """Return whether names, which can be arbitrary objects, are valid JSON."""
     try:
         json_text("names", names)
     except ValueError:
@@ -241,7 +241,7 @@ def from_pandas(
     node: str = "node",
     graph: str | None = None,
 ) -> Graph | FlatGraphs:
-    """Converts tables to one or many graphs.
+    """Convert tables to one or many graphs.
 
     A row of `edges` is an edge from the node in column `source` to the one in column
     `target`. Every other column is a feature of its name and must be numeric; columns
@@ -347,7 +347,7 @@ def from_pandas(
 
 
 def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
-    """Converts one or many graphs to tables in the format of `from_pandas`.
+    """Convert one or many graphs to tables in the format of `from_pandas`.
 
     Nodes are named by their numbers. Vector features become columns `x[0]`, `x[1]`, ...
     For many graphs, every table has a column `graph` with their number;

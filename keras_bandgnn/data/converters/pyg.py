@@ -18,7 +18,7 @@ def from_pyg(
     label_level: str | None = None,
     levels: Mapping[str, str] | None = None,
 ) -> Graph:
-    """Converts a `torch_geometric.data.Data` to a graph.
+    """Convert a `torch_geometric.data.Data` to a graph.
 
     `edge_index[0]` are the senders, `edge_index[1]` the receivers. `y` is the label,
     `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor
@@ -54,7 +54,7 @@ def from_pyg(
 
 
 def pyg_values(data: Any) -> dict[str, Any]:
-    """Returns the attributes of a `Data` as arrays, with the number of nodes.
+    """Return the attributes of a `Data` as arrays, with the number of nodes.
 
     Raises:
         ValueError: If it is not one homogeneous graph with an `edge_index`.
@@ -83,7 +83,7 @@ def pyg_values(data: Any) -> dict[str, Any]:
 
 
 def to_pyg(graph: Graph) -> Any:
-    """Converts a graph to a `torch_geometric.data.Data`.
+    """Convert a graph to a `torch_geometric.data.Data`.
 
     Features keep their names, integers become int64. The label becomes `y`; it and the
     context features get a leading axis of 1, along which torch_geometric batches.

@@ -16,7 +16,7 @@ def from_scipy(
     label_level: str = "graph",
     weights: bool | str = "auto",
 ) -> Graph:
-    """Converts a sparse adjacency matrix, or one matrix per edge type, to a graph.
+    """Convert a sparse adjacency matrix, or one matrix per edge type, to a graph.
 
     A stored entry A[i, j] is an edge from i to j, even if its value is 0: rows are
     senders and columns are receivers. Duplicate entries of a COO matrix are separate
@@ -86,7 +86,7 @@ def _entries(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def to_scipy(graph: Graph, weight: str | None = None, by_type: bool = False) -> Any:
-    """Converts a graph to a sparse matrix whose entry [i, j] is an edge from i to j.
+    """Convert a graph to a sparse matrix whose entry [i, j] is an edge from i to j.
 
     The result is a `scipy.sparse.coo_array`, which keeps parallel edges separate;
     converting it, for example with `.tocsr()`, sums them.

@@ -12,7 +12,7 @@ _BONDS = {"SINGLE": 1, "DOUBLE": 2, "TRIPLE": 3, "AROMATIC": 4}
 
 
 def from_smiles(smiles: str, label: Any = None) -> Graph:
-    """Converts a SMILES string to a graph of heavy atoms and bidirectional bonds.
+    """Convert a SMILES string to a graph of heavy atoms and bidirectional bonds.
 
     Nodes are the atoms in the order of the string. Hydrogens are features, not nodes,
     unless RDKit keeps them (such as `[2H]`). Edge 2 b points from the first atom of

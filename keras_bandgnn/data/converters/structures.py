@@ -41,7 +41,7 @@ def read_structures(
     format: str | None = None,
     progress: bool = True,
 ) -> FlatGraphs:
-    r"""Reads structures from xyz, extxyz, cif, POSCAR and other formats of ASE.
+    r"""Read structures from xyz, extxyz, cif, POSCAR and other formats of ASE.
 
     Every frame of every file becomes a graph without edges, as from `from_ase`:
     `node["atomic_number"]`, `node["position"]`, `context["cell"]`, `context["pbc"]`
@@ -125,7 +125,7 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
 
 
 def _bare(file: Path) -> str:
-    """Returns the name of a file in lower case, without its compression suffix."""
+    """Return the name of a file in lower case, without its compression suffix."""
     name = file.name.lower()
     for ending in _COMPRESSED:
         name = name.removesuffix(ending)
@@ -153,7 +153,7 @@ def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph
 
 
 def _check_sizes(file: Path, format: str | None) -> None:
-    """Raises a ValueError if a file exceeds the limits or lacks atoms that it declares.
+    """Raise a ValueError if a file exceeds the limits or lacks atoms that it declares.
 
     ASE has no limits, and allocates as many atoms as a file declares.
     """
@@ -176,7 +176,7 @@ def _check_sizes(file: Path, format: str | None) -> None:
 
 
 def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the lines of a text; ASE takes hours for a line of many megabytes."""
+    """Yield the lines of a text; ASE takes hours for a line of many megabytes."""
     for number, line in enumerate(stream, start=1):
         if len(line) > _LINE_BYTES or b"\0" in line:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
@@ -214,7 +214,7 @@ def _check_count(file: Path, atoms: int, lines: int) -> None:
 
 
 def _count(word: bytes) -> int:
-    """Parses a number; returns 0 for other words, which are left to ASE."""
+    """Parse a number; return 0 for other words, which are left to ASE."""
     try:
         return max(min(int(word), sys.maxsize), 0)
     except ValueError:

@@ -40,7 +40,7 @@ def structures(
     split: np.ndarray | None = None,
     info: Sequence[Mapping] | None = None,
 ) -> FlatGraphs:
-    """Builds graphs of periodic structures, without edges.
+    """Build graphs of periodic structures, without edges.
 
     Args:
         num_nodes: int [n].
@@ -79,7 +79,7 @@ def read_npz(
     progress: bool,
     target: str | Sequence[str] | None = None,
 ) -> FlatGraphs:
-    """Reads structures from arrays: `z`, `frac`, `lattice`, `node_ptr` and targets.
+    """Read structures from arrays: `z`, `frac`, `lattice`, `node_ptr` and targets.
 
     Args:
         files: `{"npz": path}`.
@@ -132,7 +132,7 @@ def read(
     target: str | Sequence[str] = "enthalpy_formation_atom",
     on_error: str = "raise",
 ) -> FlatGraphs:
-    """Reads responses of AFLOW's search API, as JSON or as a CSV table.
+    """Read responses of AFLOW's search API, as JSON or as a CSV table.
 
     Each entry has `compound` (such as `"Ag1Cl1"`), `geometry` (lengths in Angstrom and
     angles in degrees), `positions_fractional` and properties. Duplicates with the same
@@ -232,7 +232,7 @@ def _report_problems(path: Path, problems: list[str], on_error: str) -> None:
 
 
 def _composition(compound: str, count: int) -> list[int]:
-    """Returns the atomic numbers of a compound such as `"Ag1Cl2"`, one per atom."""
+    """Return the atomic numbers of a compound such as `"Ag1Cl2"`, one per atom."""
     parts = _FORMULA.findall(compound)
     if "".join(symbol + count for symbol, count in parts) != compound or not parts:
         raise ValueError(f"the compound {compound!r}")
@@ -252,7 +252,7 @@ def _finite_number(value: Any) -> float:
 
 
 def _parse_vectors(value: Any) -> np.ndarray:
-    """Parses numbers from nested lists, their text, or `"0,0,0;0.5,0.5,0.5"`."""
+    """Parse numbers from nested lists, their text, or `"0,0,0;0.5,0.5,0.5"`."""
     if isinstance(value, str):
         value = [float(word) for word in re.split(r"[\s,;\[\]()]+", value) if word]
     array = np.asarray(value, np.float64)
@@ -262,7 +262,7 @@ def _parse_vectors(value: Any) -> np.ndarray:
 
 
 def _cell(shape: np.ndarray) -> np.ndarray:
-    """Returns lattice vectors [3, 3] from a, b, c, alpha, beta, gamma; a is along x."""
+    """Return lattice vectors [3, 3] from a, b, c, alpha, beta, gamma; a is along x."""
     length, angle = shape[:3], np.deg2rad(shape[3:])
     (cos_alpha, cos_beta, cos_gamma), sin_gamma = np.cos(angle), np.sin(angle[2])
     if length.min() <= 0 or angle.min() <= 0 or angle.max() >= np.pi:
@@ -282,7 +282,7 @@ def read_ase_db(
     progress: bool,
     target: str | Sequence[str] = "enthalpy_formation_atom",
 ) -> FlatGraphs:
-    """Reads an ASE database (SQLite) without ASE; ignores its `data` column.
+    """Read an ASE database (SQLite) without ASE; ignore its `data` column.
 
     Args:
         files: `{"db": path}`.
@@ -319,7 +319,7 @@ def read_ase_db(
 
 
 def _database_rows(path: Path) -> list[tuple[bytes, bytes, bytes, dict]]:
-    """Reads and checks numbers, positions, cell and key-value pairs of each row."""
+    """Read and check numbers, positions, cell and key-value pairs of each row."""
     query = "SELECT numbers, positions, cell, key_value_pairs FROM systems ORDER BY id"
     kind = "SELECT type FROM sqlite_master WHERE name = 'systems'"
     size, rows = size_of(path), []

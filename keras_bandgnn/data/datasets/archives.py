@@ -20,7 +20,7 @@ _NAME_BYTES = 255  # the limit of common file systems
 
 
 def is_archive(path: Path) -> bool:
-    """Returns whether a file is an archive, by its suffix.
+    """Return whether a file is an archive, by its suffix.
 
     Example:
     >>> is_archive(Path("MUTAG.zip")), is_archive(Path("MUTAG_A.txt"))
@@ -30,7 +30,7 @@ def is_archive(path: Path) -> bool:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpacks an archive into a new folder and returns the folder.
+    """Unpack an archive into a new folder and return the folder.
 
     The folder is named after the archive and its checksum, and appears only when it is
     complete. If it exists already, nothing is unpacked.
@@ -67,7 +67,7 @@ def unpack(archive: Path, folder: Path) -> Path:
 
 
 def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
-    """Yields the safe relative path and the open content of each file in an archive.
+    """Yield the safe relative path and the open content of each file in an archive.
 
     Args:
         archive: A zip or tar archive; a tar archive may be compressed.
@@ -122,7 +122,7 @@ def _tar_entries(archive: Path) -> Iterator[_Entry]:
 
 
 def _check_distinct(archive: Path, path: PurePosixPath, names: dict[str, bool]) -> None:
-    """Raises a ValueError for a duplicate name, or a file with a folder's name."""
+    """Raise a ValueError for a duplicate name, or a file with a folder's name."""
     # Some file systems are case-insensitive.
     folders = [str(parent).casefold() for parent in path.parents]
     if str(path).casefold() in names or any(names.get(name) for name in folders):

@@ -63,7 +63,7 @@ OGB_NAMES = (
 
 
 def ogb(name: str) -> Dataset:
-    """Describes a set of the Open Graph Benchmark, one of `OGB_NAMES`."""
+    """Describe a set of the Open Graph Benchmark, one of `OGB_NAMES`."""
     kind, _, short = name.removeprefix("ogb:").partition("-")
     if kind == "ogbn":
         address, inverse = f"nodeproppred/{short}.zip", _OGB_NODES[short]
@@ -89,7 +89,7 @@ def ogb(name: str) -> Dataset:
 
 
 def tu(name: str) -> Dataset:
-    """Describes a set of TU Dortmund, such as `"tu:MUTAG"`."""
+    """Describe a set of TU Dortmund, such as `"tu:MUTAG"`."""
     short = name.removeprefix("tu:")
     files = {"edges": f"{short}_A.txt", "indicator": f"{short}_graph_indicator.txt"}
     address = f"https://www.chrsmrrs.com/graphkerneldatasets/{short}.zip"

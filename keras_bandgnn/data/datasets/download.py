@@ -17,7 +17,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def checksum(path: Path, kind: str = "sha256") -> str:
-    """Returns the checksum of a file as lower-case hexadecimal digits.
+    """Return the checksum of a file as lower-case hexadecimal digits.
 
     Args:
         path: The file.
@@ -38,24 +38,24 @@ def checksum(path: Path, kind: str = "sha256") -> str:
 
 
 def matches(path: Path, expected: str) -> bool:
-    """Returns whether a file has a checksum such as `"md5:d41d8cd9..."`."""
+    """Return whether a file has a checksum such as `"md5:d41d8cd9..."`."""
     kind, _, digits = expected.partition(":")
     return checksum(path, kind) == digits
 
 
 def sidecar(path: Path) -> Path:
-    """Returns the path of a file's checksum, in the format of `sha256sum`."""
+    """Return the path of a file's checksum, in the format of `sha256sum`."""
     return path.with_name(path.name + ".sha256")
 
 
 def record(path: Path, name: str) -> None:
-    """Writes the checksum of `path` next to it, as that of the file `name`."""
+    """Write the checksum of `path` next to it, as that of the file `name`."""
     with atomic_write(sidecar(path.with_name(name))) as file:
         file.write(f"{checksum(path)}  {name}\n".encode())
 
 
 def verify(path: Path) -> None:
-    """Raises a ValueError if a file does not match its stored checksum, if any."""
+    """Raise a ValueError if a file does not match its stored checksum, if any."""
     sums = sidecar(path)
     if not sums.exists():
         return
@@ -97,7 +97,7 @@ class Remote:
 
 
 def fetch(remote: Remote, folder: Path, progress: bool) -> Path:
-    """Downloads a file into a folder and returns its path.
+    """Download a file into a folder and return its path.
 
     The bytes are written to `<name>.part`. If an earlier attempt left this file and the
     server still has the same version, only the rest is requested. The SHA-256 is stored

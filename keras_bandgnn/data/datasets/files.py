@@ -60,7 +60,7 @@ Match = tuple[Form, dict[str, Path]]
 
 
 def cache_folder(dataset: Dataset, cache: str | os.PathLike | None) -> Path:
-    """Returns the cache folder of a data set.
+    """Return the cache folder of a data set.
 
     Args:
         dataset: The data set.
@@ -83,7 +83,7 @@ def locate(
     download: bool = True,
     progress: bool = True,
 ) -> Match:
-    """Finds the files of a data set, downloading them if necessary.
+    """Find the files of a data set, downloading them if necessary.
 
     Args:
         dataset: The data set.
@@ -145,7 +145,7 @@ def _from_path(dataset: Dataset, path: Path, folder: Path) -> Match:
 
 
 def _folders(folder: Path) -> Iterator[Path]:
-    """Yields the folder and its subfolders, in breadth-first order."""
+    """Yield the folder and its subfolders, in breadth-first order."""
     level = [folder] if folder.is_dir() else []
     for _ in range(_DEPTH + 1):
         yield from level
@@ -177,7 +177,7 @@ def _first(folders: Iterable[Path], pattern: str) -> Path | None:
 
 
 def _match_file(dataset: Dataset, path: Path) -> Match | None:
-    """Returns the format of a single file, by its name or its suffix."""
+    """Return the format of a single file, by its name or its suffix."""
     for form in dataset.forms:
         if any(fnmatch.fnmatch(path.name, p) for p in form.files.values()):
             files = {
@@ -198,7 +198,7 @@ def _match_file(dataset: Dataset, path: Path) -> Match | None:
 
 
 def _unpacked(dataset: Dataset, folder: Path, into: Path) -> list[Path]:
-    """Unpacks the official archives in a folder."""
+    """Unpack the official archives in a folder."""
     archives = [folder / remote.name for remote in dataset.downloads]
     archives = [path for path in archives if is_archive(path) and path.exists()]
     for path in archives:

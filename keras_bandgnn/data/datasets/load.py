@@ -28,7 +28,7 @@ _ELSEWHERE = {
 
 
 def find_dataset(name: str) -> Dataset:
-    """Returns the description of a data set.
+    """Return the description of a data set.
 
     Args:
         name: A name of `list_datasets`; `"tu:<name>"` is any set of that collection.
@@ -63,7 +63,7 @@ def find_dataset(name: str) -> Dataset:
 
 
 def list_datasets() -> dict[str, str]:
-    """Returns the names of the data sets for `load`, each with a one-line summary.
+    """Return the names of the data sets for `load`, each with a one-line summary.
 
     Example:
     >>> list_datasets()["cora"]
@@ -84,7 +84,7 @@ def load(
     limits: Limits | None = None,
     **options: Any,
 ) -> FlatGraphs:
-    r"""Loads a public data set.
+    r"""Load a public data set.
 
     The files are read from `path`, from the cache, or downloaded from their official
     address. They are read as plain data; no pickle is loaded.

@@ -17,7 +17,7 @@ _COMMENT = re.compile(rb"^#.*\n?", re.MULTILINE)
 
 
 def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> FlatGraphs:
-    """Reads `<type>/<family>/<name>.edgelist` files, listed by three split files.
+    """Read `<type>/<family>/<name>.edgelist` files, listed by three split files.
 
     Args:
         files: `{"graphs": folder of the types, "train": path of train.txt}`; `val.txt`
@@ -68,7 +68,7 @@ def read(files: Mapping[str, Path], *, split: str | None, progress: bool) -> Fla
 
 
 def _read_names(path: Path) -> list[str]:
-    """Reads the names `<type>/<family>/<name>` of a split."""
+    """Read the names `<type>/<family>/<name>` of a split."""
     names = read_text(path).split()
     for name in names:
         if name.count("/") != 2 or {"", ".", ".."} & set(name.split("/")):
@@ -77,7 +77,7 @@ def _read_names(path: Path) -> list[str]:
 
 
 def _read_edge_lines(path: Path) -> bytes:
-    """Reads the lines "sender receiver", without comments."""
+    """Read the lines "sender receiver", without comments."""
     if not path.exists():
         raise FileNotFoundError(
             f"Expected {path}, which the split lists. Received: no such file. "
@@ -89,7 +89,7 @@ def _read_edge_lines(path: Path) -> bytes:
 
 
 def _num_nodes(ends: np.ndarray, num_edges: np.ndarray) -> np.ndarray:
-    """Returns the largest id of each graph plus 1; 1 for a graph without edges."""
+    """Return the largest id of each graph plus 1; 1 for a graph without edges."""
     num_nodes = np.ones(len(num_edges), np.int64)
     nonempty = num_edges > 0
     if nonempty.any():

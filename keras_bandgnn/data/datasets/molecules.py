@@ -44,7 +44,7 @@ def read_npz(
     target: str | Sequence[str] | None = None,
     split_by: str = "scaffold",
 ) -> FlatGraphs:
-    """Reads preprocessed graphs: atoms, bonds, targets and splits as arrays.
+    """Read preprocessed graphs: atoms, bonds, targets and splits as arrays.
 
     Args:
         files: `{"npz": path}`.
@@ -104,7 +104,7 @@ def read_zinc_npz(
     progress: bool,
     target: str | Sequence[str] | None = "y",
 ) -> FlatGraphs:
-    """Reads ZINC as `read_npz` does.
+    """Read ZINC as `read_npz` does.
 
     Args:
         files: `{"npz": path}`.
@@ -124,7 +124,7 @@ def read_csv(
     target: str | Sequence[str] | None = None,
     on_error: str = "skip",
 ) -> FlatGraphs:
-    """Reads SMILES and targets from a table, with RDKit.
+    """Read SMILES and targets from a table, with RDKit.
 
     Args:
         files: `{"csv": path}`; compressed (`.gz`) or not. SMILES are in the column
@@ -198,12 +198,12 @@ def _graph(text: str) -> Graph:
 
 
 def _default(names: Mapping[str, Any]) -> str | list[str]:
-    """Returns all targets; a single one as a name, so that labels are [n]."""
+    """Return all targets; a single one as a name, so that labels are [n]."""
     return next(iter(names)) if len(names) == 1 else list(names)
 
 
 def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
-    """Returns the numeric columns; raises a ValueError for an invalid one."""
+    """Return the numeric columns; raise a ValueError for an invalid one."""
     import pyarrow as pa
 
     def is_number(name: str) -> bool:

@@ -22,7 +22,7 @@ _VALIDATION_NODES = 500
 
 
 def read_npz(files: Mapping[str, Path], *, split: str | None, progress: bool):
-    """Reads a graph from plain arrays, in one of two layouts.
+    """Read a graph from plain arrays, in one of two layouts.
 
     The first has `edge_index` [2, E], `y` [N], features as CSR (`x_indptr`,
     `x_indices`, `x_data` unless all are 1, `x_shape`) and optional masks. The second,
@@ -88,7 +88,7 @@ def _gnn_benchmark(arrays: Arrays) -> FlatGraphs:
 
 
 def _classes(arrays: Arrays, name: str) -> np.ndarray:
-    """Reads the class of each node, or -1; there are at most as many as nodes."""
+    """Read the class of each node, or -1; there are at most as many as nodes."""
     label = arrays.take(name, "integers", (None,))
     count = len(label)
     if (known := "class_names") in arrays:
@@ -115,7 +115,7 @@ def _features(arrays: Arrays, name: str, rows: int, width: int) -> np.ndarray:
 
 
 def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bool):
-    """Reads the eight original files `ind.<name>.*` without loading pickles.
+    """Read the eight original files `ind.<name>.*` without loading pickles.
 
     Test nodes are sorted into the order of the graph. Nodes that the files omit (15 in
     CiteSeer) have no features and the label -1. Training nodes are those of `x`,
@@ -190,7 +190,7 @@ def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bo
 
 
 def _neighbours(path: Path, lists: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns senders and receivers from a dictionary of neighbours."""
+    """Return senders and receivers from a dictionary of neighbours."""
     if not isinstance(lists, dict) or not all(
         type(node) is int and isinstance(ends, list) for node, ends in lists.items()
     ):

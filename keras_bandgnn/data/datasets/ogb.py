@@ -22,7 +22,7 @@ def read(
     inverse_edges: bool = False,
     scheme: str | None = None,
 ) -> FlatGraphs:
-    """Reads `raw/*.csv.gz` and `split/<scheme>/*.csv.gz`.
+    """Read `raw/*.csv.gz` and `split/<scheme>/*.csv.gz`.
 
     Args:
         files: `{"edges": path of raw/edge.csv.gz, ...}`; the others are in the same

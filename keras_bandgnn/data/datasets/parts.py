@@ -33,7 +33,7 @@ SPLITS = ("train", "valid", "test")
 def both_ways(
     senders: np.ndarray, receivers: np.ndarray, *features: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Inserts after each edge its reverse, with the same features.
+    """Insert after each edge its reverse, with the same features.
 
     Args:
         senders: int [E].
@@ -55,7 +55,7 @@ def both_ways(
 def undirected(
     senders: np.ndarray, receivers: np.ndarray, num_nodes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Makes the edges of a graph undirected, without self-loops and duplicates.
+    """Make the edges of a graph undirected, without self-loops and duplicates.
 
     Returns:
         Senders and receivers, sorted by receiver and then by sender.
@@ -79,7 +79,7 @@ def all_pairs(
     receivers: np.ndarray,
     edge_type: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """Connects every node of a graph with every other node, in both directions.
+    """Connect every node of a graph with every other node, in both directions.
 
     Args:
         num_nodes: int [n], nodes of each graph.
@@ -134,7 +134,7 @@ def all_pairs(
 
 
 def target_names(target: Any) -> list[str]:
-    """Returns the names of one or several targets; raises an error if invalid."""
+    """Return the names of one or several targets; raise an error if invalid."""
     names = [target] if isinstance(target, str) else target
     names = strings("target", names)
     if not names:
@@ -148,7 +148,7 @@ def target_names(target: Any) -> list[str]:
 def pick_targets(
     table: Mapping[str, np.ndarray], target: str | Sequence[str] | None
 ) -> np.ndarray:
-    """Returns the target columns.
+    """Return the target columns.
 
     Args:
         table: Columns [n] by name.
@@ -178,7 +178,7 @@ def pick_targets(
 
 
 def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
-    """Reads a member with the split of each graph: 0 train, 1 valid, 2 test."""
+    """Read a member with the split of each graph: 0 train, 1 valid, 2 test."""
     split = arrays.take(name, "integers", (count,))
     if split.size and not 0 <= split.min() <= split.max() < len(SPLITS):
         received = f"values from {split.min()} to {split.max()}"
@@ -187,7 +187,7 @@ def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
 
 
 def check_elements(atomic_number: np.ndarray) -> None:
-    """Raises a ValueError unless all atomic numbers are valid, or 0 for none."""
+    """Raise a ValueError unless all atomic numbers are valid, or 0 for none."""
     bad = np.flatnonzero((atomic_number < 0) | (atomic_number > _LAST_ELEMENT))
     if bad.size:
         raise ValueError(
@@ -204,7 +204,7 @@ def dense_rows(
     counts: np.ndarray,
     width: int,
 ) -> np.ndarray:
-    """Converts sparse rows of a file to a dense matrix.
+    """Convert sparse rows of a file to a dense matrix.
 
     Args:
         path: The file.
@@ -241,14 +241,14 @@ def dense_rows(
 
 
 def without_split(graphs: FlatGraphs) -> FlatGraphs:
-    """Returns the graphs without the context feature `split`."""
+    """Return the graphs without the context feature `split`."""
     columns = graphs.columns()
     del columns["context/split"]
     return FlatGraphs.from_columns(columns, graphs.info)
 
 
 def take_split(name: str, graphs: FlatGraphs, split: str) -> FlatGraphs:
-    """Returns the graphs of a split.
+    """Return the graphs of a split.
 
     Args:
         name: Name of the data set in errors.

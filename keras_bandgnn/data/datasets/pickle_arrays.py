@@ -44,7 +44,7 @@ class _Object:
 
 
 def read_pickle(path: Path) -> Any:
-    r"""Reads a file that holds an array, a CSR matrix or a dictionary of lists.
+    r"""Read a file that holds an array, a CSR matrix or a dictionary of lists.
 
     Args:
         path: A pickle of protocol 2.
@@ -180,7 +180,7 @@ def _checked_type(kind: type, value: Any) -> Any:
 
 
 def _to_arrays(value: Any) -> Any:
-    """Converts the objects of the pickle to arrays and matrices."""
+    """Convert the objects of the pickle to arrays and matrices."""
     if not isinstance(value, _Object):
         return value
     if value.name == "numpy.core.multiarray _reconstruct":
@@ -197,7 +197,7 @@ def _to_arrays(value: Any) -> Any:
 
 
 def _check_csr(data: Any, indices: Any, indptr: Any, shape: Any) -> None:
-    """Raises a ValueError unless the parts of a matrix are consistent.
+    """Raise a ValueError unless the parts of a matrix are consistent.
 
     SciPy would read beyond the end of inconsistent arrays.
     """

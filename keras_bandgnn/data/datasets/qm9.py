@@ -58,7 +58,7 @@ _FREE_ATOMS = {
 def with_atomisation(
     totals: Mapping[str, np.ndarray], atomic_number: np.ndarray, node_ptr: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Adds the atomisation energies to targets with total energies.
+    """Add the atomisation energies to targets with total energies.
 
     Args:
         totals: Targets [n] by name, with `u0`, `u298`, `h298`, `g298` in Ha.
@@ -109,7 +109,7 @@ def molecules(
     ids: np.ndarray,
     split: np.ndarray | None = None,
 ) -> FlatGraphs:
-    """Builds the graphs of QM9 for all formats.
+    """Build the graphs of QM9 for all formats.
 
     Args:
         num_nodes: int [n].
@@ -153,7 +153,7 @@ def read_npz(
     target: str | Sequence[str] | None = "u0_atom",
     edges: str = "bonds",
 ) -> FlatGraphs:
-    """Reads the npz format: positions, bonds and targets in physical units.
+    """Read the npz format: positions, bonds and targets in physical units.
 
     Args:
         files: `{"npz": path}`.
@@ -207,7 +207,7 @@ def read_bond_graphs(
     edges: str = "bonds",
     normalised: bool = False,
 ) -> FlatGraphs:
-    """Reads `train.jsonl.gz`, `valid.jsonl.gz`, `test.jsonl.gz` of tf-gnn-samples.
+    """Read `train.jsonl.gz`, `valid.jsonl.gz`, `test.jsonl.gz` of tf-gnn-samples.
 
     Args:
         files: `{"part": path}`, one of the files; the others are in the same folder.
@@ -255,7 +255,7 @@ def read_bond_graphs(
 
 
 def _jsonl(path: Path) -> dict[str, np.ndarray]:
-    """Reads the columns of a file with Arrow's parser; flattens nested lists."""
+    """Read the columns of a file with Arrow's parser; flatten nested lists."""
     import pyarrow as pa
     import pyarrow.json
 
@@ -307,7 +307,7 @@ def _jsonl(path: Path) -> dict[str, np.ndarray]:
 
 
 def _rows(column: Any, name: str, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rows [sum of counts, width] of a column of lists, and the counts."""
+    """Return the rows [sum of counts, width] of a column of lists, and the counts."""
     rows = column.flatten()
     values = rows.flatten()
     if column.null_count or rows.null_count or values.null_count:

@@ -33,7 +33,7 @@ def read_xyz(
     edges: str = "full",
     keep_uncharacterized: bool = False,
 ) -> FlatGraphs:
-    """Reads `dsgdb9nsd.xyz.tar.bz2` without unpacking it to disk.
+    """Read `dsgdb9nsd.xyz.tar.bz2` without unpacking it to disk.
 
     Args:
         files: `{"tar": path}`; `uncharacterized.txt` is in the same folder.
@@ -117,7 +117,7 @@ def _xyz(name: str, text: bytes) -> tuple[int, bytes, bytes]:
 
 
 def _columns(body: bytes, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Parses atomic numbers [N], and x, y, z, charge [N, 4]."""
+    """Parse atomic numbers [N], and x, y, z, charge [N, 4]."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -151,7 +151,7 @@ def read_sdf(
     edges: str = "bonds",
     keep_uncharacterized: bool = False,
 ) -> FlatGraphs:
-    """Reads DeepChem's `gdb9.sdf` (V2000 blocks) and `gdb9.sdf.csv`.
+    """Read DeepChem's `gdb9.sdf` (V2000 blocks) and `gdb9.sdf.csv`.
 
     Args:
         files: `{"sdf": path, "csv": path}`; `uncharacterized.txt` is in the same
@@ -230,7 +230,7 @@ def _sdf_counts(path: Path, index: int, lines: list[bytes]) -> tuple[int, int]:
 
 
 def _field(lines: list[bytes], start: int, stop: int) -> np.ndarray:
-    """Returns the characters [start, stop) of each line as an array of byte strings."""
+    """Return the characters [start, stop) of each line as an array of byte strings."""
     if not lines:
         return np.zeros(0, f"S{stop - start}")
     whole = np.array([line[:stop] for line in lines], f"S{stop}")
@@ -266,7 +266,7 @@ def _labelled(
 def _characterised(
     graphs: FlatGraphs, ids: np.ndarray, beside: Path, keep_uncharacterized: bool
 ) -> FlatGraphs:
-    """Removes the molecules of `uncharacterized.txt`."""
+    """Remove the molecules of `uncharacterized.txt`."""
     if keep_uncharacterized:
         return graphs
     path = beside.with_name("uncharacterized.txt")

@@ -11,7 +11,7 @@ from keras_bandgnn.data.reading import open_unpacked, refuse_file
 
 
 def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
-    """Reads a CSV file with a header, compressed (`.gz`) or not.
+    """Read a CSV file with a header, compressed (`.gz`) or not.
 
     Args:
         path: The file.
@@ -40,7 +40,7 @@ def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
 def read_matrix(
     source: Path | bytes, what: str | Path | None = None, delimiter: str = ","
 ) -> np.ndarray:
-    r"""Reads a matrix of numbers without a header; empty fields become NaN.
+    r"""Read a matrix of numbers without a header; empty fields become NaN.
 
     Args:
         source: A file, compressed (`.gz`) or not, or its bytes.
@@ -66,7 +66,7 @@ def read_matrix(
 
 
 def read_integers(path: Path, columns: int | None = None) -> np.ndarray:
-    """Reads integers as `read_matrix` does, int64 [rows, columns].
+    """Read integers as `read_matrix` does, int64 [rows, columns].
 
     Raises:
         ValueError: If there are other numbers, or another number of columns.

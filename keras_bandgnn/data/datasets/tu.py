@@ -18,7 +18,7 @@ def read(
     progress: bool,
     target: str | None = None,
 ) -> FlatGraphs:
-    """Reads `<name>_A.txt`, `<name>_graph_indicator.txt` and the optional files.
+    """Read `<name>_A.txt`, `<name>_graph_indicator.txt` and the optional files.
 
     Args:
         files: `{"edges": path, "indicator": path}`.

@@ -17,7 +17,7 @@ Pairs = list[tuple[int, int]]
 
 
 def edge_array(pairs: Pairs) -> np.ndarray:
-    """Turns pairs into int64 [E, 2]."""
+    """Turn pairs into int64 [E, 2]."""
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
@@ -144,7 +144,7 @@ class BaseGraphs:
         self._known: dict[object, BaseGraph | TooLarge] = {}
 
     def around(self, token: int, function: ast.AST | None) -> BaseGraph:
-        """Returns the graph for a slot at `token`.
+        """Return the graph for a slot at `token`.
 
         Args:
             token: The slot's token.

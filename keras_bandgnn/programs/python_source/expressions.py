@@ -48,7 +48,7 @@ class ExpressionFlow:
     def point(
         self, op: int, variable: Variable | None = None, token: int | None = None
     ) -> int:
-        """Appends a point after the live ones."""
+        """Append a point after the live ones."""
         number = self.frame.add(op, self.live, variable, token)
         self.live = [number]
         if self.raised is not None:
@@ -56,22 +56,22 @@ class ExpressionFlow:
         return number
 
     def join(self, *lives: list[int]) -> None:
-        """Makes all of `lives` predecessors of the next point."""
+        """Make all of `lives` predecessors of the next point."""
         self.live = sorted({point for live in lives for point in live})
         if len(self.live) > 4:
             self.point(JOIN)
 
     def head(self) -> int:
-        """Appends a join point as the target of back edges."""
+        """Append a join point as the target of back edges."""
         self.live = list(self.live)
         return self.point(JOIN)
 
     def link(self, head: int) -> None:
-        """Adds back edges from the live points to `head`."""
+        """Add back edges from the live points to `head`."""
         self.frame.predecessors[head].extend(self.live)
 
     def token_of(self, node: ast.AST) -> int | None:
-        """Returns the token that contains a name."""
+        """Return the token that contains a name."""
         if not self.strings:
             return self.tokens.first(node)
         start = self.tokens.start(node)
@@ -81,13 +81,13 @@ class ExpressionFlow:
     def use(
         self, op: int, name: str, token: int | None, scope: Scope | None = None
     ) -> None:
-        """Appends the operation `op` on the variable `name` at `token`."""
+        """Append the operation `op` on the variable `name` at `token`."""
         variable = (scope or self.scope).resolve(name)
         if variable is not None and token is not None:
             self.point(op, variable, token)
 
     def visit(self, node: ast.AST | None) -> None:
-        """Appends the points of an expression, or of any node by its fields."""
+        """Append the points of an expression, or of any node by its fields."""
         if node is None:
             return
         method = _EXPRESSIONS.get(type(node))
@@ -98,7 +98,7 @@ class ExpressionFlow:
             self.visit(child)
 
     def store(self, node: ast.AST) -> None:
-        """Appends the points of an assignment to `node`."""
+        """Append the points of an assignment to `node`."""
         if isinstance(node, ast.Name):
             self.use(WRITE, node.id, self.token_of(node))
         elif isinstance(node, (ast.Tuple, ast.List)):
@@ -110,7 +110,7 @@ class ExpressionFlow:
             self.visit(node)
 
     def unbind(self, name: str) -> None:
-        """Appends the implicit unbinding of a variable, which has no token."""
+        """Append the implicit unbinding of a variable, which has no token."""
         self.point(UNBIND, self.scope.resolve(name))
 
     def _name(self, node: ast.Name) -> None:
@@ -194,7 +194,7 @@ class ExpressionFlow:
 
 
 def _formats(label: str) -> bool:
-    """Returns whether a string token is an f-string."""
+    """Return whether a string token is an f-string."""
     return "f" in label.lower().replace('"', "'").partition("'")[0]
 
 

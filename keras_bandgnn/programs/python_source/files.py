@@ -19,7 +19,7 @@ _Outcome = tuple[list[ProgramGraph] | None, list[str]]
 
 
 def read_file(path: str, name: str, max_bytes: int, options: dict) -> _Outcome:
-    """Reads one file.
+    """Read one file.
 
     Args:
         path: The file.
@@ -41,7 +41,7 @@ def read_file(path: str, name: str, max_bytes: int, options: dict) -> _Outcome:
 
 
 def reason_of(error: Exception) -> str:
-    """Returns why a file was skipped, in one line."""
+    """Return why a file was skipped, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}".removesuffix(": ")
 
@@ -61,7 +61,7 @@ def read_tree(
     on_skip: Callable[[str, str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[str, list[ProgramGraph]]]:
-    """Reads files and folders of Python source in sorted order.
+    """Read files and folders of Python source in sorted order.
 
     The result does not depend on the number of processes. A file that cannot be used
     (invalid syntax, unknown encoding, too large, not a regular file) is reported and

@@ -16,7 +16,7 @@ from keras_bandgnn.programs.python_source.tokens import Tokens
 
 
 def matches_all(pattern: ast.pattern) -> bool:
-    """Returns whether a pattern is irrefutable."""
+    """Return whether a pattern is irrefutable."""
     return isinstance(pattern, ast.MatchAs) and (
         pattern.pattern is None or matches_all(pattern.pattern)
     )
@@ -26,7 +26,7 @@ class PatternFlow(ExpressionFlow):
     """Appends the points of patterns to a frame."""
 
     def pattern(self, node: ast.pattern) -> None:
-        """Appends the reads and captures of a matching pattern."""
+        """Append the reads and captures of a matching pattern."""
         if isinstance(node, ast.MatchOr):
             start, ends = self.live, []
             for item in node.patterns:
@@ -47,7 +47,7 @@ class PatternFlow(ExpressionFlow):
             self.use(WRITE, node.name, self.tokens.last(node))
 
     def _last_called(self, node: ast.AST, name: str) -> int | None:
-        """Returns the last token of `node` with the text `name`."""
+        """Return the last token of `node` with the text `name`."""
         last = self.tokens.last(node)
         while last is not None and last >= 0 and self.tokens.labels[last] != name:
             last -= 1
@@ -88,7 +88,7 @@ class StatementFlow(PatternFlow):
         self._jumps: list[_Loop | _Finally] = []
 
     def run(self) -> None:
-        """Fills the frame."""
+        """Fill the frame."""
         node = self.frame.node
         if self.frame.in_function:
             for arg in sorted(arguments_of(node.args), key=self.tokens.start):
@@ -99,7 +99,7 @@ class StatementFlow(PatternFlow):
             self.block(node.body)
 
     def block(self, nodes: list[ast.stmt]) -> None:
-        """Appends the points of statements in turn."""
+        """Append the points of statements in turn."""
         for node in nodes:
             method = _STATEMENTS.get(type(node))
             if method is not None:
@@ -232,7 +232,7 @@ class StatementFlow(PatternFlow):
             self._finally(node.finalbody, leaving, final)
 
     def _handler(self, node: ast.ExceptHandler) -> list[int]:
-        """Returns where the handler ends; the next handler follows its type test."""
+        """Return where the handler ends; the next handler follows its type test."""
         self.visit(node.type)
         unmatched = self.live
         if node.name:
@@ -273,7 +273,7 @@ class StatementFlow(PatternFlow):
         self.join(self.live, *ends)
 
     def _name_before(self, node: ast.stmt, name: str) -> int | None:
-        """Returns the nearest token before a statement with the text `name`."""
+        """Return the nearest token before a statement with the text `name`."""
         token = self.tokens.first(node)
         if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.decorator_list:
             token = self.tokens.first(node.decorator_list[0])

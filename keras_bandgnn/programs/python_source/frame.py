@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def in_function(self) -> bool:
-        """Returns whether this is the body of a function or lambda."""
+        """Return whether this is the body of a function or lambda."""
         return not isinstance(self.node, ast.Module)
 
     def add(
@@ -58,7 +58,7 @@ class Frame:
         variable: Variable | None = None,
         token: int | None = None,
     ) -> int:
-        """Appends a point and returns its number."""
+        """Append a point and return its number."""
         point = len(self.ops)
         occurrence = -1
         if token is not None:

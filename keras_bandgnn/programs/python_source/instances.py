@@ -55,7 +55,7 @@ class Slot:
 
 
 def _bypass(edges: np.ndarray, node: int) -> np.ndarray:
-    """Removes a node from its chains by linking its predecessors to its successors."""
+    """Remove a node from its chains by linking its predecessors to its successors."""
     source, target = edges[:, 0] == node, edges[:, 1] == node
     if not (source.any() or target.any()):
         return edges
@@ -103,7 +103,7 @@ class SlotGraph:
         }
 
     def _guards(self) -> dict[str, np.ndarray]:
-        """Returns the guard edges as if the slot's token did not exist."""
+        """Return the guard edges as if the slot's token did not exist."""
         base, token = self._base, self._slot.token
         guards = base.guards.guards
         changed = [
@@ -125,7 +125,7 @@ class SlotGraph:
         return edges
 
     def _wire(self, node: int, variable: Variable, more: dict[str, Pairs]) -> None:
-        """Adds the edges that a candidate would have in the slot."""
+        """Add the edges that a candidate would have in the slot."""
         slot, region = self._slot, self._base.region
 
         def ids(tokens: list[int | None]) -> list[int]:
@@ -153,7 +153,7 @@ class SlotGraph:
                 more[guard.relation].append((node, condition))
 
     def cut(self, steps: int, max_nodes: int | None) -> ProgramGraph:
-        """Returns the instance with only the nodes near the slot or a candidate."""
+        """Return the instance with only the nodes near the slot or a candidate."""
         count = self._first + len(self._slot.candidates)
         roots = [self._node, *range(self._first, count)]
         distance = self._distances(roots, count, steps)
@@ -192,7 +192,7 @@ class SlotGraph:
         )
 
     def _distances(self, roots: list[int], count: int, steps: int) -> np.ndarray:
-        """Returns each node's distance to the nearest root, at most `steps + 1`."""
+        """Return each node's distance to the nearest root, at most `steps + 1`."""
         distance = np.full(count, steps + 1, dtype=np.int64)
         distance[roots] = 0
         pairs = np.concatenate(list(self._edges.values()))
@@ -221,7 +221,7 @@ def program_graphs(
     context: str = "function",
     on_skip: Callable[[str], None] | None = None,
 ) -> list[ProgramGraph]:
-    """Creates variable-misuse instances from Python source.
+    """Create variable-misuse instances from Python source.
 
     Every read of a local variable, a parameter or a variable of an enclosing function
     (in module code, of a variable assigned there) can become a slot, if at least two
@@ -327,12 +327,12 @@ class InstanceBuilder:
         self._graphs = BaseGraphs(unit, context)
 
     def random(self, *purpose: object) -> random.Random:
-        """Returns a generator seeded by the seed, the file and the purpose."""
+        """Return a generator seeded by the seed, the file and the purpose."""
         key = repr((self._seed, self._filename, *purpose))
         return random.Random(zlib.crc32(key.encode("utf-8", "backslashreplace")))
 
     def usages(self) -> list[Usage]:
-        """Returns the reads of plain variables, in source order.
+        """Return the reads of plain variables, in source order.
 
         Module variables are included only in module-level code.
         """
@@ -353,7 +353,7 @@ class InstanceBuilder:
         max_nodes: int | None,
         skipped: dict[str, int],
     ) -> Iterator[tuple[int, ProgramGraph]]:
-        """Yields (token, instance) of each usage with at least two candidates.
+        """Yield (token, instance) of each usage with at least two candidates.
 
         Args:
             usages: Usages of this file.
@@ -371,7 +371,7 @@ class InstanceBuilder:
                 yield usage.token, graph.cut(steps, max_nodes)
 
     def make(self, usage: Usage) -> SlotGraph | None:
-        """Returns the instance at a usage, None without two candidates.
+        """Return the instance at a usage, None without two candidates.
 
         Raises:
             TooLarge: If the amount of work exceeds the bounds.
@@ -416,14 +416,14 @@ class InstanceBuilder:
 
 
 def _nearest(candidates: list[Variable], token: int) -> int:
-    """Returns the position of the candidate that occurs closest before `token`."""
+    """Return the position of the candidate that occurs closest before `token`."""
     before = [neighbours(variable.tokens, token)[0] for variable in candidates]
     places = [-1 if place is None else place for place in before]
     return places.index(max(places))
 
 
 def _frequent(candidates: list[Variable], token: int, extent: tuple[int, int]) -> int:
-    """Returns the position of the most frequent candidate, ignoring `token`."""
+    """Return the position of the most frequent candidate, ignoring `token`."""
     first, last = extent
     counts = [
         sum(first <= other <= last and other != token for other in variable.tokens)

@@ -44,7 +44,7 @@ def _walk(root: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def named_files(
     paths: PathLike | Iterable[PathLike], exclude: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Lists Python files with their names relative to the searched folder.
+    """List Python files with their names relative to the searched folder.
 
     Args:
         paths: As in `python_files`.
@@ -79,7 +79,7 @@ def named_files(
 def python_files(
     paths: PathLike | Iterable[PathLike], exclude: Iterable[str] = ()
 ) -> list[str]:
-    """Lists the Python files in folders, and single files, in sorted order.
+    """List the Python files in folders, and single files, in sorted order.
 
     Links to folders are not followed.
 
@@ -98,7 +98,7 @@ def python_files(
 
 
 def read_source(path: str, max_bytes: int) -> bytes:
-    """Reads a regular file of at most `max_bytes`.
+    """Read a regular file of at most `max_bytes`.
 
     Raises:
         OSError: If it cannot be read.
@@ -120,7 +120,7 @@ def split_of(
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
     seed: int = 0,
 ) -> str:
-    """Returns the split of a file's instances, the same on every machine.
+    """Return the split of a file's instances, the same on every machine.
 
     Args:
         filename: Path of the file, under `root` or relative to it.

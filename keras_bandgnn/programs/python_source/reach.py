@@ -16,7 +16,7 @@ _ENDS_WRITES = (WRITE, DELETE, UNBIND)
 
 
 def _bits(value: int) -> list[int]:
-    """Returns the positions of the set bits, ascending."""
+    """Return the positions of the set bits, ascending."""
     out = []
     while value:
         low = value & -value
@@ -94,7 +94,7 @@ class Reach:
 
     @cached_property
     def _ahead(self) -> list[int]:
-        """Returns the occurrences after each point, up to the next read."""
+        """Return the occurrences after each point, up to the next read."""
         frame = self._frame
         keep, make = [], []
         for point, (op, i) in enumerate(zip(frame.ops, frame.occurrence, strict=True)):
@@ -121,15 +121,15 @@ class Reach:
         return [self._frame.tokens[i] for i in _bits(bits)]
 
     def reachable(self, point: int) -> bool:
-        """Returns whether `point` is reachable."""
+        """Return whether `point` is reachable."""
         return bool(self._before[point] >> 2 * self._count)
 
     def last_uses(self, point: int, variable: Variable) -> list[int]:
-        """Returns the tokens of this frame where `variable` may have been used last."""
+        """Return the tokens of this frame where `variable` may have been used last."""
         return self._tokens(self._before[point] & self._of.get(variable, 0))
 
     def last_writes(self, point: int, variable: Variable) -> list[int]:
-        """Returns the tokens where `variable` may have been written last.
+        """Return the tokens where `variable` may have been written last.
 
         Writes by other frames may happen at any time.
         """
@@ -142,18 +142,18 @@ class Reach:
         return tokens
 
     def is_bound(self, point: int, variable: Variable) -> bool:
-        """Returns whether a write of `variable` reaches `point`."""
+        """Return whether a write of `variable` reaches `point`."""
         if self._before[point] >> self._count & self._of.get(variable, 0):
             return True
         others = any(frame is not self._frame for frame in variable.writes)
         return others and self.reachable(point)
 
     def next_occurrences(self, point: int, variable: Variable) -> list[int]:
-        """Returns the tokens for which a use at `point` would be a last use."""
+        """Return the tokens for which a use at `point` would be a last use."""
         return self._tokens(self._ahead[point] & self._of.get(variable, 0))
 
     def comes_back(self, point: int, variable: Variable) -> bool:
-        """Returns whether `point` can reach itself without another use in between."""
+        """Return whether `point` can reach itself without another use in between."""
         if not any(head <= point <= tail for tail, head in self._jumps_back):
             return False
         frame = self._frame

@@ -113,7 +113,7 @@ class GuardFinder:
 
 
 def _ends(nodes: list[ast.stmt]) -> bool:
-    """Returns whether control never continues after a block."""
+    """Return whether control never continues after a block."""
     if not nodes:
         return False
     last = nodes[-1]
@@ -140,7 +140,7 @@ class GuardEdges:
         self.guards = GuardFinder(region, spans).guards
 
     def mentions(self, guard: Guard, absent: int | None = None) -> set:
-        """Returns the variables in the condition, ignoring the token `absent`."""
+        """Return the variables in the condition, ignoring the token `absent`."""
         first, last = self._spans.of(guard.condition)
         return {
             variable
@@ -150,12 +150,12 @@ class GuardEdges:
         }
 
     def has_in_condition(self, guard: Guard, token: int) -> bool:
-        """Returns whether `token` belongs to the condition of `guard`."""
+        """Return whether `token` belongs to the condition of `guard`."""
         first, last = self._spans.of(guard.condition)
         return first <= token <= last
 
     def around(self, token: int, owner: ast.AST) -> list[Guard]:
-        """Returns the guards of a token in the frame of `owner`."""
+        """Return the guards of a token in the frame of `owner`."""
         return [
             guard
             for guard in self.guards
@@ -163,7 +163,7 @@ class GuardEdges:
         ]
 
     def edges(self, guard: Guard, absent: int | None = None) -> list[tuple[int, int]]:
-        """Returns edges from the guarded tokens whose variable the condition mentions.
+        """Return edges from the guarded tokens whose variable the condition mentions.
 
         Args:
             guard: The guard.
@@ -267,7 +267,7 @@ class SyntaxRelations:
                 self.computed_from.append((source, self._region.id_of(other)))
 
     def _assigned(self, target: ast.AST) -> int | None:
-        """Returns the token that represents the assigned target."""
+        """Return the token that represents the assigned target."""
         if isinstance(target, ast.Name):
             return self._unit.tokens.first(target)
         if isinstance(target, ast.Attribute):
@@ -305,7 +305,7 @@ class SyntaxRelations:
             self.formal_arguments.append(FormalArgument(number, name, receiver))
 
     def _parameters(self, callee: ast.AST) -> tuple[list[str], int | None]:
-        """Returns the positional parameters, and the receiver they depend on."""
+        """Return the positional parameters, and the receiver they depend on."""
         if isinstance(callee, ast.Name):
             variable = self._variable(callee)
             return _parameter_names(variable and variable.definition), None
@@ -331,7 +331,7 @@ def _sole(binders: list) -> ast.AST | None:
 
 
 def _is_receiver(variable: Variable) -> bool:
-    """Returns whether a variable is the first parameter of a method."""
+    """Return whether a variable is the first parameter of a method."""
     scope = variable.scope
     if not isinstance(scope.node, FUNCTIONS) or scope.parent.kind != "class":
         return False
@@ -344,7 +344,7 @@ def _positional(node: ast.AST) -> list[str]:
 
 
 def _method_parameters(node: ast.AST) -> list[str]:
-    """Returns the parameters without the receiver; none with unknown decorators."""
+    """Return the parameters without the receiver; none with unknown decorators."""
     names = [getattr(item, "id", None) for item in node.decorator_list]
     if names == ["staticmethod"]:
         return _positional(node)

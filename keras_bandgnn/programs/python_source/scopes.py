@@ -28,12 +28,12 @@ class Variable:
 
     @property
     def is_plain(self) -> bool:
-        """Returns whether no import, function or class binds it."""
+        """Return whether no import, function or class binds it."""
         return all(binder is None for binder in self.scope.bound[self.name])
 
     @property
     def definition(self) -> ast.AST | None:
-        """Returns the function or class that it always refers to, or None."""
+        """Return the function or class that it always refers to, or None."""
         binders = self.scope.bound[self.name]
         one = binders[0] if len(binders) == 1 else None
         return one if isinstance(one, (*FUNCTIONS, ast.ClassDef)) else None
@@ -80,7 +80,7 @@ class Scope:
         return self._variables[name]
 
     def _chain(self) -> list["Scope"]:
-        """Returns the scopes for name lookup, innermost first."""
+        """Return the scopes for name lookup, innermost first."""
         chain, scope = [], self
         while scope is not None:
             if scope is self or scope.kind != "class":
@@ -89,7 +89,7 @@ class Scope:
         return chain
 
     def resolve(self, name: str) -> Variable | None:
-        """Returns the variable that `name` refers to, None if the file has none."""
+        """Return the variable that `name` refers to, None if the file has none."""
         for scope in self._chain():
             if name in scope.globals:
                 module = self.module
@@ -99,7 +99,7 @@ class Scope:
         return None
 
     def visible(self, with_module: bool) -> list[Variable]:
-        """Returns the visible plain variables, by name.
+        """Return the visible plain variables, by name.
 
         Args:
             with_module: Whether to include module variables.
@@ -118,13 +118,13 @@ class Scope:
 
 
 def arguments_of(args: ast.arguments) -> list[ast.arg]:
-    """Returns all formal parameters."""
+    """Return all formal parameters."""
     every = [*args.posonlyargs, *args.args, *args.kwonlyargs]
     return every + [arg for arg in (args.vararg, args.kwarg) if arg is not None]
 
 
 def outer_parts(node: ast.AST) -> list[ast.AST]:
-    """Returns what a function, lambda or class evaluates in the enclosing scope."""
+    """Return what a function, lambda or class evaluates in the enclosing scope."""
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.bases, *node.keywords]
     args = node.args
@@ -153,7 +153,7 @@ class ScopeBuilder:
             self._merge(scope)
 
     def _merge(self, scope: Scope) -> None:
-        """Propagates bindings of `scope` through global and nonlocal declarations."""
+        """Propagate bindings of `scope` through global and nonlocal declarations."""
         for name, binders in list(scope.bound.items()):
             if name in scope.globals and scope.kind != "module":
                 scope.module.bound.setdefault(name, []).extend(binders)

@@ -27,13 +27,13 @@ class Spans:
         self._children: dict[ast.AST, list[ast.AST]] = {}
 
     def of(self, node: ast.AST) -> Span | None:
-        """Returns (first, last); None for nodes without a token."""
+        """Return (first, last); None for nodes without a token."""
         if node not in self._known:
             self._known[node] = self._measure(node)
         return self._known[node]
 
     def children(self, node: ast.AST) -> list[ast.AST]:
-        """Returns the children that have tokens, in source order."""
+        """Return the children that have tokens, in source order."""
         if node not in self._children:
             skipped = _NO_NODES
             if isinstance(node, ast.JoinedStr):
@@ -98,11 +98,11 @@ class Region:
         return self.first <= token <= self.last
 
     def id_of(self, token: int) -> int:
-        """Returns the node id of a token."""
+        """Return the node id of a token."""
         return self.token_ids[token - self.first]
 
     def add(self, label: str, kind: str, parent: int | None) -> int:
-        """Appends a node."""
+        """Append a node."""
         self.labels.append(label)
         self.kinds.append(kind)
         if parent is not None:
@@ -125,19 +125,19 @@ class RegionBuilder:
         self._spans = spans
 
     def whole(self) -> Region:
-        """Returns the whole file."""
+        """Return the whole file."""
         region = Region(0, len(self._tokens) - 1)
         self._add(region, self._tree, None, self._tree)
         return region
 
     def function(self, node: ast.AST) -> Region:
-        """Returns a function with its decorators."""
+        """Return a function with its decorators."""
         region = Region(*self._spans.of(node), function=node)
         self._add(region, node, None, self._tree)
         return region
 
     def window_at(self, token: int) -> tuple[ast.AST, int, int]:
-        """Returns the location of the window around a token of module code.
+        """Return the location of the window around a token of module code.
 
         Returns:
             The innermost module or class around the token and the range
@@ -164,7 +164,7 @@ class RegionBuilder:
         return holder, start, stop
 
     def window(self, holder: ast.AST, start: int, stop: int) -> Region:
-        """Returns a range of statements of a module or class, under its node."""
+        """Return a range of statements of a module or class, under its node."""
         nodes = holder.body[start:stop]
         region = Region(self._spans.of(nodes[0])[0], self._spans.of(nodes[-1])[1])
         parent = self._syntax(region, holder, None, self._tree)

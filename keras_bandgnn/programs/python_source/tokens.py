@@ -24,7 +24,7 @@ MAX_LABEL = 200
 
 
 def decode(source: str | bytes) -> str:
-    """Decodes by byte order mark and PEP 263 cookie, and normalises line ends.
+    """Decode by byte order mark and PEP 263 cookie, and normalise line ends.
 
     Raises:
         SyntaxError: For an unknown or contradictory encoding, or undecodable bytes.
@@ -82,21 +82,21 @@ class Tokens:
         return len(self.labels)
 
     def _column(self, line: int, column: int) -> int:
-        """Converts a column of `ast`, in UTF-8 bytes, to characters."""
+        """Convert a column of `ast`, in UTF-8 bytes, to characters."""
         text = self._lines[line - 1]
         if text.isascii():
             return column
         return len(text.encode()[:column].decode(errors="ignore"))
 
     def start(self, node: ast.AST) -> tuple[int, int]:
-        """Returns (line, column) of a syntax node, in characters."""
+        """Return (line, column) of a syntax node, in characters."""
         return node.lineno, self._column(node.lineno, node.col_offset)
 
     def first(self, node: ast.AST) -> int | None:
-        """Returns the first token of a node; None if it begins within a token."""
+        """Return the first token of a node; None if it begins within a token."""
         return self._first.get(self.start(node))
 
     def last(self, node: ast.AST) -> int | None:
-        """Returns the last token of a node; None if it ends within a token."""
+        """Return the last token of a node; None if it ends within a token."""
         line = node.end_lineno
         return self._last.get((line, self._column(line, node.end_col_offset)))

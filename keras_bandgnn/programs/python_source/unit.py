@@ -74,7 +74,7 @@ class SourceUnit:
             self._fill(inner, ".".join([*_path(scope), own]), strings, frame)
 
     def outermost_function(self, frame: Frame) -> ast.AST | None:
-        """Returns the outermost `def` around a frame, ignoring lambdas."""
+        """Return the outermost `def` around a frame, ignoring lambdas."""
         outermost = None
         while frame is not None:
             if isinstance(frame.node, FUNCTIONS):
@@ -83,14 +83,14 @@ class SourceUnit:
         return outermost
 
     def extent(self, frame: Frame) -> tuple[int, int]:
-        """Returns the first and last token of a frame's function, or of the module."""
+        """Return the first and last token of a frame's function, or of the module."""
         if not frame.in_function:
             return 0, len(self.tokens) - 1
         first, last = self.tokens.first(frame.node), self.tokens.last(frame.node)
         return (first or 0), (len(self.tokens) - 1 if last is None else last)
 
     def frames_in(self, first: int, last: int) -> list[Frame]:
-        """Returns the frames with occurrences from token `first` to `last`."""
+        """Return the frames with occurrences from token `first` to `last`."""
         frames = {
             frame: None
             for token in range(first, last + 1)
@@ -99,7 +99,7 @@ class SourceUnit:
         return list(frames)
 
     def reach(self, frame: Frame) -> Reach:
-        """Returns the reaching uses and writes of a frame, computed on first use.
+        """Return the reaching uses and write of a frame, computed on first use.
 
         Raises:
             TooLarge: If the frame has more than `MAX_POINTS` points.
@@ -115,7 +115,7 @@ class SourceUnit:
 
 
 def _path(scope: Scope) -> list[str]:
-    """Returns the names of enclosing functions and classes, outermost first."""
+    """Return the names of enclosing functions and classes, outermost first."""
     names = []
     while scope.parent is not None:
         if scope.kind != "comprehension":
@@ -125,7 +125,7 @@ def _path(scope: Scope) -> list[str]:
 
 
 def neighbours(tokens: list[int], token: int) -> tuple[int | None, int | None]:
-    """Returns the elements of a sorted list just before and just after `token`."""
+    """Return the elements of a sorted list just before and just after `token`."""
     left, right = bisect_left(tokens, token), bisect_right(tokens, token)
     before = tokens[left - 1] if left else None
     return before, tokens[right] if right < len(tokens) else None
