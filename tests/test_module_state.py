@@ -21,7 +21,7 @@ CHANGES = {
 }
 # Module and name -> why all threads may share it.
 ALLOWED = {
-    ("cli/interrupts.py", "_seen"): "signals belong to the process",
+    ("cli/interrupts.py", "_signal"): "signals belong to the process",
     ("cli/interrupts.py", "_message"): "of the command that this process runs",
     (
         "data/files.py",

@@ -318,7 +318,7 @@ def test_commands_take_an_ordering(tmp_path, capsys):
     shares = {}
     for name in ("natural", "rcmk", "bisection"):
         assert main(["inspect", file, "--ordering", name, *given]) == 0
-        line = capsys.readouterr().out.partition("|i - j| < 4, reordered: ")[2]
+        line = capsys.readouterr().out.partition("|i - j| < 4 after reordering: ")[2]
         shares[name] = float(line.split()[0])
     assert shares["bisection"] > shares["rcmk"] + 5
     assert shares["bisection"] >= shares["natural"]
@@ -329,7 +329,7 @@ def test_commands_take_an_ordering(tmp_path, capsys):
     assert main(["inspect", str(folder), "--ordering", "rcmk"]) == 2
     assert "--ordering with program graphs" in capsys.readouterr().err
     assert main(["inspect", str(folder), "--block-size", "4"]) == 0
-    line = capsys.readouterr().out.partition("|i - j| < 4, reordered: ")[2]
+    line = capsys.readouterr().out.partition("|i - j| < 4 after reordering: ")[2]
     count = sum(covered(graph, range(graph.num_nodes), 4) for graph in store)
     assert float(line.split()[0]) == pytest.approx(
         100 * count / store.num_edges.sum(), abs=0.06
