@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from run import HOST_ONLY
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +51,24 @@ def pytest_collection_modifyitems(config, items):
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)
+
+
+@pytest.fixture(autouse=True)
+def host_alone(request):
+    """Fails where a test that runs on one backend alone calls that backend."""
+    folder = Path(__file__).parents[1]
+    path = request.path.relative_to(folder).as_posix()
+    if not path.startswith(HOST_ONLY) or os.environ.get("KERAS_BACKEND") != "torch":
+        yield
+        return
+    from torch.overrides import TorchFunctionMode
+
+    class Refuse(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(f"{path} calls torch: not HOST_ONLY of tests/run.py")
+
+    with Refuse():
+        yield
 
 
 @pytest.fixture(autouse=True)
