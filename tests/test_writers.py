@@ -96,7 +96,9 @@ WRITERS = {
     ),
     "data/store_writer.py, pieces": lambda t, p, m: write_units(p),
     "programs/varmisuse.py": lambda t, p, m: write_programs(p),
-    "preprocessing/preprocessor.py": lambda t, p, m: t.preprocessor.save_to_preset(p),
+    "preprocessing/preprocessor.py": lambda t, p, m: (
+        kb.preprocessing.GraphPreprocessor().save_to_preset(p)
+    ),
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
