@@ -89,7 +89,7 @@ def test_presets_of_preprocessors(tmp_path):
     task = kb.models.GraphClassifier(BACKBONES["GCNBackbone"](), 2, preprocessor)
     task.save_to_preset(tmp_path / "task")
     assert cls.from_preset(tmp_path / "task").get_config() == preprocessor.get_config()
-    with pytest.raises(ValueError, match="hold nothing but a preprocessor"):
+    with pytest.raises(ValueError, match="hold only a preprocessor"):
         preprocessor.save_to_preset(tmp_path / "task")
     task.backbone.save_to_preset(tmp_path / "backbone")
     with pytest.raises(ValueError, match="folder with preprocessor.json"):
