@@ -109,7 +109,7 @@ def test_the_demo_of_another_source(tmp_path, capsys):
     assert main([*command, *one, "--objective", "time-to-accuracy"]) == 1
     assert sorted(path.name for path in out.iterdir()) == ["data"]
     assert main([*command, *two]) == 1
-    assert "a store of others. Pass --overwrite" in (capsys.readouterr().err)
+    assert "another store. Pass --overwrite" in (capsys.readouterr().err)
     assert main([*command, *one]) == 0
     few = len(kb.data.open_store(out / "data" / "train"))
     assert main([*command, *two, "--overwrite"]) == 0
