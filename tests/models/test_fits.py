@@ -14,8 +14,19 @@ import keras_bandgnn as kb
 FITS = 12
 
 
+def all_loader_threads() -> set[threading.Thread]:
+    return {t for t in threading.enumerate() if "graph-loader" in t.name}
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads():
+    """Threads of loaders that other tests keep within an epoch."""
+    global _earlier
+    _earlier = all_loader_threads()
+
+
 def loader_threads() -> int:
-    return sum("graph-loader" in thread.name for thread in threading.enumerate())
+    return len(all_loader_threads() - _earlier)
 
 
 def ended() -> bool:
