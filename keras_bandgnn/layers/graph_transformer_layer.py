@@ -104,7 +104,7 @@ class GraphTransformerLayer(BatchLayer):
         self.built = True
 
     def queries_and_keys(self, rows):
-        """Queries and keys [..., K d] that the attention has for rows [..., H]."""
+        """Query and keys [..., K d] that the attention has for rows [..., H]."""
         rows = self.attention_norm(rows)
         return self.attention.query_dense(rows), self.attention.key_dense(rows)
 

@@ -1,4 +1,4 @@
-"""Tensor functions that Keras lacks or has slower, the same on every backend."""
+"""Tensor functions that Keras lacks, or faster ones, with one API for all backends."""
 
 from keras_bandgnn.ops.attention import edge_attention as edge_attention
 from keras_bandgnn.ops.attention import full_attention as full_attention
@@ -24,7 +24,7 @@ from keras_bandgnn.ops.sparse import with_pointer as with_pointer
 from keras_bandgnn.ops.sparse import with_scatter_index as with_scatter_index
 from keras_bandgnn.ops.sparse import with_transpose as with_transpose
 
-# For this library's own use.
+# Internal to the library.
 USES_TRANSPOSE = _backend.USES_TRANSPOSE
 gather = _backend.gather
 gated_update = _backend.gated_update

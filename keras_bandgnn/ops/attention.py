@@ -14,34 +14,35 @@ from keras_bandgnn.ops.loops import (
     with_gradient,
 )
 
-# The logarithm of the sum of a receiver without edges.
+# Log-sum-exp of a receiver without edges.
 EMPTY = -1e30
-# Edges of which rows of all heads are held at a time.
+# Edges per chunk: bounds the memory of the per-edge rows of all heads.
 _EDGES = 8192
 
 
 def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep=None):
-    """Softmax attention over the edges into each receiver, per supergraph.
+    """Compute softmax attention over the edges into each receiver, per supergraph.
 
         s_e = q[i] . k[j] / sqrt(d) + bias_e   for each head, e: j -> i
         out[i] = sum over e of softmax over e (s_e) weight_e v[j]
 
-    The gradient computes the rows of edges again: kept are numbers per edge and head.
+    The gradient recomputes the per-edge rows and stores only one scalar per edge and
+    head.
 
     Args:
-        q: float [G, N, K d], heads side by side.
+        q: float [G, N, K d], heads concatenated.
         k: float [G, M, K d].
         v: float [G, M, K d].
-        bias: float [G, E, K]; `EMPTY` leaves an edge out. None for 0.
-        weight: float [G, E, K], factors of dropout, or None for 1.
+        bias: float [G, E, K]; `EMPTY` masks an edge. None for 0.
+        weight: float [G, E, K], dropout factors, or None for 1.
         sender: int32 [G, E] in [0, M).
-        receiver: int32 [G, E] in [0, N], sorted; edges into N are left out.
+        receiver: int32 [G, E] in [0, N], sorted; edges into N are padding.
         num_heads: K.
-        keep: bool [G, E], false for edges to leave out, or None.
+        keep: bool [G, E], False for masked edges, or None.
 
     Returns:
-        float32 [G, N, K d], 0 where there is no edge; and the logarithms of the sums
-        of exp(s_e), float32 [G, N, K], `EMPTY` where there is none.
+        float32 [G, N, K d], 0 for receivers without edges; and the log-sum-exp of s_e,
+        float32 [G, N, K], `EMPTY` for receivers without edges.
     """
     groups, count, width = ops.shape(q)
     length = ops.shape(k)[1]
@@ -51,12 +52,12 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     if keep is not None:
         real = ops.logical_and(real, keep)
     if bias is None:
-        # A number less per edge and head, and none for its gradient.
+        # Saves one scalar per edge and head, and its gradient.
         bias = ops.reshape(real, (-1,))
     else:
         bias = ops.where(ops.expand_dims(real, -1), ops.cast(bias, "float32"), EMPTY)
         bias = ops.reshape(bias, (-1, num_heads))
-    # Edges into N have no weight: they may be read as edges into the last node.
+    # Edges into N are masked, so they can safely index the last node.
     inside = ops.minimum(receiver, count - 1)
     receiver = ops.reshape(offset_ids(inside, count), (-1,))
     flat = [ops.reshape(t, (-1, width)) for t in (q, k, v)]
@@ -80,18 +81,18 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
 
 
 def attend_to_one(q, k, v, bias, weight, num_heads: int):
-    """Attention of each row to one key and value of its own.
+    """Compute the attention of each row to exactly one key and value.
 
     Args:
-        q: float [..., K d], heads side by side.
+        q: float [..., K d], heads concatenated.
         k: float [..., K d].
         v: float [..., K d].
         bias: float [K] or None.
-        weight: float [..., K], factors of dropout, or None for 1.
+        weight: float [..., K], dropout factors, or None for 1.
         num_heads: K.
 
     Returns:
-        float32 [..., K d], and the logarithms [..., K], as `edge_attention`.
+        float32 [..., K d], and the log-sum-exp [..., K], as for `edge_attention`.
     """
     q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
     depth = ops.shape(q)[-1] // num_heads
@@ -106,7 +107,7 @@ def attend_to_one(q, k, v, bias, weight, num_heads: int):
 
 
 def _attention(num_heads: int, width: int, unbiased: bool):
-    """The attention of flat rows and its gradient; `unbiased`: without biases."""
+    """Return attention of flat rows and its gradient; `unbiased`: without biases."""
     scale = (width // num_heads) ** -0.5
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
@@ -123,9 +124,9 @@ def _attention(num_heads: int, width: int, unbiased: bool):
 
         ids = {"sender": sender, "receiver": receiver}
         _, scores = scan_chunks(score, (), {**ids, "bias": bias}, _EDGES)
-        # Whatever is taken off, the result is the same: it needs no gradient.
+        # Softmax is invariant to the shift, so the shift needs no gradient.
         top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
-        # Receivers without edges have no largest score.
+        # Receivers without edges have no maximum.
         top = ops.where(top > 0.5 * EMPTY, top, 0.0)
         share = ops.exp(scores - backend.gather(top, receiver))
         share = ops.where(scores > 0.5 * EMPTY, share, 0.0)
@@ -179,28 +180,28 @@ def _attention(num_heads: int, width: int, unbiased: bool):
     return forward, backward
 
 
-# Attention inside listed dense tiles of pairs of nodes, and sums of several parts.
+# Attention within dense tiles of node pairs, and softmax over several parts.
 
 
 def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
-    """Softmax attention over the edges that lie in tiles, per supergraph.
+    """Compute softmax attention over the edges inside tiles, per supergraph.
 
-    A tile holds the pairs of b receivers and b senders; pairs that are no edges have no
-    weight. Tiles are dense products; logits of all their entries are held.
+    A tile holds the pairs of b receivers and b senders; pairs without an edge are
+    masked. Tiles are dense products, and the logits of all their entries are stored.
 
     Args:
-        q: float [G, N, K d], heads side by side.
+        q: float [G, N, K d], heads concatenated.
         k: float [G, N, K d].
         v: float [G, N, K d].
-        bias: float [G, E, K], of the edges; `EMPTY` leaves an edge out.
-        weight: float [G, E, K], factors of dropout, or None for 1.
+        bias: float [G, E, K], per edge; `EMPTY` masks an edge.
+        weight: float [G, E, K], dropout factors, or None for 1.
         tiles: `row` and `column`, int32 [G, T], receiver and sender block; `edge`
-            int32 [G, T, b, b], the edge of each pair, E where there is none. Padded
-            tiles have no edges.
+            int32 [G, T, b, b], the edge index of each pair, E for pairs without an
+            edge. Padded tiles have no edges.
         num_heads: K.
 
     Returns:
-        float32 [G, N, K d] and [G, N, K], as `edge_attention`.
+        float32 [G, N, K d] and [G, N, K], as for `edge_attention`.
     """
     groups, count, width = ops.shape(q)
     edge = ops.convert_to_tensor(tiles["edge"])
@@ -233,13 +234,13 @@ def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
     )
     logits = logits * depth**-0.5 + of_pairs(bias, EMPTY)
     real = logits > 0.5 * EMPTY
-    # Each row's largest logit over all of its tiles.
+    # The maximum logit of each row over all of its tiles.
     top = ops.max(ops.stop_gradient(logits), axis=2)
     top = backend.segment_max(
         ops.reshape(top, (groups * number, -1)), flat_row, groups * blocks
     )
     top = ops.reshape(top, (-1, size, num_heads))
-    # Blocks without tiles have no largest logit.
+    # Blocks without tiles have no maximum.
     top = ops.where(ops.logical_and(top > 0.5 * EMPTY, top < -0.5 * EMPTY), top, 0.0)
     shift = ops.expand_dims(backend.gather(top, flat_row), 2)
     share = ops.where(real, ops.exp(ops.where(real, logits - shift, 0.0)), 0.0)
@@ -259,10 +260,10 @@ def tile_attention(q, k, v, bias, weight, tiles, num_heads: int):
 
 
 def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tiles):
-    """Attention inside tiles, and along the edges that no tile holds.
+    """Compute attention inside tiles, and along the edges outside all tiles.
 
     Args:
-        q: See `tile_attention`, as `k`, `v`, `bias`, `weight` and `num_heads`.
+        q: float [G, N, K d]; see `tile_attention`.
         k: float [G, N, K d].
         v: float [G, N, K d].
         bias: float [G, E, K].
@@ -270,12 +271,12 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
         sender: int32 [G, E].
         receiver: int32 [G, E].
         num_heads: K.
-        tiles: As for `tile_attention`, and `rest`, int32 [G, R], other edges.
+        tiles: As for `tile_attention`, plus `rest`, int32 [G, R], the other edges.
 
     Returns:
         Two pairs for `join`.
     """
-    # One edge more stands where the list of the rest is padded.
+    # Padding of `rest` indexes one extra, masked edge.
     rest = ops.convert_to_tensor(tiles["rest"])
 
     def of_rest(values, fill):
@@ -297,10 +298,10 @@ def tiles_and_rest(q, k, v, bias, weight, sender, receiver, num_heads: int, tile
 
 
 def join(parts, num_heads: int):
-    """One softmax over several parts, from the results of each.
+    """Combine the attention over several parts into one softmax over all of them.
 
     Args:
-        parts: Pairs (float [..., K d], logarithms of the sums [..., K]).
+        parts: Pairs (float [..., K d], log-sum-exp [..., K]).
         num_heads: K.
 
     Returns:
@@ -311,7 +312,7 @@ def join(parts, num_heads: int):
     logs = ops.stack([log for _, log in parts], axis=0)
     top = ops.stop_gradient(ops.max(logs, axis=0))
     shares = ops.exp(logs - top)
-    # Where all parts are empty they are all 0.
+    # Rows that are empty in every part are 0 in every part.
     shares = shares / ops.sum(shares, axis=0)
     total = 0.0
     for number, (out, _) in enumerate(parts):
@@ -322,36 +323,36 @@ def join(parts, num_heads: int):
     return total
 
 
-# Attention of all nodes of a graph over all of them.
+# Full attention between all nodes of a graph.
 
 
-# Pairs of nodes per head of which logits are held at a time.
+# Node pairs per head and chunk: bounds the memory of the logits.
 _PAIRS = 1 << 20
 
 
 def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed=None):
-    """Softmax attention between all rows of a sequence, for each of R sequences.
+    """Compute softmax attention between all rows of each of R sequences.
 
         s_ij = q[i] . k[j] / sqrt(d) + bias_ij   for each head
 
-    Rows of queries are worked off in pieces of about a million pairs, which gradients
-    compute again: memory grows with the length of the sequences, not with its square.
+    Queries are processed in chunks of about a million pairs, which the gradient
+    recomputes: memory is linear in the length of the sequences, not quadratic.
 
     Args:
-        q: float [R, L, K d], heads side by side.
+        q: float [R, L, K d], heads concatenated.
         k: float [R, L, K d].
         v: float [R, L, K d].
-        mask: int32 [R, L]: rows see those with their number; 0 is padding.
-        pair_bias: float [P, K], biases of the pairs that have one, or None.
-        pairs: int32 [P] each: sequence, row i, and row j, of these pairs; i = L if
-            there is none. Biases of equal pairs add up.
+        mask: int32 [R, L], segment ids: rows attend within their segment; 0 is padding.
+        pair_bias: float [P, K], biases of individual pairs, or None.
+        pairs: Three int32 [P]: sequence, row i and row j of these pairs; i = L where
+            padded. Biases of duplicate pairs add up.
         num_heads: K.
-        dropout: Share of the weights that are dropped.
-        seed: `SeedGenerator().next()`, needed with dropout.
+        dropout: Dropout rate of the attention weights.
+        seed: `SeedGenerator().next()`, required with dropout.
 
     Returns:
-        float32 [R, L, K d], and the logarithms of the sums of exp(s_ij), float32
-        [R, L, K], `EMPTY` for padding.
+        float32 [R, L, K d], and the log-sum-exp of s_ij, float32 [R, L, K], `EMPTY`
+        for padding.
     """
     count, length, width = ops.shape(q)
     depth = width // num_heads
@@ -364,13 +365,13 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
     )
     k = ops.transpose(k, (0, 1, 3, 2))
     mask = ops.convert_to_tensor(mask)
-    # TensorFlow may not know R while it traces.
+    # R may be unknown while TensorFlow traces.
     rows = length * (count if isinstance(count, int) else 1)
     size = max(1, min(length, _PAIRS // max(1, rows)))
     number = -(-length // size)
     room = number * size - length
     queries = ops.pad(q * depth**-0.5, ((0, 0), (0, 0), (0, room), (0, 0)))
-    # Pieces come first.
+    # Chunks on axis 0.
     queries = ops.reshape(queries, (count, num_heads, number, size, depth))
     queries = ops.transpose(queries, (2, 0, 1, 3, 4))
     members = ops.reshape(ops.pad(mask, ((0, 0), (0, room))), (count, number, size))
@@ -392,7 +393,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
         if dropout:
             share = numbered_dropout(share, dropout, seed, piece)
         out = ops.matmul(share, v) / total
-        # Padding sees nothing.
+        # Padding attends to nothing.
         real = ops.expand_dims(members, 1) > 0
         logs = ops.where(real, top + ops.log(total), EMPTY)
         return ops.where(real, out, 0.0), ops.squeeze(logs, 3)
@@ -401,7 +402,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
         sequence, row, column = (ops.expand_dims(ids, -1) for ids in pairs)
         inside = ops.logical_and(row >= first, row < first + size)
         head = ops.expand_dims(ops.arange(num_heads, dtype="int32"), 0)
-        # One row more takes the pairs of other pieces.
+        # One extra row absorbs the pairs of other chunks.
         row = ops.where(inside, row - first, size)
         shape = ops.shape(pair_bias)
         place = (
@@ -428,13 +429,13 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
 
 
 def fused_attention(q, k, v, mask, num_heads: int):
-    """Softmax attention between all rows of a sequence, by Keras' fused operation.
+    """Compute attention between all rows of a sequence by Keras' fused operation.
 
     Args:
-        q: float [R, L, K d], heads side by side.
+        q: float [R, L, K d], heads concatenated.
         k: float [R, L, K d].
         v: float [R, L, K d].
-        mask: int32 [R, L]: rows see those with the same number.
+        mask: int32 [R, L], segment ids: rows attend within their segment.
         num_heads: K.
 
     Returns:

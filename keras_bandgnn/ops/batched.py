@@ -1,4 +1,4 @@
-"""Gathers and segment sums within each supergraph, all in one flat call."""
+"""Batched gathers and segment sums, one flat call for all supergraphs."""
 
 import keras
 from keras import ops
@@ -7,7 +7,7 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def offset_ids(ids, size):
-    """Adds `g * size` to the ids of supergraph g, for arrays flattened over G.
+    """Add `g * size` to the ids of supergraph g, for arrays flattened over G.
 
     Args:
         ids: int32 [G, ...].
@@ -17,7 +17,7 @@ def offset_ids(ids, size):
         int32 [G, ...].
     """
     groups = ops.shape(ids)[0]
-    # TensorFlow may not know G while it traces.
+    # G may be unknown while TensorFlow traces.
     if isinstance(groups, int) and groups == 1:
         return ids
     offsets = ops.arange(groups, dtype="int32") * size
@@ -30,13 +30,13 @@ def _flatten(x):
 
 
 def _wide(dtype) -> str:
-    """The type in which values are added up; in bfloat16 a sum of ones ends at 256."""
+    """Return the accumulation dtype; in bfloat16 a sum of ones saturates at 256."""
     dtype = keras.backend.standardize_dtype(dtype)
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def batched_gather(x, ids):
-    """Rows `x[g, ids[g]]` of each supergraph.
+    """Gather rows `x[g, ids[g]]` of each supergraph.
 
     Args:
         x: [G, N, ...].
@@ -45,37 +45,37 @@ def batched_gather(x, ids):
     Returns:
         `ids.shape + x.shape[2:]`.
     """
-    # Gradients of a row that is read often are added up in float32, too.
+    # The gradient of a row that is read often accumulates in float32, too.
     rows = _flatten(ops.cast(x, _wide(x.dtype)))
     rows = backend.gather(rows, offset_ids(ids, ops.shape(x)[1]))
     return ops.cast(rows, x.dtype)
 
 
 def scatter_add(indices, values, shape):
-    """Zeros with values added at N-d positions, half precision in float32.
+    """Scatter-add values into zeros; half precision accumulates in float32.
 
     Args:
         indices: int32 [E], one array per axis of the result, in range.
         values: [E].
-        shape: Of the result.
+        shape: Shape of the result.
 
     Returns:
-        Array of that shape, in the type of the values.
+        Array of that shape, in the dtype of the values.
     """
     wide = ops.cast(values, _wide(values.dtype))
     return ops.cast(backend.scatter_add(indices, wide, shape), values.dtype)
 
 
 def batched_segment_sum(data, ids, num_segments, is_sorted=False):
-    """Sums rows by segment within each supergraph; id `num_segments` is padding.
+    """Sum rows by segment within each supergraph; id `num_segments` is padding.
 
-    Half-precision rows are added up in float32.
+    Half-precision rows accumulate in float32.
 
     Args:
         data: [G, E, ...].
         ids: int32 [G, E] in [0, num_segments]; rows with the last id are dropped.
         num_segments: Number of segments per supergraph.
-        is_sorted: Whether the ids ascend within each supergraph.
+        is_sorted: Whether the ids are sorted within each supergraph.
 
     Returns:
         [G, num_segments, ...].
@@ -92,9 +92,9 @@ def batched_segment_sum(data, ids, num_segments, is_sorted=False):
 
 
 def batched_segment_max(data, ids, num_segments):
-    """Largest entries by segment within each supergraph; empty segments are 0.
+    """Compute segment maxima within each supergraph; empty segments are 0.
 
-    Where several rows hold the maximum, they share its gradient.
+    Rows tied for the maximum share its gradient.
 
     Args:
         data: [G, E, ...].
@@ -109,7 +109,7 @@ def batched_segment_max(data, ids, num_segments):
     all_ids = ops.reshape(offset_ids(ids, num_segments + 1), (-1,))
     groups = ops.shape(data)[0]
     largest = backend.segment_max(flat, all_ids, groups * (num_segments + 1))
-    # Sums of half precision would overflow where many rows hold the maximum.
+    # Half-precision sums would overflow where many rows are tied.
     wide = _wide(data.dtype)
     chosen = ops.cast(flat == backend.gather(largest, all_ids), wide)
     chosen = ops.reshape(chosen, ops.shape(data))

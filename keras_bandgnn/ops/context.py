@@ -1,17 +1,16 @@
-"""Programs for other runtimes: operations that every export format can carry.
+"""Portable tracing: only operations that every export format supports.
 
-Some operations are fast on one backend only: sparse matrices, loops inside of the
-program, gradients written by hand. While `portable()` is in force, a program that is
-traced has gathers, segment sums and dense products in their place. Formats differ in
-which segment sums they carry:
+Some operations are specific to one backend: sparse matrices, loops inside the program,
+custom gradients. Within `portable()`, tracing replaces them by gathers, segment sums
+and dense products. Export formats differ in the segment sums that they support:
 
 `"segment"`
-    The backend's own.
+    The backend's native segment sum.
 `"scatter"`
-    Additions into zeros. (tf2onnx pads segments to the longest one, which padded edges
-    make as long as the edges.)
+    Scatter-add into zeros. (tf2onnx pads all segments to the longest one, and padding
+    makes that as long as the list of edges.)
 `"one_hot"`
-    Products with a matrix of ones and zeros, [segments, rows]. No scatter is left.
+    Matmul with a one-hot matrix, [segments, rows], without any scatter.
 """
 
 import contextlib
@@ -22,18 +21,18 @@ _tracing = threading.local()
 
 
 def portable_sums() -> str | None:
-    """How sums are written in the program that is traced; None for this process."""
+    """Return the kind of segment sums to trace; None if not exporting."""
     return getattr(_tracing, "sums", None)
 
 
 def is_portable() -> bool:
-    """Whether the program that is being traced is meant for another runtime."""
+    """Return whether the program being traced is for another runtime."""
     return portable_sums() is not None
 
 
 @contextlib.contextmanager
 def portable(sums: str = "segment") -> Iterator[None]:
-    """Makes what is traced in this thread a program for another runtime.
+    """Trace programs for another runtime, in this thread.
 
     Args:
         sums: `"segment"`, `"scatter"` or `"one_hot"`.

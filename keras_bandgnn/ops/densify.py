@@ -1,9 +1,9 @@
-"""Banded adjacency as dense tiles that TPUs take without a copy.
+"""Banded adjacency as dense tiles that need no relayout on TPUs.
 
-A TPU keeps the last two axes of an array in tiles of 8 by 128 numbers. Scattering into
+A TPU stores the last two axes of an array in tiles of 8 by 128. Scattering into
 [rows, S] with S above 128 therefore costs a second array of the same size, for the
-change of layout. Blocks cut into columns of 128 lie in memory as the scatter writes
-them.
+change of layout. Blocks split into columns of 128 have the layout that the scatter
+writes.
 """
 
 from keras import ops
@@ -16,29 +16,29 @@ _LANES = 128
 
 
 def tile_width(size: int) -> int:
-    """Columns of a tile: 128, or the block size where 128 does not divide it."""
+    """Return the columns per tile: 128, or S if S is not a multiple of 128."""
     return _LANES if size % _LANES == 0 else size
 
 
 def banded_tiles(
     sender, receiver, kind, values, num_nodes: int, num_types: int, size: int
 ):
-    """Adjacency between neighbouring blocks of nodes, as column tiles.
+    """Build the adjacency between neighbouring blocks of nodes, as column tiles.
 
     Row s * P + p of block k is receiver k * S + s, type p. Its 3 S columns are the
     senders (k - 1) * S to (k + 2) * S - 1, in Q tiles of `tile_width(S)` columns.
 
     Args:
-        sender: int32 [G, E], in a block next to the receiver's or in the same.
+        sender: int32 [G, E], in the receiver's block or an adjacent one.
         receiver: int32 [G, E].
         kind: int32 [G, E], edge types.
-        values: float [G, E], added up; 0 where padded.
+        values: float [G, E]; duplicates add up, padding is 0.
         num_nodes: N.
         num_types: P.
         size: S, nodes per block.
 
     Returns:
-        [G, K, Q, S * P, 3 * S / Q], K = ceil(N / S), in the type of `values`.
+        [G, K, Q, S * P, 3 * S / Q], K = ceil(N / S), in the dtype of `values`.
 
     Example:
     >>> import numpy as np
@@ -63,10 +63,10 @@ def banded_tiles(
 
 
 def banded_matmul(tiles, x, size: int, num_types: int):
-    """Sum of the senders' states per receiver and type.
+    """Sum the senders' states per receiver and type.
 
     Args:
-        tiles: What `banded_tiles` returned.
+        tiles: Result of `banded_tiles`.
         x: [G, N, H].
         size: S.
         num_types: P.
@@ -94,12 +94,12 @@ def banded_matmul(tiles, x, size: int, num_types: int):
 
 
 def neighbours_matmul(tiles, neighbours, num_types: int):
-    """Sums over the senders of three blocks each.
+    """Sum the states of the senders in each block and its two neighbours.
 
     Args:
         tiles: [G, K, Q, S * P, 3 * S / Q], see `banded_tiles`.
-        neighbours: States of the blocks before, of the blocks themselves and of those
-            after, [G, K, S, H] each.
+        neighbours: States of the preceding blocks, the blocks themselves and the
+            following blocks, [G, K, S, H] each.
         num_types: P.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Loops over pieces of long arrays, and gradients that are written by hand."""
+"""Loops over chunks of long arrays, and custom gradients."""
 
 import keras
 
@@ -7,13 +7,13 @@ from keras_bandgnn.ops.context import is_portable
 
 
 def with_gradient(forward, backward, *tensors):
-    """Values of a function whose gradient is given.
+    """Call a function that has a custom gradient.
 
     Args:
-        forward: Takes the tensors; returns a tuple of outputs, and a tuple of what the
-            gradient needs, tensors or None. Second derivatives go through it.
-        backward: Takes what the gradient needs and the gradients of the outputs;
-            returns a gradient, or None, for each tensor.
+        forward: Takes the tensors; returns a tuple of outputs and a tuple of
+            residuals, tensors or None. Second derivatives differentiate it.
+        backward: Takes the residuals and the gradients of the outputs; returns a
+            gradient, or None, for each tensor.
         *tensors: The arguments.
 
     Returns:
@@ -25,18 +25,18 @@ def with_gradient(forward, backward, *tensors):
 
 
 def scan_chunks(step, carry, rows, size: int):
-    """Carries a value through pieces of equally long arrays, one after the other.
+    """Scan over chunks of arrays of equal length.
 
-    On JAX this is one loop in the compiled program.
+    On JAX this is one `lax.scan` in the compiled program.
 
     Args:
-        step: `step(carry, piece)` returns the next value and rows, or None.
-        carry: The first value.
+        step: `step(carry, chunk)` returns the next carry and output rows, or None.
+        carry: The initial carry.
         rows: Dict of arrays [E, ...].
-        size: Rows of a piece.
+        size: Rows per chunk.
 
     Returns:
-        The last value, and the rows of all pieces, [E, ...], or None.
+        The final carry, and the output rows of all chunks, [E, ...], or None.
     """
     if is_portable():
         return step(carry, rows)
@@ -44,9 +44,10 @@ def scan_chunks(step, carry, rows, size: int):
 
 
 def late_zeros(like):
-    """Zeros of the shape and type of a tensor, made once that is known.
+    """Return zeros like a tensor, allocated no earlier than the tensor.
 
-    A compiler otherwise makes all the zeros of a program at its start and keeps them.
+    XLA otherwise hoists all zeros to the start of a program, where they take memory
+    until their use.
     """
     if is_portable():
         return keras.ops.zeros_like(like)
@@ -54,18 +55,18 @@ def late_zeros(like):
 
 
 def map_pieces(function, pieces, shared):
-    """Applies a function to entry after entry of axis 0.
+    """Map a function over axis 0, one entry at a time.
 
-    For gradients each entry is computed again, so memory is that of one entry.
+    The gradient recomputes each entry, so memory is that of one entry.
 
     Args:
         function: Takes one entry of each array and the shared tensors; returns a
-            tuple of tensors. Gradients reach what it is given, nothing else.
+            tuple of tensors. Gradients reach its arguments, not what it closes over.
         pieces: Arrays with the same axis 0.
         shared: Tensors.
 
     Returns:
-        Tuple of tensors with that axis in front.
+        Tuple of tensors stacked along axis 0.
     """
     if is_portable():
         outs = [
@@ -76,22 +77,22 @@ def map_pieces(function, pieces, shared):
 
 
 def numbered_dropout(x, rate: float, seed, number):
-    """Dropout inside `map_pieces`: the same mask whenever the piece is computed.
+    """Apply dropout inside `map_pieces`, with the same mask when recomputed.
 
     Args:
         x: float, any shape.
-        rate: Share that is dropped.
-        seed: `keras.random.SeedGenerator().next()`, drawn outside of the loop.
-        number: Of the piece, int32.
+        rate: Dropout rate.
+        seed: `keras.random.SeedGenerator().next()`, drawn outside the loop.
+        number: int32, index of the entry.
     """
     return backend.numbered_dropout(x, rate, seed, number)
 
 
 def index_add(out, ids, rows):
-    """Adds rows to those with the given ids, perhaps in place and without a gradient.
+    """Add rows at ids, possibly in place and without a gradient.
 
     Args:
-        out: [N, ...], not used afterwards.
+        out: [N, ...]; do not use it afterwards.
         ids: int32 [E] in [0, N).
         rows: [E, ...].
     """

@@ -1,8 +1,8 @@
-"""Steps whose intermediate values are computed again for the gradient.
+"""Gradient checkpointing (rematerialisation) of propagation steps.
 
-Training keeps every intermediate value of every step until the gradient has used it. A
-checkpointed step keeps its input alone and runs a second time when its gradient is
-due: memory for one step instead of all, for one more forward computation.
+Training stores the intermediate values of every step until the backward pass has used
+them. A checkpointed step stores only its input and runs again in the backward pass:
+memory for one step instead of all, at the cost of one more forward computation.
 """
 
 import keras
@@ -11,7 +11,7 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def _state(layers) -> list:
-    """Variables that a step may change: the seeds of dropout."""
+    """Return the variables that a step may update: the seeds of dropout."""
     return [v for layer in layers for v in layer.non_trainable_variables]
 
 
@@ -22,7 +22,7 @@ def _checkpointed(step, states, variables: list):
     after = []
 
     def pure(states):
-        # Both computations begin with the same seeds, and neither assigns them.
+        # Both runs start from the same seeds, and neither assigns them.
         mapping = list(zip(variables, before, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
             states = step(states)
@@ -37,14 +37,13 @@ def _checkpointed(step, states, variables: list):
 
 
 def checkpoint(step, states, layers=()):
-    """Returns `step(states)`, keeping nothing but `states` for the gradient.
+    """Return `step(states)`, storing only `states` for the gradient.
 
-    The second computation draws the same dropout masks as the first, and the seeds
-    advance once.
+    The recomputation draws the same dropout masks, and the seeds advance once.
 
     Args:
-        step: Function from a tensor to a tensor. On TensorFlow gradients reach what it
-            uses besides its argument only if that is a variable.
+        step: Function from a tensor to a tensor. On TensorFlow, of the values that it
+            closes over, only variables get gradients.
         states: Its argument.
         layers: Keras layers that it calls.
 
@@ -57,22 +56,22 @@ def checkpoint(step, states, layers=()):
 
 
 def repeat(step, states, num_steps: int, layers=(), remat: bool = True):
-    """Applies a step several times.
+    """Apply a step `num_steps` times.
 
-    With `remat` every step is checkpointed; on JAX the steps are then one loop in the
-    compiled program (`lax.scan`), which also compiles faster. Results and dropout masks
-    are those of the plain Python loop.
+    With `remat` every step is checkpointed; on JAX the steps are then one `lax.scan` in
+    the compiled program, which also compiles faster. Results and dropout masks are
+    those of the plain Python loop.
 
     Args:
-        step: Function from a tensor to one of the same shape and type; see
+        step: Function from a tensor to one of the same shape and dtype; see
             `checkpoint`.
-        states: The first argument.
-        num_steps: How often.
+        states: Argument of the first step.
+        num_steps: Number of steps.
         layers: Keras layers that the step calls.
         remat: Whether to checkpoint.
 
     Returns:
-        The last value.
+        The result of the last step.
 
     Example:
     >>> from keras import ops

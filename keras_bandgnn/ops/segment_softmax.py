@@ -10,19 +10,19 @@ from keras_bandgnn.ops.sequence import largest_over_devices, over_devices
 def segment_softmax(
     scores, ids, mask, num_segments, extra=None, is_sorted=False, split=False
 ):
-    """Weights that add up to 1 in each segment of each supergraph.
+    """Compute the softmax of scores within each segment of each supergraph.
 
-    The largest score of each segment is taken off first, so no score is too large.
+    The maximum of each segment is subtracted first, so no exponential overflows.
 
     Args:
         scores: float [G, E, K].
-        ids: int32 [G, E] in [0, num_segments]; rows with the last id have no weight.
-        mask: bool [G, E]; rows without it have no weight.
+        ids: int32 [G, E] in [0, num_segments]; rows with the last id get weight 0.
+        mask: bool [G, E]; masked (False) rows get weight 0.
         num_segments: S.
-        extra: float [G, S, K], one more score in each segment, or None.
-        is_sorted: Whether the ids ascend within each supergraph.
-        split: Whether other devices may have further rows of a segment, as where rows
-            are nodes of a supergraph that devices share.
+        extra: float [G, S, K], one additional score per segment, or None.
+        is_sorted: Whether the ids are sorted within each supergraph.
+        split: Whether segments may have rows on several devices, as the nodes of a
+            graph do when devices share a supergraph.
 
     Returns:
         float32 [G, E, K]; with `extra` also the weights [G, S, K] of these scores.
@@ -38,7 +38,7 @@ def segment_softmax(
     mask = ops.expand_dims(ops.logical_and(mask, ids < num_segments), -1)
     inside = ops.minimum(ids, num_segments - 1)
     if extra is not None:
-        # Against a score that is always there, segments without rows need no care.
+        # Relative to a score that always exists, empty segments are no special case.
         extra = ops.cast(extra, "float32")
         scores = scores - batched_gather(extra, inside)
     seen = ops.stop_gradient(ops.where(mask, scores, -1e30))

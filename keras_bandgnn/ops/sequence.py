@@ -1,10 +1,10 @@
-"""The axis of devices along which the nodes of supergraphs are split.
+"""The device axis along which the nodes of supergraphs are sharded.
 
-Inside a program of `distribution.sequence_parallel` each device has the states of some
-successive nodes. Layers that look beyond single nodes add up over the devices
-(`over_devices`), or ask `sequence_axis()` and, unless it is None, exchange rows through
-the object that it returns. A layer that does so, or that works on each node by itself,
-says it with `splits_sequences = True` in its class; see
+Inside a program of `distribution.sequence_parallel` each device holds the states of a
+contiguous range of nodes. Layers that combine nodes all-reduce over the devices
+(`over_devices`), or call `sequence_axis()` and, unless it is None, exchange rows
+through the `SequenceAxis` that it returns. Layers that do so, and layers that work node
+by node, declare `splits_sequences = True` in their class; see
 `distribution.sequence_parallel`.
 """
 
@@ -18,13 +18,13 @@ _active = contextvars.ContextVar("sequence_axis", default=None)
 
 
 def sequence_axis():
-    """The `SequenceAxis` of the program that is being traced, or None."""
+    """Return the `SequenceAxis` of the program being traced, or None."""
     return _active.get()
 
 
 @contextlib.contextmanager
 def along(axis) -> Iterator[None]:
-    """Makes `sequence_axis()` return an axis in this thread.
+    """Set the axis that `sequence_axis()` returns in this thread.
 
     Args:
         axis: A `SequenceAxis`.
@@ -37,11 +37,11 @@ def along(axis) -> Iterator[None]:
 
 
 def rows_at(states, ids):
-    """Rows of nodes that may be on another device.
+    """Gather rows of nodes that may be on another device.
 
     Args:
-        states: [G, N, H], of the nodes of this device.
-        ids: int32 [G, ...], in the numbers of the whole supergraph.
+        states: [G, N, H], of this device's nodes.
+        ids: int32 [G, ...], node ids in the whole supergraph.
 
     Returns:
         `ids.shape + [H]`, on every device.
@@ -55,19 +55,19 @@ def rows_at(states, ids):
 
 
 def over_devices(values):
-    """The sum over the devices of the axis; the values themselves without one."""
+    """Return the sum over the devices of the axis, or `values` without an axis."""
     axis = sequence_axis()
     return values if axis is None else axis.total(values)
 
 
 def largest_over_devices(values):
-    """The maximum over the devices of the axis, without a gradient."""
+    """Return the maximum over the devices of the axis, without a gradient."""
     values = keras.ops.stop_gradient(values)
     axis = sequence_axis()
     return values if axis is None else axis.largest(values)
 
 
 def same_on_devices(values):
-    """Random values of the first device, on all devices of the axis."""
+    """Broadcast random values from the first device to all devices of the axis."""
     axis = sequence_axis()
     return values if axis is None else axis.same(values)

@@ -1,4 +1,4 @@
-"""Sparse products and gathers within each supergraph, in one flat call."""
+"""Batched sparse products and gathers, one flat call for all supergraphs."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class CSR(NamedTuple):
     Args:
         row: int32 [G, E], sorted; N where padded.
         column: int32 [G, E]; 0 where padded.
-        pointer: int32 [G, N + 1], where each row begins; None until `with_pointer`.
+        pointer: int32 [G, N + 1], row pointers; None until `with_pointer`.
         weight: Entries [G, E]; ones if None.
     """
 
@@ -32,11 +32,11 @@ class CSR(NamedTuple):
 
 
 class CSRPair(NamedTuple):
-    """A sparse matrix and its transpose, so that its gradient is a sorted sum, too.
+    """A sparse matrix and its transpose, which makes the gradient a sorted sum, too.
 
     Args:
         forward: The matrix.
-        backward: Its transpose; None where the backend takes none.
+        backward: Its transpose; None if the backend does not use it.
     """
 
     forward: CSR
@@ -44,26 +44,26 @@ class CSRPair(NamedTuple):
 
 
 class RowIndex(NamedTuple):
-    """Rows to gather, and the sums that are the gradient of the gather.
+    """Rows to gather, and the matrix of the scatter-add that is its gradient.
 
     Args:
-        index: int32 [G, L], rows of M.
-        backward: M rows and L columns; None where the backend takes none.
+        index: int32 [G, L] in [0, M).
+        backward: M rows and L columns; None if the backend does not use it.
     """
 
     index: Any
     backward: CSR | None = None
 
 
-# Messages that are multiplied with a filter made of their edge, in one pass.
+# Fused continuous-filter convolution.
 
 
 def filtered_sum(sent, edges, factor, weights, edge, activate):
-    """Sums of messages through filters of two layers, where that is one operation.
+    """Compute a continuous-filter convolution in one fused operation, if available.
 
         out[i] = sum over edges e (j -> i) of sent[j] * f_e (s(e W_1 + b_1) W_2 + b_2)
 
-    with s the shifted softplus, which follows the second layer too if `activate`.
+    where s is the shifted softplus; `activate` applies it to the second layer, too.
 
     Args:
         sent: float [G, N, F].
@@ -74,8 +74,8 @@ def filtered_sum(sent, edges, factor, weights, edge, activate):
         activate: Whether the second layer has the activation.
 
     Returns:
-        float [G, N, F]; None where the backend, the device, or gradients of the edges
-        ask for operations one by one.
+        float [G, N, F]; None if the backend or the device has no fused operation, or
+        if gradients of the edges are required.
     """
     if backend.filtered_sum is None:
         return None
@@ -99,14 +99,14 @@ def filtered_sum(sent, edges, factor, weights, edge, activate):
     return ops.reshape(out, (groups, count + 1, -1))[:, :count]
 
 
-# Products of rows with the kernel of their group.
+# Grouped matmuls.
 
 
 def grouped_matmul(rows, kinds, kernel):
-    """Multiplies each group of rows with the kernel of its type.
+    """Multiply each group of rows by the kernel of its type.
 
     Args:
-        rows: [G, L, H], groups of equal size one after the other.
+        rows: [G, L, H], contiguous groups of equal size.
         kinds: int32 [G, groups], type of each group.
         kernel: [P, H, U].
 
@@ -123,11 +123,11 @@ def grouped_matmul(rows, kinds, kernel):
 
 
 def gathered_grouped_matmul(x, rows: RowIndex, kinds, kernel):
-    """`grouped_matmul` of rows that are read from `x`.
+    """Compute `grouped_matmul` of rows gathered from `x`.
 
     Args:
         x: [G, M, H].
-        rows: What `with_scatter_index` returned.
+        rows: Result of `with_scatter_index`.
         kinds: int32 [G, groups].
         kernel: [P, H, U].
 
@@ -150,12 +150,12 @@ def gathered_grouped_matmul(x, rows: RowIndex, kinds, kernel):
 
 
 def is_half(x) -> bool:
-    """Whether a tensor has 16 bits per number."""
+    """Return whether a tensor is bfloat16 or float16."""
     return keras.backend.standardize_dtype(x.dtype) in ("bfloat16", "float16")
 
 
 def uses_transpose() -> bool:
-    """Whether products take the transpose for their gradient."""
+    """Return whether products use the transpose for their gradient."""
     return backend.USES_TRANSPOSE and not is_portable()
 
 
@@ -164,16 +164,16 @@ def _flat(ids, size):
 
 
 def _flat_pointer(pointer, length, single):
-    """Where each row begins and the last one ends, over all supergraphs."""
+    """Return the row pointers of the flattened matrix of all supergraphs."""
     if single:
         return ops.reshape(pointer, (-1,))
-    # The padded entries of a supergraph are its last row.
+    # The padding of a supergraph is its last row.
     end = ops.reshape(length * ops.shape(pointer)[0], (1,))
     return ops.concatenate([_flat(pointer, length), ops.cast(end, pointer.dtype)])
 
 
 def _flat_csr(matrix: CSR, row_size, column_size, single) -> CSR:
-    """One matrix instead of one per supergraph."""
+    """Return one block-diagonal matrix for all supergraphs."""
     pointer = _flat_pointer(matrix.pointer, ops.shape(matrix.row)[1], single)
     weight = matrix.weight
     return CSR(
@@ -191,21 +191,21 @@ def _flat_backward(matrix: CSR | None, row_size, column_size, single) -> CSR | N
 
 
 def _pointer(ids, size):
-    """Where each id in [0, size) begins in sorted ids [G, E], int32 [G, size + 1]."""
+    """Return the row pointers, int32 [G, size + 1], of sorted ids [G, E]."""
     ones = ops.ones(ops.shape(ids), "int32")
     counts = batched_segment_sum(ones, ids, size, is_sorted=True)
     return ops.pad(ops.cumsum(counts, axis=1), ((0, 0), (1, 0)))
 
 
 def with_pointer(matrix: CSR, num_rows: int) -> CSR:
-    """Adds where the rows of a matrix begin, if it lacks that."""
+    """Add the row pointers to a matrix that lacks them."""
     if matrix.pointer is not None:
         return matrix
     return matrix._replace(pointer=_pointer(matrix.row, num_rows))
 
 
 def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
-    """Adds the row pointers and the transpose to a matrix that lacks them.
+    """Add the row pointers and the transpose to a matrix that lacks them.
 
     Args:
         matrix: The matrix.
@@ -213,7 +213,7 @@ def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
         num_columns: M.
 
     Returns:
-        The matrix for `sparse_matmul`.
+        The argument of `sparse_matmul`.
     """
     matrix = with_pointer(matrix, num_rows)
     if not uses_transpose():
@@ -230,11 +230,11 @@ def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
 
 
 def with_scatter_index(index, num_rows: int) -> RowIndex:
-    """Adds the sums that are the gradient of a gather of rows.
+    """Add the scatter-add that is the gradient of a gather of rows.
 
     Args:
-        index: int32 [G, L], the rows.
-        num_rows: M, rows that there are.
+        index: int32 [G, L], the rows to gather.
+        num_rows: M, number of rows to gather from.
     """
     if not uses_transpose():
         return RowIndex(index)
@@ -245,22 +245,22 @@ def with_scatter_index(index, num_rows: int) -> RowIndex:
 
 
 def complete_matrix(matrix: Mapping, num_rows: int, num_columns: int) -> CSRPair:
-    """`with_transpose` of a dict of the fields of a `CSR`, as in version 0.1.0."""
+    """Call `with_transpose` on a dict of the fields of a `CSR`, as in version 0.1.0."""
     return with_transpose(CSR(**matrix), num_rows, num_columns)
 
 
 def complete_gather(arrays: Mapping, num_rows: int) -> RowIndex:
-    """`with_scatter_index` of a dict with `index`, as in version 0.1.0."""
+    """Call `with_scatter_index` on a dict with `index`, as in version 0.1.0."""
     return with_scatter_index(arrays["index"], num_rows)
 
 
 def sparse_matmul(matrix: CSRPair, x):
-    """Product of a sparse matrix with dense rows, per supergraph.
+    """Multiply a sparse matrix by dense rows, per supergraph.
 
-    Half precision is added up in float32: in bfloat16 a sum of ones ends at 256.
+    Half precision accumulates in float32: in bfloat16 a sum of ones saturates at 256.
 
     Args:
-        matrix: What `with_transpose` returned.
+        matrix: Result of `with_transpose`.
         x: [G, M, H].
 
     Returns:
@@ -280,7 +280,7 @@ def sparse_matmul(matrix: CSRPair, x):
     if not single:
         x = ops.pad(x, ((0, 0), (0, 1), (0, 0)))
     flat = ops.reshape(x, (-1, width))
-    # One row more takes the padding of each supergraph.
+    # One extra row absorbs the padding of each supergraph.
     sizes = (num_rows, size) if single else (num_rows + 1, size + 1)
     out = backend.flat_sparse_matmul(
         _flat_csr(forward, num_rows + 1, sizes[1], single),
@@ -292,10 +292,10 @@ def sparse_matmul(matrix: CSRPair, x):
 
 
 def gather_rows(rows: RowIndex, x):
-    """Rows of each supergraph.
+    """Gather rows of each supergraph.
 
     Args:
-        rows: What `with_scatter_index` returned.
+        rows: Result of `with_scatter_index`.
         x: [G, M, H].
 
     Returns:

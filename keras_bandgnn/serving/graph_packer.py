@@ -217,7 +217,7 @@ class GraphPacker:
         return loader
 
     def pack(self, graphs) -> PackedGraphs:
-        """Lays graphs out.
+        """Lay graphs out.
 
         Args:
             graphs: Graphs in any form that `predict` of the task takes.

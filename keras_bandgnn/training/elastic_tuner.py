@@ -133,7 +133,7 @@ class ElasticTuner(keras.callbacks.Callback):
         self._test_begin = self._clock()
 
     def on_test_end(self, logs=None):
-        """Leaves the validation out of the time of the epoch."""
+        """Leave the validation out of the time of the epoch."""
         self._validation += self._clock() - self._test_begin
 
     def on_epoch_end(self, epoch, logs=None):

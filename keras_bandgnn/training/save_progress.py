@@ -106,7 +106,7 @@ class SaveProgress(keras.callbacks.Callback):
         return saved
 
     def follow(self, loader, first_batch: int = 0) -> None:
-        """Says whose place is saved; tasks call it.
+        """Say whose place is saved; tasks call it.
 
         Args:
             loader: The loader of `fit`.
@@ -174,7 +174,7 @@ class SaveProgress(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Remembers the epoch; dropout of a resumed one goes on where it was."""
+        """Remember the epoch; dropout of a resumed one goes on where it was."""
         self._epoch = epoch
         self._last = self._first
         # Not earlier: what `fit` does before its first epoch draws, too.
@@ -199,7 +199,7 @@ class SaveProgress(keras.callbacks.Callback):
         self.save(epoch + 1, 0)
 
     def clear(self) -> None:
-        """Deletes what was saved, in the main process."""
+        """Delete what was saved, in the main process."""
         if not self._writes:
             return
         saved = self.saved()

@@ -77,7 +77,7 @@ class TrainingClock(keras.callbacks.Callback):
         self._since = self._clock()
 
     def on_test_begin(self, logs=None):
-        """Leaves the validation out."""
+        """Leave the validation out."""
         self._stop()
 
     def on_epoch_end(self, epoch, logs=None):

@@ -167,7 +167,7 @@ def repeat_checkpointed(step, states, num_steps, variables):
 
 
 def keep_programs(folder: str, least_seconds: float) -> None:
-    """Keeps what is compiled from now on in a folder, and looks there first.
+    """Keep what is compiled from now on in a folder, and looks there first.
 
     Args:
         folder: The folder.
@@ -409,7 +409,7 @@ def with_gradient(forward, backward, tensors):
 
 
 def scan_chunks(step, carry, rows, size):
-    """Folds `step` over pieces of rows; see `ops.loops`."""
+    """Fold `step` over pieces of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
     pieces = count // size
     if not pieces:

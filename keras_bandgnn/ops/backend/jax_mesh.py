@@ -40,7 +40,7 @@ class SequenceAxis:
         return jnp.concatenate([before, x, after], axis=1)
 
     def exchange(self, rows):
-        """Sends part p of [G, P R, H] to device p; part p is then what p sent."""
+        """Send part p of [G, P R, H] to device p; part p is then what p sent."""
         return jax.lax.all_to_all(
             rows, self.name, split_axis=1, concat_axis=1, tiled=True
         )

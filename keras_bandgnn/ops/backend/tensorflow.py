@@ -137,7 +137,7 @@ def with_gradient(forward, backward, tensors):
 
 
 def scan_chunks(step, carry, rows, size):
-    """Folds `step` over pieces of rows; see `ops.loops`."""
+    """Fold `step` over pieces of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
         return step(carry, rows)

@@ -47,7 +47,7 @@ def with_gradient(forward, backward, tensors):
 
 
 def scan_chunks(step, carry, rows, size):
-    """Folds `step` over pieces of rows; see `ops.loops`."""
+    """Fold `step` over pieces of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
     found = []
     for a in range(0, max(count, 1), size):
@@ -139,7 +139,7 @@ def has_accelerator() -> bool:
 
 
 def seed_global(seed: int) -> None:
-    """Seeds torch's global generator, which dropout draws from."""
+    """Seed torch's global generator, which dropout draws from."""
     torch.manual_seed(seed)
 
 

@@ -78,7 +78,7 @@ class AttentionPlan(Plan):
         return () if self.block_size is None else (Tiles(self.block_size).key(),)
 
     def replace(self, **changes) -> "AttentionPlan":
-        """Returns the plan with other arguments.
+        """Return the plan with other arguments.
 
         Args:
             **changes: Arguments of the constructor; `schedule` may be None alone.
@@ -221,7 +221,7 @@ class AttentionPlan(Plan):
 
     @classmethod
     def from_config(cls, config: Mapping) -> "AttentionPlan":
-        """Builds a plan from `get_config()`."""
+        """Build a plan from `get_config()`."""
         return cls(**config["attention"])
 
     def __hash__(self) -> int:
