@@ -91,7 +91,7 @@ class AttentionBias(keras.layers.Layer):
         def table(weight):
             # Devices that share a sequence have some of the heads each.
             weight = ops.convert_to_tensor(weight)
-            return weight if axis is None else axis.own(weight)
+            return weight if axis is None else axis.local_columns(weight)
 
         distances = table(self.distances)
         distances = distances - distances[-1:]

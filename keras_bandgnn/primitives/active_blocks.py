@@ -1,4 +1,4 @@
-"""`ActiveBlocks`: the blocks of `Banded` that one step of a schedule updates."""
+"""`ActiveBlocks`: the blocks of `Banded` that a step of a schedule updates."""
 
 from collections.abc import Mapping
 
@@ -28,11 +28,11 @@ class ActiveBlocks(PlanPart):
         self.block_size = positive_int("block_size", block_size)
 
     def get_config(self) -> dict[str, int | str]:
-        """Return the argument of the constructor, that of the key `"active:S"`."""
+        """Return the constructor argument, as in the key `"active:S"`."""
         return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Drop the rows that the step does not update, from `num_nodes` = A * S on."""
+        """Keep the `num_nodes` = A * S rows that the step updates."""
         count = num_nodes // self.block_size
         return {
             **arrays,
@@ -41,14 +41,14 @@ class ActiveBlocks(PlanPart):
         }
 
     def degree(self, prepared: dict, num_nodes: int, num_types: int):
-        """Sum of the weights of each receiver's edges per type, [G, A * S, P]."""
+        """Sum the weights of each receiver's edges per type, [G, A * S, P]."""
         return prepared["degree"]
 
     def typed_sum(self, prepared: dict, x, num_types: int):
-        """Sum of the senders' states per receiver and type.
+        """Sum the senders' states per receiver and type.
 
         Args:
-            prepared: What `prepare` returned.
+            prepared: Result of `prepare`.
             x: [G, K * S, H], in the order of the blocks.
             num_types: P.
 
@@ -85,8 +85,8 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
     banded, edges = part_of(plan, Banded)
     size, place = banded.block_size, plan["blocks"]["place"]
     num_blocks = ops.shape(place)[1]
-    # A receiver's block moves, and the senders with it: their blocks stay the one
-    # before, the same or the one after, whatever their number is now.
+    # Move the senders along with the receiver's block, so that they stay in the same,
+    # the preceding or the following block.
     block = edges["receiver"] // size
     shift = (graph_ops.batched_gather(place, block) - block) * size
     moved = {name: edges[name] + shift for name in ("sender", "receiver")}
@@ -98,7 +98,7 @@ def prepare_steps(plan: Mapping, steps, num_types: int, dtype: str) -> list[dict
     }
     plans = []
     for step in steps:
-        # Beyond the first and the last block the dense blocks are zero.
+        # The dense blocks are zero beyond the first and the last block.
         before = ops.maximum(step["block"] - 1, 0)
         after = ops.minimum(step["block"] + 1, num_blocks - 1)
         active = {

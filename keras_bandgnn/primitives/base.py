@@ -1,4 +1,4 @@
-"""`Primitive`: one way to carry out a sum over typed edges, and its protocol."""
+"""`Primitive`: the protocol of implementations of sums over typed edges."""
 
 import dataclasses
 import functools
@@ -14,8 +14,8 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.registration import PACKAGE
 
-# Steps that share what `prepare` makes once per batch: T of Balog et al. 2019. The
-# cost of a step is charged with one part in so many of it.
+# Steps that share one call of `prepare` per batch: T of Balog et al. 2019. The cost of
+# a step includes 1 / STEPS of it.
 STEPS = 8
 
 
@@ -39,9 +39,9 @@ class Load:
 class PlanPart:
     """The arrays under one key of `x["plan"]`, and their use on the device.
 
-    `Primitive` documents the protocol. Other parts cannot be used in plans: the tiles
-    of an `AttentionPlan`, which attention reads, and the blocks that one step of a
-    schedule updates.
+    `Primitive` documents the protocol. Parts that are not primitives cannot be passed
+    to a `Plan`: the tiles of an `AttentionPlan`, which only attention uses, and the
+    blocks that a step of a schedule updates.
     """
 
     name: str | None = None
@@ -52,7 +52,7 @@ class PlanPart:
     takes_maximum: bool = False
 
     def get_config(self) -> dict[str, int | str]:
-        """Arguments of the constructor in its order, integers and words."""
+        """Return the constructor arguments in order, integers and words."""
         return {}
 
     @classmethod
@@ -61,7 +61,7 @@ class PlanPart:
         return cls(**config)
 
     def arguments(self) -> tuple[int | str, ...]:
-        """Arguments that the key holds; those behind them have their defaults."""
+        """Return the arguments in the key; any further ones have their defaults."""
         return tuple(self.get_config().values())
 
     @classmethod
@@ -71,18 +71,18 @@ class PlanPart:
 
     @classmethod
     def library_name(cls) -> str | None:
-        """`name` of a class of the library, None of another."""
+        """Return `name` for a class of the library, None for a custom class."""
         # A subclass does not share the keys of its base.
         in_library = cls.__module__.startswith(f"{PACKAGE}.")
         return vars(cls).get("name") if in_library else None
 
     @classmethod
     def prefix(cls) -> str:
-        """What its keys begin with: `name`, or the name in Keras' registry."""
+        """Return the prefix of its keys: `name`, or the name in Keras' registry."""
         return cls.library_name() or keras.saving.get_registered_name(cls)
 
     def key(self) -> str:
-        """Name of its arrays in `x["plan"]`, such as `"banded:128"`."""
+        """Return the key of its arrays in `x["plan"]`, such as `"banded:128"`."""
         return ":".join([self.prefix(), *map(str, self.arguments())])
 
     @classmethod
@@ -109,7 +109,7 @@ class PlanPart:
         return arrays
 
     def typed_sum(self, prepared: dict, x, num_types: int):
-        """Sums of the senders' states per receiver and type.
+        """Sum the senders' states per receiver and type.
 
         Args:
             prepared: Result of `prepare`.
@@ -122,7 +122,7 @@ class PlanPart:
         raise NotImplementedError
 
     def apply(self, prepared: dict, x, kernel):
-        """Incoming messages, without biases, of every node over the covered edges.
+        """Return incoming messages, without biases, of every node over covered edges.
 
         Args:
             prepared: Result of `prepare`.
@@ -135,16 +135,16 @@ class PlanPart:
         raise NotImplementedError
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
-        """Largest message per receiver and unit, [G, N, U]; 0 without messages."""
+        """Return the maximum message per receiver and unit, [G, N, U]; 0 if none."""
         raise NotImplementedError
 
     def degree(self, prepared: dict, num_nodes: int, num_types: int):
-        """Sum of the weights of each receiver's edges per type, float32 [G, N, P]."""
+        """Sum the weights of each receiver's edges per type, float32 [G, N, P]."""
         values = prepared.get("weight", prepared["mask"])
         return per_receiver(prepared, values, num_nodes, num_types)
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
-        """Number of each receiver's edges, float32 [G, N]."""
+        """Count each receiver's edges, float32 [G, N]."""
         counts = per_receiver(prepared, prepared["mask"], num_nodes, num_types)
         return ops.sum(counts, axis=-1)
 
@@ -159,59 +159,60 @@ class PlanPart:
 
 
 class Primitive(PlanPart):
-    """A way to compute the sum over some of the edges.
+    """An implementation of the sum over a subset of the edges.
 
     All primitives compute, over the edges that they cover,
 
         out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
 
-    A subclass overrides what differs from the defaults:
+    Subclasses override these defaults:
 
     | attribute          | default | meaning                                           |
     | ------------------ | ------- | ------------------------------------------------- |
     | `name`             | None    | prefix of the keys of the library's classes;      |
-    |                    |         | other classes leave it, theirs is their           |
+    |                    |         | custom classes leave it None and use their        |
     |                    |         | registered name                                   |
-    | `covers_all`       | False   | takes every edge, so it can be the rest of a plan |
-    | `transforms`       | False   | has `apply`, and multiplies with the kernel       |
-    |                    |         | itself; else `typed_sum`, and sums of several     |
-    |                    |         | primitives are multiplied once                    |
-    | `takes_maximum`    | False   | has `maximum`                                     |
-    | `bipartite`        | False   | messages may lead between two sets of nodes       |
-    | `depends_on_place` | False   | covers other edges where the graph lies elsewhere |
-    |                    |         | in a supergraph                                   |
-    | `depends_on_edges` | False   | what it covers depends on the other edges too     |
-    | `block_size`       | 1       | nodes of a block; devices that share a supergraph |
-    |                    |         | have whole blocks                                 |
-    | `sequence`         | None    | how the arrays lie on devices that share a        |
-    |                    |         | supergraph: `"halo"`, senders counted from the    |
-    |                    |         | device's first node, `block_size` rows further on |
-    |                    |         | either side; `"exchange"`, senders are rows that  |
-    |                    |         | `send` lists; `"whole"`, all on every device;     |
-    |                    |         | None is refused there                             |
-    | `follows_edges`    | True    | padding of its resources is a share of the        |
-    |                    |         | edges'; else each is rounded by itself            |
+    | `covers_all`       | False   | covers every edge, so it can be the rest of a     |
+    |                    |         | plan                                              |
+    | `transforms`       | False   | implements `apply`, including the product with    |
+    |                    |         | the kernel; otherwise `typed_sum`, whose results  |
+    |                    |         | are added up and multiplied by the kernel once    |
+    | `takes_maximum`    | False   | implements `maximum`                              |
+    | `bipartite`        | False   | senders and receivers may be different node sets  |
+    | `depends_on_place` | False   | covers different edges at different positions of  |
+    |                    |         | a graph in a supergraph                           |
+    | `depends_on_edges` | False   | whether it covers an edge depends on other edges  |
+    | `block_size`       | 1       | nodes per block; shards of a supergraph consist   |
+    |                    |         | of whole blocks                                   |
+    | `sequence`         | None    | layout where devices share a supergraph:          |
+    |                    |         | `"halo"`, sender ids are relative to the device's |
+    |                    |         | nodes with a halo of `block_size` rows on either  |
+    |                    |         | side; `"exchange"`, sender ids index rows that    |
+    |                    |         | `send` lists; `"whole"`, replicated; None is      |
+    |                    |         | rejected there                                    |
+    | `follows_edges`    | True    | capacities of its resources scale with that of    |
+    |                    |         | the edges; otherwise each is rounded separately   |
 
-    | method           | where  | duty                                                 |
+    | method           | where  | purpose                                              |
     | ---------------- | ------ | ---------------------------------------------------- |
-    | `get_config`     | both   | arguments of the constructor, integers and words     |
-    | `arguments`      | both   | those that the key holds; by default all             |
-    | `from_arguments` | both   | the primitive from those; by default `cls(*them)`    |
-    | `cover`          | host   | edges that it takes; by default all                  |
-    | `always_covers`  | host   | those of them that it takes wherever a graph lies    |
+    | `get_config`     | both   | constructor arguments, integers and words            |
+    | `arguments`      | both   | the arguments in the key; by default all             |
+    | `from_arguments` | both   | primitive from those; by default `cls(*arguments)`   |
+    | `cover`          | host   | mask of the edges it covers; by default all          |
+    | `always_covers`  | host   | mask of the edges it covers at any position          |
     | `sizes`          | host   | resources of each graph; by default a row per edge   |
     | `pack`           | host   | arrays of static shape                               |
-    | `prepare`        | device | what is the same in every step                       |
+    | `prepare`        | device | computation shared by all steps                      |
     | `typed_sum`      | device | sums per receiver and type, or                       |
     | `apply`          | device | messages (`transforms`)                              |
-    | `maximum`        | device | the largest message (`takes_maximum`)                |
-    | `degree`         | device | edges per receiver and type; from `receiver`, `type` |
-    |                  |        | and `mask` of what `prepare` returned by default     |
+    | `maximum`        | device | maximum message (`takes_maximum`)                    |
+    | `degree`         | device | edges per receiver and type; by default from         |
+    |                  |        | `receiver`, `type` and `mask` of `prepare`'s result  |
     | `count`          | device | edges per receiver, likewise                         |
-    | `cost`           | host   | seconds of a step, for `plan="auto"`                 |
+    | `cost`           | host   | seconds per step, for `plan="auto"`                  |
     | `candidates`     | host   | instances that `plan="auto"` tries; none by default  |
 
-    The name of a resource is the key, perhaps with a suffix: `"dense:32.edge"`.
+    The name of a resource is the key, optionally with a suffix: `"dense:32.edge"`.
     """
 
     covers_all: bool = False
@@ -220,11 +221,11 @@ class Primitive(PlanPart):
     depends_on_edges: bool = False
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Return which edges it covers, bool [E]."""
+        """Return a mask of the edges it covers, bool [E]."""
         return np.ones(len(edges), bool)
 
     def always_covers(self, edges: Edges) -> np.ndarray:
-        """Return which edges it covers at any position in a supergraph, bool [E]."""
+        """Return a mask of the edges it covers at any position, bool [E]."""
         return self.cover(edges)
 
     def sizes(
@@ -265,7 +266,7 @@ def supergraph_ids(ids):
 
 
 def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
-    """Sum of a value per receiver and type, float32 [G, N, P].
+    """Sum values per receiver and type, float32 [G, N, P].
 
     Masks are summed as integers, since sums of ones in float32 saturate at 2^24.
     """
@@ -280,8 +281,8 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     return ops.cast(total, "float32")
 
 
-# From the keys of plans and the names of resources to classes. Nothing else takes a
-# key apart: what it says is an attribute of the part that it names.
+# Lookup of classes by plan keys and resource names. Only this code parses keys; use the
+# attributes of the part elsewhere.
 
 
 def _classes(base: type) -> Iterator[type]:
@@ -300,14 +301,14 @@ def primitive_classes() -> dict[str, type[Primitive]]:
 
 
 def _build(classes: list[type], texts: list[str]) -> PlanPart | None:
-    """The part of the last of some classes and the arguments in a key, or None."""
+    """Build a part of the last of some classes from the arguments in a key, or None."""
     values = [int(text) if re.fullmatch(r"-?\d+", text) else text for text in texts]
     try:
-        # Of classes with one name, as of a notebook's cell run again, the last.
+        # The last of classes of one name, as when a notebook cell is run again.
         part = classes[-1].from_arguments(*values)
     except (IndexError, TypeError, ValueError):
         return None
-    # An argument that the key leaves out is one that its class does not write.
+    # Arguments missing from the key must be ones that the class does not write.
     return part if len(part.arguments()) <= len(values) else None
 
 
@@ -332,7 +333,8 @@ def find_part(key: str) -> PlanPart | None:
 def primitive_of(key: str, name: str = "key") -> PlanPart:
     """Return the primitive that a key such as `"banded:128"` names.
 
-    Custom classes are found by their registered name in Keras. Nothing is imported.
+    Custom classes are looked up by their registered name in Keras; their modules are
+    not imported.
 
     Args:
         key: The key.
@@ -345,8 +347,8 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
     if part is None:
         raise ValueError(
             f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
-            f"{sorted(primitive_classes())}. Received: {key!r}. Import the module of a "
-            "custom class before you load a file that names it."
+            f"{sorted(primitive_classes())}. Received: {key!r}. Import the modules of "
+            "custom classes before loading a file that uses them."
         )
     return part
 

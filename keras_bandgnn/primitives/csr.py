@@ -76,10 +76,10 @@ def back_arrays(row, edges: Edges, shape, length: int, what: str, column=None) -
 
 
 def csr_pair(arrays: Mapping, row, column, num_rows: int, num_columns: int) -> CSRPair:
-    """The matrix of a primitive's arrays, with the transpose that they may bring.
+    """Return the matrix of a primitive's arrays and its transpose.
 
     Args:
-        arrays: Perhaps `weight`, and perhaps what `back_arrays` returned.
+        arrays: Optionally `weight` and the result of `back_arrays`.
         row: int32 [G, E].
         column: int32 [G, E].
         num_rows: N.
@@ -92,12 +92,12 @@ def csr_pair(arrays: Mapping, row, column, num_rows: int, num_columns: int) -> C
 
 
 def row_index(arrays: Mapping, num_rows: int) -> RowIndex:
-    """The gather of a dict with `index`, and perhaps its transpose.
+    """Return the gather of a dict with `index`, and its transpose.
 
     Args:
-        arrays: `index` int32 [G, L], and perhaps `back_row`, `back_column` and
+        arrays: `index` int32 [G, L], and optionally `back_row`, `back_column` and
             `back_pointer`.
-        num_rows: M, rows that there are.
+        num_rows: M, number of rows to gather from.
     """
     if "back_row" in arrays:
         return RowIndex(arrays["index"], _csr(arrays, "back"))

@@ -17,8 +17,8 @@ class Edges:
         num_types: P.
         weight: float32 [E], factor of each message; 1 if omitted.
         num_senders: M, number of sending nodes, if they differ from the receiving ones.
-        room: Sender, receiver and type with padding behind the edges, int32 [capacity]
-            each: sender and type 0, receiver N.
+        room: Sender, receiver and type padded to a capacity, int32 [capacity] each:
+            sender and type with 0, receiver with N.
         transpose: Whether to also lay out the transposed sums, for the gradient of
             large supergraphs; otherwise the device sorts once per batch.
     """
@@ -76,8 +76,8 @@ class Edges:
         Args:
             length: The capacity.
             what: Name of the resource, for errors.
-            mask: Whether a mask tells what is padding, which then has the receiver 0
-                instead of N.
+            mask: Whether to add a mask of the real edges; padding then has the
+                receiver 0 instead of N.
         """
         fill = 0 if mask else self.num_nodes
         if self.room is not None and len(self.room[0]) == length and not mask:

@@ -14,7 +14,7 @@ from keras_bandgnn.registration import PACKAGE, check_registered
 
 
 class Plan:
-    """An ordered list of primitives; each covers edges that the previous ones left.
+    """An ordered list of primitives; each covers edges that earlier ones do not.
 
     Args:
         *primitives: Instances such as `Banded(128)`, in order.
@@ -26,26 +26,25 @@ class Plan:
             S, `{"order": N}` for those with fewer than N nodes (the filtered modes of
             Balog et al. 2019). Loaders exclude the others from training and count them.
 
-    What the library asks of a plan:
+    The protocol of plans:
 
     | attribute     | meaning                                                          |
     | ------------- | ---------------------------------------------------------------- |
-    | `primitives`  | the primitives in order, the rest among them                     |
-    | `rest`        | the one that takes what the others leave, or None                |
+    | `primitives`  | the primitives in order, including the rest                      |
+    | `rest`        | the primitive for all remaining edges, or None                   |
     | `schedule`    | a `ReceptiveField`, or None                                      |
     | `filter`      | dict, see above                                                  |
     | `keys`        | keys of the arrays that `pack` returns                           |
-    | `reads_nodes` | whether `pack` needs features of nodes and edges; else it may be |
-    |               | given the edges alone                                            |
+    | `reads_nodes` | whether `pack` needs features of nodes and edges, or only edges  |
 
-    | method    | duty                                                      |
-    | --------- | --------------------------------------------------------- |
-    | `measure` | what each of many graphs needs of a supergraph            |
-    | `sizes`   | the part of it that the primitives need, from edges alone |
-    | `pack`    | the arrays of a supergraph, key -> arrays                 |
-    | `dropped` | edges that nothing carries                                |
-    | `keeps`   | graphs that the filter lets pass                          |
-    | `replace` | the plan with other options                               |
+    | method    | purpose                                                     |
+    | --------- | ----------------------------------------------------------- |
+    | `measure` | resources that each of many graphs needs in a supergraph    |
+    | `sizes`   | those of the primitives, which depend only on edges         |
+    | `pack`    | the arrays of a supergraph, key -> arrays                   |
+    | `dropped` | mask of the edges that no primitive covers                  |
+    | `keeps`   | mask of the graphs that pass the filter                     |
+    | `replace` | the plan with other options                                 |
 
     Example:
     >>> Plan(Banded(128))
@@ -64,8 +63,8 @@ class Plan:
         for primitive in primitives:
             if not isinstance(primitive, Primitive):
                 raise ValueError(
-                    "Expected primitives that edges can be assigned to, such as "
-                    f"Banded(128). Received: {primitive!r}."
+                    "Expected instances of Primitive, such as Banded(128). "
+                    f"Received: {primitive!r}."
                 )
         lossy = isinstance(rest, str) and rest == "drop"
         if isinstance(rest, str) and not lossy:
@@ -109,9 +108,10 @@ class Plan:
         for primitive in self.primitives:
             if placed is not None and primitive.depends_on_edges:
                 raise ValueError(
-                    f"Expected {primitive.key()!r} before {placed!r}, which takes "
-                    "other edges wherever a graph lies in a supergraph. Received: "
-                    f"{self.keys}. Change the order, or use Banded(S, 'band')."
+                    f"Expected {primitive.key()!r} before {placed!r}, as the edges of "
+                    "the latter depend on the position of a graph in a supergraph. "
+                    f"Received: {self.keys}. Change the order, or use "
+                    "Banded(S, 'band')."
                 )
             if primitive.depends_on_place and not primitive.covers_all:
                 placed = primitive.key()
@@ -143,7 +143,7 @@ class Plan:
             )
 
     def keeps(self, graphs) -> np.ndarray:
-        """Return which graphs of a `FlatGraphs` pass the filter, bool [n]."""
+        """Return a mask of the graphs of a `FlatGraphs` that pass the filter."""
         passing = np.ones(len(graphs), bool)
         if "order" in self.filter:
             passing &= graphs.num_nodes < self.filter["order"]
@@ -175,7 +175,7 @@ class Plan:
         """Raise a ValueError if its class or that of a primitive cannot be saved."""
         if type(self).__module__.partition(".")[0] != PACKAGE:
             check_registered(self)
-        # The library's primitives have names of their own.
+        # The library's primitives are saved by `name`.
         check_registered(*(p for p in self.primitives if p.library_name() is None))
 
     def get_config(self) -> dict:
@@ -214,7 +214,7 @@ class Plan:
         return self.sizes(edges, graph_of_edge, len(graphs))
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Return each graph's resources of the primitives, at any position.
+        """Return each graph's resources of the primitives, valid at any position.
 
         Args:
             edges: The concatenated edges of all graphs, with node offsets.
@@ -264,7 +264,7 @@ class Plan:
         node: Mapping[str, np.ndarray] | None = None,
         edge: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Return which edges of a supergraph are dropped, bool [E]; see `pack`."""
+        """Return a mask of the dropped edges of a supergraph; see `pack`."""
         del node, edge
         left = np.arange(len(edges))
         for primitive in self.primitives:

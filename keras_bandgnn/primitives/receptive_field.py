@@ -1,4 +1,4 @@
-"""`ReceptiveField`: which nodes each propagation step has to update."""
+"""`ReceptiveField`: the nodes that each propagation step has to update."""
 
 from collections.abc import Mapping
 
@@ -8,30 +8,30 @@ from keras_bandgnn.checks import boolean, one_of, optional, positive_int, string
 
 
 class ReceptiveField:
-    """A schedule for tasks that read few nodes: others are updated while they count.
+    """A schedule that updates only nodes in the receptive field of the nodes read.
 
-    After the last of T steps only the read nodes count: the candidates and the slot of
-    a `NodeSelector`, or the nodes that a feature marks. Before it their senders count
-    too, and so on: step t has to update only the nodes from which a read node is at
-    most T - 1 - t edges away. Outputs and gradients are those of the full computation.
+    Use it for tasks that read few nodes: the candidates and the slot of a
+    `NodeSelector`, or the nodes that a feature marks. Of T steps, step t has to update
+    only the nodes at most T - 1 - t edges from a node that is read. Outputs and
+    gradients are those of the full computation.
 
-    With `merge` nodes of a graph whose states are equal are computed once. States are
-    equal after t steps if features were equal, and if in every step the same senders'
-    states came in over the same types: the colours of t rounds of colour refinement
-    (Weisfeiler and Leman). This is exact as long as nothing is random, so dropout on
-    states or messages rules it out in training. Colours are 64-bit hashes: the chance
-    that two of a million differing nodes of a graph meet is 3e-8.
+    With `merge`, nodes of a graph with equal states are computed once. States are equal
+    after t steps if the nodes have the same colour after t rounds of colour refinement
+    (Weisfeiler and Leman): equal features, and in every round equal states received
+    over equal types. This is exact only without randomness, which excludes dropout on
+    states or messages in training. Colours are 64-bit hashes: the probability of a
+    collision among a million distinct nodes of a graph is 3e-8.
 
     Args:
         steps: T, the number of propagation steps of the model.
         merge: Whether to compute equal states once.
         read: Node feature (bool or int) that is true for the nodes that are read;
             the candidates and the slot if omitted.
-        order: `"compact"`: each step has its own list of nodes and edges (for plans of
-            `Segment` or `Grouped`). `"blocks"`: each graph keeps its order and each
-            step a list of active blocks (for `Banded`, without `merge`); order the
-            graphs with `RCMKCompile(ordering="breadth_first")`, so that few blocks are
-            active.
+        order: `"compact"`: each step has a separate list of nodes and edges (for plans
+            of `Segment` or `Grouped`). `"blocks"`: graphs keep their node order and
+            each step has a list of active blocks (for `Banded`, without `merge`); order
+            the graphs with `RCMKCompile(ordering="breadth_first")`, so that few blocks
+            are active.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ReceptiveField:
             )
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
+        """Return the constructor arguments."""
         return {
             "steps": self.steps,
             "merge": self.merge,
@@ -67,13 +67,13 @@ class ReceptiveField:
         return cls(**config)
 
     def read_nodes(self, graphs) -> np.ndarray:
-        """Which nodes of a `FlatGraphs` are read, bool [N]."""
+        """Return a mask of the nodes of a `FlatGraphs` that are read, bool [N]."""
         read = np.zeros(int(graphs.node_ptr[-1]), bool)
         if self.read is not None:
             if self.read not in graphs.node:
                 raise ValueError(
-                    f"Expected a node feature {self.read!r} that marks the nodes which "
-                    f"are read. Received: features {sorted(graphs.node)}."
+                    f"Expected a node feature {self.read!r} that marks the nodes to "
+                    f"read. Received: features {sorted(graphs.node)}."
                 )
             values = graphs.node[self.read]
             read[:] = values.reshape(len(read), -1).any(axis=1)
@@ -82,7 +82,7 @@ class ReceptiveField:
             raise ValueError(
                 "Expected graphs with candidates for a plan with a schedule. Received: "
                 "graphs with candidates=None. Name a node feature that marks the nodes "
-                "which are read: ReceptiveField(..., read='name')."
+                "to read: ReceptiveField(..., read='name')."
             )
         first = graphs.node_ptr[:-1]
         read[graphs.candidates + first.repeat(np.diff(graphs.candidate_ptr))] = True
@@ -91,7 +91,7 @@ class ReceptiveField:
         return read
 
     def distances(self, graphs) -> np.ndarray:
-        """Edges from each node to the nearest read one, int16 [N]; T + 1 if further."""
+        """Return hops to the nearest node that is read, int16 [N], at most T + 1."""
         first = graphs.node_ptr[:-1].repeat(graphs.num_edges)
         sender, receiver = graphs.senders + first, graphs.receivers + first
         far = self.steps + 1

@@ -12,11 +12,11 @@ from keras_bandgnn.primitives.edges import Edges
 
 
 class Segment(Primitive):
-    """Any edges, as a sparse matrix of N * P rows times the states.
+    """Covers any edges, as a sparse matrix of N * P rows times the states.
 
-    On CPUs it is a CSR product (torch, JAX) or a product with a `SparseTensor`
+    On CPUs this is a CSR product (torch, JAX) or a product with a `SparseTensor`
     (TensorFlow), and its gradient the product with the transpose; elsewhere a gather
-    and a sum of sorted segments.
+    and a sorted segment sum.
     """
 
     name = "segment"
@@ -26,7 +26,7 @@ class Segment(Primitive):
     sequence = "exchange"
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Edge ids sorted by receiver and type; padded edges have receiver N."""
+        """Sort the edges by receiver and type; padded edges have receiver N."""
         key = edges.receiver
         if edges.num_types > 1:
             key = key.astype(np.int64) * edges.num_types + edges.type
@@ -40,12 +40,12 @@ class Segment(Primitive):
         return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """The matrix of rows n * P + p and columns j."""
+        """Build the matrix with rows n * P + p and columns j."""
         num_senders = num_nodes
         if "back_pointer" in arrays:
             num_senders = ops.shape(arrays["back_pointer"])[1] - 1
         if "send" in arrays:
-            # Senders are numbered as the other devices' rows arrive.
+            # Sender ids index the rows received from all devices.
             num_senders = ops.shape(arrays["send"])[1]
         row = arrays["receiver"] * num_types + arrays["type"]
         num_rows = num_nodes * num_types
@@ -56,7 +56,7 @@ class Segment(Primitive):
         return prepared
 
     def typed_sum(self, prepared: dict, x, num_types: int):
-        """Sum of the senders' states per receiver and type, [G, N, P * H]."""
+        """Sum the senders' states per receiver and type, [G, N, P * H]."""
         total = graph_ops.sparse_matmul(prepared["matrix"], _arrived(prepared, x))
         groups, rows, width = ops.shape(total)
         return ops.reshape(total, (groups, rows // num_types, num_types * width))
@@ -67,11 +67,11 @@ class Segment(Primitive):
         return ops.reshape(degree, (-1, num_nodes, num_types))
 
     def count(self, prepared: dict, num_nodes: int, num_types: int):
-        """Edges per receiver, [G, N]."""
+        """Count the edges per receiver, [G, N]."""
         return row_counts(prepared["matrix"].forward.pointer[:, ::num_types])
 
     def maximum(self, prepared: dict, x, kernel, bias=None):
-        """Largest message per receiver and unit, [G, N, U]; 0 where there is none."""
+        """Return the maximum message per receiver and unit, [G, N, U]; 0 if none."""
         x = _arrived(prepared, x)
         num_types, width, units = kernel.shape
         flat = ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, num_types * units))
@@ -90,7 +90,7 @@ class Segment(Primitive):
         )
 
     def cost(self, load: Load, hardware) -> float:
-        """A sparse product of N * P rows, and the product with the kernel."""
+        """Estimate a sparse product of N * P rows and the product with the kernel."""
         rows = load.sizes["node"] * load.num_types
         return hardware.sparse_seconds(
             load.sizes[self.key()], rows, load.width
@@ -98,14 +98,14 @@ class Segment(Primitive):
 
 
 def _arrived(prepared: dict, x):
-    """Rows of the senders, those of other devices where these share a supergraph."""
+    """Return the senders' rows, from all devices that share a supergraph."""
     if "send" not in prepared:
         return x
     return sequence_axis().exchange(graph_ops.batched_gather(x, prepared["send"]))
 
 
 def largest(matrix: CSR, messages, receiver, num_nodes: int):
-    """Largest of the messages [G, E, U], times their weights, per receiver."""
+    """Return the maximum per receiver of weighted messages [G, E, U]."""
     if matrix.weight is not None:
         weight = ops.cast(matrix.weight, messages.dtype)
         messages = messages * ops.expand_dims(weight, -1)

@@ -8,22 +8,22 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
 from keras_bandgnn.primitives.edges import Edges, pad
 
-# Rows that share a type. There are few rows, so groups are small.
+# Rows per group of one type: small, as rows are few.
 _GROUP = 8
 
 
 class Supernode(Primitive):
-    """The edges of hubs, as products with one dense row or column per hub and type.
+    """Covers the edges of hubs, by one dense row or column per hub and type.
 
-    A node with d edges of a type towards it gets a dense row over all nodes; its
-    messages are one row of a matmul with the states. Of the edges that are left, those
-    of a node that sends d of a type go into a dense column. An edge between two hubs
-    is in the row. Hubs are what keeps an adjacency from being banded, so this comes
-    before `Banded` in a plan: what `Banded` takes depends on where a graph lies, and
-    degrees must not.
+    A node with at least d incoming edges of one type gets a dense row over all nodes;
+    its messages are one row of a matmul with the states. Of the remaining edges, those
+    of nodes with at least d outgoing edges of one type go into a dense column. An edge
+    between two hubs is in the row. Hubs prevent a banded adjacency, so this precedes
+    `Banded` in a plan: the edges that `Banded` covers depend on the position of a
+    graph, and degrees must not.
 
     Args:
-        min_degree: d, at least 1. A row or column costs as much memory as N numbers.
+        min_degree: d, at least 1. A row or column takes the memory of N numbers.
 
     Resources: `"supernode:d"`, edges; with the suffix `.in`, rows; `.out`, columns.
 
@@ -52,7 +52,7 @@ class Supernode(Primitive):
         return {"min_degree": self.min_degree}
 
     def _sides(self, edges: Edges) -> tuple[np.ndarray, np.ndarray]:
-        """Which edges lie in dense rows, and which in dense columns, bool [E] each."""
+        """Return masks of the edges in dense rows and in dense columns, bool [E]."""
         kind = edges.type.astype(np.int64) * edges.num_nodes
         into = self._frequent(kind + edges.receiver)
         out = ~into
@@ -64,12 +64,12 @@ class Supernode(Primitive):
         return (count >= self.min_degree)[place]
 
     def cover(self, edges: Edges) -> np.ndarray:
-        """Edges into and out of hubs, bool [E]."""
+        """Return a mask of the edges into and out of hubs, bool [E]."""
         into, out = self._sides(edges)
         return into | out
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
-        """Covered edges, dense rows and dense columns."""
+        """Count the covered edges, dense rows and dense columns."""
         counts = []
         sides = self._sides(edges)
         for side, node in zip(sides, (edges.receiver, edges.sender), strict=True):
@@ -86,11 +86,11 @@ class Supernode(Primitive):
         }
 
     def pack(self, edges: Edges, budget: dict[str, int]) -> dict[str, np.ndarray]:
-        """Ids of the covered edges, and the hubs of rows and columns by type.
+        """Pack the covered edges, and the hubs of rows and columns by type.
 
-        `row` int32 [E] is the edge's row in the dense rows (their number where it has
-        none) and `column` that in the dense columns. `in_node`, `out_node` int32 [L]
-        are the hubs, in groups of equal types `in_type`, `out_type` int32 [groups].
+        `row` int32 [E] is the index of an edge's dense row (out of range if it has
+        none) and `column` that of its dense column. `in_node`, `out_node` int32 [L] are
+        the hubs, in groups of equal types `in_type`, `out_type` int32 [groups].
         """
         key, length = self.key(), budget[self.key()]
         arrays = edges.padded(length, key, mask=True)
@@ -117,10 +117,10 @@ class Supernode(Primitive):
         return arrays
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Make the dense rows [G, L, N] and columns [G, N, L].
+        """Build the dense rows [G, L, N] and columns [G, N, L].
 
-        Duplicate edges count as often as they occur. Counts are added up in float32
-        and then rounded to the compute type.
+        Duplicate edges add up. Sums accumulate in float32 and are then cast to the
+        compute dtype.
         """
         row, column = arrays["row"], arrays["column"]
         groups, num_rows = ops.shape(arrays["in_node"])
@@ -128,7 +128,7 @@ class Supernode(Primitive):
         sender, receiver = arrays["sender"], arrays["receiver"]
         values = ops.cast(arrays.get("weight", arrays["mask"]), "float32")
         into, out = row < num_rows, column < num_columns
-        # Edges of the other side add 0, at a place that is there.
+        # Edges of the other side add 0 at a valid index.
         row, column = ops.where(into, row, 0), ops.where(out, column, 0)
         in_value, out_value = ops.where(into, values, 0), ops.where(out, values, 0)
         group = supergraph_ids(row)
@@ -147,10 +147,10 @@ class Supernode(Primitive):
         }
 
     def apply(self, prepared: dict, x, kernel):
-        """Incoming messages of every node over the covered edges, [G, N, U].
+        """Return the incoming messages of every node over the covered edges, [G, N, U].
 
         Args:
-            prepared: What `prepare` returned.
+            prepared: Result of `prepare`.
             x: [G, N, H].
             kernel: [P, H, U].
         """
@@ -163,9 +163,9 @@ class Supernode(Primitive):
         return total + ops.matmul(prepared["columns"], out)
 
     def cost(self, load: Load, hardware) -> float:
-        """A product with the dense rows, one with the columns, and grouped products.
+        """Estimate products with dense rows and columns, and grouped products.
 
-        Rows and columns serve all steps, so a step bears a part of making them.
+        The cost of building rows and columns is spread over the steps.
         """
         key, nodes = self.key(), load.sizes["node"]
         rows, columns = (
@@ -184,13 +184,13 @@ class Supernode(Primitive):
 
 
 def _num_groups(rows: float, num_types: int) -> int:
-    """Groups that hold so many rows, however they divide into types."""
-    # A type begins at most one group that is not full, and no group is empty.
+    """Return how many groups hold a number of rows, for any split into types."""
+    # Each type has at most one group that is not full, and no group is empty.
     return max(1, int(min(rows, rows // _GROUP + num_types)))
 
 
 def _grouped(edges: Edges, node: np.ndarray, capacity: int, what: str, fill: int):
-    """Hubs sorted by type in groups of equal type.
+    """Sort hubs by type into groups of one type each.
 
     Returns:
         Hubs int32 [L], `fill` where padded; types int32 [groups]; row of each edge.
@@ -212,7 +212,7 @@ def _grouped(edges: Edges, node: np.ndarray, capacity: int, what: str, fill: int
     hubs = np.full(groups * _GROUP, fill, np.int32)
     hubs[place] = hub
     kinds = np.arange(edges.num_types, dtype=np.int32).repeat(needed)
-    # The last type goes on to the end: types stay sorted.
+    # Pad with the last type, so that types stay sorted.
     return hubs, pad(kinds, groups, edges.num_types - 1, what), place[of_edge]
 
 

@@ -5,18 +5,18 @@ from keras_bandgnn.primitives.base import PlanPart
 
 
 class Tiles(PlanPart):
-    """Tiles of b by b nodes, and the edges outside them.
+    """Dense tiles of b by b nodes, and the edges outside them.
 
-    Attention reads them, and a sum of messages cannot: `AttentionPlan` lays them out.
-    `x["plan"]["tiles:b"]` has `row` and `column`, int32 [G, T], the receiver and the
-    sender block of each tile; `edge` int32 [G, T, b, b], the edge of each pair (row,
-    column), E where there is none; `rest` int32 [G, R], the single edges, E where
-    padded.
+    Only attention uses tiles, not sums of messages; `AttentionPlan` lays them out.
+    `x["plan"]["tiles:b"]` has `row` and `column`, int32 [G, T], the receiver and sender
+    block of each tile; `edge` int32 [G, T, b, b], the edge index of each pair (row,
+    column), E for pairs without an edge; `rest` int32 [G, R], the edges outside tiles,
+    E where padded.
 
     Args:
         block_size: b.
 
-    Resources: `"tiles:b"`, tiles; `"tiles:b.rest"`, single edges.
+    Resources: `"tiles:b"`, tiles; `"tiles:b.rest"`, edges outside tiles.
     """
 
     name = "tiles"
@@ -27,11 +27,11 @@ class Tiles(PlanPart):
         self.block_size = positive_int("block_size", block_size)
 
     def get_config(self) -> dict[str, int | str]:
-        """Return the argument of the constructor, that of the key `"tiles:b"`."""
+        """Return the constructor argument, as in the key `"tiles:b"`."""
         return {"block_size": self.block_size}
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Raise a ValueError: sums of messages need another plan."""
+        """Raise a ValueError, as sums of messages need another plan."""
         raise ValueError(
             "Expected a plan whose primitives carry messages, such as Plan(Banded(128))"
             f". Received: {self.key()!r}, tiles of an AttentionPlan. Set plan='auto'."

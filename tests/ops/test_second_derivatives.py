@@ -131,7 +131,7 @@ BY_HAND = {
         "_WithGradient": "with_gradient",
     },
     "jax": {
-        "_again": "checkpoint",
+        "_recomputed": "checkpoint",
         "flat_gather_rows": "grouped",
         "flat_sparse_matmul": "segment",
         "with_gradient": "with_gradient",

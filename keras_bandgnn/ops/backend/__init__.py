@@ -1,7 +1,7 @@
-"""The functions of the backend in use, one file per backend.
+"""Backend implementations, one module per backend.
 
-`current` is the module of the backend that Keras runs on. Nothing else selects one.
-Each module has the same names. Those that `ops` documents it documents for all
+`current` is the module of the backend that Keras runs on, and the only place that
+selects one. All modules have the same names. `ops` documents most of them, for all
 backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`,
 `ops.densify`). The others:
 
@@ -10,27 +10,27 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     axis G, so row ids [E] (sorted), column ids [E], pointers [N + 1] and entries [E] or
     None; `backward` is its transpose, for the gradient, where `USES_TRANSPOSE`.
 `flat_gather_rows(index, backward, x)`
-    Rows `x[index]`; `backward` is the transposed selection.
+    Rows `x[index]`; `backward` is the transpose of the gather.
 `flat_grouped_matmul(rows, kinds, kernel)`
     Rows [groups, R, H] times `kernel[kinds]`, kinds [groups] and kernel [P, H, U],
     giving [groups, R, U].
 `flat_gathered_grouped_matmul(x, index, backward, kinds, kernel)`
-    The same of the rows `x[index]`, which need not be held all at once.
+    The same for the rows `x[index]`, which need not all be materialised at once.
 `value_and_gradient(function, x)`
-    Values of a function of a tensor, and the gradient of their sum with respect to it,
-    which has a gradient itself where gradients are recorded.
+    Values of a function of a tensor, and the gradient of their sum, which is itself
+    differentiable where gradients are recorded.
 `compiled_timer_step(function, leaves, constants)`
-    A function without arguments that calls `function(*leaves, *constants)`, which
-    returns one tensor, with the gradients of the leaves, and waits for the results.
+    A function without arguments that computes `function(*leaves, *constants)`, one
+    tensor, and the gradients of the leaves, and blocks until they are ready.
 `watch_step(model, name, report)`
     "train_function", "test_function" or "predict_function" of a compiled model that
-    does not run eagerly; it calls `report(batch)` with each batch that makes it
-    compile.
+    does not run eagerly, wrapped to call `report(batch)` for each batch that triggers
+    a compilation.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
-    Version of the backend, kind ("cpu", "gpu", "tpu") and name of the device, whether
-    there is a GPU or TPU, and the seed of global generators.
+    Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
+    a GPU or TPU is available; and seeding of global generators.
 
-A function that a backend does not have is None: then `ops` composes it of others.
+Functions that a backend lacks are None; `ops` then composes them from others.
 """
 
 import importlib

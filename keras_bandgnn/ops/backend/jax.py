@@ -10,48 +10,48 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from keras_bandgnn.ops.context import portable_sums
 
-# Segment sums on JAX without a scatter, for runtimes that have none.
+# Segment sums without scatters, for runtimes that do not support them.
 
 
-# Entries of a matrix of ones and zeros: 256 MB.
-_MOST = 1 << 26
+# Maximum entries of a one-hot matrix: 256 MB.
+_MAX_ENTRIES = 1 << 26
 
 
-def _chosen(ids, num_segments):
-    """Which rows belong to which segment, bool [segments, rows]."""
-    if ids.shape[0] * num_segments > _MOST:
+def _one_hot(ids, num_segments):
+    """Return the one-hot membership matrix, bool [segments, rows]."""
+    if ids.shape[0] * num_segments > _MAX_ENTRIES:
         raise ValueError(
-            f"Expected at most {_MOST} pairs of segments and rows for a program "
+            f"Expected at most {_MAX_ENTRIES} pairs of segments and rows for a program "
             f"without scatters. Received: {num_segments} segments of {ids.shape[0]} "
-            "rows. Export smaller supergraphs, or with KERAS_BACKEND=tensorflow."
+            "rows. Export smaller supergraphs, or use KERAS_BACKEND=tensorflow."
         )
     return ids[None] == jnp.arange(num_segments, dtype=ids.dtype)[:, None]
 
 
 def one_hot_sum(data, ids, num_segments):
-    """See `segment_sum`; sums of whole numbers are exact up to 2^24."""
+    """Compute `segment_sum`; integer sums are exact up to 2^24."""
     rows = data.reshape(data.shape[0], -1).astype("float32")
     total = jnp.matmul(
-        _chosen(ids, num_segments).astype("float32"), rows, precision="highest"
+        _one_hot(ids, num_segments).astype("float32"), rows, precision="highest"
     )
     return total.reshape(num_segments, *data.shape[1:]).astype(data.dtype)
 
 
 def one_hot_max(data, ids, num_segments):
-    """See `segment_max`."""
-    chosen = _chosen(ids, num_segments)
+    """Compute `segment_max`."""
+    members = _one_hot(ids, num_segments)
     rows = data.reshape(data.shape[0], -1)
     lowest = jnp.finfo(data.dtype).min
     largest = [
-        jnp.where(chosen, rows[None, :, column], lowest).max(axis=1)
+        jnp.where(members, rows[None, :, column], lowest).max(axis=1)
         for column in range(rows.shape[1])
     ]
     return jnp.stack(largest, axis=1).reshape(num_segments, *data.shape[1:])
 
 
 def one_hot_scatter(indices, values, shape):
-    """See `scatter_add`: ones and zeros of the first and of the last axis."""
-    # rows [A, E] * values @ columns [E, B] needs no array of A * B rows.
+    """Compute `scatter_add` by one-hot matrices of the leading and trailing axes."""
+    # (rows [A, E] * values) @ columns [E, B] needs no array of A * B rows.
     split = len(shape) // 2
     parts = []
     for ids, extents in (
@@ -61,7 +61,7 @@ def one_hot_scatter(indices, values, shape):
         place = jnp.zeros_like(indices[0])
         for index, extent in zip(ids, extents, strict=True):
             place = place * extent + index
-        parts.append(_chosen(place, math.prod(extents)).astype("float32"))
+        parts.append(_one_hot(place, math.prod(extents)).astype("float32"))
     rows, columns = parts
     total = jnp.matmul(rows * values.astype("float32"), columns.T, precision="highest")
     return total.reshape(shape).astype(values.dtype)
@@ -70,8 +70,8 @@ def one_hot_scatter(indices, values, shape):
 # JAX implementations of `ops.remat`.
 
 
-def _threaded(step, variables):
-    """`step` with the values of Keras variables as further inputs and outputs."""
+def _stateless(step, variables):
+    """Return `step` with the values of Keras variables as extra inputs and outputs."""
 
     def pure(states, values):
         for variable, value in zip(variables, values, strict=True):
@@ -81,7 +81,7 @@ def _threaded(step, variables):
     return pure
 
 
-def _run_threaded(run, states, variables):
+def _run_stateless(run, states, variables):
     before = [jnp.asarray(v.value) for v in variables]
     try:
         states, after = run(states, before)
@@ -89,70 +89,75 @@ def _run_threaded(run, states, variables):
         after = before
         raise
     finally:
-        # What a step assigns while it is traced is of no use outside.
+        # Variables assigned during tracing hold tracers, which must not leak.
         for variable, value in zip(variables, after, strict=True):
             variable.assign(value)
     return states
 
 
 def checkpointed(step, states, variables):
-    """`step(states)`, computed again for the gradient; see `ops.remat`."""
+    """Return `step(states)` with gradient checkpointing; see `ops.remat`."""
 
     def run(states, values):
-        # What the step uses besides its arguments becomes arguments too.
-        given = _threaded(step, variables), states, values
-        body, used = jax.closure_convert(*given)
-        return _again(body)(states, values, *used)
+        # Closed-over values become arguments, so that they get gradients.
+        arguments = _stateless(step, variables), states, values
+        body, closed_over = jax.closure_convert(*arguments)
+        return _recomputed(body)(states, values, *closed_over)
 
-    return _run_threaded(run, states, variables)
+    return _run_stateless(run, states, variables)
 
 
-def _again(body):
-    """`body` with a gradient that keeps the arguments alone."""
+def _recomputed(body):
+    """Return `body` with a gradient that stores only the arguments."""
     run = jax.custom_vjp(body)
 
-    def forward(*given):
-        return body(*given), given
+    def forward(*arguments):
+        return body(*arguments), arguments
 
-    def pull(given, slopes):
-        moving = [jnp.issubdtype(g.dtype, jnp.inexact) for g in jax.tree.leaves(given)]
-        leaves, tree = jax.tree.flatten(given)
+    def pull(arguments, cotangents):
+        differentiable = [
+            jnp.issubdtype(g.dtype, jnp.inexact) for g in jax.tree.leaves(arguments)
+        ]
+        leaves, tree = jax.tree.flatten(arguments)
 
-        def gradient(leaves, slope):
-            def of_moving(*some):
-                some = iter(some)
-                pairs = zip(leaves, moving, strict=True)
-                every = [next(some) if m else leaf for leaf, m in pairs]
+        def gradient(leaves, cotangent):
+            def of_inputs(*inputs):
+                inputs = iter(inputs)
+                pairs = zip(leaves, differentiable, strict=True)
+                every = [next(inputs) if m else leaf for leaf, m in pairs]
                 return body(*jax.tree.unflatten(tree, every))[0]
 
-            some = [leaf for leaf, m in zip(leaves, moving, strict=True) if m]
-            return jax.vjp(of_moving, *some)[1](slope)
+            inputs = [leaf for leaf, m in zip(leaves, differentiable, strict=True) if m]
+            return jax.vjp(of_inputs, *inputs)[1](cotangent)
 
-        # XLA on CPUs would merge the second computation with the first and keep all.
-        # It does not merge branches; that this one is always taken it cannot know.
-        slope = slopes[0]
-        first = slope.reshape(-1)[0]
-        found = jax.lax.cond(
+        # XLA on CPUs would merge the recomputation with the forward pass and store
+        # everything. It does not merge across branches, and it cannot know that this
+        # one is always taken.
+        cotangent = cotangents[0]
+        first = cotangent.reshape(-1)[0]
+        gradients = jax.lax.cond(
             (first == first) | (first != 0),
             gradient,
-            lambda leaves, slope: tuple(
+            lambda leaves, cotangent: tuple(
                 jnp.zeros_like(leaf)
-                for leaf, m in zip(leaves, moving, strict=True)
+                for leaf, m in zip(leaves, differentiable, strict=True)
                 if m
             ),
             leaves,
-            slope,
+            cotangent,
         )
-        found = iter(found)
-        return jax.tree.unflatten(tree, [next(found) if m else None for m in moving])
+        gradients = iter(gradients)
+        return jax.tree.unflatten(
+            tree, [next(gradients) if m else None for m in differentiable]
+        )
 
     run.defvjp(forward, pull)
     return run
 
 
 def repeat_checkpointed(step, states, num_steps, variables):
-    """`num_steps` times `checkpointed`, as one loop in the program."""
-    body = jax.checkpoint(_threaded(step, variables))
+    """Apply `checkpointed` `num_steps` times as one `lax.scan`."""
+    body = jax.checkpoint(_stateless(step, variables))
 
     def run(states, values):
         def once(carry, _):
@@ -160,40 +165,40 @@ def repeat_checkpointed(step, states, num_steps, variables):
 
         return jax.lax.scan(once, (states, values), length=num_steps)[0]
 
-    return _run_threaded(run, states, variables)
+    return _run_stateless(run, states, variables)
 
 
-# Compiled programs of JAX that outlive the process.
+# Persistent compilation cache.
 
 
 def keep_programs(folder: str, least_seconds: float) -> None:
-    """Keep what is compiled from now on in a folder, and looks there first.
+    """Enable JAX's persistent compilation cache.
 
     Args:
-        folder: The folder.
-        least_seconds: Programs that compile faster are not kept.
+        folder: The cache folder.
+        least_seconds: Minimum compile time of the programs to cache.
     """
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", least_seconds)
-    # By size nothing is left out.
+    # No minimum size.
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # What was compiled before has settled that there is no folder.
+    # Any earlier compilation has initialised the cache without a folder.
     compilation_cache.reset_cache()
 
 
-# Of torch alone, where eager operations wait for memory.
+# Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = filtered_sum = None
-# Whether sparse products take the transpose for their gradient.
+# Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
 
 def gather(x, ids):
-    """Rows `x[ids]`; ids must be in range."""
+    """Gather rows `x[ids]`; ids must be in range."""
     return x.at[ids].get(mode="promise_in_bounds")
 
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
-    """Sums rows of `data` by segment; empty segments are 0."""
+    """Sum rows of `data` by segment; empty segments are 0."""
     if portable_sums() == "one_hot":
         return one_hot_sum(data, ids, num_segments)
     return jax.ops.segment_sum(
@@ -202,14 +207,14 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
 
 
 def segment_max(data, ids, num_segments):
-    """Largest rows of `data` by segment; empty segments are unspecified."""
+    """Return segment maxima of `data`; empty segments are unspecified."""
     if portable_sums() == "one_hot":
         return one_hot_max(data, ids, num_segments)
     return jax.ops.segment_max(data, ids, num_segments, mode="drop")
 
 
 def scatter_add(indices, values, shape):
-    """Zeros of `shape` with `values` added at the N-d positions `indices`."""
+    """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     if portable_sums() == "one_hot":
         return one_hot_scatter(indices, values, shape)
     zeros = jnp.zeros(shape, values.dtype)
@@ -217,12 +222,12 @@ def scatter_add(indices, values, shape):
 
 
 def has_accelerator() -> bool:
-    """Whether a GPU or TPU is there."""
+    """Return whether a GPU or TPU is available."""
     return jax.default_backend() != "cpu"
 
 
 def seed_global(seed: int) -> None:
-    """Nothing: Keras' seed generators hold all state of dropout."""
+    """Do nothing: Keras' seed generators hold all state of dropout."""
     del seed
 
 
@@ -230,8 +235,8 @@ _step = threading.local()
 
 
 @functools.cache
-def _listen_to_compiler() -> None:
-    # Once per process: older versions of JAX cannot take a listener away.
+def _register_compile_listener() -> None:
+    # Once per process: older versions of JAX cannot unregister a listener.
     def listener(event, seconds, **_):
         report = getattr(_step, "report", None)
         if report and event == "/jax/core/compile/backend_compile_duration":
@@ -243,18 +248,18 @@ def _listen_to_compiler() -> None:
 
 
 def watch_step(model, name, report):
-    """The model's step `name`, watched; see `ops.backend`."""
+    """Return the model's step `name`, which reports compilations; see `ops.backend`."""
     step = getattr(model, name)
     if not model.jit_compile:
         return step
-    _listen_to_compiler()
+    _register_compile_listener()
 
     def watched(state, iterator):
         def batches():
             for batch in iterator:
                 _step.batch, _step.report = batch, report
                 yield batch
-                # What loading the next batch compiles is not the step's.
+                # Compilations while the next batch loads are not the step's.
                 _step.batch = _step.report = None
 
         try:
@@ -282,27 +287,27 @@ def _sorted_sum(row, column, pointer, weight, x):
 
 
 def _product(side, x):
-    # Padded entries have a row that does not exist: both forms leave them out.
+    # Padded entries have a row out of range, which both forms drop.
     return jax.lax.platform_dependent(*side, x, cpu=_csr_cpu, default=_sorted_sum)
 
 
 @jax.custom_vjp
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; see `ops.backend`."""
+    """Multiply a sparse matrix by dense rows; see `ops.backend`."""
     del backward
     return _product(forward, x)
 
 
 flat_sparse_matmul.defvjp(
     lambda forward, backward, x: (_product(forward, x), (forward, backward)),
-    # The transpose has a gradient in turn.
+    # So that the product with the transpose is differentiable, too.
     lambda sides, dy: (None, None, flat_sparse_matmul(*sides[::-1], dy)),
 )
 
 
 @jax.custom_vjp
 def flat_gather_rows(index, backward, x):
-    """Rows `x[index]`; `backward` is the transposed selection."""
+    """Gather rows `x[index]`; `backward` is the transpose of the gather."""
     del backward
     return gather(x, index)
 
@@ -320,24 +325,26 @@ flat_gather_rows.defvjp(
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Rows times the kernel of their group; see `ops.backend`."""
+    """Multiply rows by the kernel of their group; see `ops.backend`."""
     return jnp.matmul(rows, gather(kernel, kinds))
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
+    """Compute `flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     rows = flat_gather_rows(index, backward, x)
     rows = rows.reshape(kinds.shape[0], -1, x.shape[1])
     return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
 
 
-def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
-    """New states of a GRU; see `GRUUpdate`."""
-    given_z, given_r, given_n = jnp.split(messages @ kernel + bias, 3, axis=-1)
-    own_z, own_r, own_n = jnp.split(states @ own_kernel + own_bias, 3, axis=-1)
-    update = jax.nn.sigmoid(given_z + own_z)
-    reset = jax.nn.sigmoid(given_r + own_r)
-    candidate = jnp.tanh(given_n + reset * own_n)
+def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
+    """Return new states of a GRU; see `GRUUpdate`."""
+    message_z, message_r, message_n = jnp.split(messages @ kernel + bias, 3, axis=-1)
+    state_z, state_r, state_n = jnp.split(
+        states @ state_kernel + state_bias, 3, axis=-1
+    )
+    update = jax.nn.sigmoid(message_z + state_z)
+    reset = jax.nn.sigmoid(message_r + state_r)
+    candidate = jnp.tanh(message_n + reset * state_n)
     return candidate + update * (states - candidate)
 
 
@@ -348,76 +355,78 @@ def _tile_matmul_rows(tiles, x):
 def _tile_matmul_tpu(tiles, x):
     from jax.experimental.layout import Layout, with_layout_constraint
 
-    # Without it the loop over the steps gets a transposed copy of all tiles for the
-    # gradient: twice the memory.
+    # Without the constraint, the gradient of the loop over the steps copies all tiles
+    # to another layout, which doubles their memory.
     tiles = with_layout_constraint(tiles, Layout(major_to_minor=(0, 1, 2, 3, 4)))
     return jnp.einsum("gkqrc,gkqch->gkrh", tiles, x)
 
 
 def tile_matmul(tiles, x):
-    """Products with dense blocks in column tiles; see `ops.densify`."""
+    """Multiply dense blocks, stored as column tiles; see `ops.densify`."""
     return jax.lax.platform_dependent(
         tiles, x, tpu=_tile_matmul_tpu, default=_tile_matmul_rows
     )
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum; see `ops.backend`."""
+    """Return values and the gradient of their sum; see `ops.backend`."""
     values, pull = jax.vjp(function, x)
     return values, pull(jnp.ones_like(values))[0]
 
 
 def version() -> str:
-    """Version of the backend."""
+    """Return the version of the backend."""
     return jax.__version__
 
 
 def device() -> tuple[str, str]:
-    """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
+    """Return the kind of the default device, "cpu", "gpu" or "tpu", and its name."""
     first = jax.devices()[0]
     return first.platform, first.device_kind
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A compiled call that waits for its results; see `ops.backend`."""
+    """Return a call that blocks until its results are ready; see `ops.backend`."""
 
     def step(leaves, constants, cotangent):
-        out, pull = jax.vjp(lambda *given: function(*given, *constants), *leaves)
+        out, pull = jax.vjp(
+            lambda *arguments: function(*arguments, *constants), *leaves
+        )
         return out, pull(cotangent)
 
     shape = jax.eval_shape(function, *leaves, *constants)
-    given = (leaves, constants, jnp.ones(shape.shape, shape.dtype))
-    compiled = jax.jit(step).lower(*given).compile()
-    return lambda: jax.block_until_ready(compiled(*given))
+    arguments = (leaves, constants, jnp.ones(shape.shape, shape.dtype))
+    compiled = jax.jit(step).lower(*arguments).compile()
+    return lambda: jax.block_until_ready(compiled(*arguments))
 
 
 # JAX implementations of `ops.loops`.
 
 
 def with_gradient(forward, backward, tensors):
-    """`forward(*tensors)`, with `backward` as its gradient; see `ops.loops`."""
+    """Call `forward(*tensors)` with `backward` as its gradient; see `ops.loops`."""
 
     @jax.custom_vjp
     def run(*tensors):
         return forward(*tensors)[0]
 
-    def pull(kept, slopes):
-        return tuple(backward(kept, *slopes))
+    def pull(residuals, cotangents):
+        return tuple(backward(residuals, *cotangents))
 
     run.defvjp(forward, pull)
     return run(*tensors)
 
 
 def scan_chunks(step, carry, rows, size):
-    """Fold `step` over pieces of rows; see `ops.loops`."""
+    """Scan `step` over chunks of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
     pieces = count // size
     if not pieces:
         return step(carry, rows)
 
     def once(carry, number):
-        # Arrays are read where they are: padding them to whole pieces would copy
-        # every one. Rows that took their place would be copied for each piece.
+        # Slicing reads the arrays in place: padding them to whole chunks would copy
+        # all of them, and scanning over reshaped rows would copy every chunk.
         piece = {
             name: jax.lax.dynamic_slice_in_dim(array, number * size, size)
             for name, array in rows.items()
@@ -434,29 +443,29 @@ def scan_chunks(step, carry, rows, size):
 
 
 def late_zeros(like):
-    """Zeros that the compiler cannot make before `like`; see `ops.loops`."""
+    """Return zeros that XLA cannot hoist before `like`; see `ops.loops`."""
     bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
     sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
     return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
 
 
 def map_pieces(function, pieces, shared):
-    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    """Map a checkpointed function over axis 0; see `ops.loops`."""
     return jax.lax.map(
         jax.checkpoint(lambda piece: function(*piece, *shared)), tuple(pieces)
     )
 
 
 def numbered_dropout(x, rate, seed, number):
-    """Dropout whose mask follows from a seed and a number."""
+    """Apply dropout whose mask is a function of a seed and a number."""
     seed = jnp.asarray(seed).astype("uint32").reshape(-1)
     key = jax.random.fold_in(
         jax.random.fold_in(jax.random.key(seed[0]), seed[1]), number
     )
-    kept = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(kept, x / (1.0 - rate), 0.0)
+    keep_mask = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep_mask, x / (1.0 - rate), 0.0)
 
 
 def index_add(out, ids, rows):
-    """`out` with rows added at ids; see `ops.loops`."""
+    """Add rows to `out` at ids; see `ops.loops`."""
     return out.at[ids].add(rows)

@@ -1,4 +1,4 @@
-"""`SequenceAxis`: what devices that share a sequence of nodes send to each other."""
+"""`SequenceAxis`: communication between devices that share a sequence of nodes."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ class SequenceAxis:
 
     Args:
         name: Its name.
-        size: P, its devices.
+        size: P, its number of devices.
         node: `mask` and `graph_id` of all nodes, [G, N].
     """
 
@@ -20,15 +20,15 @@ class SequenceAxis:
         self.name, self.size, self.node = name, size, node
 
     def whole(self, x):
-        """The batch with the masks of all nodes, in the place of this device's."""
+        """Return the batch with the masks of all nodes, not only this device's."""
         return {**x, "node": self.node}
 
     def halo(self, x, size: int):
-        """Rows with the last ones of the device before and the first of the next.
+        """Exchange halos with the previous and the next device.
 
         Args:
             x: [G, n, H].
-            size: S rows on either side; zeros where there is no device.
+            size: S, halo rows on either side; zeros at the ends of the axis.
 
         Returns:
             [G, S + n + S, H].
@@ -40,52 +40,52 @@ class SequenceAxis:
         return jnp.concatenate([before, x, after], axis=1)
 
     def exchange(self, rows):
-        """Send part p of [G, P R, H] to device p; part p is then what p sent."""
+        """Exchange rows [G, P R, H] all-to-all: part p goes to and comes from p."""
         return jax.lax.all_to_all(
             rows, self.name, split_axis=1, concat_axis=1, tiled=True
         )
 
     def to_heads(self, rows):
-        """All columns of own rows, [.., n, C], to own ones of all rows [.., N, C/P]."""
+        """Reshard from rows [.., n, C] to columns [.., N, C/P]."""
         axes = rows.ndim - 1, rows.ndim - 2
         return jax.lax.all_to_all(rows, self.name, *axes, tiled=True)
 
     def to_rows(self, rows):
-        """Own columns of all rows, [.., N, C/P], to all of own rows [.., n, C]."""
+        """Reshard from columns [.., N, C/P] to rows [.., n, C]."""
         axes = rows.ndim - 2, rows.ndim - 1
         return jax.lax.all_to_all(rows, self.name, *axes, tiled=True)
 
-    def own(self, values):
-        """The columns [.., C/P] of this device."""
+    def local_columns(self, values):
+        """Return this device's columns [.., C/P]."""
         if values.shape[-1] % self.size:
             raise ValueError(
-                f"Expected a number of heads that {self.size} devices of a sequence "
-                f"divide. Received: {values.shape[-1]}. Take fewer devices per "
-                "sequence, or other heads."
+                f"Expected a number of heads that is a multiple of {self.size}, the "
+                f"devices per sequence. Received: {values.shape[-1]}. Use fewer devices"
+                " per sequence, or another number of heads."
             )
         width = values.shape[-1] // self.size
         start = jax.lax.axis_index(self.name) * width
         return jax.lax.dynamic_slice_in_dim(values, start, width, values.ndim - 1)
 
     def columns(self, values):
-        """The columns [.., C] of all devices."""
+        """Gather the columns [.., C] of all devices."""
         return jax.lax.all_gather(values, self.name, axis=values.ndim - 1, tiled=True)
 
     def total(self, values):
-        """The sum over the devices."""
+        """Sum over the devices (all-reduce)."""
         return jax.lax.psum(values, self.name)
 
     def largest(self, values):
-        """The maximum over the devices; it has no gradient."""
+        """Return the maximum over the devices; it has no gradient."""
         return jax.lax.pmax(values, self.name)
 
     def same(self, values):
-        """The values of the first device, on all."""
+        """Broadcast the values of the first device."""
         first = jax.lax.axis_index(self.name) == 0
         return self.total(jnp.where(first, values, jnp.zeros_like(values)))
 
     def rows(self, states, ids):
-        """See `ops.sequence.rows_at`."""
+        """Gather rows from any device; see `ops.sequence.rows_at`."""
         count = states.shape[1]
         place = jnp.asarray(ids) - jax.lax.axis_index(self.name) * count
         here = (place >= 0) & (place < count)
@@ -97,20 +97,20 @@ class SequenceAxis:
         return self.total(jnp.where(here[..., None], values, 0))
 
 
-# JAX programs on several cores.
+# Programs sharded over several cores.
 
 
-# Axes of a mesh: of supergraphs, and of successive nodes of one supergraph.
+# Mesh axes: over supergraphs, and over contiguous nodes of one supergraph.
 BATCH, SEQUENCE = "batch", "sequence"
 
 
 def batch_specs(x, with_sequence: bool, splits_part=lambda key: True):
-    """How a batch lies on a mesh: nodes and their edges split, the rest on all.
+    """Return the partition specs of a batch; only nodes and edges are sharded.
 
     Args:
-        x: A batch; with `with_sequence` laid out by `SequenceLayout`.
+        x: A batch; with `with_sequence` one that `SequenceLayout` laid out.
         with_sequence: Whether the mesh has the axis "sequence".
-        splits_part: Whether the part of `x["plan"]` with a key is split.
+        splits_part: Whether the part of `x["plan"]` with a key is sharded.
     """
     rows, both = PartitionSpec(BATCH), PartitionSpec(BATCH, SEQUENCE)
 
@@ -126,17 +126,17 @@ def batch_specs(x, with_sequence: bool, splits_part=lambda key: True):
 def split_over_cores(
     call, mesh, node_outputs: bool = False, splits_part=lambda key: True
 ):
-    """A task's stateless call with each core on its own supergraphs, or nodes of one.
+    """Shard a task's stateless call over supergraphs, and over nodes of each.
 
-    Inside, nothing is shared: gathers and sums over nodes stay on a core, and the only
-    communication is the sum of the weights' gradients and, with an axis "sequence" in
-    the mesh, what layers ask of `ops.sequence.sequence_axis`.
+    Gathers and sums over nodes stay on one core. The only communication is the
+    all-reduce of the weights' gradients and, with an axis "sequence" in the mesh, the
+    calls of layers to `ops.sequence.sequence_axis`.
 
     Args:
         call: `call(trainable, non_trainable, x, **options)` returns values with axis
-            0 = G, the updated non-trainable variables and perhaps more.
-        mesh: A mesh with the axis "batch", and perhaps "sequence".
-        node_outputs: Whether axis 1 of the values is that of nodes.
+            0 = G, the updated non-trainable variables and optionally more.
+        mesh: A mesh with the axis "batch", and optionally "sequence".
+        node_outputs: Whether axis 1 of the values is the node axis.
         splits_part: See `batch_specs`.
 
     Returns:
@@ -146,7 +146,7 @@ def split_over_cores(
     whole, rows = PartitionSpec(), PartitionSpec(BATCH)
 
     def shift(variables, sign):
-        # Seeds of dropout: each core draws its own.
+        # Shift the dropout seeds: each core needs different masks.
         core = jax.lax.axis_index(BATCH)
         if size > 1:
             core = core * size + jax.lax.axis_index(SEQUENCE)
@@ -175,7 +175,7 @@ def split_over_cores(
         out_specs = (split, whole)
         if options.get("return_losses"):
             out_specs += (whole,)
-        # Every core returns the same updates, which the checker cannot see.
+        # All cores return the same updates, which the checker cannot infer.
         return jax.shard_map(
             run_sequence if size > 1 else run,
             mesh=mesh,

@@ -7,28 +7,28 @@ import tensorflow as tf
 from keras_bandgnn import compat
 from keras_bandgnn.ops.context import portable_sums
 
-# Watching when steps of TensorFlow compile.
+# Detection of compilations.
 
 
-# What XLA has compiled each step for. It stays compiled from one fit to the next.
+# Shapes for which XLA has compiled each step; programs outlive a call to `fit`.
 _compiled = weakref.WeakKeyDictionary()
 
 
 def watch_step(model, name, report):
-    """The model's step `name`, watched; see `ops.backend`.
+    """Return the model's step `name`, which reports compilations; see `ops.backend`.
 
-    Without XLA a trace is a compilation. With XLA every new set of shapes is one.
+    Without XLA a trace is a compilation; with XLA every new set of shapes is.
     """
     step = getattr(model, name)
     if not model.jit_compile:
         return _watch_traces(step, report)
     if name == "predict_function":
-        return _watch_loaded(step, report)
+        return _watch_batches(step, report)
     return _watch_shapes(step, model.steps_per_execution, report)
 
 
 def _watch_traces(step, report):
-    # Keras' step is one `tf.function`, or Python around it.
+    # Keras' step is a `tf.function`, or a Python function that wraps one.
     inner = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
     counts = [
         getattr(f, "experimental_get_tracing_count", None) for f in (step, *inner)
@@ -40,14 +40,14 @@ def _watch_traces(step, report):
         outputs = step(data)
         if sum(count() for count in counts) > before:
             spec = data[0] if isinstance(data, list) else data.element_spec
-            report(_described(spec, [leaf.shape for leaf in _leaves(spec)]))
+            report(_spec_of(spec, [leaf.shape for leaf in _leaves(spec)]))
         return outputs
 
     return watched
 
 
-def _watch_loaded(step, report):
-    """Watches a step that takes a list of batches, of which the shapes are known."""
+def _watch_batches(step, report):
+    """Watch a step that takes a list of batches, whose shapes are known."""
     compiled = _compiled.setdefault(step, set())
 
     def watched(batches):
@@ -55,17 +55,17 @@ def _watch_loaded(step, report):
             key = tuple((leaf.shape, leaf.dtype) for leaf in _leaves(batch))
             if key not in compiled:
                 compiled.add(key)
-                report(_described(batch, [shape for shape, _ in key]))
+                report(_spec_of(batch, [shape for shape, _ in key]))
         return step(batches)
 
     return watched
 
 
 def _watch_shapes(step, steps_per_execution, report):
-    """Watches a step that loads its batches within its graph."""
+    """Watch a step that loads its batches inside its graph."""
     compiled = _compiled.setdefault(step, set())
 
-    # The same graph as Keras', beside which it says which shapes it was given.
+    # Keras' graph, extended to also return the shapes of the batch.
     @tf.function(autograph=False)
     def load_and_step(iterator):
         batch = iterator.get_next()
@@ -89,7 +89,7 @@ def _watch_shapes(step, steps_per_execution, report):
                     rank = sizes[0]
                     shapes.append(sizes[1 : rank + 1])
                     sizes = sizes[rank + 1 :]
-                report(_described(spec, shapes))
+                report(_spec_of(spec, shapes))
         return outputs
 
     return watched
@@ -100,20 +100,20 @@ def _rank(tensor):
 
 
 def _leaves(batch):
-    """The tensors, or specifications, of a batch: one per replica where distributed."""
+    """Return the tensors or specs of a batch, one per replica if distributed."""
     return tf.nest.flatten(batch, expand_composites=True)
 
 
-def _described(batch, shapes):
-    """A specification per leaf with the given shapes; absent leaves are None."""
+def _spec_of(batch, shapes):
+    """Return a `TensorSpec` per leaf from a list of shapes; None for absent leaves."""
     shapes = list(shapes)
 
     def leaf(value):
         parts = _leaves(value)
-        mine = [shapes.pop(0) for _ in parts]
+        part_shapes = [shapes.pop(0) for _ in parts]
         if parts[0].dtype == tf.variant:
             return None
-        return tf.TensorSpec(mine[0], parts[0].dtype)
+        return tf.TensorSpec(part_shapes[0], parts[0].dtype)
 
     return tf.nest.map_structure(leaf, batch)
 
@@ -121,51 +121,50 @@ def _described(batch, shapes):
 # TensorFlow implementations of `ops.loops`.
 
 
-# Pieces of a loop that is written out.
-_MOST = 8
+# Maximum chunks of an unrolled loop.
+_MAX_CHUNKS = 8
 
 
 def with_gradient(forward, backward, tensors):
-    """`forward(*tensors)`, with `backward` as its gradient; see `ops.loops`."""
+    """Call `forward(*tensors)` with `backward` as its gradient; see `ops.loops`."""
 
     @tf.custom_gradient
     def run(*tensors):
-        out, kept = forward(*tensors)
-        return tuple(out), lambda *slopes: list(backward(kept, *slopes))
+        out, residuals = forward(*tensors)
+        return tuple(out), lambda *cotangents: list(backward(residuals, *cotangents))
 
     return run(*tensors)
 
 
 def scan_chunks(step, carry, rows, size):
-    """Fold `step` over pieces of rows; see `ops.loops`."""
+    """Scan `step` over chunks of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
         return step(carry, rows)
-    size = max(size, -(-count // _MOST))
-    found = []
+    size = max(size, -(-count // _MAX_CHUNKS))
+    outputs = []
     for a in range(0, count, size):
         carry, out = step(carry, {k: v[a : a + size] for k, v in rows.items()})
-        found.append(out)
-    return carry, None if found[0] is None else tf.concat(found, axis=0)
+        outputs.append(out)
+    return carry, None if outputs[0] is None else tf.concat(outputs, axis=0)
 
 
 def late_zeros(like):
-    """Zeros; see `ops.loops`."""
+    """Return zeros like a tensor; see `ops.loops`."""
     return tf.zeros_like(like)
 
 
 @tf.custom_gradient
 def _last_gradient(x):
-    """`x`; what its gradient is used for has no gradient, and says so."""
+    """Return `x`, with a gradient that raises an error when differentiated."""
 
     @tf.custom_gradient
     def slope(dy):
         def none(*_):
             raise NotImplementedError(
-                "Expected no second derivative of what is computed again for its "
-                "gradient on TensorFlow: remat=True, and full attention of large "
-                "supergraphs. Received: one. Use KERAS_BACKEND=jax or torch, which "
-                "have it."
+                "Expected no second derivative of a checkpointed function on "
+                "TensorFlow (remat=True, and full attention of large supergraphs). "
+                "Received: one. Use KERAS_BACKEND=jax or torch, which support it."
             )
 
         return tf.identity(dy), none
@@ -174,20 +173,21 @@ def _last_gradient(x):
 
 
 def recomputed(function):
-    """`function` of tensors, computed again for its gradient."""
+    """Return `function` with gradient checkpointing."""
     again = tf.recompute_grad(function)
 
-    def run(*given):
-        moving = (
-            _last_gradient(x) if tf.as_dtype(x.dtype).is_floating else x for x in given
+    def run(*arguments):
+        inputs = (
+            _last_gradient(x) if tf.as_dtype(x.dtype).is_floating else x
+            for x in arguments
         )
-        return again(*moving)
+        return again(*inputs)
 
     return run
 
 
 def map_pieces(function, pieces, shared):
-    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    """Map a checkpointed function over axis 0; see `ops.loops`."""
     safe = recomputed(function)
     count = pieces[0].shape[0]
     outs = [safe(*[p[i] for p in pieces], *shared) for i in range(count)]
@@ -195,33 +195,34 @@ def map_pieces(function, pieces, shared):
 
 
 def numbered_dropout(x, rate, seed, number):
-    """Dropout whose mask follows from a seed and a number."""
+    """Apply dropout whose mask is a function of a seed and a number."""
     seed = tf.cast(tf.reshape(seed, (-1,))[:2], "int32")
-    # Calls count their seeds up by one: numbers of pieces are added to random ones.
+    # Successive calls have consecutive seeds, so the number is added to a hash of the
+    # seed.
     seed = tf.random.stateless_uniform([2], seed, None, None, "int32")
     seed = seed + tf.stack([0, tf.cast(number, "int32")])
     return tf.nn.experimental.stateless_dropout(x, rate, seed)
 
 
 def index_add(out, ids, rows):
-    """`out` with rows added at ids; see `ops.loops`."""
+    """Add rows to `out` at ids; see `ops.loops`."""
     return tf.tensor_scatter_nd_add(out, tf.expand_dims(ids, -1), rows)
 
 
-# Of torch alone, where eager operations wait for memory.
+# Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = filtered_sum = None
 copy = tf.identity
-# Whether sparse products take the transpose for their gradient.
+# Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False
 
 
 def gather(x, ids):
-    """Rows `x[ids]`; ids must be in range."""
+    """Gather rows `x[ids]`; ids must be in range."""
     return tf.gather(x, ids)
 
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
-    """Sums rows of `data` by segment; empty segments are 0."""
+    """Sum rows of `data` by segment; empty segments are 0."""
     del is_sorted
     if portable_sums() == "scatter":
         zeros = tf.zeros((num_segments, *data.shape[1:]), data.dtype)
@@ -230,7 +231,7 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
 
 
 def segment_max(data, ids, num_segments):
-    """Largest rows of `data` by segment; empty segments are unspecified."""
+    """Return segment maxima of `data`; empty segments are unspecified."""
     if portable_sums() == "scatter":
         lowest = tf.fill((num_segments, *data.shape[1:]), data.dtype.min)
         return tf.tensor_scatter_nd_max(lowest, tf.expand_dims(ids, -1), data)
@@ -238,21 +239,21 @@ def segment_max(data, ids, num_segments):
 
 
 def scatter_add(indices, values, shape):
-    """Zeros of `shape` with `values` added at the N-d positions `indices`."""
+    """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     if portable_sums() == "scatter":
-        # Of entries at one position tf2onnx keeps the last if there is no tensor.
+        # tf2onnx exports `scatter_nd` as an overwrite: of duplicates the last wins.
         zeros = tf.zeros(shape, values.dtype)
         return tf.tensor_scatter_nd_add(zeros, tf.stack(indices, axis=-1), values)
     return tf.scatter_nd(tf.stack(indices, axis=-1), values, shape)
 
 
 def has_accelerator() -> bool:
-    """Whether a GPU or TPU is there."""
+    """Return whether a GPU or TPU is available."""
     return any(d.device_type != "CPU" for d in tf.config.list_physical_devices())
 
 
 def seed_global(seed: int) -> None:
-    """Nothing: Keras' seed generators hold all state of dropout."""
+    """Do nothing: Keras' seed generators hold all state of dropout."""
     del seed
 
 
@@ -265,7 +266,7 @@ def _on_host_without_xla() -> bool:
 
 
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; see `ops.backend`."""
+    """Multiply a sparse matrix by dense rows; see `ops.backend`."""
     del backward
     row, column, pointer, weight = forward
     num_rows = tf.shape(pointer)[0] - 1
@@ -273,7 +274,7 @@ def flat_sparse_matmul(forward, backward, x):
         entries = tf.ones_like(column, x.dtype)
         if weight is not None:
             entries = tf.cast(weight, x.dtype)
-        # Padded entries belong to a row behind the last one.
+        # Padded entries belong to one extra row after the last.
         matrix = tf.SparseTensor(
             tf.cast(tf.stack([row, column], axis=1), tf.int64),
             entries,
@@ -287,45 +288,45 @@ def flat_sparse_matmul(forward, backward, x):
 
 
 def flat_gather_rows(index, backward, x):
-    """Rows `x[index]`; `backward` is the transposed selection."""
+    """Gather rows `x[index]`; `backward` is the transpose of the gather."""
     del backward
     return tf.gather(x, index)
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Rows times the kernel of their group; see `ops.backend`."""
+    """Multiply rows by the kernel of their group; see `ops.backend`."""
     return tf.matmul(rows, tf.gather(kernel, kinds))
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
+    """Compute `flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     rows = flat_gather_rows(index, backward, x)
     rows = tf.reshape(rows, (tf.shape(kinds)[0], -1, x.shape[1]))
     rows = flat_grouped_matmul(rows, kinds, kernel)
     return tf.reshape(rows, (-1, kernel.shape[2]))
 
 
-def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
-    """New states of a GRU; see `GRUUpdate`."""
-    given = tf.split(tf.matmul(messages, kernel) + bias, 3, axis=-1)
-    own = tf.split(tf.matmul(states, own_kernel) + own_bias, 3, axis=-1)
-    update = tf.sigmoid(given[0] + own[0])
-    reset = tf.sigmoid(given[1] + own[1])
-    candidate = tf.tanh(given[2] + reset * own[2])
+def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
+    """Return new states of a GRU; see `GRUUpdate`."""
+    message_gates = tf.split(tf.matmul(messages, kernel) + bias, 3, axis=-1)
+    state_gates = tf.split(tf.matmul(states, state_kernel) + state_bias, 3, axis=-1)
+    update = tf.sigmoid(message_gates[0] + state_gates[0])
+    reset = tf.sigmoid(message_gates[1] + state_gates[1])
+    candidate = tf.tanh(message_gates[2] + reset * state_gates[2])
     return candidate + update * (states - candidate)
 
 
-# `ops.remat` builds these from `copy` and `recomputed`.
+# `ops.remat` composes these from `copy` and `recomputed`.
 checkpointed = repeat_checkpointed = None
 
 
 def tile_matmul(tiles, x):
-    """Products with dense blocks in column tiles; see `ops.densify`."""
+    """Multiply dense blocks, stored as column tiles; see `ops.densify`."""
     return sum(tf.matmul(tiles[:, :, q], x[:, :, q]) for q in range(tiles.shape[2]))
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum; see `ops.backend`."""
+    """Return values and the gradient of their sum; see `ops.backend`."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         values = function(x)
@@ -333,22 +334,22 @@ def value_and_gradient(function, x):
 
 
 def version() -> str:
-    """Version of the backend."""
+    """Return the version of the backend."""
     return tf.__version__
 
 
 def device() -> tuple[str, str]:
-    """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
-    for found in tf.config.list_physical_devices():
-        if found.device_type != "CPU":
-            details = tf.config.experimental.get_device_details(found)
-            kind = found.device_type.lower()
+    """Return the kind of the default device, "cpu", "gpu" or "tpu", and its name."""
+    for physical in tf.config.list_physical_devices():
+        if physical.device_type != "CPU":
+            details = tf.config.experimental.get_device_details(physical)
+            kind = physical.device_type.lower()
             return kind, details.get("device_name", kind)
     return "cpu", "cpu"
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A compiled call that waits for its results; see `ops.backend`."""
+    """Return a call that blocks until its results are ready; see `ops.backend`."""
 
     @tf.function(autograph=False)
     def step(leaves, constants):
@@ -359,7 +360,7 @@ def compiled_timer_step(function, leaves, constants):
 
     def run():
         for tensor in tf.nest.flatten(step(leaves, constants)):
-            # What is on the device is waited for by reading one number of it.
+            # Reading one element blocks until the tensor is computed.
             tf.reshape(tensor, [-1])[0].numpy()
 
     return run

@@ -21,51 +21,51 @@ from keras_bandgnn.ops.context import is_portable
 class _WithGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx, forward, backward, *tensors):
-        out, kept = forward(*tensors)
+        out, residuals = forward(*tensors)
         ctx.forward_of, ctx.backward_of = forward, backward
-        # As attributes, outputs and `ctx` would hold each other for ever.
-        ctx.save_for_backward(*tensors, *kept)
+        # Stored as attributes, outputs and `ctx` would be a reference cycle.
+        ctx.save_for_backward(*tensors, *residuals)
         ctx.count = len(tensors)
         return tuple(out)
 
     @staticmethod
-    def backward(ctx, *slopes):
+    def backward(ctx, *cotangents):
         tensors = ctx.saved_tensors[: ctx.count]
         if torch.is_grad_enabled():
 
             def plain(*tensors):
                 return ctx.forward_of(*tensors)[0]
 
-            return None, None, *plain_gradients(plain, tensors, slopes)
-        kept = ctx.saved_tensors[ctx.count :]
-        return (None, None, *ctx.backward_of(kept, *slopes))
+            return None, None, *plain_gradients(plain, tensors, cotangents)
+        residuals = ctx.saved_tensors[ctx.count :]
+        return (None, None, *ctx.backward_of(residuals, *cotangents))
 
 
 def with_gradient(forward, backward, tensors):
-    """`forward(*tensors)`, with `backward` as its gradient; see `ops.loops`."""
+    """Call `forward(*tensors)` with `backward` as its gradient; see `ops.loops`."""
     return _WithGradient.apply(forward, backward, *tensors)
 
 
 def scan_chunks(step, carry, rows, size):
-    """Fold `step` over pieces of rows; see `ops.loops`."""
+    """Scan `step` over chunks of rows; see `ops.loops`."""
     count = next(iter(rows.values())).shape[0]
-    found = []
+    outputs = []
     for a in range(0, max(count, 1), size):
         carry, out = step(carry, {k: v[a : a + size] for k, v in rows.items()})
-        found.append(out)
-    if len(found) == 1 or found[0] is None:
-        return carry, found[0]
-    return carry, torch.cat(found)
+        outputs.append(out)
+    if len(outputs) == 1 or outputs[0] is None:
+        return carry, outputs[0]
+    return carry, torch.cat(outputs)
 
 
 def late_zeros(like):
-    """Zeros; see `ops.loops`."""
+    """Return zeros like a tensor; see `ops.loops`."""
     return torch.zeros_like(like)
 
 
 def recomputed(function):
-    """`function` of tensors, computed again for its gradient."""
-    # The compiler that it imports takes a second.
+    """Return `function` with gradient checkpointing."""
+    # This import takes a second: it imports the compiler.
     from torch.utils.checkpoint import checkpoint
 
     def run(*tensors):
@@ -75,36 +75,36 @@ def recomputed(function):
 
 
 def map_pieces(function, pieces, shared):
-    """`function` of each piece along axis 0, keeping nothing inside for gradients."""
+    """Map a checkpointed function over axis 0; see `ops.loops`."""
     run = recomputed(function)
     outs = [run(*piece, *shared) for piece in zip(*pieces, strict=True)]
     return tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
 
 
 def numbered_dropout(x, rate, seed, number):
-    """Dropout; its mask follows from torch's own state, which checkpoints restore."""
+    """Apply dropout by torch's RNG state, which checkpoints restore."""
     del seed, number
     return torch.nn.functional.dropout(x, rate)
 
 
 def index_add(out, ids, rows):
-    """`out` with rows added at ids, in place; see `ops.loops`."""
+    """Add rows to `out` at ids, in place; see `ops.loops`."""
     return out.index_add_(0, ids, rows)
 
 
 copy = torch.clone
-# Whether sparse products take the transpose for their gradient.
+# Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
 
 def gather(x, ids):
-    """Rows `x[ids]`; ids must be in range."""
+    """Gather rows `x[ids]`; ids must be in range."""
     rows = torch.index_select(x, 0, ids.reshape(-1))
     return rows.reshape(*ids.shape, *x.shape[1:])
 
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
-    """Sums rows of `data` by segment; empty segments are 0."""
+    """Sum rows of `data` by segment; empty segments are 0."""
     del is_sorted
     shape = (num_segments, *data.shape[1:])
     ids = ids.long() if is_portable() else ids
@@ -114,7 +114,7 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
 
 
 def segment_max(data, ids, num_segments):
-    """Largest rows of `data` by segment; empty segments are unspecified."""
+    """Return segment maxima of `data`; empty segments are unspecified."""
     shape = (num_segments, *data.shape[1:])
     zeros = torch.zeros(shape, dtype=data.dtype, device=data.device)
     if is_portable():
@@ -122,19 +122,20 @@ def segment_max(data, ids, num_segments):
         lowest = torch.full_like(zeros, torch.finfo(data.dtype).min)
         return lowest.scatter_reduce(0, ids, data, "amax")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # It is "in beta".
+        # index_reduce is "in beta".
+        warnings.simplefilter("ignore", UserWarning)
         return zeros.index_reduce(0, ids, data, "amax", include_self=False)
 
 
 def scatter_add(indices, values, shape):
-    """Zeros of `shape` with `values` added at the N-d positions `indices`."""
+    """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     zeros = torch.zeros(shape, dtype=values.dtype, device=values.device)
     indices = tuple(i.long() for i in indices)
     return zeros.index_put(indices, values, accumulate=True)
 
 
 def has_accelerator() -> bool:
-    """Whether a GPU or TPU is there."""
+    """Return whether a GPU or TPU is available."""
     return torch.accelerator.is_available()
 
 
@@ -144,7 +145,7 @@ def seed_global(seed: int) -> None:
 
 
 def watch_step(model, name, report):
-    """The model's step `name`, watched; see `ops.backend`."""
+    """Return the model's step `name`, which reports compilations; see `ops.backend`."""
     step = getattr(model, name)
     if not model.jit_compile:
         return step
@@ -161,7 +162,7 @@ def watch_step(model, name, report):
 
 
 def sparse_product(side, x):
-    """A sparse matrix (row ids, column ids, pointers, entries or None) times rows."""
+    """Multiply a matrix (rows, columns, pointers, entries or None) by dense rows."""
     row, column, pointer, weight = side
     num_rows = pointer.shape[0] - 1
     if _is_eager(x):
@@ -171,13 +172,13 @@ def sparse_product(side, x):
             matrix = torch.sparse_csr_tensor(
                 pointer, column, entries, (num_rows, x.shape[0]), check_invariants=False
             )
-            # Written once: the operator @ fills and copies the result first.
+            # `matrix @ x` would zero-fill and copy the result first.
             out = x.new_empty(num_rows, x.shape[1])
             return torch.addmm(out, matrix, x, beta=0, out=out)
     sent = gather(x, column)
     if weight is not None:
         sent = sent * weight[:, None].to(x.dtype)
-    # Padded entries belong to a row behind the last one.
+    # Padded entries belong to one extra row after the last.
     return segment_sum(sent, row, num_rows + 1)[:num_rows]
 
 
@@ -189,13 +190,13 @@ class _SparseMatmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        # The transpose has a gradient in turn.
+        # So that the product with the transpose is differentiable, too.
         sides = *ctx.sides[4:], *ctx.sides[:4]
         return (_SparseMatmul.apply(dy.contiguous(), *sides), *[None] * 8)
 
 
 def flat_sparse_matmul(forward, backward, x):
-    """Sparse matrix times dense rows; see `ops.backend`."""
+    """Multiply a sparse matrix by dense rows; see `ops.backend`."""
     return _SparseMatmul.apply(x, *forward, *backward)
 
 
@@ -215,12 +216,12 @@ class _GatherRows(torch.autograd.Function):
 
 
 def flat_gather_rows(index, backward, x):
-    """Rows `x[index]`; `backward` is the transposed selection."""
+    """Gather rows `x[index]`; `backward` is the transpose of the gather."""
     return _GatherRows.apply(x, index, *backward)
 
 
 def flat_grouped_matmul(rows, kinds, kernel):
-    """Rows times the kernel of their group; see `ops.backend`."""
+    """Multiply rows by the kernel of their group; see `ops.backend`."""
     if _is_eager(rows):
         groups, size, width = rows.shape
         return GroupedMatmul.apply(
@@ -230,9 +231,9 @@ def flat_grouped_matmul(rows, kinds, kernel):
 
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
-    """`flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
+    """Compute `flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
     if _is_eager(x):
-        # The rows that are read are never held all at once.
+        # Never materialises all gathered rows at once.
         def add_up(dy):
             return sparse_product(backward, dy)
 
@@ -248,9 +249,9 @@ def _is_eager(x) -> bool:
     return not torch.compiler.is_compiling()
 
 
-def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
-    """New states of a GRU; see `GRUUpdate`."""
-    weights = (kernel, bias, own_kernel, own_bias)
+def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
+    """Return new states of a GRU; see `GRUUpdate`."""
+    weights = (kernel, bias, state_kernel, state_bias)
     if _is_eager(messages) and messages.dtype == states.dtype == torch.float32:
         width = states.shape[-1]
         rows = messages.reshape(-1, messages.shape[-1]), states.reshape(-1, width)
@@ -261,33 +262,39 @@ def gated_update(messages, states, kernel, bias, own_kernel, own_bias):
 def flat_edge_attention(
     q, k, v, bias, weight, sender, receiver, num_heads, empty, plain
 ):
-    """Attention of flat rows in one pass, or None; see `ops.edge_attention`."""
+    """Compute fused attention of flat rows, or None; see `ops.edge_attention`."""
     if not _is_eager(q):
         return None
-    facts = (weight, sender, receiver, num_heads, empty, plain)
-    return EdgeAttention.apply(q, k, v, bias, *facts)
+    constants = (weight, sender, receiver, num_heads, empty, plain)
+    return EdgeAttention.apply(q, k, v, bias, *constants)
 
 
 def filtered_sum(sent, edges, factor, weights, ends, size, activate):
-    """Sums of filtered messages in one pass, or None; see `ops.filters`."""
-    moving = edges.requires_grad or (factor is not None and factor.requires_grad)
+    """Compute the fused `ops.sparse.filtered_sum`, or return None."""
+    is_differentiated = edges.requires_grad or (
+        factor is not None and factor.requires_grad
+    )
     tensors = [t for t in (sent, edges, factor, *weights) if t is not None]
-    if moving or not _is_eager(sent) or any(t.dtype != torch.float32 for t in tensors):
+    if (
+        is_differentiated
+        or not _is_eager(sent)
+        or any(t.dtype != torch.float32 for t in tensors)
+    ):
         return None
     return FilteredSum.apply(sent, *weights, edges, factor, ends, size, activate)
 
 
-# `ops.remat` builds these from `copy` and `recomputed`.
+# `ops.remat` composes these from `copy` and `recomputed`.
 checkpointed = repeat_checkpointed = None
 
 
 def tile_matmul(tiles, x):
-    """Products with dense blocks in column tiles; see `ops.densify`."""
+    """Multiply dense blocks, stored as column tiles; see `ops.densify`."""
     return sum(torch.matmul(tiles[:, :, q], x[:, :, q]) for q in range(tiles.shape[2]))
 
 
 def value_and_gradient(function, x):
-    """Values and the gradient of their sum; see `ops.backend`."""
+    """Return values and the gradient of their sum; see `ops.backend`."""
     recorded = torch.is_grad_enabled()
     with torch.enable_grad():
         if not (recorded and x.requires_grad):
@@ -298,12 +305,12 @@ def value_and_gradient(function, x):
 
 
 def version() -> str:
-    """Version of the backend."""
+    """Return the version of the backend."""
     return torch.__version__
 
 
 def device() -> tuple[str, str]:
-    """Kind of device in use, "cpu", "gpu" or "tpu", and its name."""
+    """Return the kind of the default device, "cpu", "gpu" or "tpu", and its name."""
     if not has_accelerator():
         return "cpu", "cpu"
     kind = torch.accelerator.current_accelerator().type
@@ -311,7 +318,7 @@ def device() -> tuple[str, str]:
 
 
 def compiled_timer_step(function, leaves, constants):
-    """A compiled call that waits for its results; see `ops.backend`."""
+    """Return a call that blocks until its results are ready; see `ops.backend`."""
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     cotangent = torch.ones_like(function(*leaves, *constants))
 

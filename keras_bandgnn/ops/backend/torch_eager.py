@@ -1,4 +1,4 @@
-"""Operations of eager torch on CPUs: in place and piece by piece."""
+"""Operations of eager torch on CPUs, in place and chunk by chunk."""
 
 import math
 import warnings
@@ -7,16 +7,16 @@ import torch
 
 from keras_bandgnn import compat
 
-# Attention along edges in eager torch on CPUs: sparse products, head by head.
+# Edge attention as sparse products, one per head.
 
 
 def _head(x, number, width):
-    """The columns [N, d] of a head: products want them in one piece."""
+    """Return the columns [N, d] of a head, contiguous for the products."""
     return x[:, number * width : (number + 1) * width].contiguous()
 
 
 class _Pattern:
-    """The places of the edges in a matrix of receivers by senders, and transposed."""
+    """Sparsity pattern of the edges, receivers by senders, and its transpose."""
 
     def __init__(self, sender, receiver, num_receivers, num_senders):
         self.shape = num_receivers, num_senders
@@ -33,35 +33,35 @@ class _Pattern:
         return torch.searchsorted(ids, edges, out_int32=True)
 
     def matrix(self, values):
-        """The matrix with a value per edge."""
+        """Return the matrix with one value per edge."""
         return _csr(self.pointer, self.sender, values, self.shape)
 
     def product(self, values, x, factor=1.0):
-        """Sums of `values` [K, E] times the senders' rows of x [M, K d]: [N, K d]."""
-        facts = self.pointer, self.sender, self.shape
-        return _products(*facts, values, x, factor)
+        """Sum `values` [K, E] times the senders' rows of x [M, K d]: [N, K d]."""
+        matrix = self.pointer, self.sender, self.shape
+        return _products(*matrix, values, x, factor)
 
     def back_product(self, values, x, factor=1.0):
-        """The same with senders and receivers exchanged."""
-        facts = self.back_pointer, self.back_column, self.shape[::-1]
-        return _products(*facts, values, x, factor, self.order)
+        """Compute `product` with senders and receivers exchanged."""
+        matrix = self.back_pointer, self.back_column, self.shape[::-1]
+        return _products(*matrix, values, x, factor, self.order)
 
     def dots(self, receivers, senders, num_heads, factor=1.0):
-        """Dot products, times a factor, of the rows of both ends of edges: [K, E]."""
+        """Return scaled dot products of the rows at both ends of each edge, [K, E]."""
         zeros = torch.zeros(self.sender.shape[0])
-        found = torch.empty(num_heads, self.sender.shape[0])
+        products = torch.empty(num_heads, self.sender.shape[0])
         width = receivers.shape[1] // num_heads
         for number in range(num_heads):
             a, b = (_head(x, number, width) for x in (receivers, senders))
             matrix = self.matrix(zeros)
-            found[number] = torch.sparse.sampled_addmm(
+            products[number] = torch.sparse.sampled_addmm(
                 matrix, a, b.t(), beta=0.0, alpha=factor
             ).values()
-        return found
+        return products
 
 
 def _products(pointer, column, shape, values, x, factor, order=None):
-    """Head by head: memory beyond the result is that of one head."""
+    """Multiply head by head, so temporary memory is that of one head."""
     num_heads = values.shape[0]
     width = x.shape[1] // num_heads
     out = torch.empty(shape[0], x.shape[1])
@@ -85,17 +85,17 @@ def _csr(pointer, column, values, shape):
 class EdgeAttention(torch.autograd.Function):
     """`ops.edge_attention` of flat rows.
 
-    `plain` is the same by operations that torch differentiates.
+    `plain` is the same function written in differentiable operations.
     """
 
     @staticmethod
     def forward(ctx, q, k, v, bias, weight, sender, receiver, num_heads, empty, plain):
-        """Sums [N, K d] and logarithms [N, K]."""
+        """Return attention [N, K d] and log-sum-exp [N, K]."""
         pattern = _Pattern(sender, receiver, q.shape[0], k.shape[0])
         scale = (q.shape[1] // num_heads) ** -0.5
         scores = pattern.dots(q, k, num_heads, scale)
-        ctx.alone = bias.dim() == 1
-        if ctx.alone:
+        ctx.unbiased = bias.dim() == 1
+        if ctx.unbiased:
             scores.masked_fill_(~bias, empty)
         else:
             scores += bias.t()
@@ -103,13 +103,13 @@ class EdgeAttention(torch.autograd.Function):
         top = torch.segment_reduce(
             scores.t().contiguous(), "max", offsets=lengths, axis=0
         ).t()
-        # Receivers without edges have no largest score.
+        # Receivers without edges have no maximum.
         top = torch.where((top > 0.5 * empty) & torch.isfinite(top), top, 0.0)
         receiver = receiver.long()
         shift = top.index_select(1, receiver)
-        left_out = scores <= 0.5 * empty
-        share = scores.sub_(shift).exp_().masked_fill_(left_out, 0.0)
-        del shift, left_out
+        masked = scores <= 0.5 * empty
+        share = scores.sub_(shift).exp_().masked_fill_(masked, 0.0)
+        del shift, masked
         ones = torch.ones(k.shape[0], 1)
         total = torch.cat([pattern.matrix(s) @ ones for s in share], dim=1).t()
         some = total > 0
@@ -125,15 +125,15 @@ class EdgeAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, d_out, d_logs):
-        """Gradients of `q`, `k`, `v` and `bias`."""
+        """Return the gradients of `q`, `k`, `v` and `bias`."""
         q, k, v, bias, out, share, weight = ctx.saved_tensors
         if torch.is_grad_enabled():
 
-            def plain(*given):
-                return ctx.plain(*given, ctx.sender, ctx.receiver, weight)[0]
+            def plain(*arguments):
+                return ctx.plain(*arguments, ctx.sender, ctx.receiver, weight)[0]
 
-            found = plain_gradients(plain, (q, k, v, bias), (d_out, d_logs))
-            return *found, *[None] * 6
+            gradients = plain_gradients(plain, (q, k, v, bias), (d_out, d_logs))
+            return *gradients, *[None] * 6
         pattern, num_heads = ctx.pattern, share.shape[0]
         rest = (d_out * out).view(len(out), num_heads, -1).sum(dim=2)
         rest = (d_logs - rest).t()
@@ -147,37 +147,40 @@ class EdgeAttention(torch.autograd.Function):
         d_v = pattern.back_product(used, d_out)
         d_q = pattern.product(d_score, k, ctx.scale)
         d_k = pattern.back_product(d_score, q, ctx.scale)
-        return d_q, d_k, d_v, None if ctx.alone else d_score.t(), *[None] * 6
+        return d_q, d_k, d_v, None if ctx.unbiased else d_score.t(), *[None] * 6
 
 
-# Rows that are multiplied at a time: they stay in the cache.
+# Rows per product, so that they stay in the CPU cache.
 _CHUNK = 8192
 
 
-def plain_gradients(function, given, slopes):
-    """Gradients that have gradients themselves, for `backward` in second derivatives.
+def plain_gradients(function, arguments, cotangents):
+    """Return differentiable gradients, for second derivatives in `backward`.
 
-    A gradient written by hand has none: that of plain operations takes its place. It
-    takes their time and memory.
+    Custom gradients are not differentiable, so this differentiates plain operations
+    instead, at their cost in time and memory.
 
     Args:
-        function: Computes the outputs by operations that torch differentiates.
-        given: Its arguments: tensors, some with a gradient, or None.
-        slopes: Gradients of the outputs.
+        function: Computes the outputs by differentiable operations.
+        arguments: Its arguments, tensors or None; not all require a gradient.
+        cotangents: Gradients of the outputs.
 
     Returns:
         A gradient, or None, for each argument.
     """
-    moving = [t for t in given if t is not None and t.requires_grad]
-    found = torch.autograd.grad(
-        function(*given), moving, slopes, create_graph=True, allow_unused=True
+    inputs = [t for t in arguments if t is not None and t.requires_grad]
+    gradients = torch.autograd.grad(
+        function(*arguments), inputs, cotangents, create_graph=True, allow_unused=True
     )
-    found = iter(found)
-    return [next(found) if t is not None and t.requires_grad else None for t in given]
+    gradients = iter(gradients)
+    return [
+        next(gradients) if t is not None and t.requires_grad else None
+        for t in arguments
+    ]
 
 
 def _runs(kinds, size):
-    """(type, first row, last row) of pieces of rows of one type."""
+    """Yield (type, start, end) of chunks of rows of one type."""
     types, counts = torch.unique_consecutive(kinds, return_counts=True)
     first = 0
     for kind, count in zip(types.tolist(), counts.tolist(), strict=True):
@@ -192,7 +195,7 @@ class GroupedMatmul(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, index, add_up, kinds, kernel):
-        """Rows [L, U]; `index` reads them from `x`, `add_up` is its transpose."""
+        """Return rows [L, U] of `x[index]`; `add_up` is the transpose of the gather."""
         length = x.shape[0] if index is None else index.shape[0]
         out = x.new_empty(length, kernel.shape[2])
         ctx.runs = list(_runs(kinds, length // kinds.shape[0]))
@@ -205,7 +208,7 @@ class GroupedMatmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        """Gradients of `x` and the kernel."""
+        """Return the gradients of `x` and the kernel."""
         x, index, kinds, kernel = ctx.saved_tensors
         if torch.is_grad_enabled():
 
@@ -235,90 +238,99 @@ def _rows(x, index, a, b, room):
     return torch.index_select(x, 0, index[a:b], out=room[: b - a])
 
 
-def gated_rows(messages, states, kernel, bias, own_kernel, own_bias):
-    """New states of a GRU, by operations one by one."""
-    given_z, given_r, given_n = (messages @ kernel + bias).chunk(3, dim=-1)
-    own_z, own_r, own_n = (states @ own_kernel + own_bias).chunk(3, dim=-1)
-    update = torch.sigmoid(given_z + own_z)
-    reset = torch.sigmoid(given_r + own_r)
-    candidate = torch.tanh(given_n + reset * own_n)
+def gated_rows(messages, states, kernel, bias, state_kernel, state_bias):
+    """Return new states of a GRU, by unfused operations."""
+    message_z, message_r, message_n = (messages @ kernel + bias).chunk(3, dim=-1)
+    state_z, state_r, state_n = (states @ state_kernel + state_bias).chunk(3, dim=-1)
+    update = torch.sigmoid(message_z + state_z)
+    reset = torch.sigmoid(message_r + state_r)
+    candidate = torch.tanh(message_n + reset * state_n)
     return candidate + update * (states - candidate)
 
 
 class GatedUpdate(torch.autograd.Function):
-    """A GRU in place and piece by piece: memory is what an eager one waits for."""
+    """A GRU in place and chunk by chunk, as eager torch is bound by memory traffic."""
 
     @staticmethod
-    def forward(ctx, messages, states, kernel, bias, own_kernel, own_bias):
-        """New states [N, H]."""
+    def forward(ctx, messages, states, kernel, bias, state_kernel, state_bias):
+        """Return the new states [N, H]."""
         count, width = states.shape
         gates = states.new_empty(count, 4 * width)
         out = torch.empty_like(states)
         two = 2 * width
-        both = bias[:two] + own_bias[:two]
+        both = bias[:two] + state_bias[:two]
         for a in range(0, count, _CHUNK):
             b = min(a + _CHUNK, count)
             m, h, piece = messages[a:b], states[a:b], gates[a:b]
-            switch, n, own_n = piece[:, :two], piece[:, two:-width], piece[:, -width:]
+            switch, n, state_n = piece[:, :two], piece[:, two:-width], piece[:, -width:]
             torch.addmm(both, m, kernel[:, :two], out=switch)
-            switch.addmm_(h, own_kernel[:, :two]).sigmoid_()
-            torch.addmm(own_bias[two:], h, own_kernel[:, two:], out=own_n)
+            switch.addmm_(h, state_kernel[:, :two]).sigmoid_()
+            torch.addmm(state_bias[two:], h, state_kernel[:, two:], out=state_n)
             torch.addmm(bias[two:], m, kernel[:, two:], out=n)
-            n.addcmul_(switch[:, width:], own_n).tanh_()
+            n.addcmul_(switch[:, width:], state_n).tanh_()
             torch.lerp(n, h, switch[:, :width], out=out[a:b])
-        given = messages, states, kernel, bias, own_kernel, own_bias
-        ctx.save_for_backward(*given, gates)
+        arguments = messages, states, kernel, bias, state_kernel, state_bias
+        ctx.save_for_backward(*arguments, gates)
         return out
 
     @staticmethod
     def backward(ctx, d_out):
-        """Gradients of all arguments."""
-        *given, gates = ctx.saved_tensors
+        """Return the gradients of all arguments."""
+        *arguments, gates = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(plain_gradients(gated_rows, given, d_out))
-        messages, states, kernel, _, own_kernel, _ = given
+            return tuple(plain_gradients(gated_rows, arguments, d_out))
+        messages, states, kernel, _, state_kernel, _ = arguments
         count, width = states.shape
         two = 2 * width
         d_messages, d_states = torch.empty_like(messages), torch.empty_like(states)
-        # Order n, z, r, n of the old state: each side is three neighbours.
+        # In the order n, z, r, n (states), the gates of either input are contiguous.
         swapped = torch.cat([kernel[:, two:], kernel[:, :two]], dim=1)
-        d_swapped, d_own = torch.zeros_like(kernel), torch.zeros_like(own_kernel)
+        d_swapped = torch.zeros_like(kernel)
+        d_state_kernel = torch.zeros_like(state_kernel)
         d_bias = kernel.new_zeros(4 * width)
         room = states.new_empty(min(_CHUNK, count), 4 * width)
         spare = states.new_empty(min(_CHUNK, count), width)
         for a in range(0, count, _CHUNK):
             b = min(a + _CHUNK, count)
             m, h, d, piece = messages[a:b], states[a:b], d_out[a:b], gates[a:b]
-            z, r, n, own_n = piece.split(width, dim=1)
+            z, r, n, state_n = piece.split(width, dim=1)
             grads, t = room[: b - a], spare[: b - a]
-            g_n, g_z, g_r, g_own = grads.split(width, dim=1)
+            g_n, g_z, g_r, g_state_n = grads.split(width, dim=1)
             # out = n + z (h - n)
             torch.sub(h, n, out=t)
             torch.mul(d, t, out=g_z)
-            own_d = d_states[a:b]
-            torch.mul(d, z, out=own_d)
-            torch.sub(d, own_d, out=t)
+            d_h = d_states[a:b]
+            torch.mul(d, z, out=d_h)
+            torch.sub(d, d_h, out=t)
             torch.ops.aten.tanh_backward.grad_input(t, n, grad_input=g_n)
-            torch.mul(g_n, own_n, out=g_r)
-            torch.mul(g_n, r, out=g_own)
+            torch.mul(g_n, state_n, out=g_r)
+            torch.mul(g_n, r, out=g_state_n)
             switch = grads[:, width : 3 * width]
             gate = piece[:, :two]
             torch.ops.aten.sigmoid_backward.grad_input(switch, gate, grad_input=switch)
-            given, own = grads[:, : 3 * width], grads[:, width:]
-            torch.mm(given, swapped.t(), out=d_messages[a:b])
-            own_d.addmm_(own, own_kernel.t())
-            d_swapped.addmm_(m.t(), given)
-            d_own.addmm_(h.t(), own)
+            g_message, g_state = grads[:, : 3 * width], grads[:, width:]
+            torch.mm(g_message, swapped.t(), out=d_messages[a:b])
+            d_h.addmm_(g_state, state_kernel.t())
+            d_swapped.addmm_(m.t(), g_message)
+            d_state_kernel.addmm_(h.t(), g_state)
             d_bias += grads.sum(dim=0)
         d_kernel = torch.cat([d_swapped[:, width:], d_swapped[:, :width]], dim=1)
-        given = torch.cat([d_bias[width : 3 * width], d_bias[:width]])
-        return d_messages, d_states, d_kernel, given, d_own, d_bias[width:]
+        d_message_bias = torch.cat([d_bias[width : 3 * width], d_bias[:width]])
+        d_state_bias = d_bias[width:]
+        return (
+            d_messages,
+            d_states,
+            d_kernel,
+            d_message_bias,
+            d_state_kernel,
+            d_state_bias,
+        )
 
 
 def _filtered_rows(
     sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
 ):
-    """`FilteredSum` by operations one by one."""
+    """Compute `FilteredSum` by unfused operations."""
 
     def shifted_softplus(rows):
         return torch.nn.functional.softplus(rows) - math.log(2.0)
@@ -333,27 +345,27 @@ def _filtered_rows(
     return sent.new_zeros(size, last.shape[1]).index_add(0, ends[1], part)
 
 
-# Edges whose filters are made at a time.
+# Edges per chunk of filters.
 _EDGES = 2048
 
 
 class FilteredSum(torch.autograd.Function):
-    """Filters of edges, messages and their sums, a piece of the edges at a time.
+    """Continuous-filter convolution, one chunk of edges at a time.
 
-    Two arrays of a row per edge are kept for the gradient, the hidden rows and the
-    filters. There is no gradient of `edges` and `factor`.
+    The gradient stores two arrays with a row per edge: the hidden rows and the filters.
+    `edges` and `factor` get no gradient.
     """
 
     @staticmethod
     def forward(
         ctx, sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
     ):
-        """Sums [size, F]; see `ops.filters`."""
+        """Return the sums [size, F]; see `ops.sparse.filtered_sum`."""
         count = edges.shape[0]
         hidden = edges.new_empty(count, kernel.shape[1])
         filters = edges.new_empty(count, last.shape[1])
         first = kernel.new_zeros(kernel.shape[1]) if bias is None else bias
-        # The shift of the hidden rows' softplus moves into the next bias.
+        # Fold the shift of the hidden softplus into the next bias.
         shift = -math.log(2.0) * last.sum(dim=0)
         shift = shift if last_bias is None else shift + last_bias
         out = sent.new_zeros(size, last.shape[1])
@@ -369,23 +381,24 @@ class FilteredSum(torch.autograd.Function):
             if factor is not None:
                 part *= factor[piece, None]
             out.index_add_(0, ends[1][piece], part)
-        given = sent, kernel, bias, last, last_bias
-        ctx.save_for_backward(*given, edges, factor, *ends, hidden, filters)
+        arguments = sent, kernel, bias, last, last_bias
+        ctx.save_for_backward(*arguments, edges, factor, *ends, hidden, filters)
         ctx.activate = activate
         return out
 
     @staticmethod
     def backward(ctx, d_out):
-        """Gradients of `sent`, the kernels and the biases."""
-        given, activate = ctx.saved_tensors[:5], ctx.activate
+        """Return the gradients of `sent`, the kernels and the biases."""
+        arguments, activate = ctx.saved_tensors[:5], ctx.activate
         edges, factor, *ends, hidden, filters = ctx.saved_tensors[5:]
         if torch.is_grad_enabled():
 
-            def plain(*given):
-                return _filtered_rows(*given, edges, factor, ends, len(d_out), activate)
+            def plain(*arguments):
+                constants = edges, factor, ends, len(d_out), activate
+                return _filtered_rows(*arguments, *constants)
 
-            return *plain_gradients(plain, given, d_out), *[None] * 5
-        sent, kernel, bias, last, last_bias = given
+            return *plain_gradients(plain, arguments, d_out), *[None] * 5
+        sent, kernel, bias, last, last_bias = arguments
         d_sent, d_kernel = torch.zeros_like(sent), torch.zeros_like(kernel)
         d_last = torch.zeros_like(last)
         d_bias = kernel.new_zeros(kernel.shape[1])
@@ -399,7 +412,7 @@ class FilteredSum(torch.autograd.Function):
             d_sent.index_add_(0, ends[0][piece], d * weights)
             d *= sent.index_select(0, ends[0][piece])
             if activate:
-                # The slope of a softplus y is 1 - exp(-y).
+                # The derivative of a softplus with value y is 1 - exp(-y).
                 d.addcmul_(d, torch.exp(-weights), value=-0.5)
             d_last_bias += d.sum(dim=0)
             d_last.addmm_(row.t(), d)
