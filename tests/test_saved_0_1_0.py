@@ -1,6 +1,7 @@
 """What version 0.1.0 saved loads and gives what it gave there."""
 
 import json
+import runpy
 import shutil
 from pathlib import Path
 
@@ -167,6 +168,21 @@ def test_search(tmp_path):
     assert tuner.remaining_trials == 1
     rows = json.loads((SAVED / "search.json").read_text("utf-8"))
     assert json.loads(json.dumps(kb.tuning.trial_table(tuner))) == rows
+
+
+def test_arrays_of_batches_have_their_order():
+    write = runpy.run_path(str(SAVED / "write.py"))
+    orders = json.loads((SAVED / "orders.json").read_text("utf-8"))
+    assert write["orders_of_arrays"]() == orders
+
+
+def test_functional_model():
+    write = runpy.run_path(str(SAVED / "write.py"))
+    batch = write["batch_of"](graphs_of("networks"), kb.primitives.Plan())
+    model = keras.models.load_model(SAVED / "functional.keras")
+    outputs = [keras.ops.convert_to_numpy(y) for y in model(batch)]
+    with np.load(SAVED / "functional.npz", allow_pickle=False) as expected:
+        assert_same(outputs, list(expected.values()))
 
 
 @pytest.mark.parametrize("form", ["litert", "onnx", "tf_saved_model", "torch"])

@@ -249,11 +249,15 @@ class SupergraphLayout:
 
     def add_graphs(self, n_node, n_edge, ids, **columns: np.ndarray) -> None:
         """Add the graphs: their context, sizes, ids and more, each int [m]."""
-        ids = self.graph.padded(ids, -1)
-        columns = {"n_node": n_node, "n_edge": n_edge, **columns}
-        columns = {name: self.graph.padded(v, 0) for name, v in columns.items()}
-        context = self.features(self.graph, "context")
-        columns = {**context, "mask": self.graph.mask(), "id": ids, **columns}
+        # Functional models bind arrays by position: the order of names is fixed.
+        columns = {
+            **self.features(self.graph, "context"),
+            "mask": self.graph.mask(),
+            "n_node": self.graph.padded(n_node, 0),
+            "n_edge": self.graph.padded(n_edge, 0),
+            "id": self.graph.padded(ids, -1),
+            **{name: self.graph.padded(v, 0) for name, v in columns.items()},
+        }
         self.add("graph", self.graph, columns)
 
     def add_candidates(self, candidates, slots, starts: np.ndarray) -> None:

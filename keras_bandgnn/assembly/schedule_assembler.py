@@ -113,7 +113,11 @@ class ScheduleAssembler:
         batches = []
         for first in range(0, len(supergraphs), width):
             batch = layout.batch(first, width)
-            batch[0]["plan"] = stack(plans[first : first + width])
+            x = batch[0]
+            x["plan"] = stack(plans[first : first + width])
+            if "candidate" in x:
+                # The order of names is fixed, see `SupergraphLayout.add_graphs`.
+                x["candidate"] = x.pop("candidate")
             real = layout.graph.real[first : first + width]
             graphs = slice(real[0].start, real[-1].stop)
             room = budgets[first : first + width]

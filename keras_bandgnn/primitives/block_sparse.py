@@ -177,8 +177,10 @@ class BlockSparse(Primitive):
         pairs, row = np.unique(pair, return_inverse=True)
         kind, row_block = np.divmod(pairs, blocks)
         edge, pair_name = f"{key}.edge", f"{key}.row"
+        arrays = edges.padded(length, edge, mask=True)
+        weight = {"weight": arrays.pop("weight")} if "weight" in arrays else {}
         return {
-            **edges.padded(length, edge, mask=True),
+            **arrays,
             "tile": pad(tile.astype(np.int32), length, 0, edge),
             "block": pad(block.astype(np.int32), count, 0, key),
             "row": pad(row.astype(np.int32), count, rows, key),
@@ -187,6 +189,7 @@ class BlockSparse(Primitive):
             "row_type": pad(
                 kind.astype(np.int32), rows, edges.num_types - 1, pair_name
             ),
+            **weight,
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:

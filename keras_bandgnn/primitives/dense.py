@@ -114,11 +114,14 @@ class Dense(Primitive):
         arrays = edges.padded(length, f"{key}.edge", mask=True)
         # Its place in the block stands for the sender.
         del arrays["sender"]
-        return arrays | {
+        weight = {"weight": arrays.pop("weight")} if "weight" in arrays else {}
+        return {
+            **arrays,
             "row": pad(row, length, 0, f"{key}.edge"),
             "column": pad(edges.sender - start, length, 0, f"{key}.edge"),
             "node": pad(first[number] + within, places, edges.num_nodes, key),
             "place": pad(number * size + within, places, places, key),
+            **weight,
         }
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:

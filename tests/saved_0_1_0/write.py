@@ -337,11 +337,102 @@ def write_exports(folder: Path) -> None:
         np.savez_compressed(folder / "exports" / f"{form}.npz", **arrays)
 
 
+def key_paths(tree, path: str = "") -> list[str]:
+    """Names of the arrays of a batch, in their order."""
+    if not isinstance(tree, dict):
+        return [path]
+    return [p for k, v in tree.items() for p in key_paths(v, f"{path}/{k}".lstrip("/"))]
+
+
+def batch_of(graphs: list, plan, edge_weight=None) -> dict:
+    batcher = preprocessing.StaticBatcher(8, "64")
+    options = {"shuffle": False, "edge_weight": edge_weight}
+    return kb.data.GraphLoader(graphs, batcher, plan, **options)[0][0]
+
+
+def orders_of_arrays() -> dict[str, list[str]]:
+    """The order of the arrays of batches, by which functional models bind them."""
+    p, field = primitives, primitives.ReceptiveField
+    plans = {
+        "segment": p.Plan(),
+        "banded": p.Plan(p.Banded(4)),
+        "grouped": p.Plan(rest=p.Grouped()),
+        "dense": p.Plan(p.Dense(8)),
+        "block_sparse": p.Plan(p.BlockSparse(4)),
+        "supernode": p.Plan(p.Supernode(2)),
+        "compact": p.Plan(rest=p.Grouped(), schedule=field(2)),
+        "blocks": p.Plan(p.Banded(4), schedule=field(2, merge=False, order="blocks")),
+    }
+    orders = {}
+    for kind in ("candidates", "graph", "node", "none"):
+        for name, plan in plans.items():
+            for weight in (None, "weight") if plan.schedule is None else (None,):
+                if plan.schedule is not None and kind != "candidates":
+                    continue
+                batch = batch_of(networks_of(kind), plan, weight)
+                orders[f"{kind} {name} {weight or ''}".strip()] = key_paths(batch)
+    return orders
+
+
+def write_orders(folder: Path) -> None:
+    text = json.dumps(orders_of_arrays(), indent=0)
+    (folder / "orders.json").write_text(text + "\n")
+
+
+def networks_of(kind: str) -> list:
+    """Graphs with a context and edge features, labelled in one of four ways."""
+    changes = {
+        "candidates": lambda g: {},
+        "graph": lambda g: {"candidates": None, "slot": None},
+        "node": lambda g: {
+            "candidates": None,
+            "slot": None,
+            "label": g.node["kind"],
+            "label_level": "node",
+        },
+        "none": lambda g: {"candidates": None, "slot": None, "label": None},
+    }[kind]
+    return [
+        graph.replace(
+            edge={"weight": np.ones(len(graph.senders), "float32")},
+            context={"hot": 1.0, "cold": 2.0},
+            **changes(graph),
+        )
+        for graph in networks()
+    ]
+
+
+def write_functional(folder: Path) -> None:
+    """A functional model of layers, called as they were in 0.1.0."""
+    batch = batch_of(networks(), primitives.Plan())
+    x = keras.tree.map_structure(
+        lambda a: keras.Input(batch_shape=a.shape, dtype=str(a.dtype)), batch
+    )
+    layers = kb.layers
+    states = layers.NodeEncoder(4, {"kind": KINDS})(x["node"])
+    messages = layers.BandedMessagePassing(4, EDGE_TYPES)(states, x["plan"])
+    states = layers.GRUUpdate(4)(messages, states)
+    states = layers.GraphAttention(4, 2)(states, x["edge"])
+    states = layers.GraphConvolution(4)(states, x)
+    outputs = [
+        layers.ReadoutHead(2, layers.GRUReadout(4))(states, x),
+        layers.GraphReadout(2)(states, x=x),
+    ]
+    model = keras.Model(x, outputs)
+    model.save(folder / "functional.keras")
+    arrays = {str(i): np.asarray(y.detach()) for i, y in enumerate(model(batch))}
+    np.savez_compressed(folder / "functional.npz", **arrays)
+
+
 def main(folder: Path) -> None:
     # Later versions hold the room `assembly`.
     assert importlib.util.find_spec("keras_bandgnn.assembly") is None, kb.__file__
     if "exports" in sys.argv:
         write_exports(folder)
+        return
+    if "functional" in sys.argv:
+        write_orders(folder)
+        write_functional(folder)
         return
     for name in ("presets", "graphs", "programs", "progress", "search", "exports"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -361,6 +452,8 @@ def main(folder: Path) -> None:
     write_training(folder)
     write_search(folder)
     write_exports(folder)
+    write_orders(folder)
+    write_functional(folder)
 
 
 if __name__ == "__main__":
