@@ -96,7 +96,7 @@ def test_resources_of_nothing_are_known_as_such():
 def test_parts_that_carry_no_edges_are_no_primitives_of_plans(part):
     # Batches and files may name them.
     assert primitive_of(part.key()) == part
-    with pytest.raises(ValueError, match="Expected primitives that edges.*Received"):
+    with pytest.raises(ValueError, match="Expected instances of Primitive.*Received"):
         Plan(part)
     with pytest.raises(ValueError, match="'drop' or a primitive.*Received"):
         Plan(rest=part.key())

@@ -269,7 +269,9 @@ class DualInterleavedAttention(BatchLayer):
             for layer in (self.query_dense, self.key_dense, self.value_dense)
         )
         if axis is not None:
-            token_q, token_k, token_v = map(axis.own, (token_q, token_k, token_v))
+            token_q, token_k, token_v = map(
+                axis.local_columns, (token_q, token_k, token_v)
+            )
         graph = ops.convert_to_tensor(batch["node"]["graph_id"])
         token_rows = (graph_ops.batched_gather(t, graph) for t in (token_k, token_v))
         parts.append(self._one(q, *token_rows, token_bias, dropping))

@@ -1,1 +1,1 @@
-"""The files of presets: reading and writing them, and fetching them from a hub."""
+"""Files of presets: reading, writing, and downloads from the Hugging Face Hub."""

@@ -1,4 +1,4 @@
-"""The files of a preset: where they lie, and how they are read and written."""
+"""Files of a preset: locating, validating, reading and writing them."""
 
 import functools
 import inspect
@@ -18,7 +18,7 @@ from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
 
-# A preset's `README.md`: what the model is, and where it comes from.
+# Model cards: the `README.md` of a preset.
 
 
 # Headings of a card, in order.
@@ -26,7 +26,7 @@ HEADINGS = ("data", "licence", "recipe", "score", "seed", "command", "limits")
 
 
 def count_parameters(model: keras.Model) -> int:
-    """Weights of a backbone and its head, without constants of the data."""
+    """Count the weights of a backbone and its head, without constants of the data."""
     if not hasattr(model, "backbone"):
         return model.count_params()
     return model.backbone.count_params() + model.head.count_params()
@@ -86,18 +86,18 @@ def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> st
     return "\n".join(lines)
 
 
-# What a preset may hold: classes that are data, weights that fit what is built.
+# Validation of the contents of presets.
 #
-# A preset comes from others. Its files name classes, which are built, and sizes, which
-# are allocated; this module compares both with what is known before that happens.
+# Presets are untrusted input. Their files name classes to instantiate and sizes to
+# allocate; both are checked before that happens.
 
 
-# Whole namespaces of Keras whose classes are numbers and formulas.
+# Keras namespaces whose classes all consist of numbers and formulas.
 _NAMESPACES = (
     *("activations", "constraints", "dtype_policies", "initializers", "losses"),
     *("metrics", "optimizers", "optimizers.schedules", "regularizers"),
 )
-# Layers that hold weights or formulas, and neither files, code nor other programs.
+# Layers of weights and formulas, without files, code or other programs.
 _LAYERS = {
     *(
         "Activation",
@@ -117,11 +117,11 @@ _LAYERS = {
 }
 _NO_ACTIVATIONS = ("deserialize", "get", "serialize")
 _NO_CODE = "A preset from others may not bring code."
-# Integers that are no sizes.
+# Integers that are not sizes.
 _SEEDS = ("seed", "random_seed")
-# What is always allowed: small models whose files say nothing of their size.
-_FREE_SIZE = 1 << 20
-_FREE_WEIGHTS = 1000
+# Limits that are always allowed, for small models whose files have no size.
+_MIN_SIZE_LIMIT = 1 << 20
+_MIN_WEIGHTS_LIMIT = 1000
 _LOCK = threading.RLock()
 
 
@@ -129,23 +129,23 @@ _LOCK = threading.RLock()
 
 
 def check_classes(path: Path, value: Any) -> None:
-    """Raise a ValueError if a configuration names a class that is not known.
+    """Raise a ValueError if a configuration names an unknown class.
 
-    Known are the classes of this library, those of Keras that hold numbers and
-    formulas alone, and what this process has registered with
+    Known classes are those of this library, those of Keras that consist of numbers and
+    formulas, and those that this process has registered with
     `keras.saving.register_keras_serializable`.
 
     Args:
         path: The file of the configuration.
-        value: What it holds.
+        value: Its contents.
     """
-    left = [value]
-    while left:
-        item = left.pop()
+    pending = [value]
+    while pending:
+        item = pending.pop()
         if isinstance(item, list):
-            left += item
+            pending += item
         elif isinstance(item, Mapping):
-            left += item.values()
+            pending += item.values()
             if "class_name" in item and not _is_known(item):
                 module, name = item.get("module") or "keras", item["class_name"]
                 refuse_file(
@@ -164,7 +164,7 @@ def _is_known(entry: Mapping) -> bool:
     if not all(isinstance(text, str) for text in texts):
         return False
     if (module, name) == ("builtins", "function"):
-        # Keras writes its own and registered functions so.
+        # Keras serialises its functions and registered ones like this.
         return isinstance(entry.get("config"), str) and _is_function(entry["config"])
     if registered and ">" in registered:
         known = keras.saving.get_registered_object(registered)
@@ -172,9 +172,9 @@ def _is_known(entry: Mapping) -> bool:
     if registered not in (None, name):
         return False
     if not module or module.partition(".")[0] == "keras_bandgnn":
-        if _is_ours(name):
+        if _is_library_class(name):
             return True
-    return _is_of_keras(module or "keras", name)
+    return _is_keras_class(module or "keras", name)
 
 
 def _is_function(name: str) -> bool:
@@ -184,11 +184,11 @@ def _is_function(name: str) -> bool:
     return inspect.isfunction(known) and name not in _NO_ACTIVATIONS
 
 
-def _is_ours(name: str) -> bool:
+def _is_library_class(name: str) -> bool:
     return isinstance(keras.saving.get_registered_object(f"{PACKAGE}>{name}"), type)
 
 
-def _is_of_keras(module: str, name: str) -> bool:
+def _is_keras_class(module: str, name: str) -> bool:
     if module == "keras":
         spaces = ("layers", *_NAMESPACES)
     else:
@@ -197,45 +197,47 @@ def _is_of_keras(module: str, name: str) -> bool:
             return False
     for space in spaces:
         if space == "layers":
-            found = name in _LAYERS
+            is_known = name in _LAYERS
         else:
-            found = space in _NAMESPACES and _is_class_of(space, name)
-        # "keras.DTypePolicy" and the like have no namespace of their own.
-        if found or (module == "keras" and name in ("DTypePolicy", "DTypePolicyMap")):
+            is_known = space in _NAMESPACES and _is_class_of(space, name)
+        # The dtype policies are in the top-level namespace.
+        if is_known or (
+            module == "keras" and name in ("DTypePolicy", "DTypePolicyMap")
+        ):
             return True
     return False
 
 
 def _is_class_of(space: str, name: str) -> bool:
-    found: Any = keras
+    namespace: Any = keras
     for part in space.split("."):
-        found = getattr(found, part)
-    return isinstance(getattr(found, name, None), type)
+        namespace = getattr(namespace, part)
+    return isinstance(getattr(namespace, name, None), type)
 
 
 # === Sizes ===
 
 
 def check_sizes(path: Path, config: Any, stored: int) -> None:
-    """Raise a ValueError for numbers above what the weights of a preset can have.
+    """Raise a ValueError for sizes that exceed the number of weights of a preset.
 
     Args:
         path: The file of the configuration.
-        config: What it holds.
-        stored: Numbers in the files of weights, or as counted when it was written.
+        config: Its contents.
+        stored: Parameter count of the weights files, or that in the metadata.
     """
-    most = max(stored, _FREE_SIZE)
-    left: list[tuple[Any, Any]] = [("", config)]
-    while left:
-        key, item = left.pop()
+    limit = max(stored, _MIN_SIZE_LIMIT)
+    pending: list[tuple[Any, Any]] = [("", config)]
+    while pending:
+        key, item = pending.pop()
         if isinstance(item, Mapping):
-            left += item.items()
+            pending += item.items()
         elif isinstance(item, list):
-            left += [(key, inner) for inner in item]
-        elif type(item) is int and abs(item) > most and key not in _SEEDS:
+            pending += [(key, inner) for inner in item]
+        elif type(item) is int and abs(item) > limit and key not in _SEEDS:
             refuse_file(
                 path,
-                f"to have sizes of at most {most:,}, as many numbers as the preset has",
+                f"to have sizes of at most {limit:,} by its weights",
                 f"{key}={item}",
                 "Fetch or copy the preset again.",
             )
@@ -243,35 +245,35 @@ def check_sizes(path: Path, config: Any, stored: int) -> None:
 
 @contextmanager
 def bounded_weights(path: Path, stored: int, arrays: int) -> Iterator[None]:
-    """Refuse, within the block, to allocate more weights than a preset has.
+    """Reject, within the block, models with more weights than a preset has.
 
     Args:
-        path: The file of the configuration that is built.
-        stored: Numbers in the files of weights, or as counted when it was written.
-        arrays: Arrays there.
+        path: The file of the configuration to build.
+        stored: Parameter count of the weights files, or that in the metadata.
+        arrays: Number of arrays in them.
     """
-    numbers, count = 2 * stored + _FREE_SIZE, 2 * arrays + _FREE_WEIGHTS
-    made, thread = [0, 0], threading.get_ident()
+    numbers, count = 2 * stored + _MIN_SIZE_LIMIT, 2 * arrays + _MIN_WEIGHTS_LIMIT
+    totals, thread = [0, 0], threading.get_ident()
     with _LOCK:
         add_weight = keras.layers.Layer.add_weight
 
-        def counted(self, shape=None, *args, **kwargs):
+        def limited_add_weight(self, shape=None, *args, **kwargs):
             if threading.get_ident() == thread:
                 sizes = (shape,) if isinstance(shape, int) else shape or ()
-                made[0] += math.prod(int(size) for size in sizes)
-                made[1] += 1
-                if made[0] > numbers or made[1] > count:
+                totals[0] += math.prod(int(size) for size in sizes)
+                totals[1] += 1
+                if totals[0] > numbers or totals[1] > count:
                     refuse_file(
                         path,
                         f"to describe a model of {stored:,} numbers, those of the "
                         "preset",
-                        f"a model of more than {made[0] - 1:,} in {made[1]} weights",
+                        f"more than {totals[0] - 1:,} in {totals[1]} weights",
                         "Fetch or copy the preset again.",
                     )
             return add_weight(self, shape, *args, **kwargs)
 
-        # The one place through which all layers, also those of Keras, get weights.
-        keras.layers.Layer.add_weight = counted
+        # All layers, including those of Keras, create their weights through it.
+        keras.layers.Layer.add_weight = limited_add_weight
         try:
             yield
         finally:
@@ -285,27 +287,27 @@ NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
 
 
 def home() -> Path:
-    """Return the folder of the presets that come with the library."""
+    """Return the folder of the built-in presets."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "presets"
-    # In a checkout the presets lie beside the package.
+    # In a checkout, the presets are next to the package.
     return installed if installed.is_dir() else package.parent / "presets"
 
 
 def list_presets() -> list[str]:
-    """Return names of the presets that come with the library.
+    """Return the names of the built-in presets.
 
     Example:
     >>> "ggnn_varmisuse" in list_presets()
     True
     """
     folder = home()
-    found = folder.iterdir() if folder.is_dir() else ()
-    return sorted(p.name for p in found if (p / CONFIG).is_file())
+    folders = folder.iterdir() if folder.is_dir() else ()
+    return sorted(p.name for p in folders if (p / CONFIG).is_file())
 
 
 class Presets:
-    """A class attribute: the library's presets of a class and its subclasses.
+    """Descriptor: the built-in presets of a class and its subclasses.
 
     Args:
         file: The file of a preset that names the class.
@@ -327,10 +329,10 @@ class Presets:
 
 
 def read(path: Path) -> dict:
-    """Return the object in a JSON file; all classes that it names are known."""
+    """Return the object in a JSON file, after checking the classes that it names."""
     if not path.is_file():
         raise ValueError(
-            f"Expected the file {path}. Received: no such file. Is the preset complete?"
+            f"Expected the file {path}. Received: no such file. Copy the whole preset."
         )
     value = read_json(path)
     if not isinstance(value, dict):
@@ -340,12 +342,12 @@ def read(path: Path) -> dict:
 
 
 def preset_entry(instance, config: dict) -> dict:
-    """Return what a preset says of a backbone, task or preprocessor."""
+    """Return the entry of a backbone, task or preprocessor in a preset."""
     check_registered(instance)
     cls = type(instance)
-    ours = cls.__module__.partition(".")[0] == PACKAGE
+    in_library = cls.__module__.partition(".")[0] == PACKAGE
     return {
-        "module": "keras_bandgnn.models" if ours else cls.__module__,
+        "module": "keras_bandgnn.models" if in_library else cls.__module__,
         "registered_name": keras.saving.get_registered_name(cls),
         **class_entry(instance, config),
     }
@@ -361,22 +363,22 @@ atomic_folder = functools.partial(files.atomic_folder, names=NAMES, what="a pres
 
 
 def halve_weights(path: Path) -> None:
-    """Round the floats of a file of weights to float16, which Keras reads as well."""
+    """Round the floats of a weights file to float16, which Keras can load, too."""
     with (
         h5py.File(path, "r") as source,
-        buffered_write(path) as rounded,
-        h5py.File(rounded, "w") as target,
+        buffered_write(path) as target_path,
+        h5py.File(target_path, "w") as target,
     ):
 
         def copy(name, item):
             if isinstance(item, h5py.Group):
-                made = target.require_group(name)
+                copied_item = target.require_group(name)
             else:
                 values = item[()]
                 if np.issubdtype(item.dtype, np.floating):
                     values = _as_half(values, name)
-                made = target.create_dataset(name, data=values)
-            made.attrs.update(item.attrs)
+                copied_item = target.create_dataset(name, data=values)
+            copied_item.attrs.update(item.attrs)
 
         target.attrs.update(source.attrs)
         source.visititems(copy)

@@ -1,6 +1,6 @@
 """Presets by name, and on the Hugging Face Hub.
 
-`hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION` name a repository there.
+`hf://OWNER/NAME` or `hf://OWNER/NAME@REVISION` names a repository there.
 
 The package huggingface_hub is optional: `pip install 'keras-bandgnn[hub]'`.
 """
@@ -28,7 +28,7 @@ def _import_hub():
 
 
 def _split(uri: str) -> tuple[str, str | None]:
-    """Name of the repository and its revision."""
+    """Return the name of the repository and its revision."""
     string("uri", uri)
     name, sign, revision = uri.removeprefix("hf://").partition("@")
     parts = name.split("/")
@@ -46,37 +46,37 @@ def _split(uri: str) -> tuple[str, str | None]:
 
 
 def download(uri: str) -> Path:
-    """Return the folder with the files of a preset; only files of presets are fetched.
+    """Download a preset, and nothing but its files, and return the folder.
 
-    Files are kept in the cache of huggingface_hub (`HF_HOME`), and `HF_HUB_OFFLINE=1`
-    reads from there alone.
+    Files are stored in the cache of huggingface_hub (`HF_HOME`); with
+    `HF_HUB_OFFLINE=1` they are read only from there.
     """
     name, revision = _split(uri)
     hub = _import_hub()
     try:
-        found = hub.snapshot_download(
+        folder = hub.snapshot_download(
             name, revision=revision, allow_patterns=list(NAMES)
         )
     except Exception as error:
-        # The package has classes of its own for each cause.
+        # huggingface_hub has a separate exception class for each cause.
         raise ValueError(
             f"Expected to find {uri} on the Hugging Face Hub or in its cache. "
             f"Received: {type(error).__name__}: {error}"
         ) from error
-    if not (Path(found) / CONFIG).is_file():
+    if not (Path(folder) / CONFIG).is_file():
         raise ValueError(
             f"Expected {uri} to hold a preset of keras-bandgnn. Received: a "
             f"repository without {CONFIG}."
         )
-    return Path(found)
+    return Path(folder)
 
 
 def preset_folder(preset, file: str = CONFIG) -> Path:
-    """Return the folder of a preset: itself, one of the library's, or a download.
+    """Return the folder of a preset: a local one, a built-in one, or a download.
 
     Args:
         preset: A folder, the name of a preset or `"hf://OWNER/NAME"`.
-        file: The file that a folder must hold to be a preset.
+        file: The file that makes a folder a preset.
     """
     folder = as_path("preset", preset)
     if str(preset).startswith("hf://"):
@@ -101,7 +101,7 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
     Log in first, with `hf auth login` or the environment variable `HF_TOKEN`.
 
     Args:
-        uri: `"hf://OWNER/NAME"`. The repository is made if there is none.
+        uri: `"hf://OWNER/NAME"`. Creates the repository if it does not exist.
         preset: The folder.
         private: Whether a new repository is private.
 
@@ -109,7 +109,7 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
         The address of the commit.
 
     Raises:
-        ValueError: If the folder is no complete preset.
+        ValueError: If the folder is not a complete preset.
         ImportError: Without the package huggingface_hub.
 
     Example:
@@ -117,7 +117,7 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
     Traceback (most recent call last):
         ...
     ValueError: Expected the file nowhere/config.json. Received: no such file. Is the \
-preset complete?
+preset.
     """
     name, revision = _split(uri)
     folder = as_path("preset", preset)
@@ -130,11 +130,11 @@ preset complete?
         )
     api = _import_hub().HfApi()
     api.create_repo(name, private=private, exist_ok=True)
-    made = api.upload_folder(
+    commit = api.upload_folder(
         repo_id=name,
         folder_path=folder,
         allow_patterns=list(NAMES),
         revision=revision,
         commit_message="Upload a preset of keras-bandgnn",
     )
-    return str(getattr(made, "commit_url", made))
+    return str(getattr(commit, "commit_url", commit))

@@ -1,4 +1,4 @@
-"""Exported models: packing graphs for them, and running them."""
+"""Running exported models, and packing graphs for them."""
 
 from keras_bandgnn.serving.graph_packer import GraphPacker as GraphPacker
 from keras_bandgnn.serving.graph_packer import PackedGraphs as PackedGraphs

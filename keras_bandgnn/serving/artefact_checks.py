@@ -1,8 +1,8 @@
-"""What an exported model may hold before its runtime reads it.
+"""Validation of exported models before their runtimes load them.
 
-A runtime trusts the file that it loads: `torch.export.load` unpickles and compiles
-text, TensorFlow runs operations that read and write files, ONNX files name others.
-The lists here are of what `task.export` writes.
+Runtimes trust the files that they load: `torch.export.load` unpickles objects and
+compiles text, TensorFlow runs operations that read and write files, ONNX files refer to
+other files. The allowlists here cover what `task.export` writes.
 """
 
 import hashlib
@@ -23,18 +23,18 @@ _NO_PROGRAM = "Export the model again: a file from others may not bring programs
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of an artefact, which may be a folder; a ValueError for links."""
-    found = [path]
+    """Return the files of an artefact, a file or folder; a ValueError for links."""
+    files = [path]
     if path.is_dir() and not path.is_symlink():
-        found = sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
-    for file in found:
+        files = sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
+    for file in files:
         if file.is_symlink() or not file.is_file():
             refuse_file(file, "to be a file", "a link or something else")
-    return found
+    return files
 
 
 def checksums(path: Path) -> dict[str, str]:
-    """SHA-256 of the files of an artefact, by their names beside it."""
+    """Return the SHA-256 of each file of an artefact, by its relative name."""
     sums = {}
     for file in files_of(path):
         with open(file, "rb") as content:
@@ -44,20 +44,20 @@ def checksums(path: Path) -> dict[str, str]:
 
 
 def check_sums(path: Path, sums: Any) -> None:
-    """Raise a ValueError if files are not those that were exported.
+    """Raise a ValueError if files differ from those that were exported.
 
     Args:
         path: The artefact.
-        sums: What `checksums` gave; None for a model that was exported without.
+        sums: Result of `checksums`; None for a model that was exported without.
     """
-    found = checksums(path)
+    actual = checksums(path)
     if sums is None:
         return
     if not isinstance(sums, Mapping):
         refuse_file(path, "to have a checksum per file", f"{str(sums)[:80]}")
-    if found.keys() != sums.keys():
-        refuse_file(path, f"to have the files {sorted(sums)}"[:300], sorted(found))
-    for name, digest in found.items():
+    if actual.keys() != sums.keys():
+        refuse_file(path, f"to have the files {sorted(sums)}"[:300], sorted(actual))
+    for name, digest in actual.items():
         if digest != sums[name]:
             refuse_file(
                 path.parent / name,
@@ -69,7 +69,7 @@ def check_sums(path: Path, sums: Any) -> None:
 
 # === torch ===
 
-# Names below the folder of the archive, which has any name.
+# Names within the top-level folder of the archive, which has any name.
 _PT2_NAMES = re.compile(
     r"[A-Za-z0-9_.-]+/(?:"
     r"archive_format|archive_version|byteorder|version|"
@@ -78,18 +78,18 @@ _PT2_NAMES = re.compile(
     r"data/weights/(?:weight_[0-9]+|model_weights_config\.json)|"
     r"data/constants/(?:tensor_[0-9]+|model_constants_config\.json))"
 )
-# Operations on tensors; this one maps a file, also for writing.
+# Operations on tensors, except `from_file`, which maps a file, even for writing.
 _ATEN = re.compile(r"torch\.ops\.aten\.(?!from_file\b)[a-z0-9_A-Z]+\.[A-Za-z0-9_]+")
 _SYMBOLS = re.compile(r"_operator\.[a-z_]+")
 _LARGEST_JSON = 1 << 30
 
 
 def check_pt2(path: str | Path, torch: Any) -> None:
-    """Raise a ValueError if loading a `.pt2` file would run what it brings along.
+    """Raise a ValueError if loading a `.pt2` file would run code from it.
 
-    `torch.export.load` unpickles weights that are no plain tensors, reads sizes that
-    are no numbers as Python and compiles guards. Files of `task.export` have none of
-    these, and members of known names alone.
+    `torch.export.load` unpickles weights other than plain tensors, evaluates symbolic
+    sizes as Python and compiles guards. Files of `task.export` have none of these, and
+    only members of known names.
 
     Args:
         path: The file.
@@ -105,7 +105,7 @@ def check_pt2(path: str | Path, torch: Any) -> None:
 
     with reading(path), zipfile.ZipFile(path) as file:
         names = [info.filename for info in file.infolist()]
-        # The archive reader of torch does not regard case.
+        # The archive reader of torch is case-insensitive.
         if len({name.lower() for name in names}) < len(names):
             refuse_program("two members of one name")
         if len({name.partition("/")[0] for name in names}) > 1:
@@ -129,10 +129,10 @@ def check_pt2(path: str | Path, torch: Any) -> None:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("a key twice")
-    return found
+    return entries
 
 
 def _check_pt2_entries(name: str, tree: Any, refuse_program: Any) -> None:
@@ -154,7 +154,7 @@ def _check_pt2_entries(name: str, tree: Any, refuse_program: Any) -> None:
                 _ATEN.fullmatch(value) or _SYMBOLS.fullmatch(value)
             )
             if not known and not isinstance(value, Mapping | None):
-                # Parameters, by their names in the module.
+                # Parameters are referenced by their names in the module.
                 if not (isinstance(value, str) and not value.startswith(_CALLABLE)):
                     refuse_program(f"the operation {str(value)[:80]!r} in {name}")
 
@@ -163,15 +163,15 @@ _CALLABLE = ("torch", "_operator", "operator", "math", "#", "builtins", "os", "s
 
 
 def _entries(tree: Any) -> Iterator[tuple[str, Any]]:
-    """All keys and values of nested JSON."""
-    left = [tree]
-    while left:
-        item = left.pop()
+    """Yield all keys and values of nested JSON."""
+    pending = [tree]
+    while pending:
+        item = pending.pop()
         if isinstance(item, dict):
             yield from item.items()
-            left += item.values()
+            pending += item.values()
         elif isinstance(item, list):
-            left += item
+            pending += item
 
 
 # === TensorFlow ===
@@ -180,8 +180,8 @@ _SAVED_NAMES = re.compile(
     r"saved_model\.pb|fingerprint\.pb|"
     r"variables/variables\.(index|data-[0-9]{5}-of-[0-9]{5})"
 )
-# Operations that compute. None of these reads or writes a file, calls Python, opens a
-# connection or loads a library.
+# Pure computation: none of these operations reads or writes a file, calls Python, opens
+# a connection or loads a library.
 _OPERATIONS = frozenset(
     """
     Abs Acos Acosh Add AddN AddV2 All Any ArgMax ArgMin Asin Asinh Assert
@@ -218,7 +218,7 @@ _OPERATIONS = frozenset(
     ZerosLike
     """.split()
 )
-# Those of the functions that save and restore, which loading does not call.
+# Operations of the functions for saving and restoring, which loading does not call.
 _SAVING = frozenset(
     """
     MergeV2Checkpoints RestoreV2 SaveV2 ShardedFilename StaticRegexFullMatch StringJoin
@@ -227,7 +227,7 @@ _SAVING = frozenset(
 
 
 def check_saved_model(path: Path) -> None:
-    """Raise a ValueError for operations and files that no exported model has.
+    """Raise a ValueError for operations and files that exported models never have.
 
     Args:
         path: The folder of a SavedModel.
@@ -278,7 +278,7 @@ def _check_graph(file: Path, graph: Any) -> None:
 
 
 def _called(value: Any) -> Iterator[str]:
-    """Names of the functions in an attribute."""
+    """Yield the names of the functions in an attribute."""
     if value.WhichOneof("value") == "func":
         yield value.func.name
     for function in value.list.func:
@@ -287,7 +287,7 @@ def _called(value: Any) -> Iterator[str]:
 
 # === ONNX ===
 
-# Fields of messages that hold further messages, of the path to tensors.
+# Fields of the messages on the path to tensors that hold nested messages.
 _ONNX = {
     "model": {7: "graph", 25: "function", 20: "training"},
     "training": {1: "graph", 2: "graph"},
@@ -305,31 +305,31 @@ _EXTERNAL = {13, 14}
 
 
 def check_onnx(path: Path) -> None:
-    """Raise a ValueError if an ONNX file keeps values in other files.
+    """Raise a ValueError if an ONNX file stores values in other files.
 
     Args:
         path: The file.
     """
     with reading(path):
         data = memoryview(path.read_bytes())
-        left = [("model", data)]
-        while left:
-            kind, message = left.pop()
+        pending = [("model", data)]
+        while pending:
+            kind, message = pending.pop()
             for field, value in _fields(message):
                 if kind == "tensor" and field in _EXTERNAL and value != 0:
                     refuse_file(
                         path,
-                        "to hold its values itself",
-                        "the name of another file",
+                        "to hold all values",
+                        "a reference to another file",
                         _NO_PROGRAM,
                     )
                 inner = _ONNX[kind].get(field)
                 if inner is not None and isinstance(value, memoryview):
-                    left.append((inner, value))
+                    pending.append((inner, value))
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of the fields of a protocol buffer."""
+    """Yield the numbers and values of the fields of a protocol buffer."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

@@ -1,4 +1,4 @@
-"""What `task.export` does: one artefact per runtime, checked against the task."""
+"""`task.export`: one artefact per runtime, verified against the task."""
 
 import contextlib
 import functools
@@ -18,12 +18,10 @@ from keras_bandgnn.serving.graph_packer import FILE, GraphPacker
 from keras_bandgnn.serving.runtimes import ARTEFACTS, ExportedModel, required
 from keras_bandgnn.serving.signature import Signature
 
-# Operations that tf2onnx does not know.
-
 
 @functools.cache
 def register() -> None:
-    """Add the complement of the error function, of which TensorFlow makes GELU."""
+    """Teach tf2onnx the operation Erfc, which TensorFlow uses for GELU."""
     import numpy as np
     from tf2onnx.handler import tf_op
 
@@ -47,7 +45,7 @@ def register() -> None:
             )
 
 
-# What each backend writes: how sums are written there, and what has to be installed.
+# Backend and format -> kind of segment sums, and packages that must be installed.
 _WRITERS = {
     ("tensorflow", "tf_saved_model"): ("segment", ()),
     ("tensorflow", "onnx"): ("scatter", (("tf2onnx", "onnx"),)),
@@ -58,7 +56,7 @@ _WRITERS = {
     ("torch", "onnx"): ("segment", (("onnxscript", "onnx"),)),
     ("torch", "torch"): ("segment", ()),
 }
-# The first version in which sums and maxima may meet at one place.
+# The first version in which scatters may reduce by sum or maximum.
 _OPSET = 18
 TOLERANCE = 1e-4
 _LITERT = (
@@ -77,12 +75,12 @@ _NAMES = (FILE, *(name for name, *_ in ARTEFACTS.values()))
 
 
 class FlatModel(keras.Model):
-    """A task that takes the arrays of a batch in a list.
+    """A task whose input is the list of the arrays of a batch.
 
     Args:
         task: The task.
-        signature: Their names, in order.
-        sums: See `ops.portable`.
+        signature: Names of the arrays, in order.
+        sums: Kind of segment sums; see `ops.context.portable`.
     """
 
     def __init__(self, task, signature: Signature, sums: str):
@@ -102,7 +100,7 @@ class FlatModel(keras.Model):
 def export_task(
     task, path, format: str, graphs, budget=None, plan=None, verify=True, **options
 ) -> Path:
-    """Write a task for a runtime; see `Task.export`."""
+    """Export a task for a runtime; see `Task.export`."""
     backend = keras.backend.backend()
     one_of("format", format, tuple(ARTEFACTS))
     as_path("path", path)
@@ -116,8 +114,8 @@ def export_task(
         )
     if graphs is None:
         raise ValueError(
-            "Expected `graphs` that are as large as those to come, from which the "
-            "shapes are taken. Received: graphs=None."
+            "Expected `graphs`, which determine the shapes, as large as those to "
+            "predict. Received: graphs=None."
         )
     if task.is_quantized and (backend, format) in _NO_INT8:
         raise ValueError(
@@ -149,13 +147,13 @@ def export_task(
 
 def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
     specs = [
-        keras.InputSpec(shape=given.shape, dtype=given.dtype, name=given.name)
-        for given in model.signature.inputs
+        keras.InputSpec(shape=spec.shape, dtype=spec.dtype, name=spec.name)
+        for spec in model.signature.inputs
     ]
     backend = keras.backend.backend()
     if (backend, format) == ("jax", "litert"):
         with tempfile.TemporaryDirectory() as folder:
-            # Without variables: LiteRT has no type for the seeds of dropout.
+            # Without variables, as LiteRT has no dtype for the seeds of dropout.
             model.export(folder, "tf_saved_model", False, [specs], is_static=True)
             _to_litert(folder, path, options)
         return
@@ -166,7 +164,7 @@ def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
     if (backend, format) == ("tensorflow", "litert"):
         from tensorflow import lite
 
-        # Without operations of TensorFlow, which interpreters do not bring along.
+        # Without TensorFlow operations, which interpreters do not include.
         target = {"supported_ops": [lite.OpsSet.TFLITE_BUILTINS]}
         options = {"target_spec": target, **options}
     model.export(path, format, False, [specs], **options)
@@ -184,7 +182,7 @@ def _to_litert(folder: str, path: str, options: dict) -> None:
 
 @contextlib.contextmanager
 def _quietly():
-    """Without what converters say of their own insides."""
+    """Silence warnings and logs of the converters."""
     levels = {
         name: logging.getLogger(name).level
         for name in ("tf2onnx", "onnxscript", "torch.onnx", "absl", "tensorflow")
@@ -201,18 +199,18 @@ def _quietly():
 
 
 def _verify(task, exported: ExportedModel, graphs) -> None:
-    """Raise a ValueError if the runtime gives other numbers than the task."""
+    """Raise a ValueError if the outputs of runtime and task differ."""
     packed = exported.packer.pack(graphs)
     arrays = next(iter(packed))
-    found = np.asarray(exported(arrays), np.float32)
+    output = np.asarray(exported(arrays), np.float32)
     tensors = {name: keras.ops.convert_to_tensor(a) for name, a in arrays.items()}
-    wanted = task(exported.packer.signature.nested(tensors), training=False)
-    wanted = np.asarray(keras.ops.convert_to_numpy(wanted), np.float32)
-    scale = max(1.0, float(np.abs(np.where(wanted > -1e8, wanted, 0)).max()))
-    apart = float(np.abs(found - wanted).max())
-    if not apart <= TOLERANCE * scale:
+    expected = task(exported.packer.signature.nested(tensors), training=False)
+    expected = np.asarray(keras.ops.convert_to_numpy(expected), np.float32)
+    scale = max(1.0, float(np.abs(np.where(expected > -1e8, expected, 0)).max()))
+    difference = float(np.abs(output - expected).max())
+    if not difference <= TOLERANCE * scale:
         raise ValueError(
             f"Expected the outputs of the exported model within {TOLERANCE * scale:g} "
-            f"of the task's. Received: {apart:g} apart. Pass verify=False to keep it "
-            "all the same, as for weights of less precision."
+            f"of the task's. Received: {difference:g} apart. Pass "
+            "verify=False to accept it, as for weights of lower precision."
         )

@@ -1,4 +1,4 @@
-"""`GraphPacker`: graphs as the inputs of an exported model, and results per graph."""
+"""`GraphPacker`: packs graphs for an exported model, and unpacks its outputs."""
 
 import json
 import math
@@ -25,14 +25,12 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.serving.signature import Signature
 
-# `ExportBatcher`: supergraphs of one shape, and errors for larger graphs.
-
 
 class ExportBatcher(DynamicBatcher):
-    """A `DynamicBatcher` of an exported model, whose shapes cannot change."""
+    """A `DynamicBatcher` with the one static shape of an exported model."""
 
     def split(self, sizes: Mapping[str, np.ndarray]) -> tuple[np.ndarray, list[dict]]:
-        """See `Batcher.split`.
+        """Assign all graphs to the one budget; see `Batcher.split`.
 
         Raises:
             ValueError: If a graph is above the budget.
@@ -40,7 +38,7 @@ class ExportBatcher(DynamicBatcher):
         fits = self.fits(sizes)
         if not fits.all():
             first = int(np.flatnonzero(~fits)[0])
-            # A node and a graph slot are padding.
+            # One node and one graph are padding.
             room = {name: n - (name == "node") for name, n in self.budget.items()}
             above = {
                 name: f"{int(values[first])} (at most {room[name]})"
@@ -57,25 +55,25 @@ class ExportBatcher(DynamicBatcher):
 
 FILE = "packing.json"
 VERSION = 1
-# A budget may count what no input has rows for.
+# Resources without an input of that many rows may have budgets up to this.
 _FREE_BUDGET = 1 << 16
 
 
 class PackedGraphs:
-    """Graphs laid out for an exported model.
+    """Graphs packed for an exported model.
 
-    Iterating gives the inputs of one supergraph after the other, name -> array.
+    Iterating yields the inputs of each supergraph, name -> array.
 
     Args:
         loader: The loader of the graphs.
-        packer: What packed them.
-        given: The graphs as they were given.
+        packer: The packer.
+        graphs: The graphs, in the form that the caller passed.
     """
 
     def __init__(self, loader: GraphLoader, packer: "GraphPacker", graphs):
         self._loader = loader
         self._packer = packer
-        self._given = graphs
+        self._graphs = graphs
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -88,14 +86,14 @@ class PackedGraphs:
             yield self._packer.signature.flat(self._batch(index))
 
     def unpack(self, outputs: Sequence) -> list[np.ndarray]:
-        """Results per graph.
+        """Split outputs into results per graph.
 
         Args:
-            outputs: For each supergraph what the model gave.
+            outputs: The model's output for each supergraph.
 
         Returns:
-            One array per graph, in the order of the graphs; of nodes in the order of
-            the graph's nodes, NaN for those that the preprocessor leaves out.
+            One array per graph, in the order of the graphs; at node level with rows in
+            the order of the graph's nodes, NaN for nodes that the preprocessor drops.
         """
         if len(outputs) != len(self):
             raise ValueError(
@@ -114,7 +112,7 @@ class PackedGraphs:
             scatter_to_caller_order,
         )
 
-        places = caller_rows(self._given, self._loader)
+        places = caller_rows(self._graphs, self._loader)
         return [
             scatter_to_caller_order(rows, *place)
             for rows, place in zip(out, places, strict=True)
@@ -124,17 +122,14 @@ class PackedGraphs:
 class GraphPacker:
     """Packs graphs into the static inputs of an exported model.
 
-    It needs no model. Of this library it runs the preprocessing, which is NumPy and
-    SciPy.
+    It needs no model: it runs only the preprocessing, which uses NumPy and SciPy.
 
     Args:
         preprocessor: Graph layers, an `ExportBatcher` and a plan.
-        signature: Names, shapes and types of the inputs.
-        output_level: What a row of the output belongs to: "node", "graph" or
-            "candidate".
+        signature: Names, shapes and dtypes of the inputs.
+        output_level: Level of the output rows: "node", "graph" or "candidate".
         num_edge_types: P, or 0 if types are not read.
-        ids: Node feature -> `{"below": n}` or `{"among": [...]}`, the values that the
-            model knows.
+        ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values.
 
     Example:
     >>> import tempfile
@@ -167,8 +162,9 @@ class GraphPacker:
 
         Args:
             task: The task.
-            graphs: Graphs in any form that `predict` takes, as large as those to come.
-            budget: Capacities by name that are not estimated from the graphs.
+            graphs: Graphs in any form that `predict` takes, as large as those to
+                predict.
+            budget: Capacities by name that override the estimates from the graphs.
             plan: A `Plan`; by default that of the task's predictions.
         """
         if not hasattr(task, "backbone"):
@@ -182,15 +178,15 @@ class GraphPacker:
         shapes = [s.budget for s in loader.composition(0)]
         largest = {name: max(s[name] for s in shapes) for name in shapes[0]}
         if plan is not None:
-            # The other plan's resources are estimated anew.
-            kept = ("node", "edge", "graph", "candidate")
-            largest = {k: v for k, v in largest.items() if k in kept}
-        given = task.preprocessor
+            # Resources of the other plan are estimated by the batcher.
+            shared = ("node", "edge", "graph", "candidate")
+            largest = {k: v for k, v in largest.items() if k in shared}
+        task_preprocessor = task.preprocessor
         preprocessor = GraphPreprocessor(
-            given.graph_layers if given else (),
+            task_preprocessor.graph_layers if task_preprocessor else (),
             ExportBatcher(budget={**largest, **(budget or {})}),
             loader.plan if plan is None else plan,
-            given.edge_weight if given else None,
+            task_preprocessor.edge_weight if task_preprocessor else None,
         )
         types = task.backbone.num_edge_types
         packer = cls(preprocessor, None, task.output_level, types, _ids(task.backbone))
@@ -217,13 +213,13 @@ class GraphPacker:
         return loader
 
     def pack(self, graphs) -> PackedGraphs:
-        """Lay graphs out.
+        """Pack graphs into supergraphs.
 
         Args:
             graphs: Graphs in any form that `predict` of the task takes.
 
         Raises:
-            ValueError: For graphs above the budget, or without what the model reads.
+            ValueError: For graphs above the budget or without an input of the model.
         """
         return PackedGraphs(self._loader(graphs), self, graphs)
 
@@ -232,7 +228,7 @@ class GraphPacker:
 
         Args:
             path: The folder.
-            **entries: Further entries of the file.
+            **entries: Additional entries of the file.
         """
         config = {
             **entries,
@@ -255,13 +251,13 @@ class GraphPacker:
             signature = Signature.from_config(config)
             _check_packing(file, config, signature)
             entry = config["preprocessor"]
-            made = GraphPreprocessor.from_config(
+            restored = GraphPreprocessor.from_config(
                 {**entry, "batcher": {"class_name": "DynamicBatcher", "config": {}}}
             )
             preprocessor = GraphPreprocessor(
-                made.graph_layers,
+                restored.graph_layers,
                 ExportBatcher(budget=entry["budget"]),
-                made.plan,
+                restored.plan,
                 entry["edge_weight"],
             )
         return cls(
@@ -274,7 +270,7 @@ class GraphPacker:
 
 
 def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
-    """Raise a ValueError for values that no export writes."""
+    """Raise a ValueError for values that `task.export` never writes."""
     one_of("output_level", config["output_level"], ("node", "graph", "candidate"))
     positive_int("num_edge_types", config["num_edge_types"], 0)
     for name, known in config["ids"].items():
@@ -285,16 +281,16 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
                 positive_int(f"ids of {name}", element, 0)
         else:
             refuse_file(file, f"to have the ids of {name!r}", known)
-    # Arrays of the budget are made before they are compared with the signature.
-    sizes = [math.prod(given.shape) for given in signature.inputs]
-    most = max(sizes, default=0) + _FREE_BUDGET
+    # Arrays of the budget are allocated before they are compared with the signature.
+    sizes = [math.prod(spec.shape) for spec in signature.inputs]
+    limit = max(sizes, default=0) + _FREE_BUDGET
     for name, size in config["preprocessor"]["budget"].items():
-        if positive_int(f"budget of {name}", size, 0) > most:
-            refuse_file(file, f"to have a budget of at most {most} for {name!r}", size)
+        if positive_int(f"budget of {name}", size, 0) > limit:
+            refuse_file(file, f"to have a budget of at most {limit} for {name!r}", size)
 
 
 def _plain(preprocessor: GraphPreprocessor) -> dict:
-    # Of the batcher nothing but its budget is written.
+    # Only the budget of the batcher is written.
     parts = preprocessor.graph_layers, None, preprocessor.plan, preprocessor.edge_weight
     config = GraphPreprocessor(*parts).get_config()
     del config["batcher"]
@@ -302,10 +298,10 @@ def _plain(preprocessor: GraphPreprocessor) -> dict:
 
 
 def read_packing(path) -> dict:
-    """What `packing.json` of a folder says.
+    """Return the contents of `packing.json` in a folder.
 
     Raises:
-        ValueError: If it is no exported model, or one of a later version.
+        ValueError: If it is not an exported model, or one of another version.
     """
     file = as_path("path", path) / FILE
     restore_replaced(path)
@@ -324,7 +320,7 @@ def read_packing(path) -> dict:
 
 
 def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
-    """Return paths of features that graphs have and the backbone does not read."""
+    """Return the paths of features that the backbone does not read."""
     if read is None:
         return []
     features = {"node": part.node, "edge": part.edge, "graph": part.context}
@@ -337,7 +333,7 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
 
 
 def _ids(backbone) -> dict[str, dict]:
-    """Return the values of node features that a backbone has vectors for."""
+    """Return the values of node features that a backbone has embeddings for."""
     known = {}
     encoder = getattr(backbone, "encoder", None)
     for name, spec in getattr(encoder, "inputs", {}).items():
@@ -351,7 +347,7 @@ def _ids(backbone) -> dict[str, dict]:
 
 def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
     if values is None:
-        return  # The signature says what is missing.
+        return  # The signature reports missing inputs.
     if "below" in known:
         wrong = values[(values < 0) | (values >= known["below"])]
         expected = f"in [0, {known['below']})"
@@ -360,6 +356,6 @@ def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
         expected = f"among {known['among']}"
     if wrong.size:
         raise ValueError(
-            f"Expected node[{name!r}] {expected}, as the exported model knows. "
+            f"Expected node[{name!r}] {expected}, the values of the exported model. "
             f"Received: {wrong.flat[0]}."
         )

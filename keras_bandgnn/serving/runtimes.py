@@ -1,4 +1,4 @@
-"""`ExportedModel`, and the programs that run it, each imported when it is used."""
+"""`ExportedModel` and its runtimes, which are imported lazily."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,23 +16,21 @@ from keras_bandgnn.serving.artefact_checks import (
 )
 from keras_bandgnn.serving.graph_packer import GraphPacker, read_packing
 
-# `ExportedModel`: a model in the runtime that it was exported for.
-
 
 class ExportedModel:
-    """A model that `task.export` wrote, run by its own runtime.
+    """A model that `task.export` wrote, run by the runtime of its format.
 
     ONNX files run in onnxruntime, LiteRT files in the interpreter of ai-edge-litert,
-    SavedModels in TensorFlow and `.pt2` files in torch. Take `GraphPacker` alone to
-    serve the model elsewhere.
+    SavedModels in TensorFlow and `.pt2` files in torch. To serve the model elsewhere,
+    use only `GraphPacker`.
 
     Args:
         path: The folder.
 
     Raises:
         ImportError: If the runtime is not installed.
-        ValueError: If the folder is not complete, or a file is not what was exported
-            or holds what no exported model does.
+        ValueError: If the folder is incomplete, or a file was modified or has contents
+            that `task.export` never writes.
     """
 
     def __init__(self, path):
@@ -54,18 +52,18 @@ class ExportedModel:
         """Return the output for the inputs of one supergraph.
 
         Args:
-            arrays: Input name -> array, as `packer.pack(graphs)` gives them.
+            arrays: Input name -> array, as `packer.pack(graphs)` yields them.
         """
         return self._run(arrays)
 
     def predict(self, graphs) -> list[np.ndarray]:
-        """Results per graph, as `predict` of the task.
+        """Return predictions per graph, like `predict` of the task.
 
         Args:
             graphs: Graphs in any form that `predict` of the task takes.
 
         Raises:
-            ValueError: For graphs above the budget, or without what the model reads.
+            ValueError: For graphs above the budget or without an input of the model.
         """
         if isinstance(graphs, list | tuple) and not graphs:
             return []
@@ -73,7 +71,7 @@ class ExportedModel:
         return packed.unpack([self(arrays) for arrays in packed])
 
 
-# Format -> name of the file or folder, the module that runs it, and the extra.
+# Format -> name of the file or folder, module of the runtime, and extra.
 ARTEFACTS = {
     "tf_saved_model": ("saved_model", "tensorflow", "tensorflow"),
     "onnx": ("model.onnx", "onnxruntime", "onnx"),
@@ -90,10 +88,10 @@ def required(module: str, extra: str):
 def open_artefact(
     folder, form: str, names: Sequence[str], sums: Any = None
 ) -> Callable[[Mapping], np.ndarray]:
-    """Load an exported model, after a look at what it holds.
+    """Load an exported model, after checking its contents.
 
     Args:
-        folder: Where `task.export` wrote it.
+        folder: The folder that `task.export` wrote.
         form: Its format.
         names: Names of the inputs.
         sums: Checksums of its files, or None.
@@ -102,8 +100,8 @@ def open_artefact(
         A function from arrays by input name to the output.
 
     Raises:
-        ValueError: If its files are not those that were exported, or hold what no
-            exported model does.
+        ValueError: If its files were modified or have contents that `task.export` never
+            writes.
     """
     name, module, extra = ARTEFACTS[form]
     path = Path(folder) / name
@@ -112,12 +110,12 @@ def open_artefact(
     check_sums(path, sums)
     runtime = required(module, extra)
     with reading(path):
-        run, wanted = _OPENED[form](str(path), runtime)
-    if wanted is not None and not set(wanted) <= set(names):
+        run, input_names = _OPENERS[form](str(path), runtime)
+    if input_names is not None and not set(input_names) <= set(names):
         refuse_file(
             path,
             f"to take the inputs of packing.json, {sorted(names)}",
-            sorted(wanted),
+            sorted(input_names),
             "Export the model again.",
         )
 
@@ -132,16 +130,16 @@ def _saved_model(path: str, tf):
     check_saved_model(Path(path))
     loaded = tf.saved_model.load(path)
     run = loaded.signatures["serving_default"]
-    wanted = run.structured_input_signature[1]
+    input_names = run.structured_input_signature[1]
 
     def predict(arrays):
-        tensors = {name: tf.constant(arrays[name]) for name in wanted}
+        tensors = {name: tf.constant(arrays[name]) for name in input_names}
         (output,) = run(**tensors).values()
         return output.numpy()
 
     # The variables live as long as the object.
     predict.loaded = loaded
-    return predict, list(wanted)
+    return predict, list(input_names)
 
 
 def _onnx(path: str, onnxruntime):
@@ -151,23 +149,23 @@ def _onnx(path: str, onnxruntime):
     session = onnxruntime.InferenceSession(
         path, options, providers=["CPUExecutionProvider"]
     )
-    wanted = [spec.name for spec in session.get_inputs()]
+    input_names = [spec.name for spec in session.get_inputs()]
 
     def predict(arrays):
-        return session.run(None, {name: arrays[name] for name in wanted})[0]
+        return session.run(None, {name: arrays[name] for name in input_names})[0]
 
-    return predict, wanted
+    return predict, input_names
 
 
 def _litert(path: str, litert):
     run = litert.Interpreter(model_path=path).get_signature_runner()
-    wanted = run.get_input_details()
+    input_names = run.get_input_details()
 
     def predict(arrays):
-        (output,) = run(**{name: arrays[name] for name in wanted}).values()
+        (output,) = run(**{name: arrays[name] for name in input_names}).values()
         return np.array(output)
 
-    return predict, list(wanted)
+    return predict, list(input_names)
 
 
 def _torch(path: str, torch):
@@ -182,7 +180,7 @@ def _torch(path: str, torch):
     return predict, None
 
 
-_OPENED = {
+_OPENERS = {
     "tf_saved_model": _saved_model,
     "onnx": _onnx,
     "litert": _litert,

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bandgnn.checks import one_of, positive_int
 
-_MOST_AXES = 32  # of NumPy before 2.0
+_MAX_AXES = 32  # of NumPy before 2.0
 _DTYPES = ("bool", "int8", "uint8", "int16", "int32", "int64", "uint32", "float16")
 _DTYPES += ("bfloat16", "float32", "float64")
 
@@ -19,10 +19,10 @@ class Input:
     """One array of a batch.
 
     Args:
-        name: As the exported model calls it, such as `"node_kind"`.
+        name: Input name in the exported model, such as `"node_kind"`.
         path: Keys of the array in `x`.
-        shape: Static shape, G = 1 in front.
-        dtype: Name of the type.
+        shape: Static shape, with axis 0 = G = 1.
+        dtype: Name of the dtype.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Input:
 
 
 class Signature:
-    """Names, shapes and types of the inputs of an exported model.
+    """Names, shapes and dtypes of the inputs of an exported model.
 
     Args:
         inputs: The arrays, in order.
-        empty: Paths of dicts of a batch that hold no array.
+        empty: Paths of the empty dicts of a batch.
 
     Example:
     >>> x = {"node": {"kind": np.zeros((1, 4), "int32")}, "plan": {}}
@@ -58,7 +58,7 @@ class Signature:
 
     @classmethod
     def of(cls, x: Mapping, unread: Sequence[tuple[str, ...]] = ()) -> "Signature":
-        """Return the signature of a batch, without the paths that are not read."""
+        """Return the signature of a batch, without the `unread` paths."""
         inputs, empty = [], []
         for path, value in _walk(x):
             if path in unread:
@@ -66,7 +66,7 @@ class Signature:
             if value is None:
                 empty.append(path)
                 continue
-            # Names of tensors may have no other signs in some formats.
+            # Some formats allow no other characters in tensor names.
             name = re.sub(r"[^0-9A-Za-z]", "_", "_".join(path))
             inputs.append(Input(name, path, tuple(value.shape), str(value.dtype)))
         return cls(inputs, empty)
@@ -80,15 +80,15 @@ class Signature:
         """Return the arrays of a batch by name.
 
         Raises:
-            ValueError: If one is missing or has another shape or type.
+            ValueError: If one is missing or has another shape or dtype.
         """
         arrays = {path: value for path, value in _walk(x) if value is not None}
         out = {}
         for spec in self.inputs:
             if spec.path not in arrays:
                 raise ValueError(
-                    f"Expected graphs with {'/'.join(spec.path)!r}, which the "
-                    "exported model reads. Received: graphs without it."
+                    f"Expected graphs with {'/'.join(spec.path)!r}, an input of the "
+                    "exported model. Received: graphs without it."
                 )
             value = np.ascontiguousarray(arrays[spec.path])
             if value.shape != spec.shape or str(value.dtype) != spec.dtype:
@@ -101,7 +101,7 @@ class Signature:
         return out
 
     def nested(self, values: Mapping[str, Any]) -> dict:
-        """Return a batch of tensors by name."""
+        """Return the nested batch of tensors by name."""
         out: dict = {}
         for path in self.empty:
             _dict_at(out, path)
@@ -110,7 +110,7 @@ class Signature:
         return out
 
     def get_config(self) -> dict:
-        """Return plain description; `Signature.from_config` reads it."""
+        """Return the configuration for `Signature.from_config`."""
         return {
             "inputs": [dataclasses.asdict(spec) for spec in self.inputs],
             "empty": [list(path) for path in self.empty],
@@ -118,10 +118,10 @@ class Signature:
 
     @classmethod
     def from_config(cls, config: Mapping) -> "Signature":
-        """Read `get_config()`.
+        """Build the signature from `get_config()`.
 
         Raises:
-            ValueError: If an entry is not one of an input.
+            ValueError: If an entry is invalid.
         """
         inputs = []
         for entry in config["inputs"]:
@@ -132,9 +132,9 @@ class Signature:
                     "Expected an input with a name and a path, a list of names. "
                     f"Received: {str(entry)[:200]}."
                 )
-            if len(shape) > _MOST_AXES:
+            if len(shape) > _MAX_AXES:
                 raise ValueError(
-                    f"Expected shapes of at most {_MOST_AXES} axes. Received: "
+                    f"Expected shapes of at most {_MAX_AXES} axes. Received: "
                     f"{len(shape)} of {name}."
                 )
             sizes = tuple(positive_int(f"shape of {name}", size, 0) for size in shape)
@@ -152,7 +152,7 @@ def _is_path(path: Any) -> bool:
 
 
 def _walk(tree: Mapping, path: tuple = ()) -> Iterator[tuple[tuple, Any]]:
-    """Paths of the arrays; and of dicts without any, with None."""
+    """Yield paths and arrays; empty dicts yield their path and None."""
     if not tree:
         yield path, None
     for key, value in tree.items():

@@ -1,4 +1,4 @@
-"""Compiled programs that the next process finds."""
+"""Persistent compilation cache."""
 
 import os
 from pathlib import Path
@@ -9,22 +9,22 @@ from keras_bandgnn.checks import as_path, non_negative_number
 
 
 def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
-    """Keep compiled programs in a folder, for other processes too.
+    """Cache compiled programs in a folder, across processes.
 
-    A service or a command that starts anew then reads its programs instead of
-    compiling them. A program is found again for the same shapes, code, versions, and
-    kind of device. Call it before the first `fit` or `predict`.
+    Services and commands then load their programs at startup instead of compiling
+    them. A cache hit requires the same shapes, code, versions and kind of device. Call
+    this before the first `fit` or `predict`.
 
-    | backend | what is kept |
+    | backend | cached programs |
     | --- | --- |
-    | JAX | every program, by JAX' persistent compilation cache |
-    | torch | what `torch.compile` makes (`jit_compile=True`), by Inductor |
-    | TensorFlow | nothing: it has no cache on disk |
+    | JAX | all, by JAX's persistent compilation cache |
+    | torch | those of `torch.compile` (`jit_compile=True`), by Inductor |
+    | TensorFlow | none: it has no cache on disk |
 
     Args:
-        folder: The folder; made if it is not there. Others must not be able to write
-            to it: what it holds is run.
-        least_seconds: On JAX, programs that compile faster are not kept.
+        folder: The folder, created if missing. Its contents are executed, so nobody
+            else must be able to write to it.
+        least_seconds: Minimum compile time of the programs to cache, on JAX.
 
     Returns:
         The folder.
@@ -43,8 +43,8 @@ def enable_compilation_cache(folder, least_seconds: float = 0.1) -> Path:
     if backend == "tensorflow":
         raise ValueError(
             "Expected JAX or torch for a cache of compiled programs. Received: "
-            "tensorflow, which has none on disk. Save the traced program instead, with "
-            "keras.Model.export."
+            "tensorflow, which has no cache on disk. Save the traced program instead, "
+            "with keras.Model.export."
         )
     folder = folder.expanduser().resolve()
     folder.mkdir(parents=True, exist_ok=True)

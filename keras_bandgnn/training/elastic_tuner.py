@@ -1,4 +1,4 @@
-"""`ElasticTuner`: moves the threshold of reformation by how fast the loss falls."""
+"""`ElasticTuner`: tunes the threshold of reformation by the rate of loss descent."""
 
 import math
 import time
@@ -21,51 +21,51 @@ from keras_bandgnn.preprocessing.attention.reformation import LADDER
 
 
 class ElasticTuner(keras.callbacks.Callback):
-    """Tunes which clusters are laid out as dense tiles, during training.
+    """Tunes, during training, which clusters are laid out as dense tiles.
 
-    A high threshold of `reform` makes an epoch faster and the attention coarser. After
-    each epoch t the tuner asks whether the loss still falls as fast as some epochs ago:
+    A high threshold of `reform` makes epochs faster and attention coarser. After each
+    epoch t the tuner compares the rate of loss descent with that of some epochs ago:
 
     - running loss F_t = 0.9 F_(t-1) + 0.1 loss_t, F_0 = loss_0;
     - rate LDR_t = (F_(t-1) - F_t) / seconds of the epoch. (As printed in the paper the
       sign is the opposite, so that a falling loss would have a negative rate.)
-    - LDR_t >= LDR_(t-delta): the next higher threshold; slower: the next lower one. At
-      the ends of the ladder it stays. A loss that is not finite counts as slower and
-      leaves F as it is.
+    - if LDR_t >= LDR_(t-delta), it selects the next higher threshold, otherwise the
+      next lower one, within the ends of the ladder. A loss that is not finite counts as
+      slower and does not update F.
 
-    The first epoch of a `fit` and the first at each threshold are spent on compiling.
-    Such an epoch has no rate: nothing is decided after it, nor delta epochs later, when
-    it would be compared with. So an epoch at each threshold is measured before it is
-    left, and the first decision is after epoch delta + 1. There are never more
-    thresholds, and programs of a jitted step, than the ladder has values. The time of
-    validation does not count.
+    The first epoch of a `fit` and the first at each threshold include compilation, so
+    they have no rate: the threshold stays after such an epoch, and delta epochs later,
+    when its rate would be the reference. So every threshold is measured for at least
+    one epoch, and the first decision follows epoch delta + 1. The number of thresholds,
+    and so of programs of a jitted step, is at most the length of the ladder. Validation
+    time does not count.
 
-    `logs["threshold"]`, so the history too, has the threshold that an epoch was trained
-    with. A second `fit` goes on where the first ended. In distributed training, where
-    each process measures its own time, one process must decide for all.
+    `logs["threshold"]`, and so the history, has the threshold of each epoch. A second
+    `fit` continues from the first. In distributed training, where each process has a
+    different clock, one process must decide for all.
 
     Args:
         set_threshold: Called as `set_threshold(multiple)` at the beginning of a `fit`
             and at every change; a function, or an object with a method of that name.
-            It is to give the model the tiles of `reform(..., threshold=multiple)`.
-        delta: Epochs between the two rates that are compared.
+            It must set the model's tiles to `reform(..., threshold=multiple)`.
+        delta: Epochs between the two rates to compare.
         ladder: Thresholds, ascending, in multiples of the density of the graph.
-        start: The first threshold, one of the ladder.
+        start: Initial threshold, one of the ladder.
         monitor: Name of the loss in `logs`.
-        momentum: Share of the running loss that is kept, 0.9 in the paper.
-        seconds: Function without arguments that reads a clock; `time.monotonic` when
+        momentum: Momentum of the running loss, 0.9 in the paper.
+        seconds: Function without arguments that reads a clock; `time.monotonic` if
             omitted.
-        path: JSON file for the decisions, replaced as a whole after each epoch; none
-            when omitted.
+        path: JSON file for the decisions, replaced atomically after each epoch; none
+            if omitted.
 
     Attributes:
-        threshold: The present one.
+        threshold: The current threshold.
         decisions: A dictionary per epoch: epoch, loss, running_loss, seconds, rate,
             before, after, reason.
 
     Raises:
-        ValueError: For a ladder that does not ascend or a start that is not in it;
-            from `fit`, if `logs` lacks the loss.
+        ValueError: For a ladder that is not ascending or does not contain `start`; from
+            `fit`, if `logs` lacks the loss.
 
     Reference:
         Zhang et al. 2024 (TorchGT), Section III-D.
@@ -115,11 +115,11 @@ class ElasticTuner(keras.callbacks.Callback):
 
     @property
     def threshold(self) -> float:
-        """The present threshold, in multiples of the density of the graph."""
+        """The current threshold, in multiples of the density of the graph."""
         return self.ladder[self._index]
 
     def on_train_begin(self, logs=None):
-        """Set the present threshold."""
+        """Set the current threshold."""
         self._compiled = set()
         self._set(self.threshold)
 
@@ -129,11 +129,11 @@ class ElasticTuner(keras.callbacks.Callback):
         self._begin = self._clock()
 
     def on_test_begin(self, logs=None):
-        """Note when a validation begins."""
+        """Record the beginning of validation."""
         self._test_begin = self._clock()
 
     def on_test_end(self, logs=None):
-        """Leave the validation out of the time of the epoch."""
+        """Exclude validation from the time of the epoch."""
         self._validation += self._clock() - self._test_begin
 
     def on_epoch_end(self, epoch, logs=None):
@@ -141,7 +141,7 @@ class ElasticTuner(keras.callbacks.Callback):
         seconds = self._clock() - self._begin - self._validation
         if logs is None or self.monitor not in logs:
             raise ValueError(
-                "Expected the loss under the name `monitor` in the logs of an epoch. "
+                "Expected the loss `monitor` in the logs of an epoch. "
                 f"Received: monitor={self.monitor!r}, logs with {sorted(logs or {})}."
             )
         before, loss = self.threshold, float(logs[self.monitor])
@@ -169,7 +169,7 @@ class ElasticTuner(keras.callbacks.Callback):
             self._write()
 
     def _measured(self, loss: float, seconds: float) -> tuple:
-        """Running loss, and the rate of its descent or None; None before any loss."""
+        """Return the running loss and its rate of descent, each None if undefined."""
         last = self.decisions[-1]["running_loss"] if self.decisions else None
         compiling = self._index not in self._compiled
         self._compiled.add(self._index)
@@ -178,11 +178,11 @@ class ElasticTuner(keras.callbacks.Callback):
         if last is None:
             return loss, None
         running = self.momentum * last + (1 - self.momentum) * loss
-        # A clock may be too coarse for an epoch.
+        # The resolution of the clock may exceed the time of an epoch.
         return running, None if compiling else (last - running) / max(seconds, 1e-9)
 
     def _decided(self, loss: float, rate: float | None) -> tuple[int, str]:
-        """Steps on the ladder, and why."""
+        """Return the step on the ladder, and the reason."""
         if not math.isfinite(loss):
             return -1, "the loss is not finite"
         if len(self.decisions) < self.delta:
@@ -206,14 +206,14 @@ class ElasticTuner(keras.callbacks.Callback):
         return "\n".join(lines)
 
     def get_state(self) -> dict:
-        """What training needs to go on: the threshold and the decisions so far."""
+        """Return the state to resume from: the threshold and the decisions so far."""
         return {
             "threshold": self.threshold,
             "decisions": [dict(row) for row in self.decisions],
         }
 
     def set_state(self, state: dict) -> None:
-        """Go on from `get_state()` with the next `fit`.
+        """Restore the state of `get_state()`, from which the next `fit` continues.
 
         Raises:
             ValueError: If the threshold is not in the ladder.

@@ -10,19 +10,17 @@ from keras_bandgnn.checks import (
     positive_number,
 )
 
-# `LinearDecay`: a learning rate that falls in a straight line, then stays.
-
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate from `initial_learning_rate` to `end_factor` times it.
+    """Linear decay from `initial_learning_rate` to `end_factor` times it.
 
     rate(step) = initial * (1 - (1 - end_factor) * min(step / decay_steps, 1))
 
     Args:
         initial_learning_rate: Rate at step 0.
-        decay_steps: Steps until the end rate is reached.
-        end_factor: End rate as a share of the initial one, in [0, 1].
+        decay_steps: Steps until the final rate.
+        end_factor: Final rate as a fraction of the initial one, in [0, 1].
 
     Reference:
         Balog et al. 2019, Appendix E.
@@ -68,23 +66,23 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Learning rate of graph transformers.
+    """Linear warmup and polynomial decay, the schedule of graph transformers.
 
-    It rises in a straight line from 0 to `peak` in `warmup_steps`, then falls:
+    The rate increases linearly from 0 to `peak` over `warmup_steps`, then decays:
 
         rate(step) = end + (peak - end) (1 - (step - warmup_steps) / decay_steps)^power
 
-    and stays at `end` afterwards.
+    and is constant at `end` afterwards.
 
     Args:
-        peak: The largest rate.
-        warmup_steps: Steps until it is reached, from 0 on.
-        decay_steps: Steps from there to the end rate.
-        end: The last rate.
-        power: Of the polynomial; 1 is a straight line.
+        peak: Rate at the end of the warmup.
+        warmup_steps: Steps of the warmup, at least 0.
+        decay_steps: Steps of the decay.
+        end: Final rate.
+        power: Power of the polynomial; 1 is linear.
 
     Raises:
-        ValueError: For numbers out of range.
+        ValueError: For arguments out of range.
 
     Reference:
         Ying et al. 2021 (Graphormer): peak 2e-4, end 1e-9.
@@ -131,23 +129,20 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return {name: getattr(self, name) for name in names}
 
 
-# Optimisers by name: the paper's, and an adaptive one for smaller data.
-
-
 def make_optimizer(
     name: str = "sgd", learning_rate: float | None = None, decay_steps: int = 100_000
 ) -> keras.optimizers.Optimizer:
     """Build an optimiser with this library's defaults.
 
-    `"sgd"` is that of Balog et al. 2019: Nesterov momentum 0.9, a rate that falls
-    linearly from 0.3 to a tenth of it, gradients clipped to the *global* norm 0.1
-    (values from the ranges of Appendix E). `"adam"` has rate 1e-3, the same decay and
-    clipping to the global norm 1; it needs less tuning on small data.
+    `"sgd"` is the optimiser of Balog et al. 2019: Nesterov momentum 0.9, linear decay
+    from 0.3 to a tenth of it, gradients clipped to the *global* norm 0.1 (values from
+    the ranges of Appendix E). `"adam"` has rate 1e-3, the same decay and clipping to
+    the global norm 1; it needs less tuning on small data.
 
     Args:
         name: "sgd" or "adam".
-        learning_rate: First learning rate; the default depends on `name`.
-        decay_steps: Steps until the rate has fallen to a tenth.
+        learning_rate: Initial learning rate; the default depends on `name`.
+        decay_steps: Steps until the rate is a tenth of the initial one.
     """
     one_of("name", name, ("sgd", "adam"))
     first = {"sgd": 0.3, "adam": 1e-3}[name] if learning_rate is None else learning_rate

@@ -13,38 +13,38 @@ from keras_bandgnn.checks import (
     string,
 )
 
-_ADAPTED = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
+_LAYERS = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
 
 
 def enable_lora(
     model, rank: int = 4, alpha: float | None = None, layers: str | None = None
 ) -> list[str]:
-    """Freeze a backbone but for low-rank changes of its linear maps.
+    """Freeze a backbone except for low-rank updates of its linear maps.
 
         W' = W + (alpha / rank) A B
 
-    with W frozen, A [K, rank] drawn and B [rank, U] zero at first, so that predictions
-    do not change at once. Keras does this for a layer; here it is done for all `Dense`,
+    with W frozen, A [K, rank] random and B [rank, U] initially zero, so that
+    predictions do not change at first. This is Keras' `enable_lora` for all `Dense`,
     `EinsumDense` and `Embedding` layers of a backbone. Its other weights (biases,
     norms, W of the messages of a `GGNNBackbone` and of GCN and GAT) are frozen. The
-    head of a task keeps learning as before. Files have W' in place of W, so a
+    head of a task stays trainable. Files store W' in place of W, so a
     saved preset loads as any other.
 
     Args:
         model: A task or a backbone.
-        rank: Rank of the changes.
-        alpha: Scale of the changes; `rank` if omitted, which is a factor of 1.
-        layers: Regular expression that the path of a layer must contain, such as
+        rank: Rank of the updates.
+        alpha: Scale of the updates; `rank` if omitted, which is a factor of 1.
+        layers: Regular expression searched in the paths of layers, such as
             `"query|value"`; all layers if omitted.
 
     Returns:
-        Paths of the layers that were adapted.
+        Paths of the adapted layers.
 
     Raises:
-        ValueError: If no layer is left, or if a layer is adapted already.
+        ValueError: If no layer matches, or if a layer has LoRA already.
 
-    Weights that are loaded into a model with LoRA set A and B to zero, from where they
-    have no gradient: load first, then call this.
+    Loading weights into a model with LoRA sets A and B to zero, where their gradient
+    is zero, too: load weights first, then call this.
 
     Reference:
         Hu et al. 2021, https://arxiv.org/abs/2106.09685.
@@ -66,29 +66,30 @@ def enable_lora(
     adaptable = [
         layer
         for layer in compat.sublayers(backbone)
-        if isinstance(layer, _ADAPTED) and layer.built
+        if isinstance(layer, _LAYERS) and layer.built
     ]
-    chosen = [layer for layer in adaptable if re.search(layers or "", layer.path)]
-    if not chosen:
+    selected = [layer for layer in adaptable if re.search(layers or "", layer.path)]
+    if not selected:
         raise ValueError(
             f"Expected `layers` to match one of {[layer.path for layer in adaptable]}. "
             f"Received: layers={layers!r}."
         )
-    adapted = [layer.path for layer in adaptable if layer.lora_enabled]
-    if adapted:
+    lora_paths = [layer.path for layer in adaptable if layer.lora_enabled]
+    if lora_paths:
         raise ValueError(
-            f"Expected a backbone without LoRA. Received: {adapted} have it already."
+            f"Expected a backbone without LoRA. Received: LoRA in {lora_paths}. "
+            "Call enable_lora once."
         )
     for variable in backbone.trainable_variables:
         variable.trainable = False
-    for layer in chosen:
+    for layer in selected:
         layer.enable_lora(rank, lora_alpha=alpha)
-    _begin_anew(model)
-    return [layer.path for layer in chosen]
+    _reset_programs(model)
+    return [layer.path for layer in selected]
 
 
-def _begin_anew(model) -> None:
-    """Forget programs and an optimiser that know the weights as they were."""
+def _reset_programs(model) -> None:
+    """Discard compiled programs and the optimiser built for the previous weights."""
     for name in ("train_function", "test_function", "predict_function"):
         if hasattr(model, name):
             setattr(model, name, None)

@@ -11,8 +11,6 @@ import keras
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.ops.backend import current as backend
 
-# `Compilation`: one compilation of a step, and the batch that caused it.
-
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
@@ -23,11 +21,11 @@ class Compilation:
         epoch: Epoch, from 0.
         step: Step of the epoch, from 0. With `steps_per_execution` above 1 the first
             of the steps that run together.
-        shapes: Path of each array of the batch ("edge/sender", "y") -> its shape. What
-            TensorFlow leaves open is None.
+        shapes: Path of each array of the batch ("edge/sender", "y") -> its shape.
+            Dimensions that TensorFlow does not know are None.
         dtypes: Path of each array -> its dtype.
-        changed: What differs from the compilation before, a line per array. Empty for
-            the first one, and where no shape and no dtype differs.
+        changed: Differences from the previous compilation, a line per array. Empty for
+            the first one, and if no shape or dtype differs.
     """
 
     kind: str
@@ -47,9 +45,9 @@ class Compilation:
             kind: "train", "test" or "predict".
             epoch: Epoch, from 0.
             step: Step of the epoch, from 0.
-            batch: What a data set yields: x, (x,), (x, y) or (x, y, sample_weight),
-                each an array or nested. Arrays in a dict x go by their own path.
-            earlier: The compilation of the same step before this one.
+            batch: A batch of a data set: x, (x,), (x, y) or (x, y, sample_weight),
+                each an array or nested. Arrays in a dict x are named by their path.
+            earlier: The previous compilation of the same step.
 
         Example:
         >>> import numpy as np
@@ -83,7 +81,7 @@ def _changes(before: dict, after: dict) -> list[str]:
 
 
 STEPS = {"train": "training", "test": "evaluation", "predict": "prediction"}
-SHOWN = 8
+MAX_LINES = 8
 
 
 class RecompilationError(RuntimeError):
@@ -91,25 +89,25 @@ class RecompilationError(RuntimeError):
 
 
 class RecompileGuard(keras.callbacks.Callback):
-    """Counts the compilations of a fit, says what caused them, and limits them.
+    """Counts the compilations of a fit, reports their causes, and limits them.
 
-    Shapes that vary from batch to batch make a compiler start again, for seconds to
-    minutes each time, and nothing says so. The guard does. What a compilation is:
+    Shapes that vary from batch to batch silently trigger recompilations of seconds to
+    minutes each. The guard reports them. A compilation is:
 
     - JAX: a program compiled by XLA for the jitted step.
     - TensorFlow: a trace of the step; under XLA (`jit_compile=True`) each new set of
       shapes.
-    - torch: a step in which `torch.compile` makes graphs. With the default
+    - torch: a step in which `torch.compile` builds graphs. With the default
       `jit_compile="auto"` nothing is compiled; with `jit_compile=True` the first two
-      training steps are, as the second one has gradients to clear.
+      training steps are, as only the second one has gradients to clear.
 
-    Eager steps (`run_eagerly=True`) have none. A step that compiles several programs
-    counts once. The building of the model is no compilation. Counts start anew with
-    each `fit`; what is compiled already is not compiled again then.
+    Eager steps (`run_eagerly=True`) do not compile. A step that compiles several
+    programs counts once. Building the model does not count. Counts are reset by each
+    `fit`, which reuses the programs compiled before.
 
     Args:
-        budget: Compilations of the training step that are allowed in one `fit`.
-        action: Past a budget "raise" an error, "warn" at each compilation, or just
+        budget: Maximum compilations of the training step in one `fit`.
+        action: Past a budget, "raise" an error, "warn" at each compilation, or just
             "count".
         test_budget: The same for the evaluation step; None for `budget`. Prediction
             (`predict(callbacks=[guard])`) is counted without limit.
@@ -169,10 +167,10 @@ class RecompileGuard(keras.callbacks.Callback):
         ]
         if self.compilations:
             lines.append(f"{'step':<12}{'epoch':>5}{'step':>7}  cause")
-        met = set()
+        seen = set()
         for item in self.compilations:
-            unchanged = "nothing in the batch" if item.kind in met else "first batch"
-            met.add(item.kind)
+            unchanged = "nothing in the batch" if item.kind in seen else "first batch"
+            seen.add(item.kind)
             where = f"{STEPS[item.kind]:<12}{item.epoch:>5}{item.step:>7}  "
             for line in _shortened(item.changed or (unchanged,)):
                 lines.append(where + line)
@@ -180,7 +178,7 @@ class RecompileGuard(keras.callbacks.Callback):
         return "\n".join(lines)
 
     def on_train_begin(self, logs=None):
-        """Start anew."""
+        """Reset the counts."""
         self.compilations = []
         self._watched = {}
         self._error = None
@@ -216,7 +214,7 @@ class RecompileGuard(keras.callbacks.Callback):
         self._raise_if_over()
 
     def on_train_end(self, logs=None):
-        """Print the summary, if asked for."""
+        """Print the summary if `verbose`."""
         self._watched = {}
         self._epoch = 0
         if self.verbose:
@@ -228,7 +226,7 @@ class RecompileGuard(keras.callbacks.Callback):
     def _watch(self, kind: str, step: int) -> None:
         self._raise_if_over()
         self._step = step
-        # `self.model` would copy JAX' state back into the variables at every step.
+        # `self.model` would copy JAX's state back into the variables at every step.
         model, name = self._model, f"{kind}_function"
         if model.run_eagerly:
             return
@@ -240,14 +238,14 @@ class RecompileGuard(keras.callbacks.Callback):
         _set(model, name, watched)
 
     def _stand_in(self, model, kind: str, function) -> Callable:
-        """What takes the place of the model's step for one call, then gives it back.
+        """Return a replacement of the model's step that restores it when called.
 
-        So nothing stays behind when a step, the data or another callback raises.
+        So nothing has to be undone when a step, the data or another callback raises.
         """
         name = f"{kind}_function"
         reports = [functools.partial(self._record, kind)]
         if hasattr(function, "reports"):
-            # Another guard's stand-in: watch the step itself, for both.
+            # The replacement by another guard: watch the step itself, for both.
             function, reports = function.step, [*function.reports, *reports]
             _set(model, name, function)
 
@@ -285,13 +283,13 @@ class RecompileGuard(keras.callbacks.Callback):
         if self._error is None:
             return
         message, self._error = self._error, None
-        # On JAX the variables are empty during an epoch; this fills them again.
+        # On JAX the variables are empty during an epoch; this restores them.
         _ = self.model
         raise RecompilationError(message)
 
 
 def _set(model, name: str, step: Callable) -> None:
-    # Past Keras' and torch's tracking of attributes, which costs more than this.
+    # Bypass the attribute tracking of Keras and torch, which is slow.
     object.__setattr__(model, name, step)
 
 
@@ -303,7 +301,7 @@ def _message(item: Compilation, count: int, budget: int, argument: str) -> str:
     ]
     more = f"RecompileGuard({argument}={count})."
     if item.changed:
-        lines.append("What changed since the compilation before:")
+        lines.append("Changes since the previous compilation:")
         lines += [f"  {line}" for line in _shortened(item.changed)]
         lines.append(
             "Pad batches to fixed sizes with DynamicBatcher or "
@@ -318,5 +316,5 @@ def _message(item: Compilation, count: int, budget: int, argument: str) -> str:
 
 
 def _shortened(lines: tuple[str, ...]) -> list[str]:
-    rest = len(lines) - SHOWN
-    return [*lines[:SHOWN], *([f"and {rest} more"] if rest > 0 else [])]
+    rest = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"and {rest} more"] if rest > 0 else [])]

@@ -1,4 +1,4 @@
-"""`ROCAUC`: the area under the ROC curve, target by target."""
+"""`ROCAUC`: the area under the ROC curve, per target."""
 
 import keras
 from keras import ops
@@ -9,16 +9,15 @@ from keras_bandgnn.checks import positive_int
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class ROCAUC(keras.metrics.Metric):
-    """Mean over the targets of the area under the ROC curve.
+    """Mean area under the ROC curve over the targets.
 
-    The area of a target is the share of the pairs of a positive and a negative entry
-    in which the positive one has the larger logit; ties count half. Targets that lack
-    either are left out of the mean, as OGB does. Logits are put into `num_bins` bins
-    of logit / (1 + |logit|), and those in one bin are ties.
+    The area of a target is the fraction of pairs of a positive and a negative entry in
+    which the positive one has the larger logit; ties count half. The mean skips targets
+    without positive or without negative entries, as in OGB. Logits are binned into
+    `num_bins` bins of logit / (1 + |logit|); logits in the same bin are ties.
 
     Args:
-        num_targets: T. Entries follow each other in the order of the targets: entry i
-            belongs to target i modulo T.
+        num_targets: T, the targets per graph: entry i belongs to target i modulo T.
         num_bins: Number of bins.
         name: Name of the metric.
         dtype: Dtype of the counts.
@@ -56,8 +55,8 @@ class ROCAUC(keras.metrics.Metric):
 
         Args:
             y_true: 0 or 1, T entries per graph, any shape.
-            y_pred: Logits of as many entries.
-            sample_weight: Weights of as many entries.
+            y_pred: Logits of these entries.
+            sample_weight: Weights of these entries.
         """
         logit = ops.reshape(ops.cast(y_pred, self.dtype), (-1,))
         label = ops.reshape(ops.cast(y_true, self.dtype), (-1,))
@@ -79,7 +78,7 @@ class ROCAUC(keras.metrics.Metric):
             counts.assign_add(ops.reshape(new, (self.num_targets, self.num_bins)))
 
     def result(self):
-        """Return the mean area; 0 where no target has both kinds of entries."""
+        """Return the mean area; 0 if no target has both kinds of entries."""
         positive = ops.convert_to_tensor(self.positive)
         negative = ops.convert_to_tensor(self.negative)
         below = ops.cumsum(negative, axis=1) - 0.5 * negative

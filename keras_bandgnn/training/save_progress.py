@@ -1,4 +1,4 @@
-"""`SaveProgress`: training that goes on where it stopped, even within an epoch."""
+"""`SaveProgress`: resumable training, even within an epoch."""
 
 import json
 import re
@@ -17,10 +17,10 @@ _WEIGHTS = re.compile(r"epoch-[0-9]{1,12}-batch-[0-9]{1,12}\.weights\.h5")
 
 
 def _check_saved(saved) -> None:
-    """Raise a ValueError for what `SaveProgress.save` does not write."""
+    """Raise a ValueError for contents that `SaveProgress.save` does not write."""
     if not isinstance(saved, dict) or not {"weights", "loader", "seeds"} <= set(saved):
         raise ValueError(f"{_PLACE} without weights, loader and seeds")
-    # Nothing but a file of the folder itself, which is deleted in the end.
+    # Only a file in the folder itself, as it is deleted in the end.
     name, loader, seeds = saved["weights"], saved["loader"], saved["seeds"]
     if not isinstance(name, str) or not _WEIGHTS.fullmatch(name):
         raise ValueError(f"the weights {name!r}")
@@ -38,23 +38,23 @@ def _check_saved(saved) -> None:
 
 
 def _seed_states(model: keras.Model) -> list:
-    """Return the variables that dropout draws from."""
-    # Their paths depend on how many layers were made before, their order does not.
+    """Return the seed variables of dropout."""
+    # Their paths depend on how many layers exist, their order does not.
     return [v for v in model.variables if v.path.endswith("seed_generator_state")]
 
 
 class SaveProgress(keras.callbacks.Callback):
-    """Saves weights, optimizer and the place in the epoch.
+    """Saves weights, optimizer and the position in the epoch.
 
-    Give it to `fit` of a task, and run the same `fit` again after a crash or an
-    interruption: training goes on with the batch after the last saved one, in the same
-    order, with the same dropout, and no graph is seen twice or not at all. When
-    training has ended the files are deleted. Metrics of a resumed epoch are those of
-    its remaining batches. The states of other callbacks, such as the patience of
-    EarlyStopping, are not saved.
+    Pass it to `fit` of a task, and run the same `fit` again after a crash or an
+    interruption: training resumes with the batch after the last saved one, in the same
+    order and with the same dropout, and neither repeats nor skips a graph. The files
+    are deleted when training ends. Metrics of a resumed epoch cover its remaining
+    batches. The states of other callbacks, such as the patience of EarlyStopping, are
+    not saved.
 
     Args:
-        directory: Folder for the files; it is made if it is missing.
+        directory: Folder for the files, created if missing.
         save_freq: `"epoch"`, or a number of batches.
 
     Raises:
@@ -106,28 +106,28 @@ class SaveProgress(keras.callbacks.Callback):
         return saved
 
     def follow(self, loader, first_batch: int = 0) -> None:
-        """Say whose place is saved; tasks call it.
+        """Set the loader whose position is saved; tasks call this.
 
         Args:
             loader: The loader of `fit`.
-            first_batch: Batches of the first epoch that were used before.
+            first_batch: Batches of the first epoch that are already done.
         """
         self.loader = loader
         self._first = first_batch
 
     def restore(self, model: keras.Model, loader) -> tuple[int, int] | None:
-        """Load what was saved into the model and the loader.
+        """Restore the saved progress of the model and the loader.
 
         Returns:
-            The epoch and the number of its batches that were used; None if nothing
-            was saved.
+            The epoch and the number of its batches that are already done; None if
+            nothing was saved.
         """
         group = model.distribution
         self._writes = group.is_main
         if group.is_main:
-            # One training at a time; a folder of its own may be a link.
+            # One training per folder, also when the folder is a symbolic link.
             self._lock = FolderLock(self.directory.resolve())
-        # Other processes may have no such folder.
+        # Other processes may not see the folder.
         saved = self.saved() if group.is_main else None
         saved = json.loads(group.broadcast(json.dumps(saved)))
         if saved is None:
@@ -159,13 +159,13 @@ class SaveProgress(keras.callbacks.Callback):
             ],
         }
         write_json(self.directory / _PLACE, saved)
-        # Also what a kill before this line left.
+        # Including files left by a process that was killed before this line.
         for file in self.directory.glob("*.weights.h5"):
             if file.name != name:
                 file.unlink(missing_ok=True)
 
     def on_train_begin(self, logs=None):
-        """Refuse data whose place is not known."""
+        """Reject data without a loader, whose position is unknown."""
         if self.loader is None:
             raise ValueError(
                 "Expected SaveProgress in `fit` of a task, such as GraphRegressor, "
@@ -174,10 +174,10 @@ class SaveProgress(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Remember the epoch; dropout of a resumed one goes on where it was."""
+        """Record the epoch; restore the dropout seeds of a resumed one."""
         self._epoch = epoch
         self._last = self._first
-        # Not earlier: what `fit` does before its first epoch draws, too.
+        # Not earlier, as `fit` also draws from them before its first epoch.
         seeds, self._seeds = self._seeds, []
         if self._first and seeds:
             for variable, state in zip(_seed_states(self.model), seeds, strict=True):
@@ -186,7 +186,7 @@ class SaveProgress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         """Save every `save_freq` batches."""
         done = batch + 1 + self._first
-        # The end of an epoch is saved once validation is done, too.
+        # The end of an epoch is saved after validation.
         if self.save_freq == "epoch" or done >= self.loader.batches_per_epoch:
             return
         if done - self._last >= self.save_freq:
@@ -199,7 +199,7 @@ class SaveProgress(keras.callbacks.Callback):
         self.save(epoch + 1, 0)
 
     def clear(self) -> None:
-        """Delete what was saved, in the main process."""
+        """Delete the saved progress, in the main process."""
         if not self._writes:
             return
         saved = self.saved()
@@ -210,7 +210,7 @@ class SaveProgress(keras.callbacks.Callback):
             self.directory.rmdir()
 
     def release(self) -> None:
-        """Let another training have the folder; tasks call it when `fit` ends."""
+        """Release the lock on the folder; tasks call this when `fit` ends."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

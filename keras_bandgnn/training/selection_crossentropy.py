@@ -1,4 +1,4 @@
-"""`SelectionCrossentropy`: cross-entropy over the candidates that are real."""
+"""`SelectionCrossentropy`: cross-entropy over candidates, without padding."""
 
 import keras
 from keras import ops
@@ -10,10 +10,11 @@ MASKED_LOGIT = -1e9
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class SelectionCrossentropy(keras.losses.Loss):
-    """Cross-entropy of the right candidate, smoothed over real candidates only.
+    """Cross-entropy of the correct candidate, with label smoothing that skips padding.
 
     With C candidates in a graph and smoothing s the target is 1 - s + s / C for the
-    right one and s / C for the others. Masked candidates have logit -1e9 and no share.
+    correct one and s / C for the others. Masked candidates have logit -1e9 and
+    target 0.
 
     Args:
         label_smoothing: s in [0, 1).
@@ -32,7 +33,7 @@ class SelectionCrossentropy(keras.losses.Loss):
         self.label_smoothing = fraction("label_smoothing", label_smoothing)
 
     def call(self, y_true, y_pred):
-        """Losses [G, B] of labels [G, B] and logits [G, B, C]."""
+        """Return the losses [G, B] of labels [G, B] and logits [G, B, C]."""
         log_share = ops.log_softmax(y_pred, axis=-1)
         labels = ops.cast(ops.reshape(y_true, ops.shape(y_pred)[:-1]), "int32")
         places = ops.arange(ops.shape(y_pred)[-1], dtype="int32")
@@ -43,10 +44,10 @@ class SelectionCrossentropy(keras.losses.Loss):
             count = ops.maximum(ops.sum(real, axis=-1, keepdims=True), 1.0)
             target = (1 - self.label_smoothing) * right
             target = target + self.label_smoothing * real / count
-        # 0 * -1e9 would be fine, but the sum must not see it at all.
+        # Masked entries must not contribute to the sum in any form.
         log_share = ops.where(target > 0, log_share, 0.0)
         return -ops.sum(target * log_share, axis=-1)
 
     def get_config(self) -> dict:
-        """Return the arguments of the constructor."""
+        """Return the constructor arguments."""
         return {**super().get_config(), "label_smoothing": self.label_smoothing}

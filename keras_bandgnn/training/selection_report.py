@@ -1,4 +1,4 @@
-"""How well a model selects, against trivial guesses; which usages look wrong."""
+"""Accuracy of selection against simple baselines, and suspicious variable usages."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ def _most_edges(graph: Graph) -> float:
 
 
 def trivial_scores(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
-    """Chance that each trivial guess is right, per graph.
+    """Compute the expected accuracy of simple baselines on each graph.
 
-    `random` picks any candidate; `edges` the one with most edges (ties shared);
-    `nearest` and `frequent` are guesses that the graphs' `info` may hold.
+    `random` picks any candidate; `edges` the one with the most edges (ties share the
+    score); `nearest` and `frequent` are optional entries of the graphs' `info`.
 
     Args:
         graphs: Graphs with candidates and labels.
 
     Returns:
-        Name of the guess -> float [n].
+        Name of the baseline -> float [n].
     """
     scores = {
         "random": [1.0 / len(graph.candidates) for graph in graphs],
@@ -48,7 +48,7 @@ def trivial_scores(graphs: Sequence[Graph]) -> dict[str, np.ndarray]:
 
 
 def accuracy_interval(right: np.ndarray) -> tuple[float, float]:
-    """95 % interval of a mean of scores in [0, 1], by Wilson's formula.
+    """Return the 95 % Wilson score interval of a mean of scores in [0, 1].
 
     Args:
         right: float [n], one score per graph.
@@ -68,11 +68,11 @@ class Suspicion:
     Args:
         filename: File of the usage.
         line: Line, from 1.
-        column: Column in characters, from 1 as editors count.
+        column: Column in characters, from 1 as in editors.
         used: Variable in the source.
         suggested: Variable that the model prefers.
-        share_used: Probability that the model gives to the used one.
-        share_suggested: Probability that the model gives to the suggested one.
+        share_used: Probability of the variable in the source.
+        share_suggested: Probability of the suggested variable.
     """
 
     filename: str
@@ -85,31 +85,31 @@ class Suspicion:
 
     @property
     def ratio(self) -> float:
-        """How much less likely the used variable is than the suggested one."""
+        """Probability of the variable in the source over that of the suggested one."""
         return self.share_used / self.share_suggested
 
 
 def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Softmax over the candidates of one graph."""
+    """Compute the softmax over the candidates of one graph."""
     shifted = np.exp(logits - logits.max())
     return shifted / shifted.sum()
 
 
 def suspicious(graphs: Sequence[Graph], logits: Sequence, count: int = 10) -> list:
-    """Return the usages whose own variable the model finds least likely.
+    """Return the usages whose variable the model finds least likely.
 
     Args:
         graphs: Graphs with labels, `info["candidates"]` (names), "filename", "line".
-        logits: One array [C] per graph, as `NodeSelector.predict` gives them.
-        count: The most to return.
+        logits: One array [C] per graph, as `NodeSelector.predict` returns them.
+        count: Maximum number of usages.
 
     Returns:
-        `Suspicion`s, the strongest first, at most one per place in a file.
+        `Suspicion`s, the strongest first, at most one per position in a file.
     """
     if any(graph.label is None for graph in graphs):
         raise ValueError(
-            "Expected graphs with labels, the variables in use. Received: graphs with "
-            "label=None."
+            "Expected graphs with labels, the variables in the source. Received: "
+            "graphs with label=None. Set the labels."
         )
     suspicions = {}
     for graph, row in zip(graphs, logits, strict=True):
@@ -120,12 +120,12 @@ def suspicious(graphs: Sequence[Graph], logits: Sequence, count: int = 10) -> li
 
 
 def suspicion(info: Mapping, used: int, logits: np.ndarray) -> Suspicion | None:
-    """What is suspicious about a usage; None if the model agrees with it.
+    """Return the suspicion about a usage, or None if the model agrees with it.
 
     Args:
-        info: Of the graph: "candidates" (names), and where it is from. A `path`, if
-            there is one, stands in for `filename`.
-        used: Position of the variable in the source among the candidates.
+        info: `info` of the graph: "candidates" (names), and the position in the
+            source. `path`, if present, takes precedence over `filename`.
+        used: Index of the variable in the source among the candidates.
         logits: [C].
     """
     best, names = int(np.argmax(logits)), info["candidates"]

@@ -1,4 +1,4 @@
-"""`TimeToAccuracy`: steps and seconds to a target; the clock of training, its limit."""
+"""`TimeToAccuracy`, `TimeLimit`, and the clock of training that they share."""
 
 import math
 import time
@@ -17,24 +17,22 @@ from keras_bandgnn.checks import (
     string,
 )
 
-# `TrainingClock`: seconds and steps of training, without validation.
-
 
 class TrainingClock(keras.callbacks.Callback):
-    """Counts the seconds that training takes.
+    """Measures training time.
 
-    Counted: the steps, and waiting for their batches. Not counted: validation, other
+    It includes the steps and waiting for their batches. It excludes validation, other
     callbacks at the end of an epoch, and the first step of a `fit`, which compiles.
-    (A later step that compiles again, for another shape, is counted.) At the end of an
-    epoch the clock waits for the device, so that no step is still under way.
+    (A later step that recompiles for another shape is included.) At the end of an epoch
+    the clock waits for the device, so that no step is still running.
 
     Args:
         seconds: Function without arguments that reads a clock; `time.perf_counter`
-            when omitted.
+            if omitted.
 
     Attributes:
         seconds: Seconds of training so far.
-        steps: Steps of training so far, the first one among them.
+        steps: Steps of training so far, including the first one.
         first_step: Seconds of the first step, or None before its end.
     """
 
@@ -55,18 +53,18 @@ class TrainingClock(keras.callbacks.Callback):
         return self._counted + running
 
     def on_train_begin(self, logs=None):
-        """Start anew."""
+        """Reset the clock."""
         self._reset()
 
     def on_epoch_begin(self, epoch, logs=None):
-        """Start the clock, once something is compiled."""
+        """Start the clock, unless the first step is still to come."""
         if self.first_step is not None:
             self._since = self._clock()
 
     # Not at the end of a batch: callbacks that wait for it make Keras fetch the
     # results of every step from the device.
     def on_train_batch_begin(self, batch, logs=None):
-        """Report the first step from the others."""
+        """Measure the first step separately."""
         self.steps += 1
         if self.first_step is not None:
             return
@@ -77,7 +75,7 @@ class TrainingClock(keras.callbacks.Callback):
         self._since = self._clock()
 
     def on_test_begin(self, logs=None):
-        """Leave the validation out."""
+        """Stop the clock during validation."""
         self._stop()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -96,14 +94,11 @@ class TrainingClock(keras.callbacks.Callback):
         self._counted, self._since = self.seconds, None
 
 
-# `TimeLimit`: training for a fixed time.
-
-
 class TimeLimit(TrainingClock):
-    """Ends training after a number of seconds; the current step is finished.
+    """Ends training after a time limit, once the current step is finished.
 
-    The last epoch may then be a part of one; it is validated as any other. What counts
-    as training is said in `TrainingClock`.
+    The last epoch may then be partial; it is validated like any other. `TrainingClock`
+    defines what counts as training time.
 
     Args:
         limit: Seconds.
@@ -118,8 +113,8 @@ class TimeLimit(TrainingClock):
         super().__init__(seconds)
         self.limit = positive_number("limit", limit)
 
-    # This fetches the results of every step. Otherwise the host would run ahead of the
-    # device, and the time that it measures would be too short.
+    # This makes Keras fetch the results of every step. Otherwise the host would run
+    # ahead of the device and measure too little time.
     def on_train_batch_end(self, batch, logs=None):
         """End training when the time is up."""
         if self.seconds >= self.limit:
@@ -136,25 +131,24 @@ _FALLING = ("loss", "mae", "mse", "rmse", "error", "crossentropy")
 
 
 def direction_of(monitor: str) -> str:
-    """Whether a metric is better when it is larger, `"max"`, or smaller, `"min"`."""
+    """Return `"max"` if larger values of a metric are better, else `"min"`."""
     name = monitor.lower().removeprefix("val_")
     return "min" if any(part in name for part in _FALLING) else "max"
 
 
 class TimeToAccuracy(TrainingClock):
-    """Measures training by the steps and seconds that it takes to a target.
+    """Measures the steps and seconds of training until a metric reaches a target.
 
-    After every epoch the metric is smoothed, the mean of the last `window` epochs, and
+    After every epoch the metric is smoothed by the mean over the last `window` epochs;
     the first epoch whose smoothed value reaches the target is the crossing. (Figure 3
     of Balog et al. 2019: the earliest checkpoint at which the smoothed curve of the
-    validation accuracy exceeded 78 %. How it was smoothed is not said there.) What
-    counts as time is said in `TrainingClock`: neither validation nor the first step,
-    which compiles.
+    validation accuracy exceeded 78 %, with unspecified smoothing.) Time is that of
+    `TrainingClock`, without validation and the first step, which compiles.
 
     Args:
         target: The value to reach.
         monitor: Name of the metric in the logs of an epoch.
-        window: Epochs that the smoothed value is the mean of, or as many as there are.
+        window: Maximum number of epochs in the mean.
         mode: `"max"` if more is better, `"min"` if less; `"auto"`: `"min"` for errors
             and losses by name.
         stop: Whether to end training at the crossing.
@@ -162,11 +156,11 @@ class TimeToAccuracy(TrainingClock):
 
     Attributes:
         reached: Whether the target was reached.
-        crossing: The row of `curve` at which it was, or None.
+        crossing: The row of `curve` that reached it, or None.
         curve: A dictionary per epoch: epoch, steps, seconds, value, smoothed.
 
     Raises:
-        ValueError: For arguments out of range; from `fit`, if an epoch has no such
+        ValueError: For arguments out of range; from `fit`, if an epoch lacks the
             metric.
 
     Reference:
@@ -204,13 +198,13 @@ class TimeToAccuracy(TrainingClock):
 
     @property
     def best(self) -> float:
-        """The best smoothed value so far; NaN before any."""
+        """The best smoothed value so far; NaN before the first."""
         best = max if self.mode == "max" else min
         values = [row["smoothed"] for row in self.curve]
         return best((v for v in values if not math.isnan(v)), default=math.nan)
 
     def on_train_begin(self, logs=None):
-        """Start anew."""
+        """Reset the clock and the curve."""
         super().on_train_begin(logs)
         self.crossing, self.curve = None, []
 
@@ -220,8 +214,8 @@ class TimeToAccuracy(TrainingClock):
         if logs is None or self.monitor not in logs:
             raise ValueError(
                 "Expected the metric `monitor` in the logs of every epoch. Received: "
-                f"monitor={self.monitor!r}, logs with {sorted(logs or {})}. Names that "
-                "begin with val_ need validation_data."
+                f"monitor={self.monitor!r}, logs with {sorted(logs or {})}. Metrics "
+                "whose names begin with val_ need validation_data."
             )
         value = float(logs[self.monitor])
         last = [*(row["value"] for row in self.curve), value][-self.window :]
@@ -244,7 +238,7 @@ class TimeToAccuracy(TrainingClock):
         return value <= self.target
 
     def summary(self) -> str:
-        """One line that says when the target was reached."""
+        """Return one line that states when the target was reached."""
         name = f"{self.monitor} has"
         if self.crossing is None:
             best = f", at best {self.best:.4g}" if self.curve else ""

@@ -222,7 +222,7 @@ def test_raises_past_the_budget_before_the_next_step():
     assert str(error.value) == (
         "Expected at most 1 compilation of the training step. "
         "Received: 2, the last at epoch 0, step 3.\n"
-        "What changed since the compilation before:\n"
+        "Changes since the previous compilation:\n"
         "  edge/sender: (1, 8) -> (1, 10)\n"
         "  node/feature: (1, 8, 3) -> (1, 10, 3)\n"
         "  y: (1, 8, 1) -> (1, 10, 1)\n"
