@@ -2,10 +2,10 @@
 
 Layers that read the graph are called as `layer(states, batch, ...)`, and `NodeEncoder`
 and `AttentionBias`, which take no states, as `layer(batch)`. `batch` is the batch of a
-loader; layers with `prepare(batch)` take its result in place of the batch, for calls
-that share the work. The other layers (`GRUUpdate`, `PaiNNUpdate`, `ContinuousFilter`,
-`ElementEmbedding`, `CharacterEncoder`, the radial functions) take the tensors that they
-are functions of, as any Keras layer.
+loader; layers with `prepare(batch)` also accept its result in place of the batch, so
+that several calls share the work. The other layers (`GRUUpdate`, `PaiNNUpdate`,
+`ContinuousFilter`, `ElementEmbedding`, `CharacterEncoder`, the radial functions) take
+tensors, like any Keras layer.
 """
 
 from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias

@@ -11,20 +11,20 @@ from keras_bandgnn.ops.sequence import sequence_axis
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class AttentionBias(keras.layers.Layer):
-    """One learned number per head for each shortest-path distance and type of edge.
+    """Learned bias per head for each shortest-path distance and edge type.
 
         bias_ij = b[distance(j, i)] + c[type(j -> i)] - b[far] - c[no edge]
 
-    Attention does not change when all pairs of a node get the same number, so the bias
-    is that over a pair that is far apart and no edge: such pairs need not be listed.
+    Softmax is invariant to a constant added to all pairs of a node, so biases are
+    relative to far pairs without an edge, which need not be listed.
 
     Args:
         num_heads: K.
-        max_distance: D: distances 0 (a node itself) to D have a number each; D + 1 is
+        max_distance: D: distances 0 (a node itself) to D have separate biases; D + 1 is
             "far".
-        num_edge_types: P; type 0 is "no edge" if there is more than one (see
+        num_edge_types: P; type 0 is "no edge" if P > 1 (see
             `AttentionEdges(edge_types=True)`).
-        use_tokens: Whether links to tokens have a number of their own.
+        use_tokens: Whether links to tokens have a separate bias.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads
@@ -32,9 +32,8 @@ class AttentionBias(keras.layers.Layer):
             all edges have the distance 1.
 
     Output shape:
-        Biases of edges, float [G, E, K], or [K] where all edges have the same (without
-        distances and types); of a node and itself, [K]; of links to
-        tokens, [K] or None.
+        Biases of edges, float [G, E, K], or [K] if all edges have the same (without
+        distances and types); of a node to itself, [K]; of links to tokens, [K] or None.
 
     Raises:
         ValueError: For arguments out of range.
@@ -89,7 +88,7 @@ class AttentionBias(keras.layers.Layer):
         axis = sequence_axis()
 
         def table(weight):
-            # Devices that share a sequence have some of the heads each.
+            # Heads are sharded over the devices that share a sequence.
             weight = ops.convert_to_tensor(weight)
             return weight if axis is None else axis.local_columns(weight)
 

@@ -10,29 +10,29 @@ from keras_bandgnn.primitives.propagation import is_prepared
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class BandedMessagePassing(BatchLayer):
-    """Sum of linear messages over typed edges, carried out by the batch's plan.
+    """Sum of linear messages over typed edges, computed by the batch's plan.
 
     Balog et al. 2019, Algorithm 1, lines 1 to 5:
 
         m[n] = sum over edges (j -> n, type p) of w (x[j] W[p] + b[p]),
 
-    with w = 1 unless the loader was given `edge_weight`. The plan in the batch says
+    with w = 1 unless the loader has an `edge_weight`. The plan in the batch determines
     how: as three batched matmuls over diagonal blocks (`"banded:S"`), as a sparse
-    product, or both, each edge once. Edges outside the band are therefore carried
-    exactly, unless the plan drops them. The weights do not depend on the plan.
+    product, or both, each edge once. Edges outside the band are therefore exact, too,
+    unless the plan drops them. The weights do not depend on the plan.
 
     Args:
         units: Width U of a message.
         num_edge_types: P.
         use_bias: Whether each message gets the learnable bias of its edge type.
-        dropout: Share of the states' entries that are dropped before they are sent.
+        dropout: Dropout rate of the states before they are sent.
         reduce: `"sum"`, as in the paper; `"mean"`, the sum over the number of incoming
-            edges; or `"max"`, the largest message per unit (plans of `Segment` or
-            `Grouped` alone). Nodes without incoming edges get 0.
+            edges; or `"max"`, the maximum per unit (only plans of `Segment` or
+            `Grouped`). Nodes without incoming edges get 0.
 
     Input shape:
         states: float [G, N, H] (supergraphs, nodes, channels).
-        batch: A batch (see `keras_bandgnn.batch`), or what `prepare` returned for it.
+        batch: A batch (see `keras_bandgnn.batch`), or the result of `prepare`.
 
     Output shape:
         float [G, N, U].
@@ -98,14 +98,14 @@ class BandedMessagePassing(BatchLayer):
         self.built = True
 
     def prepare(self, batch, num_nodes: int | None = None):
-        """Do the device work of the plan that several calls on one batch share.
+        """Prepare the plan on the device, once for several calls on one batch.
 
         Args:
             batch: A batch, or its `"plan"`.
             num_nodes: N, with a plan.
 
         Returns:
-            What to pass as `batch` to the calls.
+            The argument `batch` of the calls.
         """
         if num_nodes is None:
             num_nodes = keras.ops.shape(batch_part(batch, "node", "mask")["mask"])[1]

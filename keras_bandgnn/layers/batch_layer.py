@@ -4,16 +4,16 @@ from collections.abc import Mapping
 
 import keras
 
-# What version 0.1.0 called the second argument.
+# Names of the second argument in version 0.1.0.
 _OLD_NAMES = ("x", "edge", "plan")
 
 
 class BatchLayer(keras.layers.Layer):
     """A layer that is called as `layer(states, batch, ...)`.
 
-    `batch` is the batch of a loader, or what the layer's `prepare(batch)` returned.
-    Version 0.1.0 passed parts of it, such as `"plan"` and `"edge"`, in places of
-    their own; calls of that form, also those in saved functional models, still work.
+    `batch` is the batch of a loader, or the result of the layer's `prepare(batch)`.
+    Version 0.1.0 passed parts of it, such as `"plan"` and `"edge"`, as separate
+    arguments; such calls, including those in saved functional models, still work.
     """
 
     def __call__(self, *args, **kwargs):

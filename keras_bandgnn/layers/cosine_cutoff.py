@@ -1,4 +1,4 @@
-"""`CosineCutoff`: a factor that takes edges to 0 smoothly."""
+"""`CosineCutoff`: a factor that decays smoothly to 0 at the cutoff."""
 
 import math
 
@@ -10,11 +10,11 @@ from keras_bandgnn.checks import positive_number
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class CosineCutoff(keras.layers.Layer):
-    """Factor of each edge that falls from 1 at distance 0 to 0 at the cutoff.
+    """Edge factor that decays from 1 at distance 0 to 0 at the cutoff.
 
         f(d) = (cos(pi d / r_c) + 1) / 2  for d < r_c, else 0
 
-    Distances are taken in their own precision, also under mixed precision.
+    Distances keep their precision, even under mixed precision.
 
     Args:
         cutoff: r_c, angstrom.

@@ -79,19 +79,19 @@ class FlatDense(keras.layers.Dense):
         return ops.reshape(rows, (*shape[:-1], self.units))
 
     def quantize(self, mode=None, type_check=True, config=None):
-        """See `keras.layers.Dense.quantize`, which refuses subclasses by default."""
+        """Quantize the layer; `Dense.quantize` rejects subclasses by default."""
         super().quantize(mode, type_check=False, config=config)
 
 
-# Products of rows that lie under several axes.
+# Inputs with more than two axes, flattened to one matmul.
 
 
 def flat_matmul(x, kernel):
-    """`x @ kernel` as one product of matrices.
+    """Compute `x @ kernel` as one flat matmul.
 
-    With an axis in front, XLA on CPUs takes a transposed copy of the gradient of the
-    product for that of the kernel. If the number of rows is a multiple of 1024, the
-    columns of the copy share few places in the caches: 2.3 times the time.
+    With leading axes, XLA on CPUs transposes a copy of the output gradient to compute
+    that of the kernel. If the number of rows is a multiple of 1024, the columns of the
+    copy collide in the CPU caches, which takes 2.3 times as long.
 
     Args:
         x: [..., K].

@@ -118,7 +118,7 @@ PATTERNS = ("sparse", "full")
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class DualInterleavedAttention(BatchLayer):
-    """Multi-head attention of the nodes of a graph, along edges or between all.
+    """Multi-head attention of nodes, along edges or over all nodes of a graph.
 
     Graph transformer backbones interleave the two patterns: with `attention="periodic"`
     every `full_every`-th layer is full, the others are sparse.
@@ -126,10 +126,10 @@ class DualInterleavedAttention(BatchLayer):
         s_ij = (W_q h_i) . (W_k h_j) / sqrt(d) + bias_ij   for each of K heads
         out_i = W_o sum over j of softmax over j (s_ij) W_v h_j
 
-    `"sparse"`: j goes over the senders of the edges into i (the topology-induced
+    `"sparse"`: j ranges over the senders of the edges into i (the topology-induced
     pattern) and, with `self_loops`, i itself. Where the batch lists dense tiles
     (`AttentionPlan(block_size=...)`) the edges inside them are computed as products of
-    blocks. `"full"`: j goes over all nodes of the graph. With `tokens` each node also
+    blocks. `"full"`: j ranges over all nodes of the graph. With `tokens` each node also
     attends to the token of its graph, and the token to all nodes of the graph and
     itself. Biases, the factor 1/sqrt(d) and dropout are the same in every pattern, so
     layers can change between patterns with the same weights. Softmax runs in float32.
@@ -139,21 +139,21 @@ class DualInterleavedAttention(BatchLayer):
         key_dim: d, width of a head.
         pattern: `"sparse"` or `"full"`; `call` may name another.
         self_loops: Whether nodes attend to themselves in the sparse pattern.
-        dropout: Share of the attention weights that are dropped.
-        max_length: L, the most nodes that a graph has; full attention then works on
-            each graph alone, padded to L. None: on supergraphs as a whole, in pieces,
-            which suits one large graph or sequence per supergraph.
+        dropout: Dropout rate of the attention weights.
+        max_length: L, maximum number of nodes per graph; full attention then runs per
+            graph, padded to L. None: over whole supergraphs in chunks, which suits one
+            large graph or sequence per supergraph.
         fused: Whether full attention uses `keras.ops.dot_product_attention`. That has
             neither biases nor dropout nor tokens.
         use_bias: Whether the four linear maps have biases.
 
     Input shape:
         states: float [G, N, H].
-        batch: A batch; of it are read `edge` (`sender`, `receiver`, and `attend` where
-            there is one), `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
-        edge_bias: float [G, E, K] or None, biases of the edges over that of pairs
-            that are no edges. Full attention adds them too.
-        self_bias: float [K] or None, likewise of a node and itself.
+        batch: A batch; it reads `edge` (`sender`, `receiver`, optionally `attend`),
+            `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
+        edge_bias: float [G, E, K] or None, biases of the edges relative to pairs
+            without an edge. Full attention adds them, too.
+        self_bias: float [K] or None, likewise of a node to itself.
         token_bias: float [K] or None, likewise of nodes and tokens.
         tokens: float [G, B, H] or None, one per graph.
 
@@ -245,7 +245,7 @@ class DualInterleavedAttention(BatchLayer):
             for layer in (self.query_dense, self.key_dense, self.value_dense)
         )
         if axis is not None:
-            # Some heads of all nodes instead of all heads of some nodes.
+            # Reshard from nodes to heads.
             self._check_heads(axis)
             q, k, v = axis.to_heads(ops.stack([q, k, v]))
             batch = axis.whole(batch)
@@ -286,7 +286,7 @@ class DualInterleavedAttention(BatchLayer):
 
     @property
     def _heads(self) -> int:
-        """Heads of this device."""
+        """Number of heads on this device."""
         axis = sequence_axis()
         return self.num_heads if axis is None else self.num_heads // axis.size
 
@@ -306,7 +306,7 @@ class DualInterleavedAttention(BatchLayer):
         return ops.cast(join(parts, self._heads), like.dtype)
 
     def _weights(self, like, dropping):
-        """Factors of dropout, or None."""
+        """Return dropout factors, or None."""
         if not dropping:
             return None
         return keras.random.dropout(
@@ -331,7 +331,7 @@ class DualInterleavedAttention(BatchLayer):
         }
         _, tiles = part_of(batch["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
-            # Among the edges a number that all have changes nothing.
+            # Softmax over edges is invariant to a bias that all of them share.
             out, logs = edge_attention(q, k, v, bias=None, keep=keep, **edges)
             if edge_bias is not None:
                 more = ops.cast(edge_bias, "float32")
@@ -346,14 +346,14 @@ class DualInterleavedAttention(BatchLayer):
         return tiles_and_rest(q, k, v, bias=edge_bias, tiles=tiles, **edges)
 
     def _one(self, q, k, v, bias, dropping):
-        """Attention of each row to one key and value of its own."""
+        """Compute the attention of each row to exactly one key and value."""
         weight = None
         if dropping:
             weight = self._weights(ops.ones((*ops.shape(q)[:-1], self._heads)), True)
         return attend_to_one(q, k, v, bias, weight, self._heads)
 
     def _to_tokens(self, q, k, v, batch, dropping):
-        """Attention of the tokens to the nodes of their graphs."""
+        """Compute the attention of tokens to the nodes of their graphs."""
         graph = ops.convert_to_tensor(batch["node"]["graph_id"])
         real = ops.convert_to_tensor(batch["node"]["mask"])
         groups, count = ops.shape(graph)

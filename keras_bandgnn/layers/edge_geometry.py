@@ -1,4 +1,4 @@
-"""Lengths, directions and counts of the edges of a batch."""
+"""Lengths and directions of edges, in-degrees, and forces on nodes."""
 
 from keras import ops
 
@@ -6,7 +6,7 @@ from keras_bandgnn import ops as graph_ops
 
 
 def edge_distances(edge):
-    """Length of each edge, from its displacement or, without one, as it is given.
+    """Return edge lengths, from displacements or, without them, from distances.
 
     Args:
         edge: `batch["edge"]`: `displacement` float [G, E, 3] or `distance` [G, E],
@@ -27,7 +27,7 @@ def edge_distances(edge):
         if "distance" not in edge:
             raise ValueError(
                 "Expected edge features 'displacement' or 'distance'. Received: "
-                f"{sorted(edge)}. Make the edges from the positions first."
+                f"{sorted(edge)}. Compute the edges from the positions first."
             )
         return ops.convert_to_tensor(edge["distance"])
     displacement = ops.convert_to_tensor(edge["displacement"])
@@ -38,7 +38,7 @@ def edge_distances(edge):
 
 
 def edge_directions(edge, distances):
-    """Unit vectors from each receiver to its sender.
+    """Return unit vectors from each receiver to its sender.
 
     Args:
         edge: `batch["edge"]` with `displacement` float [G, E, 3].
@@ -59,14 +59,14 @@ def edge_directions(edge, distances):
     if "displacement" not in edge:
         raise ValueError(
             "Expected the edge feature 'displacement'. Received: "
-            f"{sorted(edge)}. Lengths alone have no direction."
+            f"{sorted(edge)}. Compute the edges from the positions first."
         )
     length = ops.where(distances > 0, distances, 1.0)
     return ops.convert_to_tensor(edge["displacement"]) / ops.expand_dims(length, -1)
 
 
 def in_degrees(edge, num_nodes):
-    """Number of edges into each node, at least 1.
+    """Return the in-degree of each node, at least 1.
 
     Args:
         edge: `batch["edge"]` with `receiver` int32 [G, E].
@@ -87,10 +87,10 @@ def in_degrees(edge, num_nodes):
 
 
 def forces_on_nodes(slopes, edge, num_nodes):
-    """Forces on the nodes from the slopes of an energy along its edges.
+    """Compute forces on nodes from the gradient of an energy by edge displacements.
 
-    With d_e = r_sender - r_receiver the energy falls by F_i per angstrom that node i
-    moves: F_i = sum over edges into i of dE/d(d_e) - sum over edges out of i of it.
+    With d_e = r_sender - r_receiver, F_i = -dE/dr_i is the sum of dE/d(d_e) over the
+    edges into i minus the sum over the edges out of i.
 
     Args:
         slopes: float [G, E, 3], dE/d(d_e); 0 for padded edges.

@@ -1,4 +1,4 @@
-"""`ElementEmbedding`: first states of atoms."""
+"""`ElementEmbedding`: initial states of atoms."""
 
 from collections.abc import Iterable
 
@@ -16,15 +16,15 @@ LAST_ELEMENT = 118
 class ElementEmbedding(keras.layers.Layer):
     """One learned vector per element: a one-hot vector times a matrix.
 
-    An element that is not in the table has a one-hot vector of zeros, and so zeros.
-    Tasks refuse such graphs before they run (`check`); a plain Keras call cannot.
+    Elements outside the table get zeros. Tasks reject such graphs before they run
+    (`check`); a plain Keras call cannot.
 
     Args:
         units: Width C of a state.
         elements: The atomic numbers that occur, or an integer V for all below V.
 
     Input shape:
-        int32 [G, N], atomic numbers. Those of padding may be any.
+        int32 [G, N], atomic numbers; any values for padding.
 
     Output shape:
         float [G, N, C].

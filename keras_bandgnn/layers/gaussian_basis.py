@@ -1,4 +1,4 @@
-"""`GaussianBasis`: distances as values of Gaussian functions."""
+"""`GaussianBasis`: radial basis of Gaussian functions."""
 
 import keras
 import numpy as np
@@ -13,13 +13,13 @@ class GaussianBasis(keras.layers.Layer):
 
         e_k(d) = exp(-gamma (d - mu_k)^2),  mu_k = k stop / (K - 1),  k = 0 .. K-1
 
-    Distances are taken in their own precision, also under mixed precision.
+    Distances keep their precision, even under mixed precision.
 
     Args:
         num_functions: K, at least 2.
         stop: The last centre, angstrom.
-        gamma: Per square angstrom; by default 1 / (2 s^2) with s the distance
-            of two centres.
+        gamma: Per square angstrom; by default 1 / (2 s^2) with s the spacing of the
+            centres.
 
     Input shape:
         float [...], angstrom.

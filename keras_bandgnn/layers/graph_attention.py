@@ -18,18 +18,17 @@ class GraphAttention(BatchLayer):
         e[j, n] = leaky_relu(a_s . W h[j] + a_r . W h[n])
         out[n] = sum over j of softmax over j (e[j, n]) W h[j] + b
 
-    where j goes over the senders of the edges into n and n itself, once. The heads lie
-    side by side in the output. Types of edges and `batch["plan"]` are not read. The
-    softmax runs in float32.
+    where j ranges over the senders of the edges into n, and n itself once. The output
+    concatenates the heads. Edge types and `batch["plan"]` are ignored. The softmax runs
+    in float32.
 
     Args:
         units: Width U of the new states, all heads together.
         num_heads: K, a divisor of U.
-        dropout: Share of the attention weights that are dropped.
+        dropout: Dropout rate of the attention weights.
         negative_slope: Slope of the leaky ReLU below 0.
-        use_bias: Whether there is a bias b.
-        use_kernel: Whether there is a W; without it the states are taken as W h, so
-            that H = U.
+        use_bias: Whether to add the bias b.
+        use_kernel: Whether to apply W; otherwise the states stand for W h, and H = U.
 
     Input shape:
         states: float [G, N, H].
@@ -106,7 +105,7 @@ class GraphAttention(BatchLayer):
         self.built = True
 
     def scores(self, states):
-        """Sent rows W h [G, N, U], and a_s . W h and a_r . W h [G, N, K]."""
+        """Return W h [G, N, U], and a_s . W h and a_r . W h [G, N, K]."""
         rows = self.transform(states) if self.use_kernel else states
         heads = (self.num_heads, self.units // self.num_heads)
         wide = ops.reshape(rows, (-1, ops.shape(rows)[1], *heads))

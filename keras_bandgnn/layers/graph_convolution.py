@@ -21,21 +21,20 @@ class GraphConvolution(BatchLayer):
 
         out[n] = sum over edges (j -> n) of h[j] W / sqrt(D[j] D[n]) + h[n] W / D[n] + b
 
-    The sum over edges is carried out by the batch's plan, and D is counted from the
-    plan on the device, once per batch: neither the plan, nor padding, nor the other
-    graphs of a batch change a result. A loader's `edge_weight` makes a weighted A.
-    Edges from a node to itself count once: without weights they are the I.
+    The batch's plan computes the sum over edges, and D is counted from the plan on the
+    device, once per batch: results depend neither on the plan, nor on padding, nor on
+    the other graphs of a batch. With `edge_weight` in the loader A is weighted. Self-
+    loops count once: without weights they are the I.
 
     Args:
         units: Width U of the new states.
-        num_edge_types: P, types of edges that batches may have. All share W.
-        use_bias: Whether there is a bias b.
-        use_kernel: Whether there is a W; without it the states are taken as H W, so
-            that H = U.
+        num_edge_types: P, the number of edge types in batches. All share W.
+        use_bias: Whether to add the bias b.
+        use_kernel: Whether to apply W; otherwise the states stand for H W, and H = U.
 
     Input shape:
         states: float [G, N, H].
-        batch: A batch (see `keras_bandgnn.batch`), or what `prepare` returned for it.
+        batch: A batch (see `keras_bandgnn.batch`), or the result of `prepare`.
 
     Output shape:
         float [G, N, U].
@@ -91,13 +90,13 @@ class GraphConvolution(BatchLayer):
         self.built = True
 
     def prepare(self, batch):
-        """Do what several layers of as many edge types share on one batch.
+        """Compute what several layers with equal `num_edge_types` share per batch.
 
         Args:
             batch: A batch.
 
         Returns:
-            What to pass as `batch` to the calls.
+            The argument `batch` of the calls.
         """
         edge = batch["edge"]
         num_nodes = ops.shape(batch["node"]["mask"])[1]
@@ -108,10 +107,10 @@ class GraphConvolution(BatchLayer):
         loops = graph_ops.batched_segment_sum(
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
-        # The plan carries the loops of the data as well.
+        # The plan already includes the self-loops of the data.
         own = ops.cast(1 - loops, "float32")
         degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
-        # Weights may add up to nothing.
+        # Weights may add up to 0.
         some = degree > 0
         scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), 0.0)
         return {

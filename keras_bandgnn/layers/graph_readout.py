@@ -20,11 +20,11 @@ class GraphReadout(BatchLayer):
         u_n = W_2 activation(W_1 h_n + b_1) + b_2
         out_g = sum over the nodes n of graph g of a_n u_n
 
-    with a_n = 1 for "sum", 1 / n_node_g for "mean", and for "attention" the softmax
-    over the nodes of the graph of a learned number w . h_n.
+    with a_n = 1 for "sum", 1 / n_node_g for "mean", and for "attention" the softmax of
+    learned scores w . h_n over the nodes of the graph.
 
-    Padding nodes add nothing, and graphs without nodes give 0. Half-precision values
-    are added up in float32.
+    Padding nodes add nothing, and graphs without nodes get 0. Half-precision values
+    accumulate in float32.
 
     Args:
         units: Width D of the output.
@@ -90,7 +90,7 @@ class GraphReadout(BatchLayer):
         self.hidden_dense.build((None, None, width))
         self.output_dense.build((None, None, self.hidden_dense.units))
         if self.reduce == "attention":
-            # A bias would be the same for all nodes.
+            # Softmax is invariant to a bias.
             options["use_bias"] = False
             self.score_dense = FlatDense(1, name="score", **options)
             self.score_dense.build((None, None, width))
@@ -101,7 +101,7 @@ class GraphReadout(BatchLayer):
         values = self.output_dense(self.hidden_dense(states))
         counts = batch["graph"]["n_node"]
         num_graphs = ops.shape(counts)[1]
-        # Padding goes to a segment of its own, which is dropped.
+        # Padding goes to a separate segment, which is dropped.
         mask = batch["node"]["mask"]
         ids = ops.where(mask, ops.cast(batch["node"]["graph_id"], "int32"), num_graphs)
         if self.reduce == "attention":

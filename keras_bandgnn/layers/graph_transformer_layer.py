@@ -18,15 +18,15 @@ class GraphTransformerLayer(BatchLayer):
         h' = h + attend(norm(h))
         h'' = h' + W_2 gelu(W_1 norm(h'))
 
-    with `DualInterleavedAttention`; tokens, if there are any, go through the same maps.
+    with `DualInterleavedAttention`; optional tokens go through the same maps.
 
     Args:
         num_heads: K.
         key_dim: d, width of a head.
         ffn_dim: Width of the feed-forward network.
-        dropout: Share of what each branch adds that is dropped.
-        remat: Whether each branch is computed again for gradients while training, so
-            that its input is all that is kept (JAX and torch).
+        dropout: Dropout rate of the residual branches.
+        remat: Whether training checkpoints each branch, storing only its input for the
+            gradient (JAX and torch).
 
     `pattern`, `self_loops`, `max_length`, `fused` and, as `attention_dropout`,
     `dropout` are those of `DualInterleavedAttention`.
@@ -104,7 +104,7 @@ class GraphTransformerLayer(BatchLayer):
         self.built = True
 
     def queries_and_keys(self, rows):
-        """Query and keys [..., K d] that the attention has for rows [..., H]."""
+        """Return the queries and keys [..., K d] of rows [..., H]."""
         rows = self.attention_norm(rows)
         return self.attention.query_dense(rows), self.attention.key_dense(rows)
 
@@ -124,7 +124,7 @@ class GraphTransformerLayer(BatchLayer):
         again = self.remat and training
 
         def norm(layer, rows):
-            # What a norm keeps is four times its input.
+            # A norm stores four times its input for the gradient.
             return checkpoint(layer, rows) if again else layer(rows)
 
         def attend(rows):
@@ -141,7 +141,7 @@ class GraphTransformerLayer(BatchLayer):
             out = self.outer_dense(self.inner_dense(norm(self.ffn_norm, rows)))
             return rows + self.dropout_layer(out, training=training)
 
-        # Tokens are rows behind those of the nodes.
+        # Tokens are the rows after those of the nodes.
         rows = states
         if tokens is not None:
             rows = ops.concatenate([states, tokens], axis=1)
@@ -149,7 +149,7 @@ class GraphTransformerLayer(BatchLayer):
             rows = checkpoint(branch, rows, [self]) if again else branch(rows)
         if tokens is None:
             return rows
-        # Each device has drawn dropout of its own.
+        # Each device has drawn a different dropout mask.
         tokens = same_on_devices(rows[:, count:]) if training else rows[:, count:]
         return rows[:, :count], tokens
 

@@ -1,4 +1,4 @@
-"""`GRUReadout`: a graph's state, refined by attention to its nodes."""
+"""`GRUReadout`: graph state refined by attention over the nodes."""
 
 import keras
 from keras import ops

@@ -34,7 +34,7 @@ class GRUUpdate(keras.layers.Layer):
 
     Args:
         units: Width H of a state.
-        dropout: Share of the new state's entries that are dropped.
+        dropout: Dropout rate of the new states.
 
     Input shape:
         messages: float [..., U].

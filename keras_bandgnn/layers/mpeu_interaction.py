@@ -24,8 +24,8 @@ class MPEUInteraction(BatchLayer):
         m_i = sum or mean over the edges into i of (W_1 h_j) * s(W_3 s(W_2 e'))
         h_i' = h_i + W_5 s(W_4 m_i)
 
-    with s the shifted softplus. The hidden layer of the edge update is 2 C wide. Its
-    product is taken per node for the parts of h_j and h_i, before they go to the edges.
+    with s the shifted softplus. The hidden layer of the edge update has width 2 C. Its
+    products with h_j and h_i are computed per node, before the gather to the edges.
 
     Args:
         units: Width C of the states of nodes and of the new states of edges.
@@ -35,12 +35,12 @@ class MPEUInteraction(BatchLayer):
         batch: A batch (see `keras_bandgnn.batch`); it reads
             `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
         edges: float [G, E, K], radial basis (first step) or states of edges.
-        degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
-            sums.
+        degree: float [G, N] in-degrees (`in_degrees`) for the mean, or None for the
+            sum.
 
     Output shape:
         Two arrays: new states of nodes, float [G, N, C], and of edges, float
-        [G, E, C]. The states of padded edges mean nothing.
+        [G, E, C]. The states of padded edges are undefined.
 
     Raises:
         ValueError: If the states are not C wide.

@@ -1,4 +1,4 @@
-"""`NodeEncoder`: first node states from the features of a batch."""
+"""`NodeEncoder`: initial node states from the features of a batch."""
 
 from collections.abc import Mapping
 
@@ -18,10 +18,10 @@ class NodeEncoder(keras.layers.Layer):
 
     Args:
         units: Width H of a state.
-        inputs: Feature name -> what it is: `{"ids": V}`, ids in [0, V) with shape
-            [N] or [N, K] (the mean over the ids that are not 0); `{"characters": L}`,
-            character codes of L positions; `{"features": F}`, numbers. An integer V
-            is short for `{"ids": V}`.
+        inputs: Feature name -> its kind: `{"ids": V}`, ids in [0, V) of shape [N] or
+            [N, K] (the mean over nonzero ids); `{"characters": L}`, character codes of
+            L positions; `{"features": F}`, numbers. An integer V is short for
+            `{"ids": V}`.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
@@ -125,7 +125,7 @@ class NodeEncoder(keras.layers.Layer):
                 )
 
     def call(self, batch):
-        """Return the first states."""
+        """Return the initial states."""
         node = batch_part(batch, "node")
         self._check_names(node)
         total = 0
@@ -141,8 +141,8 @@ class NodeEncoder(keras.layers.Layer):
             return encoder(values)
         weight = ops.cast(values > 0, self.compute_dtype)
         count = ops.maximum(ops.sum(weight, axis=-1, keepdims=True), 1.0)
-        # Position by position: no large [G, N, K, H] temporary, which XLA on CPUs is
-        # slow to add up.
+        # Position by position, without a [G, N, K, H] temporary, which XLA on CPUs
+        # reduces slowly.
         total = 0
         for k in range(values.shape[-1]):
             total = total + encoder(values[..., k]) * weight[..., k : k + 1]

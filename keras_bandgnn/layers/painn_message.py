@@ -1,4 +1,4 @@
-"""`PaiNNMessage`: messages with directions."""
+"""`PaiNNMessage`: equivariant messages of scalars and vectors."""
 
 import keras
 from keras import ops
@@ -27,7 +27,7 @@ class PaiNNMessage(BatchLayer):
         states: float [G, N, C].
         batch: A batch (see `keras_bandgnn.batch`); it reads
             `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
-        vectors: float [G, N, 3, C]; None where all are 0, which saves their part.
+        vectors: float [G, N, 3, C]; None if all are 0, which skips their computation.
         basis: float [G, E, K].
         factor: float [G, E].
         directions: float [G, E, 3].
@@ -78,7 +78,7 @@ class PaiNNMessage(BatchLayer):
         self.built = True
 
     def _filters(self, basis, factor):
-        """f_e (W_3 e + b_3) as one product: factor and bias cost no further pass."""
+        """Compute f_e (W_3 e + b_3) as one matmul, with factor and bias folded in."""
         factor = ops.expand_dims(factor, -1)
         rows = ops.concatenate([basis * factor, factor], axis=-1)
         bias = ops.expand_dims(ops.convert_to_tensor(self.filter.bias), 0)
@@ -99,7 +99,7 @@ class PaiNNMessage(BatchLayer):
         sent = graph_ops.batched_gather(context, sender) * self._filters(basis, factor)
         scalar, radial, carried = ops.split(sent, 3, axis=-1)
         sums = []
-        # One direction at a time: no temporary of [E, 3, C].
+        # One axis at a time avoids a temporary of [E, 3, C].
         for axis in range(3):
             messages = radial * directions[..., axis : axis + 1]
             if vectors is not None:

@@ -10,7 +10,7 @@ from keras_bandgnn.layers.dense import FlatDense
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class PaiNNUpdate(keras.layers.Layer):
-    """Update of each node from its own scalar and vector states.
+    """Update of each node from its scalar and vector states.
 
         [V v, U v] = W v                                     (no bias)
         |V v| = sqrt(sum over the three axes of (V v)^2 + epsilon)
@@ -18,7 +18,7 @@ class PaiNNUpdate(keras.layers.Layer):
         s' = s + a_ss + a_sv <U v, V v>
         v' = v + a_vv U v
 
-    Norms and inner products are taken in float32 at least.
+    Norms and inner products use at least float32.
 
     Args:
         units: Width C of the states.

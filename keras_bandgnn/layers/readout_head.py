@@ -1,4 +1,4 @@
-"""`ReadoutHead`: numbers per graph from the output of a readout layer."""
+"""`ReadoutHead`: linear map of the output of a readout layer."""
 
 from collections.abc import Mapping
 
@@ -7,8 +7,6 @@ import keras
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
-
-# From the argument `readout` of a task to its head, and back.
 
 
 def make_head(
@@ -19,7 +17,7 @@ def make_head(
     Args:
         units: Width of the output.
         readout: `"sum"`, `"mean"` or `"attention"` of a `GraphReadout`; a layer for
-            `ReadoutHead`; or what `head_arguments` made of one.
+            `ReadoutHead`; or its entry from `head_arguments`.
         hidden: See `GraphReadout`.
         activation: See `GraphReadout`.
         use_bias: Whether the head has biases.
@@ -30,7 +28,7 @@ def make_head(
         return GraphReadout(units, readout, hidden, activation, use_bias, **options)
     if hidden is not None:
         raise ValueError(
-            "Expected `hidden` with readouts by name alone. Received: "
+            "Expected `hidden` only with readouts by name. Received: "
             f"hidden={hidden!r} and a layer as `readout`."
         )
     if isinstance(readout, Mapping):
@@ -39,7 +37,7 @@ def make_head(
 
 
 def _registered(entry: Mapping) -> keras.layers.Layer:
-    # A file names a class that this process knows already: nothing is imported.
+    # The class must be registered in this process: nothing is imported.
     cls = keras.saving.get_registered_object(entry.get("registered_name"))
     if not (isinstance(cls, type) and issubclass(cls, keras.layers.Layer)):
         raise ValueError(
@@ -72,9 +70,9 @@ class ReadoutHead(BatchLayer):
 
     Args:
         units: Width D of the output.
-        readout: A layer such as `GRUReadout(64)`: called with the states [G, N, C] and
-            the batch it gives [G, B, readout.units], and its `build` needs no more
-            than the shape of the states.
+        readout: A layer such as `GRUReadout(64)` that maps the states [G, N, C] and the
+            batch to [G, B, readout.units], and whose `build` needs only the shape of
+            the states.
         use_bias: Whether the map has a bias.
 
     Input shape:
@@ -85,7 +83,7 @@ class ReadoutHead(BatchLayer):
         float [G, B, D].
 
     Raises:
-        ValueError: If `readout` is no layer with `units`.
+        ValueError: If `readout` is not a layer with `units`.
 
     Example:
     >>> import keras_bandgnn as kb

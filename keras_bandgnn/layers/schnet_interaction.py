@@ -28,8 +28,8 @@ class SchNetInteraction(BatchLayer):
         batch: A batch (see `keras_bandgnn.batch`); it reads
             `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
         filters: float [G, E, F].
-        degree: float [G, N] that the sums are divided by (`in_degrees`), or None for
-            sums.
+        degree: float [G, N] in-degrees (`in_degrees`) for the mean, or None for the
+            sum.
 
     Output shape:
         float [G, N, C].
@@ -81,7 +81,7 @@ class SchNetInteraction(BatchLayer):
         return self.update(states, messages, degree)
 
     def update(self, states, messages, degree=None):
-        """New states from sums of messages, float [G, N, F]."""
+        """Return the new states from sums of messages, float [G, N, F]."""
         if degree is not None:
             messages = messages / ops.expand_dims(degree, -1)
         return states + self.output_dense(self.hidden_dense(messages))

@@ -1,4 +1,4 @@
-"""`SineBasis`: distances as values of sine functions."""
+"""`SineBasis`: radial basis of sine functions."""
 
 import math
 
@@ -15,7 +15,7 @@ class SineBasis(keras.layers.Layer):
 
         e_n(d) = sin(n pi d / r_c) / d,  n = 1 .. K
 
-    Distances are taken in their own precision, also under mixed precision.
+    Distances keep their precision, even under mixed precision.
 
     Args:
         num_functions: K.

@@ -1,4 +1,4 @@
-"""`TargetNormalizer`: labels of graphs on a scale that a network learns well."""
+"""`TargetNormalizer`: standardisation of the labels of graphs."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.sequence import over_devices
 
-# Facts of labelled graphs that a normaliser is made of.
+# Statistics of labelled graphs.
 
 
 NUM_ELEMENTS = 119
@@ -46,7 +46,7 @@ def graph_labels(part: FlatGraphs) -> np.ndarray:
 
 
 def flat_parts(graphs) -> list[FlatGraphs]:
-    """The flat arrays of a list of `Graph`, a `FlatGraphs`, a store or a loader."""
+    """Return the parts of a list of `Graph`, a `FlatGraphs`, a store or a loader."""
     for name in ("parts", "shards"):
         if hasattr(graphs, name):
             return list(getattr(graphs, name))
@@ -56,9 +56,9 @@ def flat_parts(graphs) -> list[FlatGraphs]:
 
 
 def least_squares(counts: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Value of each element [V, D] that explains labels [n, D] by counts [n, V].
+    """Fit values of elements [V, D] to labels [n, D] and counts [n, V].
 
-    Each target on its own, from the graphs where it is not NaN.
+    Each target is fitted separately, on the graphs where it is not NaN.
     """
     columns = []
     for column in labels.T:
@@ -68,7 +68,7 @@ def least_squares(counts: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
-    """Number of nodes of each element in each graph, float32 [n, 119].
+    """Count the nodes of each element in each graph, float32 [n, 119].
 
     Args:
         part: n graphs.
@@ -92,15 +92,15 @@ class TargetNormalizer(BatchLayer):
     with `element_key`, the sum of one reference value per node by its element: the
     linear composition model of the labels.
 
-    `adapt` computes the constants from training graphs, each target on its own and
+    `adapt` computes the constants from training graphs, separately for each target and
     from the labels that are not NaN. A `std` below float32 resolution becomes 1.
 
     Args:
         mode: `"graph"` or `"atom"`.
         element_key: Name of the node feature with the element, ids below 119.
         references: Element -> value or [D] values. By default `adapt` fits them by
-            least squares, in mode "graph" together with `mean`; references that are
-            given are kept.
+            least squares, in mode "graph" together with `mean`; it does not change
+            explicit references.
         mean: [D], the constants of an adapted normaliser, with `std`.
         std: [D], above 0.
 
@@ -260,7 +260,7 @@ class TargetNormalizer(BatchLayer):
         if self.element_key is not None:
             labels = labels - self._fitted(parts, labels)
         std = np.nanstd(labels / sizes, axis=0)
-        # Labels equal but for rounding must not be blown up to order 1.
+        # Labels that differ only by rounding must not be scaled up to order 1.
         std = np.where(std > limit, std, 1.0)
         self._assign(np.nanmean(labels / sizes, axis=0), std)
 
@@ -273,7 +273,7 @@ class TargetNormalizer(BatchLayer):
             )
 
     def _fitted(self, parts: list[FlatGraphs], labels: np.ndarray) -> np.ndarray:
-        """Sum of references [n, D]; fits the references if none are given."""
+        """Return the sum of references [n, D], fitted unless they are explicit."""
         counts = np.concatenate(
             [composition(part, self._elements(part)) for part in parts]
         )
@@ -328,7 +328,7 @@ class TargetNormalizer(BatchLayer):
             shift = shift * ops.expand_dims(ops.cast(counts, shift.dtype), -1)
         if self.element_key is None:
             return shift
-        # Nodes of padding belong to the last slot, which is no graph.
+        # Padding nodes belong to the last slot, which is not a graph.
         ids, elements = (
             ops.convert_to_tensor(batch["node"][name], "int32")
             for name in ("graph_id", self.element_key)
@@ -338,12 +338,12 @@ class TargetNormalizer(BatchLayer):
         return shift + over_devices(values)
 
     def normalize(self, y, batch):
-        """Normalised labels [G, B, D] of labels in their units; NaN stays NaN."""
+        """Normalise labels [G, B, D]; NaN stays NaN."""
         y = ops.convert_to_tensor(y, self.compute_dtype)
         return (y - self._shift(batch)) / ops.convert_to_tensor(self.std)
 
     def denormalize(self, values, batch):
-        """Predictions [G, B, D] in the units of the labels, of normalised ones."""
+        """Map normalised predictions [G, B, D] to the units of the labels."""
         return values * ops.convert_to_tensor(self.std) + self._shift(batch)
 
     def call(self, values, batch):
