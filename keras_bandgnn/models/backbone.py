@@ -1,4 +1,4 @@
-"""`Backbone`: what all graph networks without a head share."""
+"""`Backbone`: base class of graph networks without a head."""
 
 from collections.abc import Mapping
 
@@ -31,7 +31,7 @@ class Backbone(keras.Model):
 
     hidden_dim: int
     num_edge_types: int
-    # Whether several devices may share a supergraph. Each class says so for itself; see
+    # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
     # Metadata by name of the library's presets that hold a backbone of this class.
@@ -47,10 +47,10 @@ class Backbone(keras.Model):
         return super().__call__(*args, **kwargs)
 
     def receptive_field(self, training: bool):
-        """The `ReceptiveField` that is exact for this backbone, or None.
+        """Return the `ReceptiveField` that is exact for this backbone, or None.
 
         Args:
-            training: Whether dropout acts.
+            training: Whether dropout is active.
         """
         del training
 
@@ -59,41 +59,41 @@ class Backbone(keras.Model):
         return []
 
     def auto_plan(self):
-        """The plan of loaders that are told `"auto"`; None for the cheapest one."""
+        """Return the plan of loaders with `"auto"`; None for the cheapest one."""
 
     def hidden_states(self, batch, training=False):
         """Yield node states [G, N, H]: the embedded features, then after each layer.
 
-        The last ones are what the backbone returns. Backbones of your own need it for
-        `Task.embed(layer=...)` only.
+        The last states are the backbone's output. Custom backbones need this only for
+        `Task.embed(layer=...)`.
         """
         raise NotImplementedError(
-            f"Expected a backbone that gives the states of its layers. Received: "
+            f"Expected a backbone that implements `hidden_states`. Received: "
             f"{type(self).__name__}. Use layer=-1."
         )
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of the features read of "node", "edge" and "graph"; None for any.
+        """Return the features read from "node", "edge" and "graph"; None for any.
 
-        Exported models ask for no others.
+        Exported models have no other features as inputs.
         """
 
     @property
     def depth(self) -> int:
-        """Layers or steps, one less than there are `hidden_states`."""
+        """Number of layers or steps, one less than that of `hidden_states`."""
         return getattr(self, "num_layers", None) or self.num_steps
 
     def adapt(self, parts) -> bool:
-        """Decide what depends on the training graphs, before training.
+        """Set options that depend on the training graphs, before training.
 
-        What is decided belongs into `get_config`, so that a saved model computes the
-        same. `check` and predictions decide nothing.
+        These belong into `get_config`, so that a saved model computes the same. `check`
+        and predictions must not change them.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
 
         Returns:
-            Whether the model computes something else now than it did before.
+            Whether the model's computation has changed.
         """
         del parts
         return False
@@ -120,20 +120,20 @@ class Backbone(keras.Model):
     def enable_lora(
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
-        """Freeze the backbone but for low-rank updates, see `training.enable_lora`."""
+        """Freeze all but low-rank updates; see `training.enable_lora`."""
         return enable_lora(self, rank, alpha, layers)
 
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
-        """Write the backbone alone to a folder; see `Task.save_to_preset`."""
+        """Write only the backbone to a folder; see `Task.save_to_preset`."""
         presets.save(path, self, None, weights, card)
 
     @classmethod
     def from_preset(
         cls, preset, load_weights: bool = True, dtype=None, **overrides
     ) -> "Backbone":
-        """Load the backbone of a preset, for a head of one's own.
+        """Load the backbone of a preset, for a custom head.
 
         Args:
             preset: See `Task.from_preset`.

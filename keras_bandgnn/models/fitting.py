@@ -1,4 +1,4 @@
-"""How a task trains on a `GraphLoader`: reproducibly, resumably, on every backend."""
+"""Reproducible and resumable training of a task on a `GraphLoader`."""
 
 import os
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
 
 
 class Replicated(compat.BuildHooks):
-    """A model whose steps are those of the devices in whose scope it was made.
+    """A model whose steps run on the devices of the scope that it was created in.
 
     `distribution` is the `ReplicaGroup`; one device without a scope.
     """
@@ -57,7 +57,7 @@ class Replicated(compat.BuildHooks):
         return super().test_step(*args) if logs is None else logs
 
     def save(self, filepath, *args, **kwargs):
-        """See `keras.Model.save`; the file is whole or absent at any moment."""
+        """Save the model atomically; see `keras.Model.save`."""
         if _is_local(filepath, (".h5", ".hdf5")):
             raise ValueError(
                 "Expected a file that ends with .keras: Keras' older form holds no "
@@ -71,7 +71,7 @@ class Replicated(compat.BuildHooks):
                 return super().save(hidden)
 
     def save_weights(self, filepath, *args, **kwargs):
-        """See `keras.Model.save_weights`; the file is whole or absent."""
+        """Save the weights atomically; see `keras.Model.save_weights`."""
         with self.distribution.local_only():
             if args or not kwargs.get("overwrite", True) or len(kwargs) > 1:
                 return super().save_weights(filepath, *args, **kwargs)
@@ -81,39 +81,39 @@ class Replicated(compat.BuildHooks):
                 return super().save_weights(held)
 
     def stateless_call(self, *args, **kwargs):
-        """See `keras.Model.stateless_call`; over all devices on JAX."""
+        """Call the model on all devices of JAX; see `keras.Model.stateless_call`."""
         call = self.distribution.stateless_call(self, super().stateless_call)
         return call(*args, **kwargs)
 
     def batch_to_build(self, batch):
-        """Return a batch as one device has it, from which shapes follow."""
+        """Return one device's part of a batch, which determines shapes."""
         plain = self.distribution.plain_batch(self)
         return batch if plain is None else plain
 
     def builds_from_batches(self) -> bool:
-        """Not where `distribution.data` has made the metrics.
+        """Return whether Keras builds from batches; not if metrics are built already.
 
-        On TensorFlow Keras would average a distributed batch, which ids and masks do
-        not bear.
+        On TensorFlow Keras would average a distributed batch, which is invalid for ids
+        and masks.
         """
         return self.distribution.size == 1 or not self.distribution.builds_metrics
 
 
 def first_draw(epoch: int) -> int:
-    """Where the seed generators of Keras count on from in an epoch.
+    """Return the first counter of Keras' seed generators in an epoch.
 
-    Epochs are 2**20 draws apart. The counter has 31 bits on torch, so after 2,048
-    epochs the places are those of before, 1,024 draws further on.
+    Epochs are 2**20 draws apart. The counter has 31 bits on torch, so it wraps after
+    2,048 epochs, with an offset of 1,024 draws.
     """
     turn, place = divmod(epoch, 1 << 11)
     return (place << 20) + ((turn << 10) & ((1 << 19) - 1))
 
 
 class SeedFromEpoch(keras.callbacks.Callback):
-    """Seeds the order and the dropout of an epoch with its number.
+    """Seeds the order and the dropout of each epoch by its number.
 
     Training that resumes at an epoch then continues as if it had not stopped. (Keras'
-    checkpoints hold neither.)
+    checkpoints store neither.)
     """
 
     def __init__(self, loader: GraphLoader, seed: int):
@@ -135,15 +135,15 @@ class SeedFromEpoch(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch, logs=None):
         """Set the seed of the batch, on torch."""
-        # Dropout draws from torch's global generator, which has no place in a file.
+        # Dropout draws from torch's global generator, which checkpoints do not store.
         if keras.backend.backend() == "torch":
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
-            # Hosts that train together draw masks of their own.
+            # Hosts that train together need different masks.
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
 
 
 def as_fit_data(data, task):
-    """Return a loader as `fit` and `evaluate` of this backend take it."""
+    """Return the data that `fit` and `evaluate` of this backend take, from a loader."""
     if isinstance(data, SequenceLoader):
         data.check(task)
     if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
@@ -162,7 +162,7 @@ def as_fit_data(data, task):
 
 
 def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
-    """Train, from where a `SaveProgress` among the callbacks says.
+    """Train, from the progress saved by a `SaveProgress` among the callbacks.
 
     Args:
         model: The model.
@@ -176,7 +176,7 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     try:
         return _fit(model, fit, loader, kwargs)
     finally:
-        # Training that ends early leaves the loader within an epoch.
+        # Training that ends early leaves the loader in the middle of an epoch.
         loader.stop_threads()
 
 
@@ -202,8 +202,7 @@ def _fit_on(model: keras.Model, fit: Callable, loader: GraphLoader, saving, **kw
     if batches:
         for callback in saving:
             callback.follow(loader, batches)
-        # Keras has no epoch that begins in the middle: what is left of it is a `fit`
-        # of its own.
+        # Keras cannot start in the middle of an epoch: a separate `fit` completes it.
         rest = {**kwargs, "initial_epoch": epoch, "epochs": epoch + 1}
         try:
             before = fit(as_fit_data(loader, model), None, **rest)

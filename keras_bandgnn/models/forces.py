@@ -8,7 +8,7 @@ from keras_bandgnn.models.task import Task
 
 
 def energies_and_forces(task, batch, training=False):
-    """Energies of a regressor and the forces on the nodes.
+    """Compute the energies of a regressor and the forces on the nodes.
 
     Args:
         task: A `GraphRegressor` with one target, in energy units.
@@ -64,7 +64,7 @@ class ForceModel(Task):
 
 
 def check_displacements(loader) -> None:
-    """Raise a ValueError if forces cannot be had: edges without displacements."""
+    """Raise a ValueError if edges have no displacements, which forces require."""
     for part in loader.parts:
         if "displacement" not in part.edge:
             raise ValueError(
@@ -75,7 +75,7 @@ def check_displacements(loader) -> None:
 
 
 def check_energy(task) -> None:
-    """Raise a ValueError if a task has other than one target."""
+    """Raise a ValueError unless a task has exactly one target."""
     if task.num_targets != 1:
         raise ValueError(
             "Expected one target, the energy, for forces. Received: "
@@ -84,11 +84,11 @@ def check_energy(task) -> None:
 
 
 def force_loss(predicted, target, mask):
-    """Mean squared difference over the components of known forces.
+    """Compute the mean squared error over the components of known forces.
 
     Args:
         predicted: float [G, N, 3].
-        target: float [G, N, 3]; NaN where it is not known.
+        target: float [G, N, 3]; NaN where missing.
         mask: bool [G, N], real nodes.
 
     Returns:

@@ -21,29 +21,29 @@ from keras_bandgnn.training.roc_auc import ROCAUC
 class GraphClassifier(Task):
     """Predicts the class of each graph from the node states of any backbone.
 
-    The output are logits: `keras.ops.softmax` of them are probabilities, or
+    The outputs are logits: apply `keras.ops.softmax` for probabilities, or
     `keras.ops.sigmoid` with `multi_label=True`.
 
     Args:
         backbone: The model from a batch to node states.
         num_classes: C; with `multi_label` the number of targets.
-        preprocessor: What turns graphs into batches, see `Task`.
+        preprocessor: `GraphPreprocessor` of graphs, see `Task`.
         readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
             or a layer such as `GRUReadout(64)`, see `ReadoutHead`.
         hidden: Width of the hidden layer of a readout by name; by default half the
             states'.
         activation: Activation of that layer.
         use_bias: Whether the head has biases.
-        multi_label: Whether each graph has C targets that are 0 or 1, each on its own,
-            instead of one of C classes.
+        multi_label: Whether each graph has C independent binary targets, instead of one
+            of C classes.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
-        not known; with `multi_label` 0, 1, or NaN where not known. What is not known
-        counts nowhere.
+        missing; with `multi_label` 0, 1, or NaN where missing. Missing labels are
+        masked.
 
     Output shape:
-        float32 logits [G, B, C]. `predict(graphs)` gives one array [C] per graph.
+        float32 logits [G, B, C]. `predict(graphs)` returns one array [C] per graph.
 
     Raises:
         ValueError: For arguments that do not fit; from `fit` and `evaluate` for
@@ -99,17 +99,17 @@ class GraphClassifier(Task):
         return self.head(self.backbone(batch, training=training), batch)
 
     def default_optimizer(self):
-        """Adam with rate 1e-3."""
+        """Return Adam with rate 1e-3."""
         return keras.optimizers.Adam(1e-3)
 
     def default_loss(self):
-        """Cross-entropy over the labels that are there."""
+        """Return the cross-entropy over known labels."""
         if self.multi_label:
             return keras.losses.BinaryCrossentropy(from_logits=True)
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def default_metrics(self) -> list:
-        """Accuracy; with `multi_label` also `roc_auc`, the mean over the targets."""
+        """Return accuracy; with `multi_label` also `roc_auc`, the mean over targets."""
         if not self.multi_label:
             return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
         # Logits: a probability of one half.

@@ -44,8 +44,8 @@ class GraphModel(Replicated):
     encodes them), a `FlatGraphs`, an opened store or a `GraphLoader`. Anything else
     goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
 
-    Subclasses set `output_level`, what a row of the output belongs to, and `labels`,
-    what `compile` then lets losses and metrics be.
+    Subclasses set `output_level`, the level of the output rows, and `labels`, which
+    determine the losses and metrics that `compile` accepts.
 
     Args:
         backbone: The model from a batch to node states.
@@ -66,7 +66,7 @@ class GraphModel(Replicated):
     output_level = "graph"
     # None: losses and metrics are Keras' own.
     labels: Labels | None = None
-    # Parts of the loss that are means over entries of their own.
+    # Parts of the loss, each the mean over different entries.
     loss_parts = 1
     # Whether only candidates and the slot are read.
     reads_few = False
@@ -136,9 +136,9 @@ class GraphModel(Replicated):
             graphs: Graphs in any form that `fit` takes.
             shuffle: Whether each epoch has a new order.
             seed: Seed of the orders.
-            adapt: Whether a batcher without a budget keeps the one estimated here.
-            training: Whether the batches must suit training, where dropout rules out
-                to compute equal states once (see `ReceptiveField`).
+            adapt: Whether a batcher without a budget stores the one estimated here.
+            training: Whether the batches are for training, where dropout rules out
+                merging equal states (see `ReceptiveField`).
         """
         boolean("adapt", adapt)
         boolean("training", training)
@@ -173,7 +173,7 @@ class GraphModel(Replicated):
         return graphs
 
     def receptive_field(self, training: bool):
-        """The schedule that is exact for this task, or None; see `ReceptiveField`."""
+        """Return the exact schedule of this task, or None; see `ReceptiveField`."""
         if not self.reads_few or not self.distribution.takes_schedules:
             return None
         return self.backbone.receptive_field(training)
@@ -210,7 +210,7 @@ class GraphModel(Replicated):
         They are saved with the task; `check` and predictions change nothing.
         """
         if self.backbone.adapt(loader.parts):
-            # Programs that were compiled before compute something else.
+            # Discard programs compiled for the previous options.
             for name in ("train_function", "test_function", "predict_function"):
                 setattr(self, name, None)
             for name in ("_helpers", "_forces"):
@@ -221,10 +221,10 @@ class GraphModel(Replicated):
         return "rmsprop"
 
     def default_loss(self):
-        """The loss of `compile(loss="auto")`."""
+        """Return the loss of `compile(loss="auto")`."""
 
     def default_metrics(self) -> list | None:
-        """The metrics of `compile(weighted_metrics="auto")`."""
+        """Return the metrics of `compile(weighted_metrics="auto")`."""
 
     def compile(
         self,
@@ -238,30 +238,30 @@ class GraphModel(Replicated):
         jit_compile="auto",
         auto_scale_loss: bool = True,
     ):
-        """Configure training, as `keras.Model.compile` does; padding counts nowhere.
+        """Configure training, as `keras.Model.compile` does, with padding masked.
 
-        Losses and metrics may be names, functions, objects of Keras or of your own.
-        They see entries, those of all graphs (or nodes) of a batch one below the other:
-        labels [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of
-        one over numbers or yes-or-no targets; see the class of the task for what the
-        outputs are. Functions, and `call` of losses, return one value per entry.
+        Losses and metrics may be names, functions, and objects of Keras or custom ones.
+        They see entries, the graphs (or nodes) of a batch flattened to one axis: labels
+        [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of one over
+        numbers or binary targets; the class of the task documents the outputs.
+        Functions, and `call` of losses, return one value per entry.
 
-        Names mean what suits the outputs: "sparse_categorical_crossentropy" is that of
-        logits. Metrics of Keras that take probabilities are given probabilities. What
-        does not suit is refused.
+        Names are resolved to suit the outputs: "sparse_categorical_crossentropy" is
+        that of logits. Keras' metrics of probabilities get probabilities. Unsuitable
+        losses and metrics raise an error.
 
-        The loss in the logs is the mean over all entries of the epoch, whatever the
-        batches; what is added per step, such as regularisation, is the mean over steps.
+        The loss in the logs is the mean over all entries of the epoch, for any
+        batching; terms added per step, such as regularisation, are averaged over steps.
 
         Args:
-            optimizer: What Keras takes; `"auto"` or None is the task's own.
-            loss: What Keras takes; `"auto"` or None is the task's own. All reductions
-                are the mean over entries, but for `"sum"`, which training then goes by
+            optimizer: As for Keras; `"auto"` or None for the task's default.
+            loss: As for Keras; `"auto"` or None for the task's default. All reductions
+                are the mean over entries, except `"sum"`, which training then minimises
                 (the logs still have the mean).
-            loss_weights: A number that the loss is multiplied by.
-            metrics: Names, functions or metrics; weights only say what is padding.
-            weighted_metrics: The same, with weights. `"auto"` are the task's own if
-                `metrics` is None.
+            loss_weights: A number that scales the loss.
+            metrics: Names, functions or metrics; weights only mask padding.
+            weighted_metrics: The same, with weights. `"auto"` for the task's defaults
+                if `metrics` is None.
             run_eagerly: As for Keras.
             steps_per_execution: As for Keras.
             jit_compile: As for Keras.
@@ -270,7 +270,7 @@ class GraphModel(Replicated):
         Raises:
             ValueError: For losses and metrics that do not fit the labels.
         """
-        # As for Keras, None is the same as an argument that is left out.
+        # As for Keras, None is the same as an omitted argument.
         if optimizer is None or _is_auto(optimizer):
             optimizer = self.default_optimizer()
         optimizer = keras.optimizers.get(optimizer)
@@ -284,7 +284,7 @@ class GraphModel(Replicated):
             "jit_compile": jit_compile,
             "auto_scale_loss": auto_scale_loss,
         }
-        # Not what Keras makes of it: files are read on other backends, too.
+        # As passed, not as resolved by Keras: other backends load files, too.
         self._compile_arguments = {
             "optimizer": optimizer,
             "loss": loss,
@@ -297,14 +297,14 @@ class GraphModel(Replicated):
             if loss is not None:
                 loss = entry_loss(loss, self.labels)
             loss_weights = _one_weight(loss_weights)
-            # Keras gives weights to these alone. In this order the names are those
-            # that it would give.
+            # Keras passes weights only to these. This order gives the same names as
+            # Keras would.
             weighted_metrics = [
                 *entry_metrics(metrics, self.labels, weighted=False),
                 *entry_metrics(weighted_metrics, self.labels, weighted=True),
             ] or None
             metrics = None
-        # Keras leaves what it is not given as it was before.
+        # Keras does not reset omitted options.
         compat.forget_compiled(self)
         super().compile(
             optimizer, loss, loss_weights, metrics, weighted_metrics, **options
@@ -312,8 +312,8 @@ class GraphModel(Replicated):
         if self.labels is not None:
             module = type(self).compute_loss.__module__
             own = module.partition(".")[0] == __name__.partition(".")[0]
-            # Keras 3.15 makes its tracker in `compile`; steps of all backends call its
-            # `update_state`.
+            # Keras 3.15 creates its tracker in `compile`; the steps of all backends
+            # call its `update_state`.
             group = self.distribution
             factor = group.size if group.sums_losses else 1
             tracker = LossTracker(self.loss_parts, not own, factor)
@@ -324,10 +324,10 @@ class GraphModel(Replicated):
         return y, y_pred
 
     def entries(self, x, y, y_pred, sample_weight=None):
-        """Labels [n, 1], outputs [n, C] and weights [n]; see `Labels.entries`."""
+        """Return labels, outputs and weights of entries; see `Labels.entries`."""
         if x is None:
             raise ValueError(
-                "Expected the batch, which says what is padding. Received: x=None. "
+                "Expected the batch, which has the padding masks. Received: x=None. "
                 "Call compute_loss(x, y, y_pred, sample_weight), and compute_metrics "
                 "likewise."
             )
@@ -340,7 +340,7 @@ class GraphModel(Replicated):
         return self.labels.entries(y, y_pred, weight)
 
     def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
-        """The parts of the loss: (mean over entries, sum of their weights) of each."""
+        """Return (mean over entries, sum of their weights) of each part of the loss."""
         del training
         y, y_pred = self.loss_scale(y, y_pred)
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
@@ -349,10 +349,10 @@ class GraphModel(Replicated):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        """The loss over real entries; of several devices the average is that of all.
+        """Compute the loss over real entries; its average over devices is the total.
 
-        What it returns is for the gradient. What Keras prints is recorded here, too,
-        as only here the entries are known.
+        The return value is for the gradient. The loss in the logs is recorded here,
+        too, as the entries are known only here.
         """
         if self.labels is None or self.loss is None:
             return super().compute_loss(x, y, y_pred, sample_weight, training)

@@ -15,24 +15,24 @@ from keras_bandgnn.preprocessing.loading.node_order import (
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.primitives.plan import Plan
 
-# Models that share a task's backbone and look at all nodes of its graphs.
+# Models over a task's backbone that compute all nodes.
 
 
-# Models that a task keeps: each holds compiled programs.
+# Cache size per task: each model holds compiled programs.
 _KEPT = 8
 
 
 def derived_model(task, kind: type, *arguments):
-    """Return a model over a task's backbone, kept so that it is compiled once.
+    """Return a model over a task's backbone, cached so that it compiles once.
 
     Its preprocessor is the task's, without a schedule: all nodes are computed.
 
     Args:
         task: The task.
-        kind: Class of the model, made with the task and the arguments.
-        *arguments: Arguments that tell it from others of its class.
+        kind: Class of the model.
+        *arguments: Arguments of the class after the task, part of the cache key.
     """
-    # Past Keras, which would count the weights twice.
+    # Bypass Keras' tracking, which would count the weights twice.
     known = task.__dict__.setdefault("_helpers", {})
     key = (kind.__name__, *arguments)
     if key in known:
@@ -41,7 +41,7 @@ def derived_model(task, kind: type, *arguments):
         model = kind(task, *arguments)
         while len(known) >= _KEPT:
             del known[next(iter(known))]
-    # The one that was used last comes last.
+    # Most recently used last.
     known[key] = model
     preprocessor = task.preprocessor
     plan = None if preprocessor is None else preprocessor.plan
@@ -72,7 +72,7 @@ class StateModel(GraphModel):
     Args:
         task: The task.
         layer: Number of the layer, from 0; the backbone's depth for its output.
-        tokens: Whether to give the tokens of the graphs instead.
+        tokens: Whether to return the tokens of the graphs instead.
     """
 
     output_level = "node"
@@ -109,7 +109,7 @@ class StateModel(GraphModel):
 
 
 def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
-    """See `Task.embed`."""
+    """Return states of nodes or graphs; see `Task.embed`."""
     one_of("level", level, ("node", "graph"))
     one_of("reduce", reduce, (*_REDUCED, "token"))
     tokens = level == "graph" and reduce == "token"
@@ -137,7 +137,7 @@ def _layer(backbone, layer: int) -> int:
     if not 0 <= number <= depth:
         raise ValueError(
             f"Expected `layer` in [{-depth - 1}, {depth}], as the backbone has {depth} "
-            f"layers behind the embedded features, number 0. Received: layer={layer}."
+            f"layers after the embedded features, layer 0. Received: layer={layer}."
         )
     return number
 
@@ -158,9 +158,9 @@ class AttentionWeights(NamedTuple):
     """Attention weights of one layer in one graph.
 
     Attributes:
-        senders: int32 [E], nodes that are looked at.
-        receivers: int32 [E], nodes that look, ascending.
-        weights: float32 [E, K]; those of a receiver and head add up to 1.
+        senders: int32 [E], nodes attended to.
+        receivers: int32 [E], attending nodes, sorted.
+        weights: float32 [E, K]; those of a receiver and head sum to 1.
     """
 
     senders: np.ndarray
@@ -169,7 +169,7 @@ class AttentionWeights(NamedTuple):
 
 
 class SeenGraph(NamedTuple):
-    """One graph of a batch, as a backbone has seen it.
+    """One graph of a batch, as the backbone processes it.
 
     Args:
         num_nodes: Number of nodes.
@@ -185,7 +185,7 @@ class SeenGraph(NamedTuple):
 
 
 class AttentionModel(GraphModel):
-    """What the attention of a backbone is made of, for `predict_on_batch`.
+    """The attention terms of a task's backbone, for `predict_on_batch`.
 
     Args:
         task: The task.
@@ -206,7 +206,7 @@ class AttentionModel(GraphModel):
 
 
 def attention_weights(task, graphs) -> list:
-    """See `Task.attention_weights`."""
+    """Return attention weights; see `Task.attention_weights`."""
     if not hasattr(task.backbone, "attention_terms"):
         raise ValueError(
             "Expected a backbone with attention: GATBackbone, GraphormerBackbone or "
@@ -229,7 +229,7 @@ def attention_weights(task, graphs) -> list:
         )
         for index, seen, cut in _graphs_of(batch):
             rows, count = places[index]
-            # The token is a node behind the last one.
+            # The token is a node after the last one.
             rows = np.append(rows, count)
             out[index] = [
                 _weights(task.backbone.attention_pairs(number, cut(layer), seen), rows)
@@ -239,7 +239,7 @@ def attention_weights(task, graphs) -> list:
 
 
 def _graphs_of(batch) -> Iterator[tuple]:
-    """Position and `SeenGraph` of each graph of a batch, and what cuts terms to it."""
+    """Yield position and `SeenGraph` of each graph, and a function slicing terms."""
     graph, edge = batch["graph"], batch["edge"]
     node_stop = np.cumsum(graph["n_node"], axis=1)
     edge_stop = np.cumsum(graph["n_edge"], axis=1)
@@ -275,11 +275,11 @@ def _graphs_of(batch) -> Iterator[tuple]:
 
 
 def _weights(pairs, rows: np.ndarray) -> AttentionWeights:
-    """The softmax over the pairs of each receiver, in the caller's order of nodes.
+    """Compute the softmax per receiver, in the caller's order of nodes.
 
     Args:
         pairs: Senders, receivers and logits.
-        rows: int [n + 1], the caller's number of each node.
+        rows: int [n + 1], the caller's index of each node.
     """
     senders, receivers, logits = pairs
     senders, receivers = rows[senders], rows[receivers]

@@ -21,20 +21,20 @@ from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 
-# Supergraphs that best fit fills at a time.
+# Supergraphs per round of best-fit packing.
 _WINDOW = 8
-# Capacity for this many candidates of a usage costs the head nothing.
+# Minimum capacity for candidates per usage: this many cost the head nothing.
 _LEAST_CANDIDATES = 16
 
 Prediction = tuple[FlatGraphs, list[np.ndarray]]
 
 
 def join(graphs: FlatGraphs) -> FlatGraphs:
-    """Return one graph whose parts, without edges between them, are some graphs.
+    """Return the disjoint union of graphs as one graph.
 
     Its candidates are those of all graphs, each graph's candidates followed by its
-    slot (or node 0, if it has none). Labels are left out, and so are features of
-    whole graphs unless there is one graph.
+    slot (or node 0 if it has none). Labels are dropped, and graph features, too, unless
+    there is only one graph.
 
     Args:
         graphs: Graphs with candidates.
@@ -62,19 +62,19 @@ def join(graphs: FlatGraphs) -> FlatGraphs:
 
 
 class JointSelection:
-    """Predicts for graphs as they come, in bounded memory and few shapes.
+    """Streaming predictions, in bounded memory and few shapes.
 
-    The graphs of neighbouring usages of a source file are equal for the most part.
-    Where the task reads few nodes of each graph, the graphs of a piece are joined to
-    one, and the merging schedule (see `ReceptiveField`) computes the states that are
-    equal in several of them once. This is exact.
+    The graphs of neighbouring usages of a source file overlap largely. If the task
+    reads few nodes of each graph, the graphs of a piece are joined into one, and the
+    merging schedule (see `ReceptiveField`) computes states that several of them share
+    only once. This is exact.
 
-    The budget is estimated from the first pieces and kept, so that a model compiles
-    once; larger pieces get the budget times a power of two.
+    The budget is estimated from the first pieces and then fixed, so that a model
+    compiles once; larger pieces get the budget times a power of two.
 
     Args:
         task: A `NodeSelector`.
-        layers: Graph layers that the pieces still need, in order.
+        layers: Graph layers to apply to the pieces, in order.
         nodes: Nodes of the graphs that share a supergraph.
 
     Attributes:
@@ -98,7 +98,7 @@ class JointSelection:
         """Yield graphs and their logits, one array [C] per graph, in order.
 
         Args:
-            pieces: Graphs with candidates, neighbours together.
+            pieces: Graphs with candidates, neighbouring usages in one piece.
         """
         prepared = enumerate(self._prepared(pieces))
         waiting: dict[int, FlatGraphs] = {}
@@ -122,7 +122,7 @@ class JointSelection:
                     following += 1
 
     def _prepared(self, pieces: Iterable[FlatGraphs]) -> Iterator[FlatGraphs]:
-        """Check the graphs and apply the layers that change what is read."""
+        """Check the graphs and apply the graph layers."""
         for piece in pieces:
             self._task.check_part(piece)
             if self._layers:
@@ -168,7 +168,7 @@ class JointSelection:
             chosen is not None and chosen.order == "compact" and chosen.read is None
         )
         if self._joins:
-            # The schedule leaves out what these filter, in whatever order nodes are.
+            # The schedule already drops what these filter, for any node order.
             self._layers = [
                 layer
                 for layer in self._layers
@@ -182,7 +182,7 @@ class JointSelection:
     def _predict(
         self, waiting: dict[int, FlatGraphs], more: bool
     ) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """Yield number and logits of pieces; if more come, not of the last few."""
+        """Yield index and logits of pieces; keep the last few back if more follow."""
         if not waiting:
             return
         numbers, pieces = list(waiting), list(waiting.values())
@@ -221,7 +221,7 @@ class JointSelection:
         packed = self._batcher.pack(sizes, np.flatnonzero(fits), budget)
         groups = [(members, budget) for members in packed]
         if more and len(groups) > 1:
-            # It is not full: its pieces wait for others.
+            # The last supergraph is not full: its pieces wait for others.
             groups.pop()
         for k in np.flatnonzero(~fits):
             members = np.array([k])
@@ -236,7 +236,7 @@ class JointSelection:
         return groups
 
     def _candidates(self, places: np.ndarray, pieces: Sequence[FlatGraphs]) -> dict:
-        """Candidates and slot of each graph, from the candidates of joined graphs.
+        """Return candidates and slot of each graph from those of joined graphs.
 
         Args:
             places: int32 [B, C], rows of the candidates of joined graphs.

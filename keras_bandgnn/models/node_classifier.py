@@ -28,25 +28,24 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 class NodeClassifier(Task):
     """Predicts the class of each node from the node states of any backbone.
 
-    The output are logits; `keras.ops.softmax` of them are probabilities. Where one
-    graph has nodes to train on and nodes to test on, `mask` names the node feature
-    that says which labels count: `fit(graph, mask="train_mask",
-    validation_mask="valid_mask")`, `evaluate(graph, mask="test_mask")`. All nodes send
-    messages in any case.
+    The outputs are logits; apply `keras.ops.softmax` for probabilities. If one graph
+    has nodes of several splits, `mask` names the node feature that selects the labels
+    of a split: `fit(graph, mask="train_mask", validation_mask="valid_mask")`,
+    `evaluate(graph, mask="test_mask")`. All nodes send messages regardless of masks.
 
     Args:
         backbone: The model from a batch to node states.
         num_classes: C.
-        preprocessor: What turns graphs into batches, see `Task`. By default a single
+        preprocessor: `GraphPreprocessor` of graphs, see `Task`. By default a single
             graph is padded to a multiple of 64 nodes, `StaticBatcher(2, "64")`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`). Labels are classes, -1 or NaN where
-        not known, which counts nowhere.
+        missing; missing labels are masked.
 
     Output shape:
-        float32 logits [G, N, C]. `predict(graphs)` gives one array [N, C] per graph,
-        in the order of the nodes of the graph that was given.
+        float32 logits [G, N, C]. `predict(graphs)` returns one array [N, C] per graph,
+        in the caller's order of the nodes.
 
     Raises:
         ValueError: For arguments that do not fit; from `fit` and `evaluate` for
@@ -87,15 +86,15 @@ class NodeClassifier(Task):
         return self.head(self.backbone(batch, training=training))
 
     def default_optimizer(self):
-        """Adam with rate 1e-2, as Kipf and Welling 2017."""
+        """Return Adam with rate 1e-2, as Kipf and Welling 2017."""
         return keras.optimizers.Adam(1e-2)
 
     def default_loss(self):
-        """Cross-entropy over the labels that count."""
+        """Return the cross-entropy over known labels."""
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def default_metrics(self) -> list:
-        """Accuracy over the labels that count."""
+        """Return the accuracy over known labels."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
 
     def fit(
@@ -156,16 +155,17 @@ class NodeClassifier(Task):
         return super().loader(graphs, *args, **kwargs)
 
     def in_given_order(self, graphs, loader: GraphLoader):
-        """Row n belongs to node n of the graph, whatever the preprocessor's order.
+        """Return a function that restores the caller's order of the nodes.
 
-        Rows of nodes that it leaves out are NaN. For graphs that were compiled before
-        (a loader, a compiled store) row n belongs to the n-th node before that.
+        Row n belongs to node n of the caller's graph, NaN for nodes that the
+        preprocessor drops. For graphs that are compiled already (a loader, a compiled
+        store) row n belongs to the n-th node before compilation.
         """
         places = list(caller_rows(graphs, loader))
         return lambda graph, rows: scatter_to_caller_order(rows, *places[graph])
 
     def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
-        """The graphs as the model sees them, with labels of -1 outside the mask."""
+        """Return the preprocessed graphs, with labels of -1 outside the mask."""
         string(argument, name)
         if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
             raise ValueError(
@@ -176,7 +176,7 @@ class NodeClassifier(Task):
         self._complete(graphs)
         parts = parts_of(self.preprocessor.transform(graphs))
         flat = FlatGraphs.concatenate([_with_mask(part, name) for part in parts])
-        # The layers were applied just now.
+        # The layers are applied already.
         flat.metadata = {"layers": self.preprocessor.layers_config()}
         return flat
 
@@ -186,20 +186,20 @@ class NodeClassifier(Task):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         preprocessor = super().default_preprocessor(graphs)
         if isinstance(graphs, Graph) or len(graphs) == 1:
-            # Room for a whole batch of a large graph would be nearly all padding.
+            # A batch size above 1 would be nearly all padding.
             preprocessor.batcher = StaticBatcher(2, padding="64")
         return preprocessor
 
     def _complete(self, graphs, training: bool = False) -> None:
         if isinstance(graphs, GraphLoader):
             return
-        # The graphs to train on choose the batcher, whatever was predicted before.
+        # Training graphs determine the batcher, even after earlier predictions.
         temporary = self.__dict__.get("_for_predictions")
         again = training and temporary is not None and self.preprocessor is temporary
         if self.preprocessor is not None and not again:
             return
         self.preprocessor = self.default_preprocessor(graphs)
-        # Past Keras, which would track it.
+        # Bypass Keras' attribute tracking.
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
     def check_labels(self, loader: GraphLoader) -> None:
@@ -221,7 +221,7 @@ class NodeClassifier(Task):
 
 def _with_mask(part: FlatGraphs, name: str) -> FlatGraphs:
     if part.label is None or part.label_level != "node":
-        return part  # Refused with the other labels.
+        return part  # `check_labels` rejects it.
     if name not in part.node:
         raise ValueError(
             f"Expected a node feature {name!r} as the mask. Received: node features "
@@ -232,7 +232,7 @@ def _with_mask(part: FlatGraphs, name: str) -> FlatGraphs:
         raise ValueError(
             f"Expected node[{name!r}] to be 0 or 1 for each node. Received: "
             f"{mask.dtype} of shape {mask.shape} in [{mask.min()}, {mask.max()}]. "
-            "Of several splits choose one column."
+            "Choose one column of a feature with several splits."
         )
     rows = mask.astype(bool).reshape(-1, *[1] * (part.label.ndim - 1))
     label = np.where(rows, part.label, np.array(-1, part.label.dtype))

@@ -1,4 +1,4 @@
-"""`Task`: a backbone with a head, which takes graphs and gives results per graph."""
+"""`Task`: a backbone with a head, which takes graphs and returns results per graph."""
 
 import warnings
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ class Task(GraphModel):
     encodes them), a `FlatGraphs`, an opened store or a `GraphLoader`. Anything else
     goes to Keras unchanged: a task is also a plain Keras model over the batch contract.
 
-    Subclasses set `output_level`, what a row of the output belongs to, and `labels`,
-    what `compile` then lets losses and metrics be; see `GraphModel`.
+    Subclasses set `output_level`, the level of the output rows, and `labels`, which
+    determine the losses and metrics that `compile` accepts; see `GraphModel`.
 
     Args:
         backbone: The model from a batch to node states.
@@ -42,7 +42,7 @@ class Task(GraphModel):
         """Write the task, its preprocessor and its weights to a folder.
 
         Args:
-            path: The folder; a preset that is there is replaced.
+            path: The folder; an existing preset is replaced.
             weights: `"float32"`, `"float16"` for half the size (rounded, and loaded to
                 float32), or `"none"` for an architecture to be trained.
             card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
@@ -73,8 +73,8 @@ class Task(GraphModel):
                 head is then new, and only the backbone has the preset's weights.
 
         Raises:
-            ValueError: For a preset that is not there, holds another task or no
-                weights, or for arguments that do not fit.
+            ValueError: For a preset that does not exist, holds another task or no
+                weights, or for invalid arguments.
         """
         return presets.load_task(
             cls, Task, Backbone, preset, load_weights, dtype, backbone, compile, **head
@@ -94,7 +94,7 @@ class Task(GraphModel):
     def enable_lora(
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
-        """Freeze the backbone but for low-rank updates, see `training.enable_lora`."""
+        """Freeze all but low-rank updates; see `training.enable_lora`."""
         return enable_lora(self, rank, alpha, layers)
 
     def embed(
@@ -103,7 +103,7 @@ class Task(GraphModel):
         """Return the states of nodes, or one vector per graph.
 
         They are those of the backbone, before the head and without dropout. All nodes
-        are computed, also by a task that reads few of them.
+        are computed, even by tasks that read few of them.
 
         Args:
             graphs: Graphs, in any form that `fit` takes.
@@ -116,7 +116,7 @@ class Task(GraphModel):
 
         Returns:
             For each graph, in their order, float [N, H] in the order of its nodes, or
-            float [H]. Rows of nodes that the preprocessor leaves out are NaN; None for
+            float [H]. Rows of nodes that the preprocessor drops are NaN; None for
             graphs that the batcher drops.
 
         Raises:
@@ -238,10 +238,10 @@ class Task(GraphModel):
             **kwargs: Passed on.
         """
         for layer in compat.sublayers(self):
-            # Keras refuses layers that were never called, also those without weights.
+            # Keras rejects layers that were never called, even those without weights.
             if not layer.built and type(layer).build is keras.layers.Layer.build:
                 layer.built = True
         with warnings.catch_warnings():
-            # It also names every layer that has nothing to round.
+            # Keras also warns about every layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*`quantize` method implemented")
             super().quantize(mode, **kwargs)
