@@ -116,7 +116,7 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
     >>> upload_preset("hf://me/model", "nowhere")
     Traceback (most recent call last):
         ...
-    ValueError: Expected the file nowhere/config.json. Received: no such file. Is the \
+    ValueError: Expected the file nowhere/config.json. Received: no such file. Copy the whole \
 preset.
     """
     name, revision = _split(uri)
