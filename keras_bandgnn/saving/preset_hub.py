@@ -116,8 +116,8 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
     >>> upload_preset("hf://me/model", "nowhere")
     Traceback (most recent call last):
         ...
-    ValueError: Expected the file nowhere/config.json. Received: no such file. Copy the whole \
-preset.
+    ValueError: Expected the file nowhere/config.json. Received: no such file. Copy \
+the whole preset.
     """
     name, revision = _split(uri)
     folder = as_path("preset", preset)
