@@ -2,6 +2,7 @@
 
 import argparse
 import ast
+import re
 
 import numpy as np
 import pytest
@@ -23,12 +24,24 @@ from keras_bandgnn.preprocessing import (
 from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.primitives import Banded, Edges, Plan, Primitive, Segment
 from keras_bandgnn.primitives.active_blocks import ActiveBlocks
-from keras_bandgnn.primitives.base import is_resource, owner_of, primitive_of
+from keras_bandgnn.primitives.base import (
+    is_resource,
+    is_step_resource,
+    of_step,
+    owner_of,
+    primitive_of,
+    step_key,
+    step_resource,
+)
 from keras_bandgnn.primitives.tiles import Tiles
 
 # The one file that takes keys and names of resources apart.
 READER = "primitives.base"
 APART = ("split", "rsplit", "partition", "rpartition")
+# Names of resources and keys of steps, or the constant part of an f-string.
+OF_STEP = re.compile(r"[\w:.]*@\d*|step:\d*")
+# Its "@" precedes a revision: "hf://OWNER/NAME@REVISION".
+REVISIONS = "saving.preset_hub"
 # Rooms without a plan.
 OTHERS = ("data", "programs", "tpu", "cli")
 PREFIXES = (*registered_primitives(), "tiles", "active")
@@ -62,6 +75,30 @@ def test_keys_are_taken_apart_in_one_place():
         if (apart or begins) and name != READER:
             found.append(f"{name}:{call.lineno}")
     assert not found, "use `primitive_of(key)` and its attributes"
+
+
+def test_names_and_keys_of_steps_are_composed_in_one_place():
+    found = []
+    for name, path in FILES.items():
+        if name.split(".")[0] not in OTHERS and name not in (READER, REVISIONS):
+            found += [
+                f"{name}:{node.lineno}"
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and OF_STEP.fullmatch(node.value)
+            ]
+    assert not found, "use `step_resource`, `is_step_resource`, `of_step`, `step_key`"
+
+
+def test_resources_of_a_step_get_their_names_back():
+    names = ("node", "banded:8", "dense:8.edge")
+    tables = {t: {step_resource(n, t): t for n in names} for t in (1, 11)}
+    assert step_resource("node", 3) == "node@3" and step_key(3) == "step:3"
+    whole = {"node": 9, **tables[1], **tables[11]}
+    assert [n for n in whole if not is_step_resource(n)] == ["node"]
+    for t in tables:
+        assert of_step(whole, t) == dict.fromkeys(names, t)
 
 
 def test_plans_and_primitives_are_not_probed():

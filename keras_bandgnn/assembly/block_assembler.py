@@ -10,6 +10,7 @@ from keras_bandgnn.assembly.padded_rows import stack
 from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_tables import pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.base import of_step, step_key, step_resource
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
 
@@ -61,7 +62,7 @@ class BlockAssembler:
         return BlockAssembler, (self.parts, self.plan, self.num_types, self.slots)
 
     def _resource(self, step: int) -> str:
-        return f"block:{self.banded.block_size}@{step}"
+        return step_resource(f"block:{self.banded.block_size}", step)
 
     def sizes(self) -> dict[str, np.ndarray]:
         """Return what each graph needs, resource -> int64 [n]."""
@@ -93,7 +94,7 @@ class BlockAssembler:
             needed = distance[edges.receiver] < steps - step
             edges, graph = edges.keep(needed), graph[needed]
             step_sizes = self.rest.sizes(edges, graph, len(part))
-            table |= {f"{name}@{step}": values for name, values in step_sizes.items()}
+            table |= {step_resource(k, step): v for k, v in step_sizes.items()}
         return table
 
     def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
@@ -153,14 +154,9 @@ class BlockAssembler:
                 active = reach < left
                 edges, reach = edges.keep(active), reach[active]
                 now = dataclasses.replace(edges, num_nodes=count * size)
-                tail = f"@{step}"
-                room = {
-                    name.removesuffix(tail): capacity
-                    for name, capacity in budget.items()
-                    if name.endswith(tail)
-                }
+                room = of_step(budget, step)
                 step_arrays[self.rest.key()] = self.rest.pack(now, room)
-            arrays[f"step:{step}"] = step_arrays
+            arrays[step_key(step)] = step_arrays
         return arrays
 
     def _rest_edges(self, edge: dict, g: int, distance, place) -> tuple:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.base import is_step_resource
 
 # Longer tables of consecutive numbers are built when they are needed.
 _MOST_COUNTED = 1 << 24
@@ -213,7 +214,8 @@ class SupergraphLayout:
         """
         if resource is None:
             return PaddedRows(self.parts, pointers, self.members, self.starts)
-        what = f"rows of {resource!r}" if "@" in resource else f"{resource}s"
+        scheduled = is_step_resource(resource)
+        what = f"rows of {resource!r}" if scheduled else f"{resource}s"
         capacity = [budget[resource] for budget in self.budgets]
         return PaddedRows(
             self.parts, pointers, self.members, self.starts, capacity, what

@@ -8,6 +8,7 @@ from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.primitives.base import of_step, step_key, step_resource
 from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.edges import Edges, pad
 from keras_bandgnn.primitives.plan import Plan
@@ -65,13 +66,13 @@ class ScheduleAssembler:
         table = {
             "node": part.num_nodes.astype(np.int64),
             "edge": part.num_edges.astype(np.int64),
-            "node@0": np.diff(steps.ptr),
+            step_resource("node", 0): np.diff(steps.ptr),
         }
         if part.candidates is not None:
             table["candidate"] = np.diff(part.candidate_ptr)
         before = steps.ptr
         for number, step in enumerate(steps.steps):
-            table[f"node@{number + 1}"] = np.diff(step.ptr)
+            table[step_resource("node", number + 1)] = np.diff(step.ptr)
             counts = np.diff(step.edge_ptr)
             edges = Edges(
                 step.sender + before[:-1].repeat(counts),
@@ -83,7 +84,7 @@ class ScheduleAssembler:
             )
             graph = np.arange(count).repeat(counts)
             step_sizes = self.plan.sizes(edges, graph, count)
-            table |= {f"{name}@{number}": values for name, values in step_sizes.items()}
+            table |= {step_resource(k, number): v for k, v in step_sizes.items()}
             before = step.ptr
         return table
 
@@ -97,7 +98,7 @@ class ScheduleAssembler:
         layout = SupergraphLayout([part], members, np.zeros(1, np.int64), budgets)
         flat = np.concatenate(members)
         nodes, edges = part.num_nodes[flat], part.num_edges[flat]
-        rows = layout.rows([table.ptr], "node@0")
+        rows = layout.rows([table.ptr], step_resource("node", 0))
         features = {k: rows.through(table.node, v) for k, v in part.node.items()}
         layout.add_nodes(rows, features)
         plans, rows, starts = self._steps(layout, table, rows)
@@ -106,7 +107,8 @@ class ScheduleAssembler:
             slots = [table.slot] if self.slots else None
             layout.add_candidates([table.candidates], slots, starts)
         if part.label is not None and part.label_level == "node":
-            rows = layout.rows([table.steps[-1].ptr], f"node@{len(table.steps)}")
+            last = step_resource("node", len(table.steps))
+            rows = layout.rows([table.steps[-1].ptr], last)
             layout.add_labels(rows, rows.through(table.last, part.label))
         elif part.label is not None:
             layout.add_labels(layout.graph, layout.graph.column([part.label]))
@@ -164,7 +166,8 @@ class ScheduleAssembler:
             sender = edge.column([step.sender]) + starts.repeat(edge.counts)
             receiver = edge.column([step.receiver]) + own_starts.repeat(edge.counts)
             kind = edge.column([step.type])
-            before, now, tail = f"node@{number}", f"node@{number + 1}", f"@{number}"
+            before = step_resource("node", number)
+            now = step_resource("node", number + 1)
             for s, budget in enumerate(layout.budgets):
                 real = edge.real[s]
                 edges = Edges(
@@ -176,16 +179,11 @@ class ScheduleAssembler:
                     num_senders=budget[before],
                     transpose=True,
                 )
-                room = {
-                    name.removesuffix(tail): capacity
-                    for name, capacity in budget.items()
-                    if name.endswith(tail)
-                }
-                plans[s][f"step:{number}"] = {
+                plans[s][step_key(number)] = {
                     "state": _state(
                         state[rows.real[s]], budget[before], budget[now], now
                     ),
-                    **self.plan.pack(edges, room),
+                    **self.plan.pack(edges, of_step(budget, number)),
                 }
             starts = own_starts
         return plans, rows, starts

@@ -8,7 +8,7 @@ from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
-from keras_bandgnn.primitives.base import STEPS, Load
+from keras_bandgnn.primitives.base import STEPS, Load, of_step, step_resource
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.plan import Plan
@@ -136,7 +136,7 @@ class Estimate:
                 )
             self._assembler.plan = plan
             table = {k: v.sum() for k, v in self._assembler.sizes().items()}
-            steps = [_of_step(table, plan, t) for t in range(schedule.steps)]
+            steps = [_step_sizes(table, plan, t) for t in range(schedule.steps)]
         return [self._scaled(step, sample) for step in steps]
 
     def _scaled(self, sizes: dict, sample: FlatGraphs) -> dict:
@@ -160,12 +160,11 @@ class Estimate:
         return self._scaled(sizes, sample)
 
 
-def _of_step(table: dict, plan: Plan, number: int) -> dict:
+def _step_sizes(table: dict, plan: Plan, number: int) -> dict:
     """Return the resources of a step, with the names they have without a schedule."""
-    tail = f"@{number}"
-    sizes = {k.removesuffix(tail): v for k, v in table.items() if k.endswith(tail)}
+    sizes = of_step(table, number)
     # A step computes the next list of nodes from all its edges.
-    sizes["node"] = table[f"node@{number + 1}"]
+    sizes["node"] = table[step_resource("node", number + 1)]
     return {**sizes, "edge": sizes[plan.keys[-1]]}
 
 

@@ -281,8 +281,8 @@ def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):
     return ops.cast(total, "float32")
 
 
-# Lookup of classes by plan keys and resource names. Only this code parses keys; use the
-# attributes of the part elsewhere.
+# Lookup of classes by plan keys and resource names. Only this code composes and parses
+# them; use these functions and the attributes of the part elsewhere.
 
 
 def _classes(base: type) -> Iterator[type]:
@@ -368,6 +368,31 @@ def owner_of(resource: str) -> PlanPart | None:
     return find_part(name) or find_part(name.rpartition(".")[0])
 
 
+def step_resource(name: str, step: int) -> str:
+    """Return the name of a resource in a step of a schedule, such as `"node@3"`."""
+    return f"{name}@{step}"
+
+
+def is_step_resource(name: str) -> bool:
+    """Return whether a name is a resource of a schedule's step."""
+    return "@" in name
+
+
+def of_step(table: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Return a step's resources of a table, with their names outside schedules."""
+    suffix = step_resource("", step)
+    return {
+        name.removesuffix(suffix): value
+        for name, value in table.items()
+        if name.endswith(suffix)
+    }
+
+
+def step_key(step: int) -> str:
+    """Return the key of a step's arrays in `x["plan"]`, such as `"step:3"`."""
+    return f"step:{step}"
+
+
 def is_resource(name: str) -> bool:
     """Return whether a name is a resource of a primitive or of a schedule's step."""
-    return "@" in name or owner_of(name) is not None
+    return is_step_resource(name) or owner_of(name) is not None

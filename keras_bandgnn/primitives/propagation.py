@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from keras import ops
 
-from keras_bandgnn.primitives.base import primitive_of
+from keras_bandgnn.primitives.base import primitive_of, step_key
 
 
 def prepare(
@@ -48,7 +48,7 @@ def prepare(
 
 def is_scheduled(plan: Mapping) -> bool:
     """Return whether `x["plan"]` has a dict per step of a `ReceptiveField`."""
-    return "step:0" in plan
+    return step_key(0) in plan
 
 
 def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
@@ -62,14 +62,14 @@ def scheduled_steps(plan: Mapping, num_steps: int) -> list[Mapping]:
         For each step the arrays of the plan and `state`, the gather of old states.
     """
     count = 0
-    while f"step:{count}" in plan:
+    while step_key(count) in plan:
         count += 1
     if count != num_steps:
         raise ValueError(
             f"Expected a schedule of {num_steps} steps, as the model has. Received: a "
             f"batch of {count} steps. Set ReceptiveField(steps={num_steps})."
         )
-    return [plan[f"step:{number}"] for number in range(num_steps)]
+    return [plan[step_key(number)] for number in range(num_steps)]
 
 
 def is_prepared(plan: Mapping) -> bool:

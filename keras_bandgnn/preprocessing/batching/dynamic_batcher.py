@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.batching.packing import (
     pack_sequential,
     round_up_64,
 )
+from keras_bandgnn.primitives.base import is_step_resource, step_resource
 
 # Graphs that the quantile rule packs to see what supergraphs need.
 _SAMPLE = 8192
@@ -97,8 +98,8 @@ def _node_capacities(nodes: np.ndarray, batch_size: int, given: Mapping) -> list
 def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float]:
     """Return the complete budget, and padded nodes and edges per real one."""
     options = [budget]
-    steps = [name for name in sizes if "@" in name and name not in budget]
-    if "edge" not in budget and "node@0" in sizes:
+    steps = [name for name in sizes if is_step_resource(name) and name not in budget]
+    if "edge" not in budget and step_resource("node", 0) in sizes:
         # No array is as long as the edges: they must not be what limits.
         mean = sizes["edge"].mean() / sizes["node"].mean()
         usual = max(2 * mean * budget["node"], sizes["edge"].max())
@@ -121,7 +122,7 @@ def _complete(budget: dict, sizes: Mapping, pack: Callable) -> tuple[dict, float
         most = max((len(members) for members in packed), default=1)
         budget["graph"] = int(1.5 * most) + 2
     for name, values in sizes.items():
-        if name in PER_GRAPH or name in budget or "@" in name:
+        if name in PER_GRAPH or name in budget or is_step_resource(name):
             continue
         if np.array_equal(values, sizes["edge"]):
             budget[name] = budget["edge"]
@@ -267,7 +268,7 @@ class DynamicBatcher(Batcher):
         capacity, order = self.capacity(names, budget), np.asarray(order)
         if self.packing == "sequential":
             return pack_sequential(table, order, capacity)
-        steps = np.array(["@" in name for name in names])
+        steps = np.array([is_step_resource(name) for name in names])
         weight = np.array([float(name in ("node", "edge")) for name in names])
         if steps.any() and len(order):
             # The lists of the steps are computed on; nodes measure whole graphs.
