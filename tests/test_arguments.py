@@ -864,8 +864,10 @@ def table(tmp: Path, only: str = ""):
 
 def test_every_public_name_has_an_entry():
     public = set(public_callables())
-    assert not public - set(VALID), f"Add arguments that work to VALID in {__file__}."
-    assert not set(VALID) - public, "VALID has names that are not public."
+    missing, stale = public - set(VALID), set(VALID) - public
+    message = f"Add arguments that work for {sorted(missing)} to VALID in {__file__}."
+    assert not missing, message
+    assert not stale, f"Remove {sorted(stale)} from VALID: they are not public."
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,11 @@ def test_plans_and_primitives_are_not_probed():
 @pytest.mark.parametrize("name", sorted(registered_primitives()))
 def test_every_primitive_has_its_key(name):
     cls = registered_primitives()[name]
-    primitive = cls() if name == "segment" else cls(4)
+    try:
+        primitive = primitive_of(name)
+    except ValueError:
+        primitive = primitive_of(f"{name}:4")
+    assert type(primitive) is cls
     assert primitive_of(primitive.key()) == primitive
     assert cls.from_config(primitive.get_config()) == primitive
     for suffix in ("", ".edge", "@3", ".row@0"):

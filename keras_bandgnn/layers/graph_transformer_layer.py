@@ -25,11 +25,10 @@ class GraphTransformerLayer(BatchLayer):
         key_dim: d, width of a head.
         ffn_dim: Width of the feed-forward network.
         dropout: Dropout rate of the residual branches.
+        attention_dropout: `dropout` of `DualInterleavedAttention`.
+        pattern, self_loops, max_length, fused: Those of `DualInterleavedAttention`.
         remat: Whether training checkpoints each branch, storing only its input for the
             gradient (JAX and torch).
-
-    `pattern`, `self_loops`, `max_length`, `fused` and, as `attention_dropout`,
-    `dropout` are those of `DualInterleavedAttention`.
 
     Input shape:
         As `DualInterleavedAttention`.

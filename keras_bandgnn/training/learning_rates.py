@@ -21,6 +21,7 @@ class LinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         initial_learning_rate: Rate at step 0.
         decay_steps: Steps until the final rate.
         end_factor: Final rate as a fraction of the initial one, in [0, 1].
+        name: Name of the schedule.
 
     Reference:
         Balog et al. 2019, Appendix E.
@@ -80,6 +81,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay_steps: Steps of the decay.
         end: Final rate.
         power: Power of the polynomial; 1 is linear.
+        name: Name of the schedule.
 
     Raises:
         ValueError: For arguments out of range.

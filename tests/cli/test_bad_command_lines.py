@@ -196,3 +196,18 @@ def test_errors_name_options_and_no_python():
     )
     text = "Expected x. Received: y. Pass overwrite=True (--overwrite). In Python, z()."
     assert report.in_options(text) == "Expected x. Received: y. Pass --overwrite."
+
+
+def test_regression_refuses_options_that_it_does_not_read():
+    folder = Path(keras_bandgnn.__file__).parent / "cli"
+    read = set()
+    for name in ("train_regression", "training_callbacks", "data_sets", "report"):
+        for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
+            if isinstance(node, ast.Attribute):
+                if isinstance(node.value, ast.Name) and node.value.id == "options":
+                    read.add(node.attr)
+    parser = argparse.ArgumentParser(add_help=False)
+    options.add_training(parser)
+    unread = {action.dest for action in parser._actions} - read
+    missing = unread - set(options.SELECTION)
+    assert not missing, f"add {sorted(missing)} to SELECTION in cli/options.py"

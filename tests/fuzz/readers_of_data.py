@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -604,10 +605,15 @@ def _right_matrix(value) -> str | None:
     return None
 
 
+def _no_sample(key: str) -> Files:
+    raise AssertionError(f"Add a sample of {key!r} to SAMPLES in {__file__}.")
+
+
 def readers() -> Iterator[Reader]:
     """One reader for each form, ending and kind of archive."""
     for key, (name, _) in forms().items():
-        yield Reader(key, SAMPLES[key], _of_data_set(name), modules=NEEDS.get(key, ()))
+        sample = SAMPLES.get(key) or partial(_no_sample, key)
+        yield Reader(key, sample, _of_data_set(name), modules=NEEDS.get(key, ()))
     yield Reader("node_graphs:read_npz gnn-benchmark", *_benchmark())
     for ending in ARCHIVES:
         name = f"SET{ending}"

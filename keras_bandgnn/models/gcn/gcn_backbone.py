@@ -27,6 +27,8 @@ class GCNBackbone(LayeredBackbone):
         num_edge_types: P, types of edges that graphs may have; all count alike.
         dropout: Share that is dropped of the features given as `{"features": F}`, and
             of the states between two layers.
+        last_kernel: Whether the last layer has a W. Without one a task's head is the
+            only map after the last sum.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"edge"`.
