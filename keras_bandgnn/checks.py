@@ -161,29 +161,16 @@ def as_path(name: str, value: Any) -> Path:
     return Path(value)
 
 
-def existing_file(name: str, value: Any) -> Path:
-    """Return `value` as the `Path` of a file, or raise."""
-    return _existing(name, value, Path.is_file, "a file", "a folder")
-
-
 def existing_folder(name: str, value: Any) -> Path:
     """Return `value` as the `Path` of a folder, or raise."""
-    return _existing(name, value, Path.is_dir, "a folder", "a file")
-
-
-def _existing(name, value, kind, wanted: str, other: str) -> Path:
     place = as_path(name, value)
+    expected = (
+        f"Expected `{name}` to be a folder. Received: {name}={str(place)!r}, which"
+    )
     if not place.exists():
-        raise FileNotFoundError(
-            f"Expected `{name}` to be {wanted}. Received: {name}={str(place)!r}, which "
-            "does not exist."
-        )
-    if not kind(place):
-        error = IsADirectoryError if place.is_dir() else NotADirectoryError
-        raise error(
-            f"Expected `{name}` to be {wanted}. Received: {name}={str(place)!r}, which "
-            f"is {other}."
-        )
+        raise FileNotFoundError(f"{expected} does not exist.")
+    if not place.is_dir():
+        raise NotADirectoryError(f"{expected} is a file.")
     return place
 
 

@@ -111,7 +111,7 @@ class Assembler:
         layout.add("edge", edge, self._edges(layout, edge, starts))
         layout.add_graphs(node.counts, edge.counts, np.concatenate(members))
         if part.label is not None:
-            rows = {"node": node, "edge": edge, "graph": layout.graph}[part.label_level]
+            rows = node if part.label_level == "node" else layout.graph
             layout.add_labels(rows, rows.column([p.label for p in parts]))
         if part.candidates is not None:
             slots = [p.slot for p in parts] if self.slots else None
