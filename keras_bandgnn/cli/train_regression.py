@@ -166,7 +166,7 @@ def set_training(options: argparse.Namespace, task, steps: int) -> str:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Trains, evaluates on the test graphs and saves."""
+    """Train, evaluate on the test graphs and save."""
     import keras
 
     from keras_bandgnn.saving.preset_files import count_parameters

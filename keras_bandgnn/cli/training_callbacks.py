@@ -199,7 +199,7 @@ def fit(
     mode: str = "max",
     patience: int | None = None,
 ) -> None:
-    """Trains, resuming an interrupted run, and loads the best weights.
+    """Train, resuming an interrupted run, and load the best weights.
 
     Args:
         task: The compiled task.

@@ -100,7 +100,7 @@ class TorchReplicas(ReplicaGroup):
             ) from error
 
     def _sum(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Sums over the processes, in one exchange per dtype."""
+        """Sum over the processes, in one exchange per dtype."""
         out = list(tensors)
         for dtype in {tensor.dtype for tensor in tensors}:
             places = [i for i, t in enumerate(tensors) if t.dtype == dtype]
@@ -167,7 +167,7 @@ class TorchReplicas(ReplicaGroup):
         return task.get_metrics_result()
 
     def _sum_metrics(self, task, before: list, tensors: list) -> list:
-        """Sums the metric updates of this step over all processes.
+        """Sum the metric updates of this step over all processes.
 
         Args:
             task: The task.

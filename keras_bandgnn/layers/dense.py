@@ -56,7 +56,7 @@ def dense_kernel(layer):
 class FlatDense(keras.layers.Dense):
     """`keras.layers.Dense`, carried out as one product of matrices.
 
-    See `ops.flat.flat_matmul`: on CPUs the gradient is faster.
+    See `flat_matmul` below: on CPUs the gradient is faster.
 
     Args:
         units: U.

@@ -25,7 +25,7 @@ class GraphRegressor(Task):
 
     The output is `normalizer.denormalize(GraphReadout(states))`, in the units of the
     labels; so are the metrics. The loss sees labels and outputs divided by the
-    normaliser's `std`. Labels that are NaN count nowhere.
+    normaliser's `std`. Labels that are NaN are ignored.
 
     Args:
         backbone: The model from a batch to node states.

@@ -63,7 +63,7 @@ def require_labels(count: int, what: str) -> None:
     if not count:
         raise ValueError(
             f"Expected at least one {what} with a label. Received: none. Labels of -1 "
-            "or NaN count nowhere, nor do nodes outside the mask."
+            "or NaN are ignored, as are nodes outside the mask."
         )
 
 

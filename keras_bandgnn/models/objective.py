@@ -14,7 +14,6 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-# Not public in Keras 3.15: whether variables may be assigned within a program of JAX.
 from keras_bandgnn import compat
 from keras_bandgnn.checks import shown
 
@@ -323,7 +322,7 @@ def entry_loss(identifier, labels) -> EntryLoss:
         raise ValueError(
             "Expected a loss without ignore_class. Received: "
             f"{cls.__name__}(ignore_class={config['ignore_class']}). Labels of -1 "
-            "count nowhere: give the class to ignore that label."
+            "are ignored: give the class to ignore that label."
         )
     for name, value in options.items():
         if config.get(name, value) != value:

@@ -185,7 +185,7 @@ class BlockSparse(Primitive):
             "block": pad(block.astype(np.int32), count, 0, key),
             "row": pad(row.astype(np.int32), count, rows, key),
             "row_block": pad(row_block.astype(np.int32), rows, blocks, pair_name),
-            # The last type goes on to the end: types stay sorted.
+            # Padding has the last type, so that types stay sorted.
             "row_type": pad(
                 kind.astype(np.int32), rows, edges.num_types - 1, pair_name
             ),
@@ -195,8 +195,8 @@ class BlockSparse(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Build the tiles, [G, T, b, b].
 
-        Duplicate edges count as often as they occur. Counts are added up in float32
-        and then rounded to the compute type.
+        Parallel edges are counted with multiplicity. Counts are summed in float32 and
+        then rounded to the compute dtype.
         """
         size, tile = self.block_size, arrays["tile"]
         groups, count = ops.shape(arrays["block"])

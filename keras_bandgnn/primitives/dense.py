@@ -127,8 +127,8 @@ class Dense(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Build the blocks, [G, B, n * P, n], and the matrices that move the states.
 
-        Duplicate edges count as often as they occur. Counts are added up in float32
-        and then rounded to the compute type.
+        Parallel edges are counted with multiplicity. Counts are summed in float32 and
+        then rounded to the compute dtype.
         """
         size = self.max_nodes
         node, place = arrays["node"], arrays["place"]

@@ -140,7 +140,7 @@ class Grouped(Primitive):
         length, rows = budget[key], groups * size
         arrays = {
             "node": node.reshape(groups, size),
-            # The last type goes on to the end: types stay sorted.
+            # Padding has the last type, so that types stay sorted.
             "type": pad(kinds, groups, edges.num_types - 1, f"{key}.row"),
             "row": pad(row, length, 0 if transform else rows, key),
         }

@@ -119,8 +119,8 @@ class Supernode(Primitive):
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
         """Build the dense rows [G, L, N] and columns [G, N, L].
 
-        Duplicate edges add up. Sums accumulate in float32 and are then cast to the
-        compute dtype.
+        Parallel edges are counted with multiplicity. Counts are summed in float32 and
+        then rounded to the compute dtype.
         """
         row, column = arrays["row"], arrays["column"]
         groups, num_rows = ops.shape(arrays["in_node"])

@@ -278,7 +278,7 @@ class GraphHyperModel(keras_tuner.HyperModel):
         epochs: int | None = None,
         **options,
     ) -> dict[str, float]:
-        """Train a task on graphs and scores it.
+        """Train a task on graphs and score it.
 
         Args:
             hp: The hyperparameters, unused.

@@ -159,7 +159,7 @@ def read_npz(
         files: `{"npz": path}`.
         split: Not used; the split is in the file.
         progress: Not used.
-        target: A name, names, or None for all; see `qm9_targets.UNITS`, and
+        target: A name, names, or None for all; see `qm9.UNITS`, and
             `"u0_hartree"`, `"u0_atomization_ev"` (eV).
         edges: `"bonds"` (type 1 single, 2 double, 3 triple, 4 aromatic), or `"full"`:
             all pairs, type 0 for pairs without a bond.
@@ -213,7 +213,7 @@ def read_bond_graphs(
         files: `{"part": path}`, one of the files; the others are in the same folder.
         split: Reads only this file; all existing ones if None.
         progress: Whether to show a progress bar.
-        target: A name, names, or None for all; see `qm9_targets.UNITS`. `"omega1"`
+        target: A name, names, or None for all; see `qm9.UNITS`. `"omega1"`
             requires `normalised`.
         edges: As in `read_npz`.
         normalised: Whether to keep the z-scores of the files instead of undoing the

@@ -39,7 +39,7 @@ def read_xyz(
         files: `{"tar": path}`; `uncharacterized.txt` is in the same folder.
         split: Not used; there are no splits.
         progress: Whether to show a progress bar.
-        target: A name, names, or None for all; see `qm9_targets.UNITS`.
+        target: A name, names, or None for all; see `qm9.UNITS`.
         edges: `"full"`, all pairs of atoms; the files have no bonds.
         keep_uncharacterized: Whether to keep the molecules listed in
             `uncharacterized.txt`, whose geometry failed a consistency check.
@@ -158,7 +158,7 @@ def read_sdf(
             folder.
         split: Not used; there are no splits.
         progress: Whether to show a progress bar.
-        target: A name, names, or None for all; see `qm9_targets.UNITS`.
+        target: A name, names, or None for all; see `qm9.UNITS`.
         edges: As in `qm9.read_npz`.
         keep_uncharacterized: As in `read_xyz`.
 

@@ -29,13 +29,13 @@ class AttentionPlan(Plan):
 
     Args:
         block_size: b, or None for no tiles.
-        threshold: Pairs of clusters below so many times the density of the graph
-            become tiles, see `reform`.
-        share: Instead of a threshold: as many of the best tiles as have `share` times
-            as many entries as there are edges.
-        least_fill: Instead of both: all tiles of which edges fill that share or more.
-            `"auto"`: the share from which on a tile is faster than single edges by
-            the constants of this machine (`bandgnn calibrate`), about 30 % on CPUs.
+        threshold: A pair of clusters whose density is below `threshold` times that of
+            the graph becomes tiles, see `reform`.
+        share: Instead of a threshold: the best tiles, whose entries number `share`
+            times the edges.
+        least_fill: Instead of both: all tiles of which edges fill at least that share.
+            `"auto"`: the share above which a tile is faster than single edges by the
+            constants of this machine (`bandgnn calibrate`), about 30 % on CPUs.
         rest: What becomes of edges of transferred pairs of clusters that no tile
             holds: `"keep"`, single edges, so that nothing is lost; or `"drop"`.
         filter: Graphs to train on, see `Plan`.

@@ -80,10 +80,10 @@ class ShapeCounts:
     """The distinct padded shapes of a training run.
 
     Attributes:
-        steps: Steps that were gone through.
+        steps: Number of steps examined.
         examples: A supergraph of each shape; its `budget` is the shape.
         counts: int [k], steps with each shape.
-        first: int [k], the step, from 0, that meets each shape first.
+        first: int [k], the step, from 0, at which each shape first occurs.
         used: Resource -> what the real graphs of all steps need.
         graphs: Real graphs in all steps.
         exact: Whether these are all shapes of the steps that were asked for.
