@@ -72,31 +72,23 @@ def make_task(options: argparse.Namespace, metadata: dict):
     import keras
 
     from keras_bandgnn import models, preprocessing
+    from keras_bandgnn.preprocessing.graph_layer import layers_from_config
 
     keras.utils.set_random_seed(options.seed)
-    encoding = metadata["layers"][0]["config"]
-    steps = metadata["layers"][1]["config"]["steps"]
-    inputs = {"type": {"ids": encoding["num_type_buckets"]}}
-    if encoding["labels"] == "subtoken":
-        inputs["subtoken"] = {"ids": encoding["num_subtoken_buckets"]}
-    elif encoding["labels"] == "character":
-        inputs["character"] = {"characters": 19}
+    layers = layers_from_config(metadata["layers"])
+    encoder, reachability = layers[:2]
     backbone = models.GGNNBackbone(
-        inputs,
+        encoder.inputs(),
         hidden_dim=options.hidden,
-        num_steps=steps,
-        num_edge_types=22 if encoding["subtoken_nodes"] else 20,
+        num_steps=reachability.steps,
+        num_edge_types=encoder.num_edge_types,
         dropout=options.dropout,
         name="ggnn_backbone",
     )
-    preprocessor = preprocessing.GraphPreprocessor.from_config(
-        {
-            "layers": metadata["layers"],
-            "batcher": {"budget": {"node": options.batch_nodes}},
-            "plan": "auto",
-        }
+    batcher = preprocessing.DynamicBatcher(budget={"node": options.batch_nodes})
+    preprocessor = preprocessing.GraphPreprocessor(
+        layers, batcher, make_plan(options.plan)
     )
-    preprocessor.plan = make_plan(options.plan)
     return models.NodeSelector(
         backbone,
         preprocessor,

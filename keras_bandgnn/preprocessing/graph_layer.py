@@ -6,7 +6,7 @@ import keras
 
 from keras_bandgnn.checks import instance, refuse
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.registration import check_registered
+from keras_bandgnn.registration import check_registered, registered_class
 
 # Arguments that Keras adds to every layer: a layer on the host has no use for them.
 _OF_KERAS = ("name", "trainable", "dtype")
@@ -101,3 +101,21 @@ def applied_layers(graphs) -> list[dict]:
     """
     metadata = getattr(graphs, "metadata", None) or {}
     return list(metadata.get("layers") or ())
+
+
+def layers_from_config(entries: Iterable[Mapping]) -> list[GraphLayer]:
+    """Build graph layers, from registered classes.
+
+    Args:
+        entries: Result of `GraphPreprocessor.layers_config()`, as stores and presets
+            hold it.
+
+    Raises:
+        ValueError: If a class is not registered.
+    """
+    return [
+        registered_class(entry, GraphLayer, "a graph layer").from_config(
+            dict(entry["config"])
+        )
+        for entry in entries
+    ]

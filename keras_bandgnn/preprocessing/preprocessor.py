@@ -27,6 +27,7 @@ from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,
     HostLayer,
     applied_layers,
+    layers_from_config,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.loader_plan import (
@@ -324,7 +325,7 @@ class GraphPreprocessor(HostLayer):
     @classmethod
     def from_config(cls, config: Mapping) -> "GraphPreprocessor":
         """Build the preprocessor from `get_config()`, from registered classes."""
-        layers = [_from_plain(e, GraphLayer, "a graph layer") for e in config["layers"]]
+        layers = layers_from_config(config["layers"])
         batcher = config["batcher"]
         if "class_name" not in batcher:
             # Files of version 0.1.0 name no class.

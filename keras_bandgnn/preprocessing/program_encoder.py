@@ -6,7 +6,8 @@ from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.programs.encode import encode_program
-from keras_bandgnn.programs.program_graph import ProgramGraph
+from keras_bandgnn.programs.node_text import LABEL_LENGTH
+from keras_bandgnn.programs.program_graph import RELATIONS, ProgramGraph
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -57,6 +58,27 @@ class ProgramEncoder(GraphLayer):
         if isinstance(program, Graph):
             return program
         return encode_program(program.shuffled(), **self.options)
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the inputs of a `NodeEncoder` for node types and labels.
+
+        Static types are not among them.
+
+        Example:
+        >>> ProgramEncoder("character", num_type_buckets=64).inputs()
+        {'type': {'ids': 64}, 'character': {'characters': 19}}
+        """
+        inputs = {"type": {"ids": self.options["num_type_buckets"]}}
+        if self.options["labels"] == "subtoken":
+            inputs["subtoken"] = {"ids": self.options["num_subtoken_buckets"]}
+        elif self.options["labels"] == "character":
+            inputs["character"] = {"characters": LABEL_LENGTH}
+        return inputs
+
+    @property
+    def num_edge_types(self) -> int:
+        """P: each relation and its reverse."""
+        return 2 * (len(RELATIONS) - (not self.options["subtoken_nodes"]))
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""

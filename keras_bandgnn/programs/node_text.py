@@ -11,6 +11,9 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789,;.!?:'\"/\\|_@#$%^&*~`+-=<>()[
 _CODES = {character: code for code, character in enumerate(_ALPHABET, start=2)}
 _CACHED = 2**17
 
+LABEL_LENGTH = 19
+"""Characters of a label that are encoded."""
+
 CSHARP_KEYWORDS = frozenset(
     "abstract as base bool break byte case catch char checked class const continue "
     "decimal default delegate do double else enum event explicit extern false finally "
@@ -79,7 +82,7 @@ def hash_id(text: str, buckets: int) -> int:
     return 1 + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (buckets - 1)
 
 
-def encode_characters(label: str, length: int = 19) -> bytes:
+def encode_characters(label: str, length: int = LABEL_LENGTH) -> bytes:
     """Return a code per character of the lower-cased label, truncated and padded.
 
     Codes: 0 for padding, 1 for other characters, 2 to 69 for the alphabet of 68

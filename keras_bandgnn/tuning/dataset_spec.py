@@ -8,6 +8,7 @@ import numpy as np
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import applied_layers
+from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 
 _MASKS = ("train_mask", "valid_mask", "test_mask")
 
@@ -64,11 +65,13 @@ class DatasetSpec:
         atomic_numbers = [
             p.node["atomic_number"] for p in parts if "atomic_number" in p.node
         ]
+        encoder = _encoder(layers)
         filters = [e for e in layers if e["class_name"] == "ReachabilityFilter"]
         return cls(
-            inputs=_stored_inputs(layers) or _inputs(parts),
-            num_edge_types=_stored_types(layers)
-            or max(int(p.edge_type.max(initial=0)) + 1 for p in parts),
+            inputs=encoder.inputs() if encoder else _inputs(parts),
+            num_edge_types=encoder.num_edge_types
+            if encoder
+            else max(int(p.edge_type.max(initial=0)) + 1 for p in parts),
             label=label,
             level=first.label_level,
             num_outputs=outputs,
@@ -83,29 +86,11 @@ class DatasetSpec:
         )
 
 
-def _encoding(layers) -> dict | None:
-    """Return the config of the `ProgramEncoder`, if the graphs are programs."""
+def _encoder(layers) -> ProgramEncoder | None:
+    """Return the encoder of stored programs, which fixes the ranges of ids."""
     if not layers or layers[0]["class_name"] != "ProgramEncoder":
         return None
-    return layers[0]["config"]
-
-
-def _stored_types(layers) -> int | None:
-    encoding = _encoding(layers)
-    return encoding and (22 if encoding["subtoken_nodes"] else 20)
-
-
-def _stored_inputs(layers) -> dict | None:
-    """Return the inputs of encoded programs, whose id ranges are fixed."""
-    encoding = _encoding(layers)
-    if encoding is None:
-        return None
-    inputs = {"type": {"ids": encoding["num_type_buckets"]}}
-    if encoding["labels"] == "subtoken":
-        inputs["subtoken"] = {"ids": encoding["num_subtoken_buckets"]}
-    elif encoding["labels"] == "character":
-        inputs["character"] = {"characters": 19}
-    return inputs
+    return ProgramEncoder.from_config(layers[0]["config"])
 
 
 def _inputs(parts) -> dict:
