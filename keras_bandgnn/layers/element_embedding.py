@@ -95,6 +95,11 @@ class ElementEmbedding(keras.layers.Layer):
                 f"{unknown}. Add them to the model's `elements`."
             )
 
+    def known_ids(self) -> dict[str, dict]:
+        """Return the listed elements, if any; see `Backbone.known_ids`."""
+        listed = not isinstance(self.elements, int)
+        return {"atomic_number": {"among": list(self.elements)}} if listed else {}
+
     def call(self, atomic_numbers):
         """Return the vector of each atom."""
         places = ops.clip(ops.cast(atomic_numbers, "int32"), -1, len(self._rows) - 2)

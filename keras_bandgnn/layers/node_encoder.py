@@ -124,6 +124,14 @@ class NodeEncoder(keras.layers.Layer):
                     "the backbone's `inputs`, or map the ids."
                 )
 
+    def known_ids(self) -> dict[str, dict]:
+        """Return the valid ids of features; see `Backbone.known_ids`."""
+        return {
+            name: {"below": spec["ids"]}
+            for name, spec in self.inputs.items()
+            if "ids" in spec
+        }
+
     def call(self, batch):
         """Return the initial states."""
         node = batch_part(batch, "node")

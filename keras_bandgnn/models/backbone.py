@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.layers.element_embedding import ElementEmbedding
+from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.graph_arguments import check_batch
 from keras_bandgnn.saving.preset_files import CONFIG, Presets
@@ -71,6 +73,20 @@ class Backbone(keras.Model):
             f"Expected a backbone that implements `hidden_states`. Received: "
             f"{type(self).__name__}. Use layer=-1."
         )
+
+    def known_ids(self) -> dict[str, dict]:
+        """Return the valid ids of node features; exported models reject others.
+
+        By default those of its layers of class `NodeEncoder` and `ElementEmbedding`.
+
+        Returns:
+            Node feature -> `{"below": n}` or `{"among": [...]}`.
+        """
+        known = {}
+        for layer in self.layers:
+            if isinstance(layer, NodeEncoder | ElementEmbedding):
+                known |= layer.known_ids()
+        return known
 
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the features read from "node", "edge" and "graph"; None for any.

@@ -189,7 +189,8 @@ class GraphPacker:
             task_preprocessor.edge_weight if task_preprocessor else None,
         )
         types = task.backbone.num_edge_types
-        packer = cls(preprocessor, None, task.output_level, types, _ids(task.backbone))
+        ids = task.backbone.known_ids()
+        packer = cls(preprocessor, None, task.output_level, types, ids)
         if isinstance(graphs, GraphLoader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
@@ -330,19 +331,6 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
         for name in values
         if name not in read.get(level, values)
     ]
-
-
-def _ids(backbone) -> dict[str, dict]:
-    """Return the values of node features that a backbone has embeddings for."""
-    known = {}
-    encoder = getattr(backbone, "encoder", None)
-    for name, spec in getattr(encoder, "inputs", {}).items():
-        if "ids" in spec:
-            known[name] = {"below": int(spec["ids"])}
-    elements = getattr(getattr(backbone, "embedding", None), "elements", None)
-    if isinstance(elements, Sequence) and not isinstance(elements, str):
-        known["atomic_number"] = {"among": [int(e) for e in elements]}
-    return known
 
 
 def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from keras_bandgnn.preprocessing import ProgramEncoder
 from keras_bandgnn.programs import RELATIONS, ProgramGraph, encode_program
 from keras_bandgnn.programs.node_text import encode_characters, hash_id, split_subtokens
 
@@ -102,6 +103,21 @@ def test_characters_and_none():
     for i, label in enumerate([*PROGRAM.labels, "foo", "bar"]):
         assert rows[i].tolist() == list(encode_characters(label))
     assert set(encode_program(PROGRAM, labels="none").node) == {"type"}
+
+
+@pytest.mark.parametrize("labels", ["subtoken", "character", "none"])
+@pytest.mark.parametrize("subtokens", [True, False])
+def test_the_encoder_names_the_inputs_and_edge_types_of_a_model(labels, subtokens):
+    encoder = ProgramEncoder(labels, subtoken_nodes=subtokens, num_type_buckets=64)
+    assert encoder.num_edge_types == (22 if subtokens else 20)
+    graph = encoder(PROGRAM)
+    assert graph.edge_type.max() < encoder.num_edge_types
+    inputs = encoder.inputs()
+    assert set(inputs) == set(graph.node) and inputs["type"] == {"ids": 64}
+    assert inputs.get("subtoken", {"ids": 16384}) == {"ids": 16384}
+    if labels == "character":
+        width = graph.node["character"].shape[1]
+        assert inputs["character"] == {"characters": width}
 
 
 def test_static_types():

@@ -109,6 +109,27 @@ def test_graphs_that_do_not_fit_are_refused_before_anything_runs(tmp_path):
         packed.unpack([])
 
 
+class OtherNames(kb.models.Backbone):
+    num_edge_types, hidden_dim = 0, 4
+
+    def __init__(self):
+        super().__init__()
+        self.read = kb.layers.NodeEncoder(4, {"kind": 4, "size": {"features": 1}})
+        self.atoms = kb.layers.ElementEmbedding(4, (1, 6))
+        self.read.build()
+        self.atoms.build()
+        self.built = True
+
+
+def test_ids_are_those_of_the_layers_of_a_backbone():
+    known = {"kind": {"below": 4}, "atomic_number": {"among": [1, 6]}}
+    assert OtherNames().known_ids() == known
+    assert kb.models.SchNetBackbone((8, 1)).known_ids() == {
+        "atomic_number": {"among": [8, 1]}
+    }
+    assert kb.models.SchNetBackbone(9).known_ids() == {}
+
+
 def test_the_packer_needs_neither_the_model_nor_its_file(tmp_path):
     graphs = graphs_of()
     made = kb.serving.GraphPacker.of_task(selector(), graphs)
