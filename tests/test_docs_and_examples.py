@@ -85,6 +85,18 @@ def plans_of_everything():
     yield Plan(Banded(4), schedule=field)
 
 
+def rows_of(page, key):
+    """The cells of a table of the contract with the names of a primitive's arrays."""
+    first = ""
+    for line in page.splitlines():
+        if line.startswith("| "):
+            _, head, names, *_ = line.split("|")
+            first = head.strip() or first
+            # "banded:4" is documented as "banded:S".
+            if re.fullmatch(rf"`{key.partition(':')[0]}(:\w)?`", first):
+                yield names
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("plan", list(plans_of_everything()), ids=str)
 def test_architecture_names_every_array_of_a_batch(plan):
@@ -113,6 +125,24 @@ def test_architecture_names_every_array_of_a_batch(plan):
         )
         if path[0] != "plan":
             assert f"`{path[-1]}`" in kb.batch.__doc__, path
+        elif not plan.schedule and path[-1] != "weight":
+            assert f"`{path[-1]}`" in " ".join(rows_of(contract, path[1])), (
+                f"add `{path[-1]}` of `{path[1]}` to the table of primitives"
+            )
+
+
+@pytest.mark.parametrize("name", registered_primitives())
+def test_the_page_of_plans_names_every_primitive(name):
+    page = (ROOT / "docs" / "plans-and-cost.md").read_text()
+    assert f"`{registered_primitives()[name].__name__}" in page
+
+
+@pytest.mark.parametrize("name", kb.data.list_datasets())
+def test_the_page_of_data_sets_names_each(name):
+    page = (ROOT / "docs" / "datasets.md").read_text()
+    # The names of a collection share a row.
+    collection = name.partition(":")[0] + ":<name>"
+    assert f"`{name}`" in page or f"`{collection}`" in page
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])

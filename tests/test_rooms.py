@@ -12,8 +12,8 @@ PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
     "checks optional version compat lazy registration default_backend".split()
-    + "arrays progress graph".split()
-    + "data saving programs batch ops primitives assembly planning".split()
+    + "arrays progress graph batch".split()
+    + "data saving programs ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"
         for room in "graph_layer ordering geometry attention batching loading".split()
