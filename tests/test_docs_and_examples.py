@@ -1,6 +1,7 @@
 """Every example runs in short form; the Python of every page runs."""
 
 import os
+import pkgutil
 import re
 import runpy
 import subprocess
@@ -143,6 +144,19 @@ def test_the_page_of_data_sets_names_each(name):
     # The names of a collection share a row.
     collection = name.partition(":")[0] + ":<name>"
     assert f"`{name}`" in page or f"`{collection}`" in page
+
+
+def test_dotted_names_in_the_code_resolve():
+    package = ROOT / "keras_bandgnn"
+    rooms = "|".join(path.parent.name for path in package.glob("*/__init__.py"))
+    stale = []
+    for path in package.rglob("*.py"):
+        for name in re.findall(rf"`((?:{rooms})(?:\.\w+)+)", path.read_text()):
+            try:
+                pkgutil.resolve_name(f"keras_bandgnn.{name}")
+            except (ImportError, AttributeError):
+                stale.append(f"{path.relative_to(ROOT)}: {name}")
+    assert not stale, stale
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/architecture.md"])
