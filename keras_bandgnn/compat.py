@@ -18,6 +18,32 @@ def sublayers(model: keras.Model) -> list:
     return list(model._flatten_layers())
 
 
+# === Compiled steps ===
+
+
+class _Derived:
+    """A dict that Keras takes for no container of layers to track, save or load."""
+
+    def __init__(self):
+        self.values: dict = {}
+
+
+def derived(model: keras.Model) -> dict:
+    """Return what is computed from a model and cached: other models, compiled calls."""
+    return model.__dict__.setdefault("_derived", _Derived()).values
+
+
+def forget_programs(model: keras.Model) -> None:
+    """Discard compiled steps and what is derived from a model.
+
+    Call it when the model computes something else than before.
+    """
+    for name in ("train_function", "test_function", "predict_function"):
+        if hasattr(model, name):
+            setattr(model, name, None)
+    model.__dict__.pop("_derived", None)
+
+
 # === State of `Model.compile` ===
 
 

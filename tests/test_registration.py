@@ -205,6 +205,40 @@ def test_unregistered_classes_are_refused_when_they_are_saved(tmp_path):
     assert not (tmp_path / "preset").exists()
 
 
+def test_unregistered_readouts_are_refused_when_they_are_saved(tmp_path):
+    class Plain(keras.layers.Layer):
+        units = 4
+
+        def call(self, states, batch):
+            slots = keras.ops.shape(batch["graph"]["mask"])[1]
+            ids = batch["node"]["graph_id"]
+            return kb.ops.batched_segment_sum(states, ids, slots)
+
+    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 4, 1)
+    task = kb.models.GraphClassifier(backbone, 2, readout=Plain())
+    with pytest.raises(ValueError, match="Expected a registered class.*Plain"):
+        task.save_to_preset(tmp_path / "preset")
+    with pytest.raises(ValueError, match="Expected a registered class.*Plain"):
+        task.save(tmp_path / "task.keras")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["preset", "keras"])
+def test_frozen_backbones_are_loaded_frozen(kind, tmp_path):
+    task = task_of()
+    task.backbone.trainable = False
+    task.compile("adam")
+    task.fit(GRAPHS, epochs=1, verbose=0)
+    if kind == "keras":
+        task.save(tmp_path / "task.keras")
+        again = keras.models.load_model(tmp_path / "task.keras")
+    else:
+        task.save_to_preset(tmp_path / "task")
+        again = kb.models.Task.from_preset(tmp_path / "task")
+    assert not again.backbone.trainable
+    assert len(again.trainable_variables) == len(task.trainable_variables) > 0
+
+
 @pytest.mark.parametrize(
     ("file", "place"),
     [

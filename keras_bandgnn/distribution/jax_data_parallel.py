@@ -9,6 +9,7 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
+from keras_bandgnn import compat
 from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.distribution.sequence_layout import (
     LaidOutBatches,
@@ -222,12 +223,13 @@ class JaxReplicas(ReplicaGroup, keras.distribution.DataParallel):
             ),
             x,
         )
-        if "_predict_split" not in task.__dict__:
-            task.__dict__["_predict_split"] = jax.jit(
+        derived = compat.derived(task)
+        if "predict_split" not in derived:
+            derived["predict_split"] = jax.jit(
                 lambda *state: task.stateless_call(*state, training=False)[0]
             )
         state = ([v.value for v in vs] for vs in _variables(task))
-        out = task.__dict__["_predict_split"](*state, x)
+        out = derived["predict_split"](*state, x)
         # The shards of this process, in the order of its supergraphs and nodes.
         shape = (self.supergraphs // self.num_hosts, *out.shape[1:])
         output = np.zeros(shape, out.dtype)

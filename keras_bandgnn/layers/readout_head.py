@@ -7,6 +7,7 @@ import keras
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
+from keras_bandgnn.registration import check_registered
 
 
 def make_head(
@@ -54,10 +55,10 @@ def head_arguments(head: keras.layers.Layer) -> dict:
         config = head.get_config()
         names = ("hidden", "activation", "use_bias")
         return {"readout": head.reduce, **{name: config[name] for name in names}}
-    cls = type(head.readout)
+    check_registered(head.readout)
     return {
         "readout": {
-            "registered_name": keras.saving.get_registered_name(cls),
+            "registered_name": keras.saving.get_registered_name(type(head.readout)),
             "config": head.readout.get_config(),
         },
         "use_bias": head.use_bias,

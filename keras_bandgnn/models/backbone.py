@@ -33,6 +33,9 @@ class Backbone(keras.Model):
 
     hidden_dim: int
     num_edge_types: int
+    # Backbones set one of them, or override `depth`.
+    num_layers: int | None = None
+    num_steps: int | None = None
     # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
@@ -95,9 +98,13 @@ class Backbone(keras.Model):
         """
 
     @property
-    def depth(self) -> int:
-        """Number of layers or steps, one less than that of `hidden_states`."""
-        return getattr(self, "num_layers", None) or self.num_steps
+    def depth(self) -> int | None:
+        """Layers or steps, one less than there are `hidden_states`; None if unknown."""
+        return self.num_layers or self.num_steps
+
+    @property
+    def variant(self):
+        """What compiled steps depend on beyond the configuration; None for nothing."""
 
     def adapt(self, parts) -> bool:
         """Set options that depend on the training graphs, before training.
@@ -123,15 +130,23 @@ class Backbone(keras.Model):
 
     def get_config(self) -> dict:
         """Return name and dtype policy; subclasses add their own arguments."""
-        return {
+        config = {
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
         }
+        # Files of trainable backbones are those of version 0.1.0.
+        return config if self.trainable else {**config, "trainable": False}
 
     @classmethod
     def from_config(cls, config):
         """Build the backbone from `get_config()`."""
-        return cls(**config)
+        config = dict(config)
+        trainable = config.pop("trainable", True)
+        backbone = cls(**config)
+        if not trainable:
+            # After the layers are built: theirs follows.
+            backbone.trainable = False
+        return backbone
 
     def enable_lora(
         self, rank: int, alpha: float | None = None, layers: str | None = None

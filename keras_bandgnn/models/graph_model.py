@@ -210,11 +210,19 @@ class GraphModel(Replicated):
         They are saved with the task; `check` and predictions change nothing.
         """
         if self.backbone.adapt(loader.parts):
-            # Discard programs compiled for the previous options.
-            for name in ("train_function", "test_function", "predict_function"):
-                setattr(self, name, None)
-            for name in ("_helpers", "_forces"):
-                self.__dict__.pop(name, None)
+            compat.forget_programs(self)
+        self._refresh_programs()
+
+    def _refresh_programs(self) -> None:
+        """Discard compiled steps if the backbone computes something else by now.
+
+        Weights that were loaded, or other tasks over the same backbone, may have
+        changed it.
+        """
+        variant = self.backbone.variant
+        if self.__dict__.setdefault("_variant", variant) != variant:
+            self.__dict__["_variant"] = variant
+            compat.forget_programs(self)
 
     def default_optimizer(self):
         """Return the optimiser of `compile("auto")`."""
@@ -392,6 +400,7 @@ class GraphModel(Replicated):
         Returns:
             Keras' `History`.
         """
+        self._refresh_programs()
         x = resolve_data("x", x)
         validation_data = optional(resolve_data, "validation_data", validation_data)
         if is_graphs(x):
@@ -424,6 +433,7 @@ class GraphModel(Replicated):
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays."""
+        self._refresh_programs()
         x = resolve_data("x", x)
         if is_graphs(x):
             kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
@@ -447,6 +457,7 @@ class GraphModel(Replicated):
             For graphs a list with one array per graph, in the order of the graphs;
             None for graphs that the batcher drops.
         """
+        self._refresh_programs()
         if isinstance(x, SequenceLoader):
             raise ValueError(
                 "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
@@ -480,6 +491,7 @@ class GraphModel(Replicated):
             verbose: See `Task.predict`.
             callbacks: See `Task.predict`.
         """
+        self._refresh_programs()
         self._begin(loader, {}, training=False)
         if verbose == "auto" or not self.distribution.is_main:
             verbose = 0
@@ -514,16 +526,19 @@ class GraphModel(Replicated):
     ):
         """Train on a batch of a loader; see `keras.Model.train_on_batch`."""
         check_batch(x, "train_on_batch", class_weight)
+        self._refresh_programs()
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Evaluate a batch of a loader; see `keras.Model.test_on_batch`."""
         check_batch(x, "test_on_batch")
+        self._refresh_programs()
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def predict_on_batch(self, x):
         """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
         check_batch(x, "predict_on_batch")
+        self._refresh_programs()
         return super().predict_on_batch(x)
 
     def in_given_order(self, graphs, loader: GraphLoader) -> Callable:

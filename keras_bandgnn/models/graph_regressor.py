@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn import compat
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
@@ -207,11 +208,11 @@ class GraphRegressor(Task):
         from keras_bandgnn.models.forces import ForceModel, check_energy
 
         check_energy(self)
-        if "_forces" not in self.__dict__:
-            # Its weights are those of the task: Keras must not track them twice.
-            self.__dict__["_forces"] = ForceModel(self)
-        self._forces.preprocessor = self.preprocessor
-        return self._forces.predict(x)
+        derived = compat.derived(self)
+        if "forces" not in derived:
+            derived["forces"] = ForceModel(self)
+        derived["forces"].preprocessor = self.preprocessor
+        return derived["forces"].predict(x)
 
     def compute_output_shape(self, input_shape):
         """[G, B, D]."""

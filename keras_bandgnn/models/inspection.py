@@ -6,6 +6,7 @@ from typing import NamedTuple
 import keras
 import numpy as np
 
+from keras_bandgnn import compat
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
 from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.preprocessing.loading.node_order import (
@@ -32,8 +33,7 @@ def derived_model(task, kind: type, *arguments):
         kind: Class of the model.
         *arguments: Arguments of the class after the task, part of the cache key.
     """
-    # Bypass Keras' tracking, which would count the weights twice.
-    known = task.__dict__.setdefault("_helpers", {})
+    known = compat.derived(task).setdefault("models", {})
     key = (kind.__name__, *arguments)
     if key in known:
         model = known.pop(key)
@@ -95,7 +95,7 @@ class StateModel(GraphModel):
         """Return states [G, N, H], or tokens [G, B, H]."""
         if self.tokens:
             return self.backbone(batch, return_tokens=True)[1]
-        if self.layer == self.backbone.depth:
+        if self.layer in (-1, self.backbone.depth):
             return self.backbone(batch)
         for number, states in enumerate(self.backbone.hidden_states(batch)):
             if number == self.layer:
@@ -133,6 +133,14 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
 def _layer(backbone, layer: int) -> int:
     positive_int("layer", layer, -INT32_MAX)
     depth = backbone.depth
+    if layer == -1:
+        return layer
+    if depth is None:
+        raise ValueError(
+            "Expected layer=-1 for a backbone that does not say its `depth`. Received: "
+            f"layer={layer}, {type(backbone).__name__}. Define `depth` and "
+            "`hidden_states` in the class."
+        )
     number = layer + depth + 1 if layer < 0 else layer
     if not 0 <= number <= depth:
         raise ValueError(

@@ -90,11 +90,7 @@ def enable_lora(
 
 def _reset_programs(model) -> None:
     """Discard compiled programs and the optimiser built for the previous weights."""
-    for name in ("train_function", "test_function", "predict_function"):
-        if hasattr(model, name):
-            setattr(model, name, None)
-    for name in ("_helpers", "_forces"):
-        model.__dict__.pop(name, None)
+    compat.forget_programs(model)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.built:
         model.compile_from_config(

@@ -150,8 +150,11 @@ def test_constructor_sorts_edges_with_their_features():
         ({"node": {"x": [0, 2**32, 1]}}, "fit into int32"),
         ({"node": {"x": 3}}, "a row for each node"),
         ({"node": {"x": [[1], [1, 2], [3]]}}, "rectangular array"),
-        ({"node": {"mask": [1, 1, 1]}}, r"node\['mask'\]` that batches do not use"),
-        ({"edge": {"sender": [1, 1]}}, r"edge\['sender'\]` that batches do not use"),
+        ({"node": {"mask": [1, 1, 1]}}, r"node\['mask'\]` that batches do not reserve"),
+        (
+            {"edge": {"sender": [1, 1]}},
+            r"edge\['sender'\]` that batches do not reserve",
+        ),
         ({"label": [0, np.inf]}, "label.*to be finite.*inf"),
         (
             {"candidates": [0, 0], "num_candidates": [1, 1], "label": [0, 1]},

@@ -75,7 +75,7 @@ _COVERED = {
     "data/weights_files": "preset *, progress",
     "default_backend": "the settings of Keras",
     "distribution/": "weights as of progress, and the environment",
-    "models/preset": "preset *",
+    "saving/": "preset *",
     "planning/cost": "calibration, and files of the operating system",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
     "preprocessing/program_store": "store",

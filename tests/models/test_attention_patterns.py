@@ -383,3 +383,39 @@ def test_training_graphs_choose_the_batcher_whatever_was_predicted_before():
         kept = task.preprocessor
         task.loader(before, adapt=True)
         assert task.preprocessor is kept
+
+
+def test_programs_follow_what_weights_decide(tmp_path):
+    """Loaded weights hold whether conditions hold: compiled steps begin anew."""
+
+    def path(length):
+        ends = np.arange(length - 1)
+        return Graph(
+            length,
+            np.r_[ends, ends + 1],
+            np.r_[ends + 1, ends],
+            node={"h": np.random.default_rng(length).normal(size=(length, 3))},
+            label=float(length),
+        )
+
+    def make():
+        keras.utils.set_random_seed(0)
+        backbone = models.GTBackbone(
+            {"h": {"features": 3}}, 8, num_layers=6, num_heads=2, attention="conditions"
+        )
+        return GraphRegressor(backbone)
+
+    graphs = [path(3 + i % 3) for i in range(6)]
+    task = make()
+    task.fit(graphs, epochs=1, verbose=0)
+    task.backbone.save_weights(tmp_path / "backbone.weights.h5")
+    expected = task.predict(graphs), task.embed(graphs)
+    other = make()
+    before = other.predict(graphs), other.embed(graphs)
+    assert other.backbone.conditions_hold != task.backbone.conditions_hold
+    other.set_weights(task.get_weights())
+    other.backbone.load_weights(tmp_path / "backbone.weights.h5")
+    after = other.predict(graphs), other.embed(graphs)
+    for wanted, rows, old in zip(expected, after, before, strict=True):
+        np.testing.assert_allclose(np.ravel(wanted[0]), np.ravel(rows[0]), atol=1e-5)
+        assert np.abs(np.ravel(old[0]) - np.ravel(rows[0])).max() > 1e-3

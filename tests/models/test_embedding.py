@@ -172,3 +172,30 @@ def test_embeddings_follow_training():
     np.testing.assert_allclose(task.head.get_weights()[0].shape[0], after.shape[1])
     states = numpy(task.backbone(x))
     assert np.abs(states - after[0]).sum(-1).min() < 1e-4
+
+
+class PlainBackbone(models.Backbone):
+    """A backbone that defines no more than it has to."""
+
+    hidden_dim = 4
+    num_edge_types = 1
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(4)
+        self.build()
+
+    def build(self, input_shape=None):
+        self.dense.build((None, None, 2))
+        self.built = True
+
+    def call(self, batch, training=False):
+        return self.dense(batch["node"]["h"])
+
+
+def test_a_plain_backbone_embeds_with_its_output_alone():
+    graphs = [kb.Graph(3, [0, 1], [1, 2], node={"h": np.ones((3, 2))}, label=1.0)] * 4
+    task = models.GraphRegressor(PlainBackbone())
+    assert [rows.shape for rows in task.embed(graphs)] == [(3, 4)] * 4
+    with pytest.raises(ValueError, match="Define `depth`"):
+        task.embed(graphs, layer=0)

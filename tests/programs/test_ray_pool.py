@@ -236,7 +236,7 @@ def test_jobs_that_kill_their_workers(pool, monkeypatch):
     jobs = [(7,)]
     rescued = pool.ordered_map(os._exit, jobs, rescue=slow_first)
     assert list(rescued) == [7]
-    with pytest.raises(RuntimeError, match="Expected the cluster .* go on"):
+    with pytest.raises(RuntimeError, match="Expected the cluster .* to resume"):
         list(pool.ordered_map(os._exit, jobs))
 
 

@@ -323,6 +323,11 @@ class GraphTransformerBackbone(Backbone):
         for number, block in enumerate(self.blocks):
             block.attention.pattern = self.pattern_of(number)
 
+    @property
+    def variant(self) -> bool | None:
+        """Whether `"conditions"` hold: the pattern of attention depends on it."""
+        return self.conditions_hold
+
     def save_own_variables(self, store) -> None:
         """Save the result of `"conditions"` with the weights."""
         super().save_own_variables(store)
