@@ -39,7 +39,6 @@ CONSTANTS = {
 RESULTS = (
     "preprocessing.loading.graph_loader.LoaderStats",
     "preprocessing.attention.conditions.AttentionConditions",
-    "preprocessing.attention.hamiltonian.ConditionResult",
     "preprocessing.ordering.cluster_compile.ClusterOrder",
     "preprocessing.forecast.choose_batcher.BatcherChoice",
     "models.graph_transformer.graph_transformer_backbone.GraphTransformerBackbone",

@@ -32,20 +32,18 @@ _SUBMODULES = (
 
 __all__ = ["Graph", "__version__", *_SUBMODULES]
 
-
 # What users of Keras look for.
-_ALIASES = {"visualization": "plotting"}
+_ALIASES = ("visualization",)
 
 
 def __getattr__(name: str) -> Any:
-    name = _ALIASES.get(name, name)
-    if name not in _SUBMODULES:
+    if name not in _SUBMODULES and name not in _ALIASES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_ALIASES})
 
 
 if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):

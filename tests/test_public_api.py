@@ -40,11 +40,12 @@ PUBLIC = {
     "segment_max segment_sum sparse_matmul with_scatter_index with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
     "keras_bandgnn.preprocessing": "AttentionEdges AttentionPlan Batcher "
-    "BatchingForecast ClusterCompile DynamicBatcher FullyConnectedGraph GraphLayer "
-    "GraphLoader GraphPreprocessor KNearestGraph ProgramEncoder RCMKCompile "
-    "RadiusGraph ReachabilityFilter Reformation SequenceLoader StaticBatcher "
-    "StructuralEncoding TargetNormalizer attention_conditions canonical_path "
-    "choose_batcher cluster_order compile_programs fastest random_tiles reform",
+    "BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
+    "FullyConnectedGraph GraphLayer GraphLoader "
+    "GraphPreprocessor KNearestGraph ProgramEncoder RCMKCompile RadiusGraph "
+    "ReachabilityFilter Reformation SequenceLoader StaticBatcher StructuralEncoding "
+    "TargetNormalizer attention_conditions canonical_path choose_batcher "
+    "cluster_order compile_programs fastest random_tiles reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Plan "
     "Primitive ReceptiveField Segment Supernode prepare propagate",
     "keras_bandgnn.programs": "ProgramGraph RELATIONS RayPool encode_program "
@@ -118,6 +119,8 @@ def test_names_of_other_libraries():
     assert kb.preprocessing.KNNGraph is kb.preprocessing.KNearestGraph
     assert kb.data.GraphLoader is kb.preprocessing.GraphLoader
     assert kb.visualization is kb.plotting
+    assert importlib.import_module("keras_bandgnn.visualization") is kb.plotting
+    assert "visualization" in dir(kb)
 
 
 def code_for_users():

@@ -20,6 +20,8 @@ ROOMS = (
     ]
     + ["preprocessing", "preprocessing.forecast"]
     + "layers distribution training serving models tpu tuning plotting".split()
+    # Another name of `plotting`.
+    + ["visualization"]
     + "testing cli __main__".split()
 )
 # These import no backend and no Keras.

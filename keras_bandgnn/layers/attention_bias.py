@@ -84,7 +84,7 @@ class AttentionBias(keras.layers.Layer):
 
     def call(self, batch):
         """Return the biases of edges, of nodes themselves and of tokens."""
-        edge = batch_part(batch, "edge", "type")
+        edge = batch_part(batch, "edge", "type", "layer(batch)")
         axis = sequence_axis()
 
         def table(weight):
@@ -112,7 +112,7 @@ class AttentionBias(keras.layers.Layer):
 
     def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""
-        edge_shape = batch_part(batch_shape, "edge", "type")
+        edge_shape = batch_part(batch_shape, "edge", "type", "layer(batch)")
         own = (self.num_heads,)
         several = "distance" in edge_shape or self.num_edge_types > 1
         edges = (*edge_shape["type"], *own) if several else own

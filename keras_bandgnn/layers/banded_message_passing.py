@@ -108,7 +108,8 @@ class BandedMessagePassing(BatchLayer):
             The argument `batch` of the calls.
         """
         if num_nodes is None:
-            num_nodes = keras.ops.shape(batch_part(batch, "node", "mask")["mask"])[1]
+            node = batch_part(batch, "node", "mask", "layer.prepare(batch)")
+            num_nodes = keras.ops.shape(node["mask"])[1]
         return primitives.prepare(
             batch_part(batch, "plan"),
             num_nodes,

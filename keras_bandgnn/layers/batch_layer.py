@@ -4,8 +4,12 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.ops.sequence import sequence_axis
+from keras_bandgnn.primitives.propagation import is_scheduled
+
 # Names of the second argument in version 0.1.0.
 _OLD_NAMES = ("x", "edge", "plan")
+_MISSING = object()
 
 
 class BatchLayer(keras.layers.Layer):
@@ -16,17 +20,27 @@ class BatchLayer(keras.layers.Layer):
     arguments; such calls, including those in saved functional models, still work.
     """
 
+    # Whether the first argument holds states of the batch's nodes.
+    takes_states = True
+
     def __call__(self, *args, **kwargs):
         """Call the layer; see `call`."""
         for name in _OLD_NAMES:
             if name in kwargs:
                 kwargs["batch"] = kwargs.pop(name)
+                if len(args) > 1:
+                    args = (args[0], kwargs.pop("batch"), *args[1:])
         if len(args) > 2 and not isinstance(args[1], Mapping):
             # The edges came last.
             places = [n for n, each in enumerate(args) if isinstance(each, Mapping)]
             if places:
                 args = list(args)
                 args.insert(1, args.pop(places[0]))
+        if self.takes_states:
+            states = args[0] if args else kwargs.get("states")
+            batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
+            if batch is not _MISSING:
+                check_call(states, batch)
         return super().__call__(*args, **kwargs)
 
     def build_from_config(self, config):
@@ -39,13 +53,56 @@ class BatchLayer(keras.layers.Layer):
         super().build_from_config(config)
 
 
-def batch_part(batch, name: str, key: str | None = None):
+def check_call(states, batch) -> None:
+    """Raise a ValueError for arguments that are not states and the batch they are of.
+
+    Shapes are compared where they are static, so that compiled steps do nothing.
+
+    Args:
+        states: The first argument of a layer.
+        batch: The second, or a part of it, or the result of `prepare`.
+    """
+    if isinstance(states, Mapping) or not isinstance(batch, Mapping):
+        names = [
+            "a dict" if isinstance(each, Mapping) else f"a {type(each).__name__}"
+            for each in (states, batch)
+        ]
+        raise ValueError(
+            "Expected node states and a batch, which is a dict. Received: "
+            f"{' and '.join(names)}. Call the layer as layer(states, batch, ...), with "
+            "the first item of a GraphLoader's (batch, labels, weights)."
+        )
+    shape = getattr(states, "shape", ())
+    node = batch.get("node")
+    if len(shape) < 3 or not isinstance(node, Mapping) or "mask" not in node:
+        return
+    # The states of a schedule's step are those of its receptive field.
+    if is_scheduled(batch.get("plan") or {}) or sequence_axis() is not None:
+        return
+    for size, expected in zip(shape[:2], node["mask"].shape, strict=False):
+        static = type(size) is int and type(expected) is int
+        # An axis of length 1 broadcasts.
+        if static and size not in (1, expected):
+            raise ValueError(
+                f"Expected `states` of shape [G, N, ...] with [G, N]="
+                f"{list(node['mask'].shape)}, as the batch has. Received: shape "
+                f"{tuple(shape)}. Compute the states from the same batch."
+            )
+
+
+def batch_part(
+    batch,
+    name: str,
+    key: str | None = None,
+    usage: str = "layer(states, batch, ...)",
+):
     """Return `batch[name]`, or the argument if it is that part already.
 
     Args:
         batch: A batch, or `batch[name]`, which version 0.1.0 took.
         name: `"node"`, `"edge"` or `"plan"`.
         key: A key of that part, without which the argument is refused.
+        usage: The call that the message of the error shows.
 
     Raises:
         ValueError: If the argument is neither.
@@ -58,7 +115,7 @@ def batch_part(batch, name: str, key: str | None = None):
     received = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
     raise ValueError(
         f"Expected `batch` to be a batch with a part {name!r}. Received: {received}. "
-        "Call the layer as layer(states, batch, ...), with a batch of a GraphLoader."
+        f"Call the layer as {usage}, with a batch of a GraphLoader."
     )
 
 

@@ -134,7 +134,7 @@ class NodeEncoder(keras.layers.Layer):
 
     def call(self, batch):
         """Return the initial states."""
-        node = batch_part(batch, "node")
+        node = batch_part(batch, "node", usage="layer(batch)")
         self._check_names(node)
         total = 0
         for name, spec in self.inputs.items():
@@ -158,7 +158,9 @@ class NodeEncoder(keras.layers.Layer):
 
     def compute_output_shape(self, batch_shape):
         """[G, N, H]."""
-        shape = batch_part(batch_shape, "node")[next(iter(self.inputs))]
+        shape = batch_part(batch_shape, "node", usage="layer(batch)")[
+            next(iter(self.inputs))
+        ]
         return (*shape[:2], self.units)
 
     def get_config(self):

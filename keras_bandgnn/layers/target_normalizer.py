@@ -128,6 +128,7 @@ class TargetNormalizer(BatchLayer):
     """
 
     splits_sequences = True
+    takes_states = False
 
     def __init__(
         self,

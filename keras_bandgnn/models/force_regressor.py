@@ -10,7 +10,7 @@ from keras_bandgnn.models.forces import (
     energies_and_forces,
     force_loss,
 )
-from keras_bandgnn.models.graph_regressor import GraphRegressor
+from keras_bandgnn.models.graph_regressor import GraphRegressor, preprocessor_second
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -68,6 +68,7 @@ class ForceRegressor(GraphRegressor):
     splits_sequences = False
     loss_parts = 2
 
+    @preprocessor_second
     def __init__(
         self,
         backbone,

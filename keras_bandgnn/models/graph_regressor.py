@@ -1,5 +1,6 @@
 """`GraphRegressor`: one or more numbers per graph."""
 
+import functools
 from collections.abc import Mapping
 
 import keras
@@ -18,6 +19,24 @@ from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 # With room for errors twice as large as the labels.
 _MOST_SQUARES = float(np.finfo(np.float32).max) / 4
+
+
+def preprocessor_second(init):
+    """Let a constructor take `(backbone, preprocessor, num_targets=...)`, too.
+
+    Version 0.1.0 had this order. Here, the second argument is `num_targets`.
+    """
+
+    @functools.wraps(init)
+    def wrapper(self, backbone, *args, **kwargs):
+        if len(args) == 1 and "num_targets" in kwargs:
+            (second,) = args
+            if second is None or isinstance(second, GraphPreprocessor):
+                args = ()
+                kwargs.setdefault("preprocessor", second)
+        init(self, backbone, *args, **kwargs)
+
+    return wrapper
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -77,6 +96,7 @@ class GraphRegressor(Task):
 
     splits_sequences = True
 
+    @preprocessor_second
     def __init__(
         self,
         backbone,

@@ -10,6 +10,9 @@ from keras_bandgnn.preprocessing.attention.attention_plan import (
 from keras_bandgnn.preprocessing.attention.conditions import (
     attention_conditions as attention_conditions,
 )
+from keras_bandgnn.preprocessing.attention.hamiltonian import (
+    ConditionResult as ConditionResult,
+)
 from keras_bandgnn.preprocessing.attention.reformation import Reformation as Reformation
 from keras_bandgnn.preprocessing.attention.reformation import (
     random_tiles as random_tiles,
@@ -66,6 +69,7 @@ __all__ = [
     "Batcher",
     "BatchingForecast",
     "ClusterCompile",
+    "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
     "GraphLayer",

@@ -143,3 +143,40 @@ def test_what_is_no_batch_is_refused(name):
     for wrong in ({"node": {}}, {"edges": {}}):
         with pytest.raises(ValueError, match=r"layer\(states, batch, ...\)"):
             layer(states, wrong, *others)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [("SchNetInteraction", "edge"), ("SchNetInteraction", "x")]
+    + [("MPEUInteraction", "edge"), ("PaiNNMessage", "edge")],
+)
+def test_old_names_of_the_batch_next_to_other_arrays(name, old):
+    layer, (states, _, *others), _ = CALLS[name]
+    batch = BATCH[old] if old in BATCH else BATCH
+    close(layer(states, BATCH, *others), layer(states, *others, **{old: batch}))
+
+
+STATES_LAYERS = [name for name in CALLS if name not in ("NodeEncoder", "AttentionBias")]
+
+
+@pytest.mark.parametrize("name", STATES_LAYERS)
+def test_wrong_arguments_are_refused(name):
+    layer, (states, _, *others), _ = CALLS[name]
+    form = r"Expected.*Received: .*layer\(states, batch, ...\)"
+    for batch in (None, BATCH["edge"]["sender"], (BATCH, None, None)):
+        with pytest.raises(ValueError, match=form):
+            layer(states, batch, *others)
+    if not others:
+        with pytest.raises(ValueError, match=form):
+            layer(BATCH, states)
+    for wrong in (states[:, :-1], np.concatenate([states, states])):
+        with pytest.raises(ValueError, match=r"Expected `states`.*Received: shape"):
+            layer(wrong, BATCH, *others)
+
+
+def test_messages_name_calls_that_work():
+    for name in ("NodeEncoder", "AttentionBias"):
+        with pytest.raises(ValueError, match=r"Call the layer as layer\(batch\)"):
+            CALLS[name][0](STATES)
+    with pytest.raises(ValueError, match=r"as layer.prepare\(batch\)"):
+        CALLS["BandedMessagePassing"][0].prepare(STATES)

@@ -156,3 +156,22 @@ def test_errors():
     )
     with pytest.raises(ValueError, match="'force' with 3 numbers.*force_key"):
         task.fit([molecule(rng, 4, label=1.0)] * 3)
+
+
+@pytest.mark.parametrize("task", [kb.models.GraphRegressor, kb.models.ForceRegressor])
+@pytest.mark.parametrize("preprocessor", [None, kb.preprocessing.GraphPreprocessor()])
+def test_old_order_with_the_number_by_name(task, preprocessor):
+    old = task(BACKBONES["schnet"](), preprocessor, num_targets=1)
+    assert old.num_targets == 1
+    assert preprocessor is None or old.preprocessor is preprocessor
+    with pytest.raises(TypeError, match="num_targets"):
+        task(BACKBONES["schnet"](), 1, num_targets=1)
+
+
+def test_old_order_of_several_targets():
+    preprocessor = kb.preprocessing.GraphPreprocessor()
+    task = kb.models.GraphRegressor(
+        BACKBONES["schnet"](), preprocessor, num_targets=2, readout="sum"
+    )
+    assert task.num_targets == 2 and task.preprocessor is preprocessor
+    assert kb.models.GraphRegressor.from_config(task.get_config()).num_targets == 2
