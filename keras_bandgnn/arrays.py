@@ -42,8 +42,8 @@ def checked_ids(name: str, values: Any, upper: int, what: str) -> np.ndarray:
         bad = int(np.flatnonzero((array < 0) | (array >= upper))[0])
         raise ValueError(
             f"Expected every id in `{name}` in [0, {what}) with {what}={upper}. "
-            f"Received: {name}[{bad}]={int(array[bad])}. "
-            "Node ids count from 0 within each graph."
+            f"Received: {name}[{bad}]={int(array[bad])}."
+            + (" Node ids count from 0 within each graph." if upper < INT32_MAX else "")
         )
     return frozen(array.astype(np.int32))
 

@@ -41,7 +41,7 @@ def test_a_view_of_writable_data_is_copied():
         ({"senders": [[0, 1]]}, "1-D array of integers"),
         ({"senders": [0]}, "as many senders as receivers"),
         ({"edge_type": [0]}, "one edge type per edge"),
-        ({"edge_type": [0, -1]}, r"edge_type\[1\]=-1"),
+        ({"edge_type": [0, -1]}, r"edge_type\[1\]=-1\.$"),
         ({"node": {"x": [1.0, np.nan, 2.0]}}, r"node\['x'\]\[1\]=nan"),
         ({"node": {"x": [1.0, 2.0]}}, "one row per node, num_nodes=3"),
         ({"node": {"x": [[1], [2, 3], [4]]}}, "differing lengths"),

@@ -262,8 +262,11 @@ def test_unknown_classes_are_refused_and_nothing_is_imported(file, place, tmp_pa
         module="antigravity",
     )
     path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="Expected.*Received.*Antigravity"):
+    with pytest.raises(ValueError, match="Expected.*Received.*Antigravity") as e:
         kb.models.Task.from_preset(tmp_path / "preset")
+    assert "'antigravity>Antigravity', of the module antigravity. Import the mod" in (
+        str(e.value)
+    )
     assert "antigravity" not in sys.modules
 
 

@@ -1,7 +1,8 @@
 """Forecasts which batching algorithm trains fastest on a data set.
 
 DATA is a store, or the name of a public data set such as qm9. Without --model, an
-untrained GGNN of --hidden and --layers is used. Nothing is trained.
+untrained GGNN of --hidden and --layers is used. A few training steps are timed; the
+model is not changed.
 """
 
 import argparse
@@ -22,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=32,
         help="graphs per supergraph, the padding graph included",
     )
-    group.add_argument("--steps", type=shared.positive, default=100_000)
+    group.add_argument(
+        "--steps", type=shared.positive, default=100_000, help="steps to forecast"
+    )
     group.add_argument(
         "--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS)
     )

@@ -68,10 +68,13 @@ def read_graphs(options: argparse.Namespace):
         check_stores(options)
         return data.open_store(Path(options.data))
     if Path(options.data).exists():
+        words = [options.command, "NAME"]
+        if options.command == "predict":
+            words.insert(1, str(options.model))
         raise ValueError(
             "Expected a folder with a store, or the name of a data set. Received: "
             f"{options.data}. To read the files of a data set, run: "
-            f"bandgnn {options.command} NAME --path {options.data}"
+            f"bandgnn {' '.join(words)} --path {options.data}"
         )
     arguments = {}
     for item in options.option:

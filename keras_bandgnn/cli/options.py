@@ -264,23 +264,32 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model and its training."""
     group = parser.add_argument_group("model and training")
     group.add_argument("--hidden", type=positive, default=128, help="H: state width")
-    group.add_argument("--epochs", type=positive, default=10)
+    group.add_argument(
+        "--epochs", type=positive, default=10, help="passes over the training graphs"
+    )
     group.add_argument(
         "--minutes", type=above_zero, help="stop after this many minutes of training"
     )
     group.add_argument(
         "--batch-nodes", type=positive, default=8192, help="nodes per supergraph"
     )
-    group.add_argument("--optimizer", choices=("adam", "sgd"), default="adam")
+    group.add_argument(
+        "--optimizer", choices=("adam", "sgd"), default="adam", help="optimizer"
+    )
     group.add_argument(
         "--learning-rate",
         type=above_zero,
-        help="default 0.002 (adam), 0.3 (sgd), 0.0001 (regression)",
+        help="(default: 0.002 for adam, 0.3 for sgd, 0.0001 for regression)",
     )
     group.add_argument(
         "--dropout", type=fraction, default=0.1, help="dropout rate of the states"
     )
-    group.add_argument("--label-smoothing", type=fraction, default=0.0)
+    group.add_argument(
+        "--label-smoothing",
+        type=fraction,
+        default=0.0,
+        help="probability spread evenly over the candidates",
+    )
     group.add_argument(
         "--readout",
         choices=("slot", "candidate"),

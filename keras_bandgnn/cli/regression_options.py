@@ -34,7 +34,12 @@ _MODELS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of regression."""
     group = parser.add_argument_group("regression (--task regression)")
-    group.add_argument("--model", choices=(*ATOMISTIC, *TRANSFORMERS), default="schnet")
+    group.add_argument(
+        "--model",
+        choices=(*ATOMISTIC, *TRANSFORMERS),
+        default="schnet",
+        help="backbone",
+    )
     data_sets.add_files(group)
     group.add_argument(
         "--graph",
@@ -45,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--reduce",
         choices=("mean", "sum"),
         default="mean",
-        help="pooling of the atoms' outputs; sum for extensive labels",
+        help="readout over the atoms; sum for extensive labels",
     )
     group.add_argument(
         "--references",
@@ -55,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--cutoff",
         type=shared.above_zero,
-        help="cutoff in angstrom, of SchNet as in Schuett et al. 2017 and of PaiNN",
+        help="cutoff in angstrom, for PaiNN and for SchNet as in Schuett et al. 2017",
     )
     group.add_argument(
         "--layers", type=shared.positive, help="number of layers or steps T"
@@ -66,7 +71,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="sparse",
         help="attention of graph transformers",
     )
-    group.add_argument("--loss", choices=("squared", "huber"), default="squared")
+    group.add_argument(
+        "--loss",
+        choices=("squared", "huber"),
+        default="squared",
+        help="loss of the labels' errors",
+    )
     group.add_argument(
         "--decay",
         choices=("staircase", "cosine", "warmup"),

@@ -76,7 +76,7 @@ def _make_plan(options: argparse.Namespace, preprocessor):
     from keras_bandgnn.primitives.base import primitive_of
 
     if options.plan is not None:
-        primitive = primitive_of(options.plan)
+        primitive = primitive_of(options.plan, "--plan")
     elif options.block_size is not None:
         primitive = Banded(options.block_size)
     elif preprocessor is not None and isinstance(preprocessor.plan, Plan):

@@ -1,10 +1,10 @@
 """Trains a model and saves it as a preset.
 
-By default, a variable misuse model, on a folder that `bandgnn compile` wrote. With
-`--task regression`, SchNet, MPEU or PaiNN on molecules or crystals, or a graph
-transformer on graphs with node features: DATA is a data set's name with --path, or a
-folder of stores. Keeps the weights with the best validation score. An interrupted run
-resumes after its last complete epoch when it is started again.
+By default it trains a variable misuse model on a folder that `bandgnn compile` wrote.
+With `--task regression` it trains SchNet, MPEU or PaiNN on molecules or crystals, or a
+graph transformer on graphs with node features: DATA is a data set's name with --path,
+or a folder of stores. Keeps the weights with the best validation score. An interrupted
+run resumes after its last complete epoch when it is started again.
 """
 
 import argparse
@@ -28,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder with the stores train and valid, or a data set",
     )
     parser.add_argument(
-        "--task", choices=("selection", "regression"), default="selection"
+        "--task",
+        choices=("selection", "regression"),
+        default="selection",
+        help="variable misuse (selection), or numbers per graph (regression)",
     )
     parser.add_argument(
         "--out", type=shared.path, required=True, help="folder of the preset"
@@ -56,7 +59,7 @@ def make_plan(text: str):
     try:
         if drop not in ("", "drop"):
             raise ValueError("Expected a primitive, optionally followed by ',drop'.")
-        primitive = primitive_of(keys)
+        primitive = primitive_of(keys, "--plan")
         lossy = Plan(primitive, rest="drop")
         if drop:
             return lossy

@@ -63,7 +63,13 @@ def check_same_spec(what: str, spec: dict, like: str, expected: dict) -> None:
         return
 
     def show(entry: list | None) -> str:
-        return "none" if entry is None else f"{entry[0]} of shape [..., {entry[1]}]"
+        if entry is None:
+            return "none"
+        return (
+            f"{entry[0]} rows of shape {entry[1]}"
+            if entry[1]
+            else f"{entry[0]} numbers"
+        )
 
     for name in [*expected, *spec]:
         if spec.get(name) != expected.get(name):

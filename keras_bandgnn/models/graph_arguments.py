@@ -24,7 +24,7 @@ _CONVERTERS = {
     "torch_geometric": "from_pyg",
 }
 _BATCHES = (
-    "Tasks train in whole epochs of the preprocessor's batches. Set the batcher's size "
+    "Tasks run whole epochs of the preprocessor's batches. Set the batcher's size "
     "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
 )
 # The loss that Keras' `class_weight` would be.
@@ -92,6 +92,9 @@ def _check_arrays(name: str, data) -> None:
     no_batch = f"Arrays alone are no batch of graphs. {advice}"
     if isinstance(data, list | tuple | Mapping):
         leaves = [leaf for leaf in _leaves(data) if leaf is not None]
+        if isinstance(data, list | tuple) and data and is_graphs(data[0]):
+            # The pair (graphs, labels), as of arrays.
+            advice = "Pass the graphs alone, each with its Graph(..., label=...)."
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             refuse(name, expected, data, advice)
         values = [data] if isinstance(data, Mapping) else data

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bandgnn.checks import boolean, mapping, one_of, optional
+from keras_bandgnn.checks import boolean, mapping, one_of, optional, refuse
 from keras_bandgnn.data.files import buffered_write
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import (
@@ -137,6 +137,13 @@ class _Files:
     def _checked(self, name: str) -> tuple[int, int]:
         path = self.path / name
         if not path.is_file():
+            # The sums are none, too, if it was written with weights="none".
+            if self._sums == {} or self.path.parent == files.home():
+                raise ValueError(
+                    f"Expected the preset {self.path} to hold weights. Received: an "
+                    "architecture without weights. Name a preset with weights. In "
+                    "Python, pass load_weights=False for new weights, to be trained."
+                )
             raise ValueError(
                 f"Expected the preset {self.path} to hold weights. Received: no {name}."
                 " Get that file, too. In Python, pass load_weights=False for new "
@@ -153,6 +160,16 @@ class _Files:
         arrays = self.arrays or self.numbers
         with reading(path), bounded_weights(path, self.numbers, arrays):
             yield
+
+
+def _check_dtype(dtype) -> None:
+    """Raise a ValueError unless this is a dtype policy or its name."""
+    try:
+        policy = keras.dtype_policies.get(dtype)
+    except Exception:  # Keras raises several kinds.
+        policy = None
+    if not isinstance(policy, keras.DTypePolicy | keras.dtype_policies.DTypePolicyMap):
+        refuse("dtype", "a dtype policy, such as 'float32' or 'mixed_bfloat16'", dtype)
 
 
 def load_backbone(
@@ -174,6 +191,8 @@ def load_backbone(
         overrides: See there.
     """
     boolean("load_weights", load_weights)
+    if dtype is not None:
+        _check_dtype(dtype)
     path = preset_folder(preset)
     entry = files.read(path / files.CONFIG)
     backbone_class = _class_of(entry, base, path / files.CONFIG)
@@ -252,7 +271,7 @@ def load_task(
     if not issubclass(task_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
-            f"{task_class.__name__}. Name a preset of the other kind. In Python, call "
+            f"{task_class.__name__}. Name a preset of that task. In Python, call "
             f"{task_class.__name__}.from_preset(...), or "
             f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )

@@ -108,8 +108,19 @@ class GraphPreprocessor(HostLayer):
                 "Expected `batcher` to be a batcher, such as DynamicBatcher(32). "
                 f"Received: {batcher!r}."
             )
-        if isinstance(plan, Mapping):
-            plan = _plan_of(plan)
+        self.plan = _plan_of(plan) if isinstance(plan, Mapping) else plan
+        self.edge_weight = optional(string, "edge_weight", edge_weight)
+        # Graphs to predict keep the plan of the training graphs: another plan would
+        # be another program to compile.
+        self._auto_plans: dict[tuple, _AutoPlan] = {}
+
+    @property
+    def plan(self) -> Plan | str:
+        """A `Plan`, or `"auto"`."""
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan | str) -> None:
         if not isinstance(plan, Plan) and not (
             isinstance(plan, str) and plan == "auto"
         ):
@@ -117,11 +128,7 @@ class GraphPreprocessor(HostLayer):
                 "Expected `plan` to be 'auto' or a keras_bandgnn.primitives.Plan. "
                 f"Received: plan={plan!r}."
             )
-        self.plan = plan
-        self.edge_weight = optional(string, "edge_weight", edge_weight)
-        # Graphs to predict keep the plan of the training graphs: another plan would
-        # be another program to compile.
-        self._auto_plans: dict[tuple, _AutoPlan] = {}
+        self._plan = plan
 
     def layers_config(self) -> list[dict]:
         """Return a plain description of the graph layers, as stores keep it."""

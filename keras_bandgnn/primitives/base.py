@@ -1,6 +1,7 @@
 """`Primitive`: the protocol of implementations of sums over typed edges."""
 
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -345,10 +346,13 @@ def primitive_of(key: str, name: str = "key") -> PlanPart:
     """
     part = find_part(key)
     if part is None:
+        known = sorted(primitive_classes())
+        near = difflib.get_close_matches(str(key), known, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"Expected `{name}` to be the key of a primitive, 'banded:128' or one of "
-            f"{sorted(primitive_classes())}. Received: {key!r}. Import the modules of "
-            "custom classes before loading a file that uses them."
+            f"{known}. Received: {key!r}.{hint} Import the module of a custom class "
+            "first."
         )
     return part
 

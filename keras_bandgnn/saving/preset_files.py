@@ -147,14 +147,26 @@ def check_classes(path: Path, value: Any) -> None:
         elif isinstance(item, Mapping):
             pending += item.values()
             if "class_name" in item and not _is_known(item):
-                module, name = item.get("module") or "keras", item["class_name"]
+                name, advice = _unknown_class(item)
                 refuse_file(
                     path,
                     "to name classes of Keras and of keras_bandgnn that hold data, "
                     "or classes that are registered here",
-                    f"{module}.{name}"[:200],
-                    _NO_CODE,
+                    name[:200],
+                    advice,
                 )
+
+
+def _unknown_class(entry: Mapping) -> tuple[str, str]:
+    """Return the name of a class that is not known, and what to do."""
+    registered, module = entry.get("registered_name"), entry.get("module")
+    if not isinstance(registered, str) or ">" not in registered:
+        return f"{module or 'keras'}.{entry['class_name']}", _NO_CODE
+    home = f", of the module {module}" if isinstance(module, str) else ""
+    return f"{registered!r}{home}", (
+        "Import the module that registers this class before loading, if it is your "
+        "own. " + _NO_CODE
+    )
 
 
 def _is_known(entry: Mapping) -> bool:

@@ -251,3 +251,10 @@ def test_a_function_too_long_for_a_job_is_read_in_several(
     assert main(["predict", str(model), str(file)]) == 1
     assert "80 usages in 1 files" in capsys.readouterr().out
     assert said.count((0, 1, 0)) >= len(found) - 1 and said[-1][:2] == (1, 1)
+
+
+def test_numbers_are_predicted_for_data_sets(tree, capsys):
+    file = str(next(tree.rglob("*.py")))
+    assert main(["predict", "schnet_qm9_u0", file]) == 2
+    advice = f"run: bandgnn predict schnet_qm9_u0 NAME --path {file}"
+    assert advice in capsys.readouterr().err

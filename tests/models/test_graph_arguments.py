@@ -46,6 +46,26 @@ def test_options_by_position(task, graphs):
         task.predict(graphs, 2)
 
 
+def test_graphs_come_without_labels_beside_them(task, graphs):
+    with pytest.raises(ValueError, match="Pass the graphs alone"):
+        task.fit((graphs, np.ones(len(graphs))), verbose=0)
+    with pytest.raises(ValueError, match="Expected `validation_data`.*graphs alone"):
+        task.fit(graphs, validation_data=(graphs, np.ones(len(graphs))), verbose=0)
+
+
+@pytest.mark.parametrize("plan", [3, "banded", None])
+def test_plans_are_checked_when_they_are_set(plan):
+    preprocessor = kb.preprocessing.GraphPreprocessor()
+    with pytest.raises(ValueError, match="Expected `plan` to be 'auto'"):
+        preprocessor.plan = plan
+
+
+@pytest.mark.parametrize("state", [{}, None])
+def test_loaders_resume_from_states(graphs, state):
+    with pytest.raises(ValueError, match="Expected `state`.*state_dict"):
+        kb.preprocessing.GraphLoader(graphs).load_state_dict(state)
+
+
 def test_the_order_may_stay(graphs):
     def seen(shuffle):
         backbone = kb.models.GCNBackbone({"kind": 3}, 4)

@@ -282,6 +282,23 @@ def test_presets_bring_no_code(tmp_path, entry):
         Task.from_preset(tmp_path / "p")
 
 
+@pytest.mark.parametrize("dtype", ["float61", 3, {"class_name": "no"}])
+def test_a_wrong_dtype_is_named(dtype):
+    with pytest.raises(ValueError, match="^Expected `dtype` .*Received: dtype="):
+        Task.from_preset("gcn", load_weights=False, dtype=dtype)
+
+
+def test_architectures_have_no_weights(tmp_path):
+    small_task().save_to_preset(tmp_path / "p", weights="none")
+    for preset in ("gcn", tmp_path / "p"):
+        with pytest.raises(ValueError, match="Received: an architecture without"):
+            Task.from_preset(preset)
+    small_task().save_to_preset(tmp_path / "q")
+    (tmp_path / "q" / preset_files.WEIGHTS).unlink()
+    with pytest.raises(ValueError, match=r"no model.weights.h5\. Get that file"):
+        Task.from_preset(tmp_path / "q")
+
+
 def test_cards(tmp_path):
     card = {"title": "A model.", "data": "Three molecules.", "seed": "0"}
     small_task().save_to_preset(tmp_path / "p", card=card)

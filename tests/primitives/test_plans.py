@@ -225,6 +225,7 @@ def test_a_graph_without_edges_gives_zeros():
         (lambda: Plan(Banded(4), Banded(4)), "each primitive once"),
         (lambda: Plan(rest="segment:9"), "key of a primitive"),
         (lambda: Plan(rest="dense-ish"), "key of a primitive"),
+        (lambda: Plan(rest="segments"), "Did you mean 'segment'"),
     ],
 )
 def test_bad_arguments(make, message):

@@ -20,6 +20,7 @@ from keras_bandgnn.checks import (
     instance,
     optional,
     positive_int,
+    refuse,
     seed_number,
     string,
 )
@@ -37,6 +38,8 @@ from keras_bandgnn.preprocessing.loading.loader_plan import (
 )
 from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, batches_per_block
 from keras_bandgnn.primitives.plan import Plan
+
+_STATE = {"batch", "epoch", "fingerprint"}
 
 # `LoaderStats`: how full batches are, and what assembling them costs.
 
@@ -412,6 +415,13 @@ class GraphLoader(keras.utils.PyDataset):
         Raises:
             ValueError: If the graphs, the batcher, the plan or the seed differ.
         """
+        if not isinstance(state, Mapping) or not _STATE.issubset(state):
+            refuse(
+                "state",
+                f"a mapping with {sorted(_STATE)}",
+                state,
+                "Pass what state_dict() returned.",
+            )
         if state["fingerprint"] != self.fingerprint():
             raise ValueError(
                 "Expected the graphs, batcher, plan, seed and number of replicas that "
