@@ -219,7 +219,7 @@ def test_a_graph_without_edges_gives_zeros():
         (lambda: Banded(4, "all"), "'blocks' or 'band'"),
         (lambda: Grouped(0), "`group_size` to be at least 1"),
         (lambda: Plan(rest="drop"), "at least one primitive"),
-        (lambda: Plan("banded"), "Expected primitives"),
+        (lambda: Plan("banded"), "Expected instances of Primitive"),
         (lambda: Plan(Banded(4), rest=Banded(8)), "to cover every edge"),
         (lambda: Plan(Banded(4), rest=None), "'drop' or a primitive"),
         (lambda: Plan(Banded(4), Banded(4)), "each primitive once"),
