@@ -31,8 +31,8 @@ class Backbone(keras.Model):
     do not read types of edges) and override `build`, `call` and `get_config`.
     """
 
-    hidden_dim: int
-    num_edge_types: int
+    hidden_dim: int | None = None
+    num_edge_types: int | None = None
     # Backbones set one of them, or override `depth`.
     num_layers: int | None = None
     num_steps: int | None = None

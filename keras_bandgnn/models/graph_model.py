@@ -86,14 +86,24 @@ class GraphModel(Replicated):
                 "Expected `backbone` to be a Backbone, such as GGNNBackbone(...). "
                 f"Received: {type(backbone).__name__}."
             )
-        if not isinstance(preprocessor, GraphPreprocessor | None):
-            raise ValueError(
-                "Expected `preprocessor` to be a GraphPreprocessor or None. "
-                f"Received: {type(preprocessor).__name__}."
-            )
+        for name in ("hidden_dim", "num_edge_types"):
+            if getattr(backbone, name) is None:
+                raise ValueError(
+                    f"Expected the backbone to set `{name}`. Received: "
+                    f"{type(backbone).__name__}.{name}=None. Set it in the class or "
+                    "its constructor; num_edge_types=0 if it reads no types of edges."
+                )
         self.backbone = backbone
         self.preprocessor = preprocessor
         self._compile_defaults = boolean("compile", compile)
+
+    def __setattr__(self, name, value):
+        if name == "preprocessor" and not isinstance(value, GraphPreprocessor | None):
+            raise ValueError(
+                "Expected `preprocessor` to be a GraphPreprocessor or None. "
+                f"Received: {type(value).__name__}."
+            )
+        super().__setattr__(name, value)
 
     def build_and_compile(self) -> None:
         """Build the head, and compile the task unless `compile=False`.

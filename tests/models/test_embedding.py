@@ -199,3 +199,12 @@ def test_a_plain_backbone_embeds_with_its_output_alone():
     assert [rows.shape for rows in task.embed(graphs)] == [(3, 4)] * 4
     with pytest.raises(ValueError, match="Define `depth`"):
         task.embed(graphs, layer=0)
+    with pytest.raises(ValueError, match="to be a GraphPreprocessor or None"):
+        task.preprocessor = 3
+
+
+@pytest.mark.parametrize("name", ["hidden_dim", "num_edge_types"])
+def test_backbones_say_their_width_and_types(name, monkeypatch):
+    monkeypatch.setattr(PlainBackbone, name, None)
+    with pytest.raises(ValueError, match=f"Expected the backbone to set `{name}`"):
+        models.GraphRegressor(PlainBackbone())
