@@ -133,9 +133,9 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
 def _layer(backbone, layer: int) -> int:
     positive_int("layer", layer, -INT32_MAX)
     depth = backbone.depth
-    if layer == -1:
-        return layer
     if depth is None:
+        if layer == -1:
+            return layer
         raise ValueError(
             "Expected layer=-1 for a backbone that does not say its `depth`. Received: "
             f"layer={layer}, {type(backbone).__name__}. Define `depth` and "
