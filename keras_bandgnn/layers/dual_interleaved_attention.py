@@ -20,8 +20,6 @@ from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.tiles import Tiles
 
-# `AttentionRows`: where nodes lie in the sequences of full attention.
-
 
 class AttentionRows:
     """Where the nodes of a batch lie in the sequences of full attention.

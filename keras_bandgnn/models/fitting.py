@@ -14,8 +14,6 @@ from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 from keras_bandgnn.training.save_progress import SaveProgress
 
-# `Replicated`: a model that may train on several devices.
-
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
     """Return whether Keras would write one file with this suffix, here."""

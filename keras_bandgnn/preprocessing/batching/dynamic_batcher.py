@@ -173,9 +173,6 @@ def _at_quantile(values, fitting, packed, quantile: float) -> int:
     return int(round_up_64(int(np.ceil(max(usual, largest)))))
 
 
-# `DynamicBatcher`: as many graphs per supergraph as a fixed budget holds.
-
-
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class DynamicBatcher(Batcher):
     """Packs graphs until a budget of nodes, edges, graphs or any resource is met.

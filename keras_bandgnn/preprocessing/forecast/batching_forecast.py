@@ -24,8 +24,6 @@ from keras_bandgnn.preprocessing.loading.epochs import Epochs
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.progress import progress_bar
 
-# `TimeModel`: milliseconds of a step on shapes that were not measured.
-
 
 class TimeModel:
     """Time as a constant plus a multiple of each size, none of them negative.

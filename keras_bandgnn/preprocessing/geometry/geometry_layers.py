@@ -131,9 +131,6 @@ def _joined(chunk: list[Graph], done: int) -> FlatGraphs:
         raise ValueError(f"Counting from graph {done}: {error}") from error
 
 
-# `RadiusGraph`: atoms closer than a cutoff are neighbours.
-
-
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class RadiusGraph(GeometryLayer):
     """Connects each atom with all atoms at most a cutoff away, both ways.
@@ -197,9 +194,6 @@ class RadiusGraph(GeometryLayer):
         }
 
 
-# `KNearestGraph`: the k nearest atoms or images are neighbours.
-
-
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class KNearestGraph(GeometryLayer):
     """Connects each atom with its k nearest neighbours.
@@ -246,9 +240,6 @@ class KNearestGraph(GeometryLayer):
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
         return {**super().get_config(), "k": self.k}
-
-
-# `FullyConnectedGraph`: all atoms of a molecule are neighbours.
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

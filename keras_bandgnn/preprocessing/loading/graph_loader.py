@@ -41,8 +41,6 @@ from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
 
-# `LoaderStats`: how full batches are, and what assembling them costs.
-
 
 @dataclasses.dataclass
 class LoaderStats:

@@ -176,9 +176,6 @@ def num_clusters_for(hidden_dim: int, l2_bytes: int | None = None) -> int:
     return max(1, math.isqrt(l2_bytes // (_PER_CHANNEL * hidden_dim)))
 
 
-# `ClusterCompile`: reorder each graph by clusters, for tiles that hold many edges.
-
-
 _LEAST_BLOCKS = 4
 
 

@@ -28,8 +28,6 @@ from keras_bandgnn.programs.python_source.reach import Reach
 from keras_bandgnn.programs.python_source.scopes import Scope, Variable
 from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge, neighbours
 
-# `SlotGraph` adds a slot and candidates to a base graph without leaking the answer.
-
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
