@@ -63,8 +63,8 @@ class Plan:
         for primitive in primitives:
             if not isinstance(primitive, Primitive):
                 raise ValueError(
-                    "Expected instances of Primitive, such as Banded(128). "
-                    f"Received: {primitive!r}."
+                    "Expected instances of Primitive as `primitives`. "
+                    f"Received: {primitive!r}. Pass Banded(128) or another one."
                 )
         lossy = isinstance(rest, str) and rest == "drop"
         if isinstance(rest, str) and not lossy:
