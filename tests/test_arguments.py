@@ -283,6 +283,7 @@ VALID = {
     "preprocessing.Batcher": BASE,
     "preprocessing.BatchingForecast": "tried as choose_batcher, which makes one",
     "preprocessing.ClusterCompile": {},
+    "preprocessing.ConditionResult": RESULT,
     "preprocessing.DynamicBatcher": {},
     "preprocessing.FullyConnectedGraph": {},
     "preprocessing.GraphLayer": BASE,
