@@ -59,7 +59,8 @@ def edge_directions(edge, distances):
     if "displacement" not in edge:
         raise ValueError(
             "Expected the edge feature 'displacement'. Received: "
-            f"{sorted(edge)}. Compute the edges from the positions first."
+            f"{sorted(edge)}. Lengths have no direction: compute the edges from the "
+            "positions."
         )
     length = ops.where(distances > 0, distances, 1.0)
     return ops.convert_to_tensor(edge["displacement"]) / ops.expand_dims(length, -1)

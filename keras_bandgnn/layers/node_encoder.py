@@ -93,9 +93,9 @@ class NodeEncoder(keras.layers.Layer):
             if name not in node:
                 raise ValueError(
                     f"Expected node features {sorted(self.inputs)}. "
-                    f"Received: {sorted(node)}; {name!r} is missing. Graphs that no "
-                    "task prepares, as those of a SequenceLoader, go through "
-                    "backbone.graph_layers() first."
+                    f"Received: {sorted(node)}; {name!r} is missing. Give the "
+                    "backbone's `inputs` and Graph(node={...}) the same names; prepare "
+                    "graphs of a SequenceLoader with backbone.graph_layers() first."
                 )
 
     def check(self, node: Mapping) -> None:

@@ -246,7 +246,7 @@ def test_a_regressor_takes_a_readout_and_keeps_its_own(tmp_path):
         ),
         (
             lambda: GraphRegressor(backbone_of("gcn"), readout=GRUReadout(8), hidden=4),
-            "`hidden` with readouts by name",
+            "`hidden` only with readouts by name",
         ),
     ],
 )

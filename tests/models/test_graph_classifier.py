@@ -183,7 +183,10 @@ def test_bad_input_is_refused_before_training():
         ({"num_classes": 1}, "`num_classes` to be at least 2"),
         ({"readout": "max"}, "`readout` to be one of"),
         ({"readout": keras.layers.Flatten()}, "a layer that has `units`"),
-        ({"readout": GRUReadout(8), "hidden": 4}, "`hidden` with readouts by name"),
+        (
+            {"readout": GRUReadout(8), "hidden": 4},
+            "`hidden` only with readouts by name",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             task_of(**options)
