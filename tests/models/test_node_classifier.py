@@ -185,7 +185,7 @@ def test_bad_input_is_refused_before_training():
         (
             good.replace(node={**good.node, "split": split}),
             {"mask": "split"},
-            "choose one column",
+            "Choose one column",
         ),
         (
             good.replace(node={**good.node, "none": 0 * good.label}),
