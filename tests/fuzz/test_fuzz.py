@@ -76,6 +76,7 @@ _COVERED = {
     "default_backend": "the settings of Keras",
     "distribution/": "weights as of progress, and the environment",
     "saving/": "preset *",
+    "models/presets": "preset *",
     "planning/cost": "calibration, and files of the operating system",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
     "preprocessing/program_store": "store",
