@@ -618,7 +618,7 @@ def test_metrics_leave_the_loss_its_name(numbers):
 
 def test_a_class_to_ignore_is_refused():
     loss = keras.losses.SparseCategoricalCrossentropy(True, ignore_class=1)
-    with pytest.raises(ValueError, match="Labels of -1 count nowhere"):
+    with pytest.raises(ValueError, match="Labels of -1 are ignored"):
         classifier().compile("adam", loss)
 
 
