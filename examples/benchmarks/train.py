@@ -341,12 +341,13 @@ def run(options: argparse.Namespace) -> None:
 
     from keras_bandgnn.data.flat import FlatGraphs
     from keras_bandgnn.data.sources import parts_of
+    from keras_bandgnn.layers.node_encoder import inputs_of
 
     graphs = FlatGraphs.concatenate(parts_of(data_sets.read_graphs(options)))
     if options.largest is not None:
         graphs = graphs.take(np.flatnonzero(graphs.num_nodes <= options.largest))
     selects = graphs.candidates is not None
-    inputs = data_sets.node_inputs([graphs])
+    inputs = inputs_of([graphs])
     runs = {n: BandGNNCase(graphs, n, options, inputs, selects) for n in options.plans}
     groups = [s.members for s in next(iter(runs.values())).loader.composition(0)]
     peers = {}

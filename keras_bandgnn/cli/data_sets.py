@@ -92,27 +92,16 @@ def read_graphs(options: argparse.Namespace):
     return data.load(options.data, options.split, options.path, **arguments)
 
 
-def node_inputs(parts) -> dict[str, dict[str, int]]:
-    """Return the backbone inputs for the node features that it can embed."""
-    inputs = {}
-    for name, values in parts[0].node.items():
-        if values.dtype.kind == "i" and values.ndim <= 2:
-            largest = max(int(part.node[name].max(initial=0)) for part in parts)
-            inputs[name] = {"ids": largest + 1}
-        elif values.dtype.kind == "f" and values.ndim == 2:
-            inputs[name] = {"features": values.shape[1]}
-    return inputs
-
-
 def make_model(graphs, hidden: int, layers: int):
     """Return an untrained GGNN with the head that the graphs' labels require."""
     import numpy as np
 
     from keras_bandgnn import models
     from keras_bandgnn.data.sources import parts_of
+    from keras_bandgnn.layers.node_encoder import inputs_of
 
     parts = parts_of(graphs)
-    first, inputs = parts[0], node_inputs(parts)
+    first, inputs = parts[0], inputs_of(parts)
     if not inputs or first.label is None or first.label_level != "graph":
         raise ValueError(
             "Expected graphs with node features and a label per graph. Received: node "

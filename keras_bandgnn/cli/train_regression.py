@@ -53,6 +53,7 @@ def make_backbone(options: argparse.Namespace, graphs):
     import numpy as np
 
     from keras_bandgnn import layers, models
+    from keras_bandgnn.layers.node_encoder import inputs_of
 
     if options.model in TRANSFORMERS:
         kind = {"graphormer": models.GraphormerBackbone, "gt": models.GTBackbone}
@@ -65,7 +66,7 @@ def make_backbone(options: argparse.Namespace, graphs):
         types = max(int(part.edge_type.max(initial=0)) for part in graphs.values()) + 1
         # One more type for pairs without an edge.
         types = types + 1 if types > 1 else 1
-        inputs = data_sets.node_inputs(list(graphs.values()))
+        inputs = inputs_of(list(graphs.values()))
         backbone = kind[options.model](
             inputs,
             options.hidden,

@@ -166,3 +166,22 @@ class NodeEncoder(keras.layers.Layer):
     def get_config(self):
         """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}
+
+
+def inputs_of(parts, excluded=()) -> dict[str, dict[str, int]]:
+    """Return the `inputs` of a `NodeEncoder` for the features of graphs.
+
+    Args:
+        parts: The graphs, each part a `FlatGraphs`.
+        excluded: Names of features to leave out.
+    """
+    inputs = {}
+    for name, values in parts[0].node.items():
+        if name in excluded:
+            continue
+        if values.dtype.kind == "i" and values.ndim <= 2:
+            largest = max(int(part.node[name].max(initial=0)) for part in parts)
+            inputs[name] = {"ids": largest + 1}
+        elif values.dtype.kind == "f" and values.ndim == 2:
+            inputs[name] = {"features": values.shape[1]}
+    return inputs

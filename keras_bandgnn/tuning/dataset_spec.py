@@ -7,10 +7,12 @@ import numpy as np
 
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.layers.node_encoder import inputs_of
 from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
 
-_MASKS = ("train_mask", "valid_mask", "test_mask")
+# Node features that are no inputs of a model.
+_UNREAD = ("train_mask", "valid_mask", "test_mask", "position", "cluster")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +70,7 @@ class DatasetSpec:
         encoder = _encoder(layers)
         filters = [e for e in layers if e["class_name"] == "ReachabilityFilter"]
         return cls(
-            inputs=encoder.inputs() if encoder else _inputs(parts),
+            inputs=encoder.inputs() if encoder else inputs_of(parts, _UNREAD),
             num_edge_types=encoder.num_edge_types
             if encoder
             else max(int(p.edge_type.max(initial=0)) + 1 for p in parts),
@@ -91,19 +93,6 @@ def _encoder(layers) -> ProgramEncoder | None:
     if not layers or layers[0]["class_name"] != "ProgramEncoder":
         return None
     return ProgramEncoder.from_config(layers[0]["config"])
-
-
-def _inputs(parts) -> dict:
-    inputs = {}
-    for name, values in parts[0].node.items():
-        if name in _MASKS or name in ("position", "cluster"):
-            continue
-        if values.dtype.kind == "i" and values.ndim <= 2:
-            largest = max(int(part.node[name].max(initial=0)) for part in parts)
-            inputs[name] = {"ids": largest + 1}
-        elif values.dtype.kind == "f" and values.ndim == 2:
-            inputs[name] = {"features": values.shape[1]}
-    return inputs
 
 
 def _label(parts) -> tuple[str, int]:
