@@ -1,4 +1,4 @@
-"""Writes `public-names.md` and `api.md`: every public name and its description.
+"""Writes `public-names.md`, `api.md` and `api/`: every public name, its description.
 
 python docs/names.py
 
@@ -27,6 +27,45 @@ TITLES = {
     "tuning": "Tuning",
     "plotting": "Figures",
     "ops": "Tensor functions",
+}
+# Sections of the page of a package, with patterns of names; the first match counts.
+GROUPS = {
+    "data": {
+        "From other libraries": "from_.*|graphs_of|read_structures",
+        "To other libraries": "to_.*",
+        "Data sets": "load|list_datasets|Limits",
+        "Graphs on disk and in columns": ".*",
+    },
+    "preprocessing": {
+        "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
+        "Batchers": ".*Batcher|.*_batcher|BatchingForecast|fastest",
+        "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
+        "Graph transformers": ".*[aA]ttention.*|[rR]eform.*|.*tiles|canonical_path"
+        "|[cC]luster.*|StructuralEncoding",
+        "Graph layers": ".*",
+    },
+    "primitives": {
+        "Primitives": "Banded|BlockSparse|Dense|Grouped|Segment|Supernode|Primitive",
+        "Plans": ".*",
+    },
+    "layers": {
+        "Messages and attention": "BandedMessagePassing|Graph(Attention|Convolution)"
+        "|DualInterleavedAttention|GraphTransformerLayer|AttentionBias|GRUUpdate",
+        "Encoders": ".*Encoder|ElementEmbedding",
+        "Readouts": ".*Readout|ReadoutHead",
+        "Molecules and crystals": ".*",
+    },
+    "models": {
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task",
+        "Backbones": ".*Backbone",
+        "Presets and results": ".*",
+    },
+    "training": {
+        "Callbacks": "ElasticTuner|Recompil.*|SaveProgress|Time.*",
+        "Optimisers and schedules": ".*Decay|make_optimizer|enable_.*",
+        "Losses, metrics and reports": ".*",
+    },
+    "tuning": {"Hypermodels": ".*HyperModel", "Searches": ".*"},
 }
 # Values without a docstring.
 CONSTANTS = {
@@ -60,11 +99,8 @@ API = """\
 The reference of all [public names](public-names.md). Names that are not listed here are
 internal and may change.
 
-## Graphs
-
-::: keras_bandgnn.graph.Graph
-
-::: keras_bandgnn.batch
+| package | |
+| --- | --- |
 """
 
 
@@ -83,14 +119,35 @@ def entry(room: str, name: str) -> tuple[str, str]:
 def row(room: str, name: str) -> str:
     """Return a row of the table of names."""
     place, meaning = entry(room, name)
-    return f"| [`{name}`](api.md#{place}) | {meaning} |\n".replace("`|`", "`\\|`")
+    link = f"| [`{name}`](api/{room}.md#{place}) | {meaning} |\n"
+    return link.replace("`|`", "`\\|`")
+
+
+def reference(places) -> str:
+    """Return what mkdocs replaces with the docstrings of some places."""
+    return "".join(f"\n::: {place}\n" for place in places)
+
+
+def package_page(room: str, names: list[str]) -> str:
+    """Return the page of a package, in sections."""
+    page = f"# {TITLES[room]}\n\n`keras_bandgnn.{room}`\n"
+    sections = {}
+    groups = GROUPS.get(room, {"": ".*"})
+    for name in names:
+        title = next(t for t, names in groups.items() if re.fullmatch(names, name))
+        sections.setdefault(title, []).append(entry(room, name)[0])
+    for title in [title for title in groups if title in sections]:
+        page += f"\n## {title}\n" if title else ""
+        page += reference(sections[title])
+    return page
 
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its name."""
     missing = set(keras_bandgnn.__all__) - {*TITLES, "Graph", "batch", "__version__"}
     assert not missing, f"add {missing} to TITLES"
-    names, api = NAMES, API
+    navigation = (FOLDER.parent / "mkdocs.yml").read_text()
+    names, api, packages = NAMES, API, {}
     table = "\n| name | meaning |\n| --- | --- |\n"
     names += "\n## keras_bandgnn\n" + table
     graph = keras_bandgnn.Graph.__doc__.partition("\n")[0]
@@ -98,20 +155,27 @@ def pages() -> dict[str, str]:
     names += "| [`batch`](api.md#keras_bandgnn.batch) | The batch contract; `unbatch` "
     names += "cuts outputs into those of each graph. |\n"
     for room, title in TITLES.items():
+        assert f"api/{room}.md" in navigation, f"add api/{room}.md to mkdocs.yml"
         module = importlib.import_module(f"keras_bandgnn.{room}")
         listed = sorted(module.__all__, key=str.lower)
         names += f"\n## keras_bandgnn.{room}\n" + table
         names += "".join(row(room, name) for name in listed)
-        api += f"\n## {title}\n"
-        for name in listed:
-            api += f"\n::: {entry(room, name)[0]}\n"
-    api += "\n## Results and base classes\n\nPublic functions return them, or public "
-    api += "classes inherit from them.\n"
-    for place in RESULTS:
-        api += f"\n::: keras_bandgnn.{place}\n"
-    return {"public-names.md": names, "api.md": api}
+        packages[f"api/{room}.md"] = package_page(room, listed)
+        first = module.__doc__.partition("\n\n")[0]
+        api += f"| [{title}](api/{room}.md) | `keras_bandgnn.{room}`: "
+        api += f"{' '.join(first.split())} |\n"
+    api += "| [Results and base classes](api/results.md) | what public functions "
+    api += "return, and what public classes inherit from |\n"
+    api += "\n## Graphs\n"
+    api += reference(["keras_bandgnn.graph.Graph", "keras_bandgnn.batch"])
+    results = "# Results and base classes\n\nPublic functions return them, or public "
+    results += "classes inherit from them.\n"
+    results += reference(f"keras_bandgnn.{place}" for place in RESULTS)
+    packages["api/results.md"] = results
+    return {"public-names.md": names, "api.md": api, **packages}
 
 
 if __name__ == "__main__":
+    (FOLDER / "api").mkdir(exist_ok=True)
     for page, text in pages().items():
         (FOLDER / page).write_text(text)

@@ -126,7 +126,7 @@ def test_names_of_other_libraries():
 def code_for_users():
     """The Python of pages and examples, without benchmarks."""
     root = Path(keras_bandgnn.__file__).parents[1]
-    for page in [*sorted((root / "docs").glob("*.md")), root / "README.md"]:
+    for page in [*sorted((root / "docs").rglob("*.md")), root / "README.md"]:
         text = page.read_text()
         for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
             yield page.name, ast.parse(block)
@@ -275,6 +275,8 @@ def test_pages_of_names_are_the_ones_that_the_script_writes():
 
 def test_the_reference_has_every_public_name():
     docs = Path(keras_bandgnn.__file__).parents[1] / "docs"
-    shown = set(re.findall(r"^::: .*?(\w+)$", (docs / "api.md").read_text(), re.M))
+    pages = [docs / "api.md", *(docs / "api").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
+    shown = set(re.findall(r"^::: .*?(\w+)$", text, re.M))
     for names in PUBLIC.values():
         assert set(names.split()) - set(keras_bandgnn.__all__) - {"Graph"} <= shown

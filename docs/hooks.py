@@ -1,0 +1,135 @@
+"""Hooks of mkdocs: run the tutorials, write their notebooks, typeset formulas.
+
+The tutorials are Markdown with Python, as every page. Building the site runs each in a
+kernel of its own, from top to bottom, and shows what its cells print and draw. The same
+cells, without outputs, become a notebook to download. An error in a cell ends the
+build. Where no backend is installed, the pages show the code only. While you write
+pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if it changes.
+
+Formulas, `$...$` or `$$...$$`, become MathML, which browsers typeset themselves.
+"""
+
+import hashlib
+import html
+import importlib.util
+import logging
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File
+from nbclient import NotebookClient
+from nbformat import reads, v4, writes
+
+FOLDER = "tutorials/"
+_log = logging.getLogger("mkdocs.hooks.tutorials")
+
+
+def cells_of(text: str) -> list:
+    """Return the cells of a page: those of Python, and the Markdown between them."""
+    parts = re.split(r"^```python\n(.*?)^```\n?", text, flags=re.M | re.S)
+    makers = (v4.new_markdown_cell, v4.new_code_cell)
+    return [makers[i % 2](p.strip()) for i, p in enumerate(parts) if p.strip()]
+
+
+def executed(text: str) -> list:
+    """Return the cells of a page with their outputs."""
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder = os.environ.get("TUTORIAL_CACHE")
+    file = Path(folder, f"{digest}.ipynb") if folder else None
+    if file and file.exists():
+        return reads(file.read_text(), as_version=4).cells
+    inline = v4.new_code_cell("%matplotlib inline")  # figures are outputs
+    notebook = v4.new_notebook(cells=[inline, *cells_of(text)])
+    with tempfile.TemporaryDirectory() as work:
+        where = {"metadata": {"path": work}}
+        NotebookClient(notebook, timeout=600, resources=where).execute()
+    del notebook.cells[0]
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(writes(notebook))
+    return notebook.cells
+
+
+def outputs_of(cell, name: str) -> str:
+    """Return what a cell printed and drew, as Markdown."""
+    shown, printed = "", ""
+    for output in cell.outputs:
+        data = output.get("data", {})
+        if output.get("name") == "stderr":
+            _log.debug("%s: %s", name, output.text)
+        elif "image/png" in data:
+            image = data["image/png"].replace("\n", "")
+            shown += f"\n![What the code above draws](data:image/png;base64,{image})\n"
+        else:
+            printed += output.get("text") or data.get("text/plain", "") + "\n"
+    if printed.strip():
+        # Without the colours of a terminal, and with what a progress bar ended with.
+        printed = re.sub(r"\x1b\[[\d;]*m", "", printed)
+        printed = re.sub(r"^.*[\r\x08](?=.)", "", printed, flags=re.M)
+        shown = f"\n``` {{ .text .output }}\n{printed.strip()}\n```\n{shown}"
+    return shown
+
+
+def on_config(config):
+    """Choose the backend of the tutorials: the first that is installed."""
+    backends = ("torch", "jax", "tensorflow")
+    installed = [name for name in backends if importlib.util.find_spec(name)]
+    if installed:
+        os.environ.setdefault("KERAS_BACKEND", installed[0])
+    else:
+        _log.info("No backend is installed: the tutorials are shown without outputs")
+    config.extra["executed"] = bool(installed)
+
+
+def on_files(files, config):
+    """Add the notebook of each tutorial."""
+    for file in [f for f in files.documentation_pages() if is_tutorial(f)]:
+        # Other pages are not next to a notebook that was downloaded.
+        text = re.sub(
+            r"(?<!!)\[([^\]]*)\]\((?!https?:)[^)]*\)", r"\1", file.content_string
+        )
+        kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        notebook = v4.new_notebook(cells=cells_of(text))
+        notebook.metadata["kernelspec"] = kernel
+        for number, cell in enumerate(notebook.cells):
+            cell.id = f"cell-{number}"  # the same in every build
+        path = file.src_uri.replace(".md", ".ipynb")
+        files.append(File.generated(config, path, content=writes(notebook)))
+    return files
+
+
+def is_tutorial(file) -> bool:
+    """Return whether a file is a page that is run."""
+    return file.src_uri.startswith(FOLDER) and not file.src_uri.endswith("index.md")
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Insert the outputs of a tutorial, and the link to its notebook."""
+    if not is_tutorial(page.file):
+        return markdown
+    name = page.file.src_uri.removeprefix(FOLDER).removesuffix(".md")
+    run = config.extra["executed"]
+    shown = []
+    for cell in executed(markdown) if run else cells_of(markdown):
+        if cell.cell_type == "markdown":
+            shown.append(f"{cell.source}\n")
+        else:
+            code = f"```python\n{cell.source}\n```\n"
+            shown.append(code + (outputs_of(cell, name) if run else ""))
+    title, _, rest = "\n".join(shown).partition("\n")
+    link = f"[Download as a notebook]({name}.ipynb){{ .notebook download }}"
+    return f"{title}\n\n{link}\n{rest}"
+
+
+def on_page_content(content, page, config, files):
+    """Typeset the formulas of a page."""
+
+    def typeset(match) -> str:
+        display = "block" if match["tag"] == "div" else "inline"
+        return convert(html.unescape(match["tex"].strip()), display=display)
+
+    formula = r'<(?P<tag>span|div) class="arithmatex">\\[(\[](?P<tex>.*?)\\[)\]]</\1>'
+    return re.sub(formula, typeset, content, flags=re.S)
