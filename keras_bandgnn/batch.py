@@ -45,6 +45,7 @@ The last graph slot is always padding.
 | of selection | [G, B]      | [G, B], 1 for real graphs, 0 for padding         |
 | of graphs    | [G, B, D]   | [G, B], D >= 1                                   |
 | of nodes     | [G, N, ...] | [G, N]                                           |
+| of edges     | [G, E, ...] | [G, E]                                           |
 
 `x["plan"]` maps the key of each primitive, "segment", "banded:128", ..., to a dict of
 arrays. The `pack` method of each primitive documents them; docs/architecture.md lists
@@ -54,7 +55,7 @@ them all.
 supergraph has N_0 rows before the first step and N_{t+1} after step t: one row per node
 whose state is still needed; nodes with equal states share a row. `x["node"]` has the
 N_0 rows, and `x["edge"]` is omitted. Candidates and node labels refer to the N_T rows
-after the last step.
+after the last step; labels of edges are refused.
 
 | `x["plan"]["step:t"]`       | shape        | meaning                      | padding |
 |-----------------------------|--------------|------------------------------|---------|
@@ -88,23 +89,25 @@ def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
     """Split a model's output into one array per real graph.
 
     Args:
-        values: [G, N, ...] for level "node"; [G, B, ...] for "graph"; [G, B, C] for
-            "candidate".
+        values: [G, N, ...] for level "node"; [G, E, ...] for "edge"; [G, B, ...] for
+            "graph"; [G, B, C] for "candidate".
         x: The batch that the values belong to.
-        level: "node", "graph" or "candidate".
+        level: "node", "edge", "graph" or "candidate".
 
     Returns:
         (position of the graph in the loader's data, its rows) for each real graph.
-        Rows of nodes are in the order of the compiled graph.
+        Rows of nodes and edges are in the order of the compiled graph.
     """
     values = np.asarray(values)
     mask = np.asarray(x["graph"]["mask"])
     ids = np.asarray(x["graph"]["id"])
     counts = np.asarray(x["graph"].get("n_read", x["graph"]["n_node"]))
+    if level == "edge":
+        counts = np.asarray(x["graph"]["n_edge"])
     starts = np.cumsum(counts, axis=1) - counts
     out = []
     for group, slot in np.argwhere(mask):
-        if level == "node":
+        if level in ("node", "edge"):
             start = starts[group, slot]
             rows = values[group, start : start + counts[group, slot]]
         elif level == "graph":
@@ -113,7 +116,7 @@ def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
             rows = values[group, slot][np.asarray(x["candidate"]["mask"])[group, slot]]
         else:
             raise ValueError(
-                "Expected `level` to be 'node', 'graph' or 'candidate'. "
+                "Expected `level` to be 'node', 'edge', 'graph' or 'candidate'. "
                 f"Received: level={level!r}."
             )
         out.append((int(ids[group, slot]), rows))

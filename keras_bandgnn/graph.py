@@ -12,8 +12,12 @@ from keras_bandgnn.arrays import (
     checked_features,
     checked_ids,
     frozen,
+    narrowed,
 )
 from keras_bandgnn.checks import mapping, optional
+
+LABEL_LEVELS = ("graph", "node", "edge")
+"""What labels may belong to."""
 
 
 class Graph:
@@ -34,8 +38,9 @@ class Graph:
         candidates: int [C], ids of the nodes to choose from (`NodeSelector`).
         label: With candidates, the position of the correct one in `candidates`.
             Otherwise the target: a number or vector for the graph, or an array
-            [N, ...] for the nodes.
-        label_level: `"graph"` or `"node"`, the level of `label`.
+            [N, ...] for the nodes or [E, ...] for the edges. In vectors and arrays
+            NaN is a label that is not known.
+        label_level: `"graph"`, `"node"` or `"edge"`, the level of `label`.
         slot: Id of the node to be filled by one of the candidates.
         info: Free-form JSON metadata, such as the source file.
         origin: int [N], id of each node in the original graph. Set by preprocessing
@@ -116,18 +121,19 @@ class Graph:
                     "Expected at least one candidate. Received: candidates=[]. "
                     "Pass candidates=None for a graph without candidates."
                 )
-        if label_level not in ("graph", "node"):
+        if label_level not in LABEL_LEVELS:
             raise ValueError(
-                "Expected `label_level` to be 'graph' or 'node'. "
+                "Expected `label_level` to be 'graph', 'node' or 'edge'. "
                 f"Received: label_level={label_level!r}."
             )
         if label is not None:
-            label = self._check_label(label, candidates)
-        if label is not None and label_level == "node":
-            if label.ndim == 0 or label.shape[0] != num_nodes:
+            label = self._check_label(label, candidates, label_level)
+        if label is not None and label_level != "graph":
+            rows = num_nodes if label_level == "node" else num_edges
+            if label.ndim == 0 or label.shape[0] != rows:
                 raise ValueError(
-                    "Expected `label` to have one row per node with "
-                    f"label_level='node', num_nodes={num_nodes}. "
+                    f"Expected `label` to have one row per {label_level} with "
+                    f"label_level={label_level!r}, num_{label_level}s={rows}. "
                     f"Received: shape {label.shape}."
                 )
         if slot is not None:
@@ -156,9 +162,14 @@ class Graph:
         )
 
     @staticmethod
-    def _check_label(label: Any, candidates: np.ndarray | None) -> np.ndarray:
+    def _check_label(
+        label: Any, candidates: np.ndarray | None, level: str
+    ) -> np.ndarray:
         if candidates is None:
-            return checked_feature("label", label)
+            # A graph whose only label is missing has none.
+            vector = isinstance(label, list | tuple) or getattr(label, "ndim", 0) > 0
+            missing = vector or level != "graph"
+            return frozen(narrowed("label", label, missing, share=False))
         array = checked_feature("label", label)
         if (
             array.ndim
@@ -226,9 +237,9 @@ class Graph:
     def subgraph(self, nodes: Any) -> "Graph":
         """Return the subgraph induced by `nodes`, in this order.
 
-        Node `nodes[k]` becomes node k. Features, candidates, the slot and node labels
-        are mapped accordingly; edges keep their order. A permutation reorders the
-        graph.
+        Node `nodes[k]` becomes node k. Features, candidates, the slot and labels of
+        nodes and edges are mapped accordingly; edges keep their order. A permutation
+        reorders the graph.
 
         Args:
             nodes: int [M], distinct node ids.
@@ -257,8 +268,8 @@ class Graph:
         if nodes.size < self.num_nodes:
             keep = np.flatnonzero((senders >= 0) & (receivers >= 0))
         label = self.label
-        if label is not None and self.label_level == "node":
-            label = frozen(label[nodes])
+        if label is not None and self.label_level != "graph":
+            label = frozen(label[nodes if self.label_level == "node" else keep])
         return Graph.unchecked(
             num_nodes=nodes.size,
             senders=frozen(senders[keep]),

@@ -55,7 +55,8 @@ def test_a_view_of_writable_data_is_copied():
         ({"candidates": [0, 1], "label": 0.5}, "position of the correct candidate"),
         ({"label": "yes"}, "array of numbers"),
         ({"label": [1, 2], "label_level": "node"}, "one row per node"),
-        ({"label_level": "edge"}, "'graph' or 'node'"),
+        ({"label_level": "pair"}, "'graph', 'node' or 'edge'"),
+        ({"label": [1, 2, 3], "label_level": "edge"}, "one row per edge.*num_edges=2"),
         ({"slot": 7}, "slot"),
         ({"label": 2**40}, "fit into int32"),
         ({"label": float("nan")}, "to be finite"),
@@ -109,6 +110,19 @@ def test_node_labels_follow_and_graph_labels_do_not():
     assert nodes.subgraph([2, 0]).label.tolist() == [7, 5]
     whole = Graph(3, [], [], label=[5.0, 6.0, 7.0])
     assert whole.subgraph([2, 0]).label.tolist() == [5.0, 6.0, 7.0]
+    edges = Graph(3, [0, 1, 2], [1, 2, 0], label=[5, 6, 7], label_level="edge")
+    assert edges.subgraph([2, 0]).label.tolist() == [7]
+    assert edges.subgraph([1, 0, 2]).label.tolist() == [5, 6, 7]
+
+
+def test_labels_that_are_not_known_are_nan():
+    nan = float("nan")
+    for label, level in (([1.0, nan], "graph"), ([nan] * 3, "node"), ([nan], "edge")):
+        graph = Graph(3, [0], [1], label=label, label_level=level)
+        np.testing.assert_array_equal(graph.label, label)
+        assert graph.label.dtype == np.float32
+    with pytest.raises(ValueError, match="to be finite"):
+        Graph(3, [0], [1], label=[1.0, float("inf")])
 
 
 def test_worker_processes_can_receive_it():

@@ -26,13 +26,14 @@ PUBLIC = {
     "to_pandas to_pyg to_scipy write_store",
     "keras_bandgnn.distribution": "data_parallel sequence_parallel",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
-    "ContinuousFilter CosineCutoff DualInterleavedAttention ElementEmbedding "
-    "GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution GraphReadout "
+    "ContinuousFilter CosineCutoff DualInterleavedAttention EdgeReadout "
+    "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution GraphReadout "
     "GraphTransformerLayer MPEUInteraction NodeEncoder PaiNNMessage PaiNNUpdate "
     "ReadoutHead SchNetInteraction SineBasis shifted_softplus",
-    "keras_bandgnn.models": "AttentionWeights Backbone ForceRegressor GATBackbone "
-    "GCNBackbone GGNNBackbone GTBackbone GraphClassifier GraphRegressor "
-    "GraphormerBackbone JointSelection MPEUBackbone NodeClassifier NodeSelector "
+    "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
+    "ForceRegressor GATBackbone GCNBackbone GGNNBackbone GTBackbone GraphClassifier "
+    "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone NodeClassifier "
+    "NodeRegressor NodeSelector "
     "PaiNNBackbone SchNetBackbone Task list_presets upload_preset",
     "keras_bandgnn.ops": "CSR CSRPair RowIndex batched_gather batched_segment_max "
     "batched_segment_sum edge_attention full_attention gather gather_rows "
@@ -208,11 +209,12 @@ def test_keras_finds_the_classes_when_imported_first():
 REGISTERED = (
     "AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder ClusterCompile "
     "ContinuousFilter CosineCutoff DualInterleavedAttention DynamicBatcher "
-    "ElementEmbedding FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
+    "EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
     "GCNBackbone GGNNBackbone GRUReadout GRUUpdate GTBackbone GaussianBasis "
     "GraphAttention GraphClassifier GraphConvolution GraphPreprocessor GraphReadout "
     "GraphRegressor GraphTransformerLayer GraphormerBackbone KNearestGraph LinearDecay "
-    "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeSelector "
+    "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeRegressor "
+    "NodeSelector "
     "PaiNNBackbone PaiNNMessage PaiNNUpdate ProgramEncoder RCMKCompile ROCAUC "
     "RadiusGraph ReachabilityFilter ReadoutHead SchNetBackbone SchNetInteraction "
     "SelectionCrossentropy SineBasis StaticBatcher StructuralEncoding "

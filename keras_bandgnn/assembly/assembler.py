@@ -111,7 +111,7 @@ class Assembler:
         layout.add("edge", edge, self._edges(layout, edge, starts))
         layout.add_graphs(node.counts, edge.counts, np.concatenate(members))
         if part.label is not None:
-            rows = node if part.label_level == "node" else layout.graph
+            rows = {"node": node, "edge": edge}.get(part.label_level, layout.graph)
             layout.add_labels(rows, rows.column([p.label for p in parts]))
         if part.candidates is not None:
             slots = [p.slot for p in parts] if self.slots else None

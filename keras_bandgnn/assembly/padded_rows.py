@@ -290,7 +290,7 @@ class SupergraphLayout:
             self._candidates.append(entry)
 
     def add_labels(self, rows: PaddedRows, values: np.ndarray) -> None:
-        """Add the labels of nodes or graphs, padded, [rows, ...]."""
+        """Add the labels of nodes, edges or graphs, padded, [rows, ...]."""
         part = self.parts[0]
         if part.label_level == "graph" and part.candidates is None and values.ndim == 1:
             values = values[:, None]

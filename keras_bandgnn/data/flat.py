@@ -23,7 +23,7 @@ from keras_bandgnn.data.flat_columns import (
     to_32_bit,
 )
 from keras_bandgnn.data.flat_columns import gather_rows as gather_rows
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import LABEL_LEVELS, Graph
 
 
 def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
@@ -36,9 +36,20 @@ def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
     if graph.origin is not None:
         columns["origin"] = graph.origin
     if graph.label is not None:
-        label = graph.label if graph.label_level == "node" else graph.label[None]
+        label = graph.label[None] if graph.label_level == "graph" else graph.label
         columns[f"label/{graph.label_level}"] = label
     return columns
+
+
+def _unify_labels(each: Sequence[dict[str, np.ndarray]]) -> None:
+    """Make integer labels float32 if labels of other graphs are missing, NaN."""
+    for name in {f"label/{level}" for level in LABEL_LEVELS}:
+        labels = [columns[name] for columns in each if name in columns]
+        kinds = {label.dtype.kind for label in labels}
+        if len(kinds) > 1 and any(np.isnan(label).any() for label in labels):
+            for columns in each:
+                if name in columns:
+                    columns[name] = columns[name].astype(np.float32)
 
 
 class FlatGraphs(Sequence):
@@ -62,8 +73,8 @@ class FlatGraphs(Sequence):
         candidates: int32 [sum of num_candidates], node ids.
         num_candidates: int32 [n]; required with `candidates`.
         label: [n, ...] with label_level `"graph"`, [sum of num_nodes, ...] with
-            `"node"`.
-        label_level: `"graph"` or `"node"`.
+            `"node"`, [sum of num_edges, ...] with `"edge"`.
+        label_level: `"graph"`, `"node"` or `"edge"`.
         slot: int32 [n], id of the slot node, -1 for none.
         origin: int32 [sum of num_nodes], ids of the nodes before preprocessing.
         info: Free-form metadata of each graph, a list of mappings.
@@ -100,9 +111,9 @@ class FlatGraphs(Sequence):
         origin: Any = None,
         info: Sequence[Mapping] | None = None,
     ):
-        if label_level not in ("graph", "node"):
+        if label_level not in LABEL_LEVELS:
             raise ValueError(
-                "Expected `label_level` to be 'graph' or 'node'. "
+                "Expected `label_level` to be 'graph', 'node' or 'edge'. "
                 f"Received: label_level={label_level!r}."
             )
         num_nodes = to_32_bit("num_nodes", num_nodes)
@@ -148,7 +159,8 @@ class FlatGraphs(Sequence):
                 if name.startswith(f"{kind}/")
             }
             setattr(self, kind, MappingProxyType(features))
-        self.label_level = "node" if "label/node" in columns else "graph"
+        levels = [level for level in LABEL_LEVELS if f"label/{level}" in columns]
+        self.label_level = levels[-1] if levels else "graph"
         self.label = columns.get(f"label/{self.label_level}")
         self.node_ptr = pointers(self.num_nodes)
         self.edge_ptr = pointers(self.num_edges)
@@ -182,6 +194,7 @@ class FlatGraphs(Sequence):
             for graph, columns in zip(graphs, each, strict=True):
                 identity = np.arange(graph.num_nodes, dtype=np.int32)
                 columns.setdefault("origin", identity)
+        _unify_labels(each)
         for index, columns in enumerate(each):
             check_same_spec(
                 f"graph {index}", spec_of(columns), "graph 0", spec_of(each[0])
@@ -286,7 +299,7 @@ class FlatGraphs(Sequence):
         candidates = self.candidates
         if candidates is not None:
             candidates = candidates[self.candidate_ptr[i] : self.candidate_ptr[i + 1]]
-        rows = nodes if self.label_level == "node" else (i, ...)
+        rows = {"node": nodes, "edge": edges}.get(self.label_level, (i, ...))
         return Graph.unchecked(
             num_nodes=int(self.num_nodes[i]),
             senders=self.senders[edges],

@@ -45,7 +45,7 @@ def gather_rows(ptr: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 def level_of(column: str) -> str:
     """Return the level of a column: `node`, `edge`, `candidate` or `graph`."""
-    if column in EDGE_COLUMNS or column.startswith("edge/"):
+    if column in (*EDGE_COLUMNS, "label/edge") or column.startswith("edge/"):
         return "edge"
     if column in ("origin", "label/node") or column.startswith("node/"):
         return "node"

@@ -45,7 +45,7 @@ _WRITE_AGAIN = "Copy the store again, or write it again."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 _SUM = re.compile(r"[0-9a-f]{64}")
 _PLAIN = {*EDGE_COLUMNS, *COUNTS.values(), "slot", "candidates", "origin"}
-_PLAIN |= {"label/graph", "label/node"}
+_PLAIN |= {"label/graph", "label/node", "label/edge"}
 
 
 def write_arrow(file: BinaryIO, columns: dict[str, pa.Array], header: dict) -> None:

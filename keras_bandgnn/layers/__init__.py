@@ -19,6 +19,7 @@ from keras_bandgnn.layers.dense import shifted_softplus as shifted_softplus
 from keras_bandgnn.layers.dual_interleaved_attention import (
     DualInterleavedAttention as DualInterleavedAttention,
 )
+from keras_bandgnn.layers.edge_readout import EdgeReadout as EdgeReadout
 from keras_bandgnn.layers.element_embedding import ElementEmbedding as ElementEmbedding
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis as GaussianBasis
 from keras_bandgnn.layers.graph_attention import GraphAttention as GraphAttention
@@ -50,6 +51,7 @@ __all__ = [
     "ContinuousFilter",
     "CosineCutoff",
     "DualInterleavedAttention",
+    "EdgeReadout",
     "ElementEmbedding",
     "GRUReadout",
     "GRUUpdate",

@@ -35,6 +35,8 @@ class NodeEncoder(keras.layers.Layer):
     """
 
     splits_sequences = True
+    # What the features belong to, in errors; `EdgeReadout` encodes edges.
+    level = "node"
 
     def __init__(self, units: int, inputs: Mapping, **kwargs):
         super().__init__(**kwargs)
@@ -46,7 +48,7 @@ class NodeEncoder(keras.layers.Layer):
                 f"{{'type': 512}}. Received: inputs={inputs!r}."
             )
         mapping("inputs", inputs)
-        self.inputs = {name: self._spec(name, spec) for name, spec in inputs.items()}
+        self.inputs = {name: self.spec_of(name, spec) for name, spec in inputs.items()}
         if not self.inputs:
             raise ValueError(
                 "Expected `inputs` to name at least one node feature. Received: {}."
@@ -65,7 +67,8 @@ class NodeEncoder(keras.layers.Layer):
             setattr(self, f"encode_{name}", layer)
 
     @staticmethod
-    def _spec(name, spec):
+    def spec_of(name, spec) -> dict[str, int]:
+        """Return the kind of a feature and its size, or raise a ValueError."""
         if isinstance(spec, int):
             spec = {"ids": spec}
         is_one = isinstance(spec, Mapping) and len(spec) == 1
@@ -92,11 +95,17 @@ class NodeEncoder(keras.layers.Layer):
         for name in self.inputs:
             if name not in node:
                 raise ValueError(
-                    f"Expected node features {sorted(self.inputs)}. "
+                    f"Expected {self.level} features {sorted(self.inputs)}. "
                     f"Received: {sorted(node)}; {name!r} is missing. Give the "
-                    "backbone's `inputs` and Graph(node={...}) the same names; prepare "
-                    "graphs of a SequenceLoader with backbone.graph_layers() first."
+                    f"{self._owner} and Graph({self.level}={{...}}) the same names; "
+                    "prepare graphs of a SequenceLoader with backbone.graph_layers() "
+                    "first."
                 )
+
+    @property
+    def _owner(self) -> str:
+        """The argument that has the inputs, for errors."""
+        return "backbone's `inputs`" if self.level == "node" else "`edge_inputs`"
 
     def check(self, node: Mapping) -> None:
         """Raise a ValueError if NumPy features do not fit, before they are used.
@@ -111,7 +120,8 @@ class NodeEncoder(keras.layers.Layer):
                 width = 1 if values.ndim == 1 else values.shape[-1]
                 if width != spec["features"]:
                     raise ValueError(
-                        f"Expected node[{name!r}] with {spec['features']} channels. "
+                        f"Expected {self.level}[{name!r}] with {spec['features']} "
+                        "channels. "
                         f"Received: shape {values.shape}."
                     )
                 continue
@@ -119,9 +129,9 @@ class NodeEncoder(keras.layers.Layer):
             low, high = int(values.min(initial=0)), int(values.max(initial=0))
             if values.dtype.kind != "i" or low < 0 or high >= upper:
                 raise ValueError(
-                    f"Expected ids of node[{name!r}] in [0, {upper}). Received: "
-                    f"{values.dtype} in [{low}, {high}]. Raise the vocabulary in "
-                    "the backbone's `inputs`, or map the ids."
+                    f"Expected ids of {self.level}[{name!r}] in [0, {upper}). "
+                    f"Received: {values.dtype} in [{low}, {high}]. Raise the vocabulary "
+                    f"in the {self._owner}, or map the ids."
                 )
 
     def known_ids(self) -> dict[str, dict]:

@@ -1,4 +1,4 @@
-"""`TargetNormalizer`: standardisation of the labels of graphs."""
+"""`TargetNormalizer`: standardisation of the labels of graphs, nodes or edges."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,19 @@ NUM_ELEMENTS = 119
 """Ids of elements are below it: atomic numbers 1 to 118."""
 
 
-def graph_labels(part: FlatGraphs) -> np.ndarray:
-    """Return labels of graphs as float64 [n, D], NaN where missing.
+_SET = {
+    "graph": "Set Graph(..., label=1.5) or label=[1.5, 2.0].",
+    "node": 'Set Graph(..., label=[...], label_level="node").',
+    "edge": 'Set Graph(..., label=[...], label_level="edge").',
+}
+
+
+def target_labels(part: FlatGraphs, level: str = "graph") -> np.ndarray:
+    """Return labels of graphs, nodes or edges as float64 [n, D], NaN where missing.
+
+    Args:
+        part: Graphs with labels.
+        level: "graph", "node" or "edge".
 
     Raises:
         ValueError: If the graphs have no labels, or labels of something else.
@@ -28,8 +39,8 @@ def graph_labels(part: FlatGraphs) -> np.ndarray:
     received = None
     if part.label is None:
         received = "graphs with label=None"
-    elif part.label_level == "node":
-        received = "labels of nodes (label_level='node')"
+    elif part.label_level != level:
+        received = f"labels of {part.label_level}s (label_level={part.label_level!r})"
     elif part.candidates is not None:
         received = "graphs with candidates, whose label is the position of one of them"
     elif part.label.ndim > 2:
@@ -38,11 +49,11 @@ def graph_labels(part: FlatGraphs) -> np.ndarray:
         received = "infinite labels"
     if received:
         raise ValueError(
-            "Expected one number or one vector [D] per graph as the label. "
-            f"Received: {received}. Set Graph(..., label=1.5) or label=[1.5, 2.0]."
+            f"Expected one number or one vector [D] per {level} as the label. "
+            f"Received: {received}. {_SET[level]}"
         )
     labels = np.asarray(part.label, np.float64)
-    return labels.reshape(len(part), -1)
+    return labels[:, None] if labels.ndim == 1 else labels
 
 
 def flat_parts(graphs) -> list[FlatGraphs]:
@@ -82,10 +93,13 @@ def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class TargetNormalizer(BatchLayer):
-    """Maps labels y of graphs to normalised ones, and predictions back.
+    """Maps labels y to normalised ones, and predictions back.
 
-        mode="graph":  normalised = (y - r - mean) / std
-        mode="atom":   normalised = (y - r - mean * N) / std
+        mode="graph":           normalised = (y - r - mean) / std
+        mode="atom":            normalised = (y - r - mean * N) / std
+        mode="node", "edge":    normalised = (y - mean) / std
+
+    With `"graph"` and `"atom"` y are labels of graphs, otherwise of nodes or edges.
 
     N is the number of nodes. `mean` and `std` are those of y - r over the training
     graphs or, with `"atom"`, of (y - r) / N, which suits a sum over nodes. r is 0 or,
@@ -96,8 +110,9 @@ class TargetNormalizer(BatchLayer):
     from the labels that are not NaN. A `std` below float32 resolution becomes 1.
 
     Args:
-        mode: `"graph"` or `"atom"`.
-        element_key: Name of the node feature with the element, ids below 119.
+        mode: `"graph"`, `"atom"`, `"node"` or `"edge"`.
+        element_key: Name of the node feature with the element, ids below 119; for
+            labels of graphs.
         references: Element -> value or [D] values. By default `adapt` fits them by
             least squares, in mode "graph" together with `mean`; it does not change
             explicit references.
@@ -105,11 +120,11 @@ class TargetNormalizer(BatchLayer):
         std: [D], above 0.
 
     Input shape:
-        values: float [G, B, D], normalised.
+        values: float [G, B, D], normalised; [G, N, D] of nodes, [G, E, D] of edges.
         batch: The batch (see `keras_bandgnn.batch`).
 
     Output shape:
-        float32 [G, B, D], in the units of the labels.
+        float32, the shape of the values, in the units of the labels.
 
     Raises:
         ValueError: For arguments that do not fit together.
@@ -141,8 +156,14 @@ class TargetNormalizer(BatchLayer):
     ):
         kwargs.setdefault("dtype", "float32")
         super().__init__(trainable=False, **kwargs)
-        self.mode = one_of("mode", mode, ("graph", "atom"))
+        self.mode = one_of("mode", mode, ("graph", "atom", "node", "edge"))
         self.element_key = optional(string, "element_key", element_key)
+        if self.element_key is not None and self.level != "graph":
+            raise ValueError(
+                'Expected `element_key` with mode="graph" or "atom", for labels of '
+                f"graphs. Received: element_key={element_key!r}, mode={mode!r}. Leave "
+                "element_key out."
+            )
         optional(instance, "references", references, Mapping, "a dict")
         mean = optional(array, "mean", mean)
         std = optional(array, "std", std)
@@ -229,6 +250,11 @@ class TargetNormalizer(BatchLayer):
         self.adapted.assign(1)
 
     @property
+    def level(self) -> str:
+        """What the labels belong to: "graph", "node" or "edge"."""
+        return "graph" if self.mode == "atom" else self.mode
+
+    @property
     def is_adapted(self) -> bool:
         """Whether the constants come from data, a file or the caller."""
         return self.built and bool(ops.convert_to_numpy(self.adapted))
@@ -245,7 +271,7 @@ class TargetNormalizer(BatchLayer):
                 or elements outside the given references.
         """
         parts = flat_parts(graphs)
-        labels = np.concatenate([graph_labels(part) for part in parts])
+        labels = np.concatenate([target_labels(part, self.level) for part in parts])
         if not self.built:
             self.build((None, None, labels.shape[1]))
         self.check_targets(labels.shape[1])
@@ -269,8 +295,8 @@ class TargetNormalizer(BatchLayer):
         """Raise a ValueError if the constants are for another number of targets."""
         if count != self.mean.shape[0]:
             raise ValueError(
-                f"Expected {self.mean.shape[0]} targets per graph, as the constants "
-                f"of the normaliser. Received: {count}."
+                f"Expected {self.mean.shape[0]} targets per {self.level}, as the "
+                f"constants of the normaliser. Received: {count}."
             )
 
     def _fitted(self, parts: list[FlatGraphs], labels: np.ndarray) -> np.ndarray:

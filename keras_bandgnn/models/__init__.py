@@ -1,6 +1,8 @@
 """Backbones, tasks and presets."""
 
 from keras_bandgnn.models.backbone import Backbone as Backbone
+from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
+from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
 from keras_bandgnn.models.gcn import GCNBackbone as GCNBackbone
@@ -15,6 +17,7 @@ from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
+from keras_bandgnn.models.node_regressor import NodeRegressor as NodeRegressor
 from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
 from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
 from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
@@ -25,6 +28,8 @@ from keras_bandgnn.saving.preset_hub import upload_preset as upload_preset
 __all__ = [
     "AttentionWeights",
     "Backbone",
+    "EdgeClassifier",
+    "EdgeRegressor",
     "ForceRegressor",
     "GATBackbone",
     "GCNBackbone",
@@ -36,6 +41,7 @@ __all__ = [
     "JointSelection",
     "MPEUBackbone",
     "NodeClassifier",
+    "NodeRegressor",
     "NodeSelector",
     "PaiNNBackbone",
     "SchNetBackbone",

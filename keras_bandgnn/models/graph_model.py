@@ -26,7 +26,8 @@ from keras_bandgnn.models.graph_arguments import (
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.objective import (
     LossTracker,
-    entry_loss,
+    TargetLosses,
+    entry_losses,
     entry_metrics,
     one_loss,
     only_real,
@@ -208,6 +209,10 @@ class GraphModel(Replicated):
                 f"which makes equal nodes differ. Received: {schedule}."
             )
 
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
+        """Return the features that the task reads; see `Backbone.features_read`."""
+        return self.backbone.features_read()
+
     def check(self, loader: GraphLoader) -> None:
         """Raise a ValueError if the graphs do not fit the task."""
 
@@ -276,8 +281,13 @@ class GraphModel(Replicated):
             loss: As for Keras; `"auto"` or None for the task's default. All reductions
                 are the mean over entries, except `"sum"`, which training then minimises
                 (the logs still have the mean).
-            loss_weights: A number that scales the loss.
-            metrics: Names, functions or metrics; weights only mask padding.
+            loss_weights: A number that scales the loss. With several targets, a list or
+                a dict by name of the target: the loss is the weighted sum of those of
+                the targets, each the mean over its labels, as is that of a list or
+                dict as `loss`.
+            metrics: Names, functions or metrics; weights only mask padding. In a dict
+                by name of the target each sees that target, and is named
+                `<target>_<metric>`.
             weighted_metrics: The same, with weights. `"auto"` for the task's defaults
                 if `metrics` is None.
             run_eagerly: As for Keras.
@@ -293,7 +303,7 @@ class GraphModel(Replicated):
             optimizer = self.default_optimizer()
         optimizer = keras.optimizers.get(optimizer)
         own = loss is None or _is_auto(loss)
-        loss = self.default_loss() if own else one_loss(loss)
+        loss = self.default_loss() if own else one_loss(loss, self.labels)
         if _is_auto(weighted_metrics):
             weighted_metrics = None if metrics is not None else self.default_metrics()
         options = {
@@ -312,9 +322,11 @@ class GraphModel(Replicated):
             **options,
         }
         if self.labels is not None:
+            parts = self.loss_parts
             if loss is not None:
-                loss = entry_loss(loss, self.labels)
-            loss_weights = _one_weight(loss_weights)
+                loss, loss_weights = entry_losses(loss, loss_weights, self.labels)
+            if isinstance(loss, TargetLosses):
+                parts += len(loss.losses) - 1
             # Keras passes weights only to these. This order gives the same names as
             # Keras would.
             weighted_metrics = [
@@ -334,7 +346,7 @@ class GraphModel(Replicated):
             # call its `update_state`.
             group = self.distribution
             factor = group.size if group.sums_losses else 1
-            tracker = LossTracker(self.loss_parts, not own, factor)
+            tracker = LossTracker(parts, not own, factor)
             setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):
@@ -349,7 +361,7 @@ class GraphModel(Replicated):
                 "Call compute_loss(x, y, y_pred, sample_weight), and compute_metrics "
                 "likewise."
             )
-        level = "node" if self.output_level == "node" else "graph"
+        level = self.output_level if self.output_level in ("node", "edge") else "graph"
         mask = ops.convert_to_tensor(x[level]["mask"])
         weight = ops.cast(mask, y_pred.dtype)
         if sample_weight is not None:
@@ -362,6 +374,8 @@ class GraphModel(Replicated):
         del training
         y, y_pred = self.loss_scale(y, y_pred)
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
+        if isinstance(self.loss, TargetLosses):
+            return self.loss.terms(y, y_pred, weight)
         return [(compat.compiled_loss(self)(y, y_pred, weight), ops.sum(weight))]
 
     def compute_loss(
@@ -630,14 +644,3 @@ class GraphModel(Replicated):
 
 def _is_auto(argument) -> bool:
     return isinstance(argument, str) and argument == "auto"
-
-
-def _one_weight(loss_weights) -> float | None:
-    """Return the number in what Keras takes as `loss_weights` of one output."""
-    weights = keras.tree.flatten(loss_weights)
-    if len(weights) > 1 or weights and isinstance(weights[0], str):
-        raise ValueError(
-            "Expected one number as loss_weights, as a task has one output. Received: "
-            f"loss_weights={loss_weights!r}."
-        )
-    return weights[0] if weights else None

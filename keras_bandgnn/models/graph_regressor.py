@@ -1,24 +1,17 @@
 """`GraphRegressor`: one or more numbers per graph."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import keras
-import numpy as np
-from keras import ops
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import one_of, positive_int
+from keras_bandgnn.checks import one_of
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
-from keras_bandgnn.layers.target_normalizer import TargetNormalizer, graph_labels
-from keras_bandgnn.models.labels import NumberLabels
-from keras_bandgnn.models.task import Task
-from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer
+from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-
-# With room for errors twice as large as the labels.
-_MOST_SQUARES = float(np.finfo(np.float32).max) / 4
 
 
 def preprocessor_second(init):
@@ -40,7 +33,7 @@ def preprocessor_second(init):
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GraphRegressor(Task):
+class GraphRegressor(RegressionTask):
     """Predicts D numbers per graph from the node states of any backbone.
 
     The output is `normalizer.denormalize(GraphReadout(states))`, in the units of the
@@ -62,6 +55,8 @@ class GraphRegressor(Task):
             already. `"auto"` has mode "graph" for means and "atom" for sums. One that
             is not adapted is adapted by `fit`, to the training graphs.
         reduce: Another name of `readout`, as in version 0.1.0.
+        target_names: Names of the targets, by which `compile` takes losses, weights and
+            metrics of their own; they are saved with the task.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -108,53 +103,27 @@ class GraphRegressor(Task):
         use_bias: bool = True,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         reduce: str | None = None,
+        target_names: Iterable[str] | None = None,
         **kwargs,
     ):
         if num_targets is None or isinstance(num_targets, GraphPreprocessor):
             # The order of version 0.1.0: (backbone, preprocessor, num_targets).
             swapped = 1 if preprocessor is None else preprocessor
             num_targets, preprocessor = swapped, num_targets
-        super().__init__(backbone, preprocessor, **kwargs)
+        super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
         # === Config ===
-        self.num_targets = positive_int("num_targets", num_targets)
-        self.labels = NumberLabels(self.num_targets)
         if reduce is not None:
             readout = one_of("reduce", reduce, REDUCTIONS)
         # === Layers ===
         self.head = make_head(self.num_targets, readout, hidden, activation, use_bias)
-        self.normalizer = self._normalizer(normalizer)
+        sums = isinstance(self.head, GraphReadout) and self.head.reduce == "sum"
+        self.normalizer = as_normalizer(normalizer, "atom" if sums else "graph")
         self.build_and_compile()
-
-    def _normalizer(self, normalizer) -> TargetNormalizer | None:
-        if isinstance(normalizer, str) and normalizer == "auto":
-            sums = isinstance(self.head, GraphReadout) and self.head.reduce == "sum"
-            mode = "atom" if sums else "graph"
-            return TargetNormalizer(mode)
-        if isinstance(normalizer, Mapping):
-            return TargetNormalizer.from_config(dict(normalizer))
-        if not isinstance(normalizer, TargetNormalizer | None):
-            raise ValueError(
-                "Expected `normalizer` to be 'auto', a TargetNormalizer or None. "
-                f"Received: normalizer={normalizer!r}."
-            )
-        return normalizer
-
-    def build(self, input_shape=None):
-        """Build the weights of the head and the constants of the normaliser."""
-        self.head.build((None, None, self.backbone.hidden_dim))
-        targets = (None, None, self.num_targets)
-        if self.normalizer is not None and not self.normalizer.built:
-            self.normalizer.build(targets)
-        elif self.normalizer is not None:
-            self.normalizer.check_targets(self.num_targets)
-        self.built = True
 
     def call(self, batch, training=False):
         """Return predictions [G, B, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
-        if self.normalizer is None:
-            return values
-        return self.normalizer(values, batch)
+        return self.denormalized(values, batch)
 
     def default_optimizer(self):
         """That of Speckhard et al. 2025: Adam, 1e-4 times 0.96 each 100,000 steps."""
@@ -162,55 +131,6 @@ class GraphRegressor(Task):
             1e-4, 100_000, 0.96, staircase=True
         )
         return keras.optimizers.Adam(rate)
-
-    def default_loss(self):
-        """Mean squared error over the labels that are there, on the normal scale."""
-        return keras.losses.MeanSquaredError()
-
-    def default_metrics(self) -> list:
-        """MAE and RMSE over the labels that are there, in their units."""
-        return [
-            keras.metrics.MeanAbsoluteError(name="mae"),
-            keras.metrics.RootMeanSquaredError(name="rmse"),
-        ]
-
-    def loss_scale(self, y, y_pred):
-        """Divide by the normaliser's `std`; metrics are in the units of the labels."""
-        if self.normalizer is None:
-            return y, y_pred
-        scale = ops.convert_to_tensor(self.normalizer.std)
-        y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
-        return y / scale, y_pred / scale
-
-    def check(self, loader: GraphLoader) -> None:
-        """Raise a ValueError if graphs lack what the normaliser reads."""
-        if self.normalizer is not None:
-            for part in loader.parts:
-                self.normalizer.check(part)
-
-    def check_labels(self, loader: GraphLoader) -> None:
-        """Raise a ValueError if the labels are not D numbers per graph."""
-        for part in loader.parts:
-            labels = graph_labels(part)
-            width = labels.shape[1]
-            if width != self.num_targets:
-                raise ValueError(
-                    f"Expected labels with {self.num_targets} numbers per graph, as "
-                    f"num_targets={self.num_targets}. Received: {width}. Set "
-                    "GraphRegressor(..., num_targets=...)."
-                )
-            if np.nansum(np.square(labels)) > _MOST_SQUARES:
-                raise ValueError(
-                    "Expected labels whose squares add up to a float32, as losses and "
-                    "metrics need them. Received: a label of size "
-                    f"{np.nanmax(np.abs(labels)):g}. Give them in a larger unit."
-                )
-
-    def adapt(self, loader: GraphLoader) -> None:
-        """Adapt the backbone and the normaliser to the training graphs, once."""
-        super().adapt(loader)
-        if self.normalizer is not None and not self.normalizer.is_adapted:
-            self.normalizer.adapt(loader)
 
     def predict_forces(self, x) -> list:
         """Forces on the nodes: the negative gradient of the predicted energy.
@@ -246,18 +166,8 @@ class GraphRegressor(Task):
             {"readout" if name == "reduce" else name: args[name] for name in args}
             for args in (config, overrides)
         )
-        head = super().head_overrides(config, overrides)
-        scales = {"num_targets", "readout"} & set(overrides)
-        if scales and "normalizer" not in overrides and head["normalizer"]:
-            # The constants are those of other targets.
-            head["normalizer"] = "auto"
-        return head
+        return super().head_overrides(config, overrides)
 
     def head_config(self) -> dict:
         """Return the arguments of the head, with the normaliser's constants."""
-        normalizer = self.normalizer and self.normalizer.get_config()
-        return {
-            "num_targets": self.num_targets,
-            **head_arguments(self.head),
-            "normalizer": normalizer,
-        }
+        return {**super().head_config(), **head_arguments(self.head)}

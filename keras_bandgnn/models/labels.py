@@ -1,11 +1,12 @@
 """What the labels of a task are, and which of Keras' losses and metrics fit them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
 from keras import losses, metrics, ops
 
+from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.training.roc_auc import ROCAUC
 from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
@@ -18,7 +19,7 @@ def require_label_level(part: FlatGraphs, level: str, task: str) -> None:
 
     Args:
         part: Graphs with labels.
-        level: "node" or "graph".
+        level: "node", "edge" or "graph".
         task: Name of the task in the message.
     """
     received = None
@@ -44,7 +45,7 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
         raise ValueError(
             "Expected one class per label. "
             f"Received: labels of shape {part.label.shape[1:]}. For several targets "
-            "per graph take GraphClassifier(..., multi_label=True)."
+            f"per {part.label_level} set multi_label=True."
         )
     label = np.asarray(part.label, np.float64).reshape(-1)
     known = label[~(np.isnan(label) | (label == -1))]
@@ -58,12 +59,60 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
     return known.size
 
 
+def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
+    """Raise a ValueError if a label is not 0 or 1; returns how many are there.
+
+    Args:
+        part: Graphs with labels. NaN is missing.
+        num_targets: Targets per graph, node or edge.
+        task: Name of the task in the message.
+    """
+    label = part.label
+    width = 1 if label.ndim == 1 else label.shape[-1]
+    if label.ndim > 2 or width != num_targets:
+        raise ValueError(
+            f"Expected labels with {num_targets} targets per {part.label_level}, as "
+            f"num_classes={num_targets}. Received: shape {label.shape[1:]}. "
+            f"Set {task}(..., num_classes=...)."
+        )
+    known = label[~np.isnan(label)]
+    wrong = known[(known != 0) & (known != 1)]
+    if wrong.size:
+        raise ValueError(
+            "Expected targets that are 0 or 1, or NaN where not known. "
+            f"Received: {wrong[0]:g}. For classes leave multi_label=False."
+        )
+    return known.size
+
+
+def distinct_names(
+    argument: str, names: Iterable[str] | None, count: int, counted: str
+) -> tuple[str, ...] | None:
+    """Return the names of classes or targets, or None where they have none.
+
+    Args:
+        argument: The argument that has the names.
+        names: The names, distinct and as many as there are classes or targets.
+        count: How many there are.
+        counted: The argument that says so.
+    """
+    if names is None:
+        return None
+    names = tuple(strings(argument, names))
+    if len(names) != count or len(set(names)) != count:
+        raise ValueError(
+            f"Expected `{argument}` to be {count} distinct names, as "
+            f"{counted}={count}. Received: {argument}={list(names)!r}."
+        )
+    return names
+
+
 def require_labels(count: int, what: str) -> None:
     """Raise a ValueError if nothing has a label."""
     if not count:
         raise ValueError(
             f"Expected at least one {what} with a label. Received: none. Labels of -1 "
-            "or NaN are ignored, as are nodes outside the mask."
+            "or NaN are ignored, as are nodes and edges outside the mask."
         )
 
 
@@ -102,6 +151,9 @@ class Labels:
     losses: dict[type, dict]
     # What short names of metrics stand for.
     metric_names: dict[str, str]
+    # Targets per graph, node or edge that are entries of their own, and their names.
+    num_targets: int = 1
+    names: tuple[str, ...] | None = None
 
     def entries(self, y, y_pred, weight):
         """Labels [n, 1], outputs [n, C] and weights [n], 0 where a label is missing.
@@ -185,7 +237,8 @@ class TargetLabels(Labels):
     """Targets that are 0 or 1, each on its own; outputs are logits.
 
     Args:
-        num_targets: Targets per graph.
+        num_targets: Targets per graph, node or edge.
+        names: Their names, or None.
     """
 
     crossentropy = "binary_crossentropy"
@@ -205,8 +258,9 @@ class TargetLabels(Labels):
         losses.SquaredHinge: {},
     }
 
-    def __init__(self, num_targets: int):
+    def __init__(self, num_targets: int, names: tuple[str, ...] | None = None):
         self.num_targets = num_targets
+        self.names = names
 
     def entries(self, y, y_pred, weight):
         """See `Labels`; C = 1 and n = G B times the number of targets."""
@@ -229,7 +283,8 @@ class NumberLabels(Labels):
     """Numbers; outputs are numbers in the same units.
 
     Args:
-        num_targets: D, numbers per graph.
+        num_targets: D, numbers per graph, node or edge.
+        names: Their names, or None.
     """
 
     crossentropy = "crossentropy"
@@ -259,8 +314,9 @@ class NumberLabels(Labels):
         metrics.RootMeanSquaredError,
     )
 
-    def __init__(self, num_targets: int):
+    def __init__(self, num_targets: int, names: tuple[str, ...] | None = None):
         self.num_targets = num_targets
+        self.names = names
 
     def entries(self, y, y_pred, weight):
         """See `Labels`; C = 1 and n = G B D."""

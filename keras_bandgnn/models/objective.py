@@ -9,13 +9,14 @@ classes of this module, which see entries: labels [n, 1], outputs [n, C] and wei
 
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 from keras import ops
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import shown
+from keras_bandgnn.checks import number, shown
 
 # Classes that say nothing about the labels they take.
 _GENERIC = (
@@ -108,6 +109,51 @@ class EntryLoss(keras.losses.Loss):
         return ops.divide_no_nan(ops.sum(values * weight), ops.sum(weight))
 
 
+class Target(NamedTuple):
+    """One of several targets: entry n belongs to target n modulo their number."""
+
+    name: str
+    index: int
+    count: int
+
+    def entries(self, values):
+        """Return the entries of this target, among those of all, [n, ...]."""
+        shape = (-1, self.count, *values.shape[1:])
+        return ops.reshape(values, shape)[:, self.index]
+
+
+class TargetLosses(keras.losses.Loss):
+    """The sum of a loss for each target, each the mean over its entries.
+
+    Args:
+        losses: The loss of each target.
+        factors: Their weights in the sum.
+    """
+
+    # Training is by means.
+    is_sum = False
+
+    def __init__(self, losses: Sequence[EntryLoss], factors: Sequence[float]):
+        super().__init__("loss", "mean_with_sample_weight")
+        self.losses = list(losses)
+        self.factors = list(factors)
+
+    def terms(self, y_true, y_pred, weight) -> list:
+        """Return (weighted mean over entries, sum of their weights) of each target."""
+        terms = []
+        for index, (loss, factor) in enumerate(
+            zip(self.losses, self.factors, strict=True)
+        ):
+            target = Target("", index, len(self.losses))
+            y, outputs, own = map(target.entries, (y_true, y_pred, weight))
+            terms.append((factor * loss(y, outputs, own), ops.sum(own)))
+        return terms
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        """Return the sum over labels [n, 1], outputs [n, 1] and weights [n]."""
+        return sum(mean for mean, _ in self.terms(y_true, y_pred, sample_weight))
+
+
 class EntryMetric(keras.metrics.Metric):
     """A metric over the entries that have weight.
 
@@ -116,13 +162,21 @@ class EntryMetric(keras.metrics.Metric):
         feed: From labels and outputs of entries to what the metric takes; None for
             these as they are.
         weighted: Whether weights weigh, or only say which entries count.
+        target: The target whose entries it sees; None for those of all.
     """
 
     def __init__(
-        self, metric: keras.metrics.Metric, feed: Callable | None, weighted: bool
+        self,
+        metric: keras.metrics.Metric,
+        feed: Callable | None,
+        weighted: bool,
+        target: Target | None = None,
     ):
-        super().__init__(name=metric.name, dtype=metric.dtype)
+        name = metric.name if target is None else f"{target.name}_{metric.name}"
+        super().__init__(name=name, dtype=metric.dtype)
         self.metric = metric
+        # A tuple would be tracked as a container of variables.
+        self.__dict__["target"] = target
         # By which callbacks know whether more is better; private in Keras 3.15.
         if hasattr(metric, "_direction"):
             self._direction = metric._direction
@@ -140,6 +194,10 @@ class EntryMetric(keras.metrics.Metric):
             )
         if not self.weighted:
             sample_weight = ops.cast(sample_weight != 0, self.dtype)
+        if self.target is not None:
+            y_true, y_pred, sample_weight = map(
+                self.target.entries, (y_true, y_pred, sample_weight)
+            )
         if self.feed is not None:
             y_true, y_pred = self.feed(y_true, y_pred)
         self.metric.update_state(y_true, y_pred, sample_weight=sample_weight)
@@ -247,12 +305,36 @@ def _function_name(function: Callable) -> str:
     return "".join(c for c in name if c.isidentifier() or c.isdigit()) or "function"
 
 
-def one_loss(loss):
-    """The loss in a list or dict of one, which Keras takes for the single output."""
+def _is_collection(value) -> bool:
+    """Return whether an argument of `compile` is a list or dict of several."""
+    return isinstance(value, list | tuple | dict) and "class_name" not in value
+
+
+def _per_target(value, labels) -> bool:
+    """Return whether an argument of `compile` has a value for each target."""
+    if labels.num_targets == 1 or not _is_collection(value):
+        return False
+    # Keras takes a list or dict of one for the single output.
+    named = isinstance(value, dict) and set(value) & set(labels.names or ())
+    return len(value) > 1 or bool(named)
+
+
+def one_loss(loss, labels=None):
+    """The loss in a list or dict of one, which Keras takes for the single output.
+
+    Args:
+        loss: As passed to `compile`.
+        labels: The task's `Labels`; those of several targets take a loss for each,
+            which are returned as they are.
+    """
     if isinstance(loss, EntryLoss):
         # That of a task: `compile(loss=task.loss)`.
         return loss.loss
-    if not isinstance(loss, list | tuple | dict) or "class_name" in loss:
+    if isinstance(loss, TargetLosses):
+        return [each.loss for each in loss.losses]
+    if not _is_collection(loss):
+        return loss
+    if labels is not None and _per_target(loss, labels):
         return loss
     losses = [each for each in keras.tree.flatten(loss) if each is not None]
     if len(losses) != 1:
@@ -262,6 +344,76 @@ def one_loss(loss):
             "keras.losses.mse(y_true, y_pred) + keras.losses.mae(y_true, y_pred)."
         )
     return losses[0]
+
+
+def entry_losses(loss, loss_weights, labels) -> tuple:
+    """Return the loss over real entries, and the weight that Keras applies to it.
+
+    Args:
+        loss: One loss in any form that Keras takes, or one for each target.
+        loss_weights: One weight, or one for each target.
+        labels: The task's `Labels`.
+
+    Raises:
+        ValueError: For what does not fit, with the line to write instead.
+    """
+    if not (_per_target(loss, labels) or _per_target(loss_weights, labels)):
+        return entry_loss(loss, labels), _one_weight(loss_weights)
+    losses = _of_targets("loss", loss, labels)
+    factors = _of_targets("loss_weights", loss_weights, labels, 1.0)
+    losses = [entry_loss(each, labels) for each in losses]
+    if any(each.is_sum for each in losses):
+        raise ValueError(
+            "Expected losses of targets that are means over their labels. Received: "
+            'reduction="sum". Leave `reduction` out, and set loss_weights.'
+        )
+    factors = [1.0 if each is None else number("loss_weights", each) for each in factors]
+    return TargetLosses(losses, factors), None
+
+
+def _of_targets(argument: str, values, labels, missing=None) -> list:
+    """Return an argument of `compile` for each target.
+
+    Args:
+        argument: Its name.
+        values: A list, a dict by name of the target, or one value for all.
+        labels: The task's `Labels`.
+        missing: The value of targets that a dict leaves out; None if it must not.
+    """
+    count, names = labels.num_targets, labels.names
+    if not _is_collection(values):
+        return [values] * count
+    if not isinstance(values, dict):
+        if len(values) != count:
+            raise ValueError(
+                f"Expected `{argument}` to be one for all {count} targets, or a list "
+                f"of {count}. Received: {argument}={values!r}."
+            )
+        return list(values)
+    if names is None:
+        raise ValueError(
+            f"Expected targets with names, for a dict as `{argument}`. Received: "
+            f"{argument}={values!r}. Pass target_names=[...] (class_names=[...] with "
+            "multi_label) to the task, or a list in the order of the targets."
+        )
+    lacking = [name for name in names if missing is None and name not in values]
+    if lacking or set(values) - set(names):
+        raise ValueError(
+            f"Expected `{argument}` to have the targets {list(names)} as its keys. "
+            f"Received: {list(values)}."
+        )
+    return [values.get(name, missing) for name in names]
+
+
+def _one_weight(loss_weights) -> float | None:
+    """Return the number in what Keras takes as `loss_weights` of one output."""
+    weights = keras.tree.flatten(loss_weights)
+    if len(weights) > 1 or weights and isinstance(weights[0], str):
+        raise ValueError(
+            "Expected one number as loss_weights, as a task has one output. Received: "
+            f"loss_weights={loss_weights!r}."
+        )
+    return weights[0] if weights else None
 
 
 def entry_loss(identifier, labels) -> EntryLoss:
@@ -357,15 +509,18 @@ def entry_metrics(identifiers, labels, weighted: bool) -> list[EntryMetric]:
     """Metrics of any form that Keras takes, over real entries.
 
     Args:
-        identifiers: A name, function or object, or lists and dicts of them.
+        identifiers: A name, function or object, or lists and dicts of them. Of a dict
+            whose keys are names of targets each sees one target.
         labels: The task's `Labels`, which say what fits.
         weighted: Whether weights weigh.
 
     Raises:
         ValueError: For what does not fit, with the line to write instead.
     """
-    flat = [each for each in keras.tree.flatten(identifiers) if each is not None]
-    metrics = [_entry_metric(each, labels, weighted) for each in flat]
+    metrics = [
+        _entry_metric(each, labels, weighted, target)
+        for target, each in _with_targets(identifiers, labels)
+    ]
     names = [metric.name for metric in metrics]
     for name in names:
         if name == "loss" or names.count(name) > 1:
@@ -377,7 +532,36 @@ def entry_metrics(identifiers, labels, weighted: bool) -> list[EntryMetric]:
     return metrics
 
 
-def _entry_metric(identifier, labels, weighted: bool) -> EntryMetric:
+def _with_targets(identifiers, labels) -> Iterator[tuple[Target | None, object]]:
+    """Yield each metric with the target that it is of, None for all."""
+    if isinstance(identifiers, dict) and labels.names is not None:
+        unknown = set(identifiers) - set(labels.names)
+        if unknown:
+            raise ValueError(
+                f"Expected `metrics` by name of a target, {list(labels.names)}. "
+                f"Received: {sorted(map(str, unknown))}. Pass a list for metrics over "
+                "all targets."
+            )
+        for index, name in enumerate(labels.names):
+            target = Target(name, index, labels.num_targets)
+            for each in keras.tree.flatten(identifiers.get(name)):
+                if each is not None:
+                    yield target, each
+    elif isinstance(identifiers, list | tuple):
+        for each in identifiers:
+            yield from _with_targets(each, labels)
+    else:
+        for each in keras.tree.flatten(identifiers):
+            if each is not None:
+                yield None, each
+
+
+def _entry_metric(
+    identifier, labels, weighted: bool, target: Target | None = None
+) -> EntryMetric:
+    if target is not None and target.count > 1:
+        # What fits the labels of a single target fits.
+        labels = type(labels)(1)
     if isinstance(identifier, EntryMetric):
         identifier = identifier.metric
     if isinstance(identifier, type):
@@ -388,7 +572,7 @@ def _entry_metric(identifier, labels, weighted: bool) -> EntryMetric:
     metric = _metric(identifier, labels)
     cls = known_class(metric)
     if isinstance(metric, _FunctionMetric):
-        return EntryMetric(metric, None, weighted)
+        return EntryMetric(metric, None, weighted, target)
     if cls is not None:
         feed = labels.feed(metric, cls)
         if feed is None:
@@ -397,7 +581,7 @@ def _entry_metric(identifier, labels, weighted: bool) -> EntryMetric:
                 f"{_described(metric, cls)}. Write metrics={labels.metric_line}, or "
                 "compute it from predict()."
             )
-        return EntryMetric(metric, feed, weighted)
+        return EntryMetric(metric, feed, weighted, target)
     try:
         inspect.signature(metric.update_state).bind(0, 0, sample_weight=0)
     except TypeError:
@@ -406,7 +590,7 @@ def _entry_metric(identifier, labels, weighted: bool) -> EntryMetric:
             f"so that padding can be left out. Received: {type(metric).__name__} "
             f"with update_state{inspect.signature(metric.update_state)}."
         ) from None
-    return EntryMetric(metric, None, weighted)
+    return EntryMetric(metric, None, weighted, target)
 
 
 def _described(metric, cls: type) -> str:

@@ -276,7 +276,8 @@ def load_task(
             f"{cls.__name__}(Backbone.from_preset(...), ...) for a new head."
         )
     config = task_class.head_overrides(entry["config"], head)
-    same_head = config == task_class.head_overrides(entry["config"], {})
+    stored_config = task_class.head_overrides(entry["config"], {})
+    same_head = _without_names(config) == _without_names(stored_config)
     stored = _Files(path, load_weights, head=same_head)
     check_sizes(path / files.TASK, entry["config"], stored.numbers)
     backbone_model = load_backbone(
@@ -303,6 +304,12 @@ def load_task(
     if load_weights and same_head:
         _load_weights(_head_model(task), path / files.HEAD, path / files.TASK)
     return task
+
+
+def _without_names(config: Mapping) -> dict:
+    """Return the arguments of a task that its weights depend on."""
+    names = ("class_names", "target_names")
+    return {name: config[name] for name in config if name not in names}
 
 
 def _load_weights(model, weights: Path, config: Path) -> None:

@@ -70,7 +70,8 @@ class Task(GraphModel):
             backbone: Arguments of the backbone to replace, such as `{"dropout": 0.1}`.
             compile: Whether to compile the task with its defaults.
             **head: Arguments of the task to replace, such as `num_classes=3`. The
-                head is then new, and only the backbone has the preset's weights.
+                head is then new, and only the backbone has the preset's weights;
+                `class_names` and `target_names` leave the head as it is.
 
         Raises:
             ValueError: For a preset that does not exist, holds another task or no

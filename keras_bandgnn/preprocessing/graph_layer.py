@@ -89,6 +89,21 @@ class GraphLayer(HostLayer):
         raise NotImplementedError
 
 
+def refuse_edge_labels(graphs, layer: GraphLayer) -> None:
+    """Raise a ValueError for labels of edges that a layer would replace.
+
+    Args:
+        graphs: A `Graph` or a `FlatGraphs`.
+        layer: The layer.
+    """
+    if graphs.label is not None and graphs.label_level == "edge":
+        raise ValueError(
+            f"Expected labels of graphs or nodes, as {type(layer).__name__} replaces "
+            "the edges. Received: labels of edges (label_level='edge'). Leave the layer "
+            "out, or take a backbone that does not need it."
+        )
+
+
 def applied_layers(graphs) -> list[dict]:
     """Return the descriptions of the layers that compiled graphs went through.
 

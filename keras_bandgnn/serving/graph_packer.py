@@ -53,6 +53,7 @@ class ExportBatcher(DynamicBatcher):
         return np.zeros(len(fits), np.int8), [dict(self.budget)]
 
 
+LEVELS = ("node", "edge", "graph", "candidate")
 FILE = "packing.json"
 VERSION = 1
 # Resources without an input of that many rows may have budgets up to this.
@@ -92,8 +93,8 @@ class PackedGraphs:
             outputs: The model's output for each supergraph.
 
         Returns:
-            One array per graph, in the order of the graphs; at node level with rows in
-            the order of the graph's nodes, NaN for nodes that the preprocessor drops.
+            One array per graph, in the order of the graphs; of nodes and edges with
+            rows in the graph's order, NaN for those that the preprocessor drops.
         """
         if len(outputs) != len(self):
             raise ValueError(
@@ -105,14 +106,14 @@ class PackedGraphs:
         for index, values in enumerate(outputs):
             for graph, rows in unbatch(values, self._batch(index), level):
                 out[graph] = rows
-        if level != "node":
+        if level not in ("node", "edge"):
             return out
         from keras_bandgnn.preprocessing.loading.node_order import (
             caller_rows,
             scatter_to_caller_order,
         )
 
-        places = caller_rows(self._graphs, self._loader)
+        places = caller_rows(self._graphs, self._loader, level)
         return [
             scatter_to_caller_order(rows, *place)
             for rows, place in zip(out, places, strict=True)
@@ -127,7 +128,7 @@ class GraphPacker:
     Args:
         preprocessor: Graph layers, an `ExportBatcher` and a plan.
         signature: Names, shapes and dtypes of the inputs.
-        output_level: Level of the output rows: "node", "graph" or "candidate".
+        output_level: Level of the output rows, one of `LEVELS`.
         num_edge_types: P, or 0 if types are not read.
         ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values.
 
@@ -194,7 +195,7 @@ class GraphPacker:
         if isinstance(graphs, GraphLoader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
-        unread = _unread(task.backbone.features_read(), loader.parts[0])
+        unread = _unread(task.features_read(), loader.parts[0])
         packer.signature = Signature.of(loader.build(0, 0)[0], unread)
         return packer
 
@@ -272,7 +273,7 @@ class GraphPacker:
 
 def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     """Raise a ValueError for values that `task.export` never writes."""
-    one_of("output_level", config["output_level"], ("node", "graph", "candidate"))
+    one_of("output_level", config["output_level"], LEVELS)
     positive_int("num_edge_types", config["num_edge_types"], 0)
     for name, known in config["ids"].items():
         if list(known) == ["below"]:
@@ -321,7 +322,7 @@ def read_packing(path) -> dict:
 
 
 def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
-    """Return the paths of features that the backbone does not read."""
+    """Return the paths of features that the task does not read."""
     if read is None:
         return []
     features = {"node": part.node, "edge": part.edge, "graph": part.context}

@@ -348,7 +348,8 @@ class GraphHyperModel(keras_tuner.HyperModel):
             return models.GraphRegressor(
                 backbone, preprocessor=preprocessor, **arguments
             )
-        kind = models.NodeClassifier if spec.level == "node" else models.GraphClassifier
+        kinds = {"node": models.NodeClassifier, "edge": models.EdgeClassifier}
+        kind = kinds.get(spec.level, models.GraphClassifier)
         return kind(backbone, spec.num_outputs, preprocessor, **arguments)
 
     def _prepared(self, preprocessor: GraphPreprocessor, graphs):

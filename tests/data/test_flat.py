@@ -30,8 +30,9 @@ def make_graph(seed, label_level="graph", **changes):
         "origin": rng.permutation(n),
         "info": {"name": f"graph {seed}"},
     }
-    if label_level == "node":
-        fields |= {"candidates": None, "label": rng.random((n, 2))}
+    if label_level != "graph":
+        rows = n if label_level == "node" else e
+        fields |= {"candidates": None, "label": rng.random((rows, 2))}
     return Graph(label_level=label_level, **{**fields, **changes})
 
 
@@ -44,6 +45,8 @@ def assert_same(a, b):
     for name in ("candidates", "label", "origin"):
         x, y = getattr(a, name), getattr(b, name)
         assert (x is None) == (y is None)
+        if name == "label" and b.label_level == "edge":
+            y = y[order]
         if x is not None:
             np.testing.assert_array_equal(x, y)
             assert x.dtype == y.dtype and x.shape == y.shape
@@ -59,7 +62,14 @@ def assert_same(a, b):
     assert dict(a.info) == dict(b.info)
 
 
-@pytest.mark.parametrize("level", ["graph", "node"])
+def test_labels_with_and_without_missing_ones():
+    labels = [[0, 1], [float("nan"), 1], [1, 0]]
+    flat = FlatGraphs.from_graphs([Graph(2, [0], [1], label=row) for row in labels])
+    assert flat.label.dtype == np.float32
+    np.testing.assert_array_equal(flat.label, labels)
+
+
+@pytest.mark.parametrize("level", ["graph", "node", "edge"])
 def test_round_trip(level):
     graphs = [make_graph(seed, level) for seed in range(12)]
     flat = FlatGraphs.from_graphs(graphs)
@@ -126,7 +136,7 @@ def test_constructor_sorts_edges_with_their_features():
         ({"candidates": [0, 0]}, "Expected `num_candidates` with `candidates`"),
         ({"slot": [5, -1]}, r"slot\[0\]=5"),
         ({"label": [1]}, "`label/graph` to have 2 rows"),
-        ({"label_level": "edge"}, "'graph' or 'node'"),
+        ({"label_level": "pair"}, "'graph', 'node' or 'edge'"),
         ({"node": {"x": ["a", "b", "c"]}}, "array of numbers"),
         ({"info": [{}]}, "`info` to have 2 rows"),
         ({"senders": [0, 2**32]}, r"senders\[1\]=4294967296"),

@@ -251,6 +251,7 @@ CASES = {
         "graph",
     ),
     "NodeClassifier": (task(kb.models.NodeClassifier, 2), "node"),
+    "NodeRegressor": (task(kb.models.NodeRegressor, 2), "node"),
     "NodeSelector": (task(kb.models.NodeSelector, readout="slot"), "candidate"),
     "States": (
         lambda: model(lambda: StateModel(kb.models.NodeClassifier(gt(), 2), 0)),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-LOOSE = ("label/graph", "label/node")  # NaN stands for a label that is not known
+LOOSE = ("label/graph", "label/node", "label/edge")  # NaN stands for a label that is not known
 RESERVED = {
     "node": ("graph_id", "mask"),
     "edge": ("sender", "receiver", "type", "mask"),
@@ -76,7 +76,9 @@ def flat_graphs(graphs) -> str | None:
 
 
 def _level(name: str) -> str:
-    if name in ("senders", "receivers", "edge_type") or name.startswith("edge/"):
+    if name in ("senders", "receivers", "edge_type", "label/edge"):
+        return "edge"
+    if name.startswith("edge/"):
         return "edge"
     if name in ("origin", "label/node") or name.startswith("node/"):
         return "node"

@@ -89,13 +89,36 @@ def _numbers(count, seed):
     return with_labels(graphs_of(count, seed, lambda *_: 0.0), labels)
 
 
+def _node_numbers(count, seed):
+    def label(rng, size):
+        values = rng.normal(size=(size, 2))
+        return np.where(rng.uniform(size=values.shape) < 0.4, np.nan, values)
+
+    return graphs_of(count, seed, label, "node")
+
+
+def _edge_classes(count, seed):
+    def label(rng, size):
+        return rng.integers(-1, NUM_CLASSES, 2 * size)
+
+    return graphs_of(count, seed, label, "edge")
+
+
+def _edge_numbers(count, seed):
+    def label(rng, size):
+        values = rng.normal(size=2 * size)
+        return np.where(rng.uniform(size=2 * size) < 0.4, np.nan, values)
+
+    return graphs_of(count, seed, label, "edge")
+
+
 def _forces(count, seed):
     return graphs_of(count, seed, lambda rng, size: float(rng.normal()))
 
 
-def _normalizer(*shape):
+def _normalizer(*shape, mode="graph"):
     return kb.preprocessing.TargetNormalizer(
-        mean=np.zeros(shape).tolist(), std=np.full(shape, 2.0).tolist()
+        mode, mean=np.zeros(shape).tolist(), std=np.full(shape, 2.0).tolist()
     )
 
 
@@ -123,6 +146,24 @@ TASKS = {
     "ForceRegressor": (
         lambda b, **o: kb.models.ForceRegressor(b, normalizer=_normalizer(1), **o),
         _forces,
+    ),
+    "NodeRegressor": (
+        lambda b, **o: kb.models.NodeRegressor(
+            b, 2, normalizer=_normalizer(2, mode="node"), **o
+        ),
+        _node_numbers,
+    ),
+    "EdgeClassifier": (
+        lambda b, **o: kb.models.EdgeClassifier(
+            b, NUM_CLASSES, edge_inputs={"displacement": {"features": 3}}, **o
+        ),
+        _edge_classes,
+    ),
+    "EdgeRegressor": (
+        lambda b, **o: kb.models.EdgeRegressor(
+            b, normalizer=_normalizer(1, mode="edge"), symmetric=True, **o
+        ),
+        _edge_numbers,
     ),
 }
 

@@ -24,10 +24,12 @@ def test_every_task_has_a_sample():
     check_complete()
 
 
-def flat(data):
+
+def labels_of(data):
+    """Labels in the order of the predictions."""
     if isinstance(data, kb.data.FlatGraphs):
-        return data
-    return kb.data.FlatGraphs.from_graphs(data)
+        return np.float64(data.label)
+    return np.concatenate([np.atleast_1d(np.float64(graph.label)) for graph in data])
 
 
 def log_softmax(z):
@@ -38,15 +40,16 @@ def log_softmax(z):
 def expected(name, task, data):
     """Loss and metrics from `predict`, by NumPy."""
     out = [np.float64(rows) for rows in task.predict(data)]
-    label = np.float64(flat(data).label)
-    if name in ("NodeSelector", "NodeClassifier", "GraphClassifier"):
-        rows = np.concatenate(out) if name == "NodeClassifier" else np.stack(out)
+    label = labels_of(data)
+    rows = np.concatenate(out) if task.output_level in ("node", "edge") else None
+    rows = np.stack(out) if rows is None else rows
+    classes = ("NodeSelector", "NodeClassifier", "EdgeClassifier", "GraphClassifier")
+    if name in classes:
         known = label >= 0
         rows, right = rows[known], label[known].astype(int)
         losses = -log_softmax(rows)[np.arange(len(right)), right]
         accuracy = (rows.argmax(axis=-1) == right).mean()
         return {"loss": losses.mean(), "accuracy": accuracy}
-    rows = np.stack(out)
     known = np.isfinite(label.reshape(rows.shape))
     z, y = rows[known], label.reshape(rows.shape)[known]
     if name == "GraphClassifier, several targets":

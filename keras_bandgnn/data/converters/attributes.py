@@ -137,7 +137,7 @@ def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
             value = value[0]
         if name == "y":
             fields["label"] = value
-            fields["label_level"] = "node" if level == "node" else "graph"
+            fields["label_level"] = "graph" if level == "context" else level
         else:
             parts[level][name] = value
     if "candidate_index" in values:

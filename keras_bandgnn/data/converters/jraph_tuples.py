@@ -121,8 +121,8 @@ def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
 
     Features are dictionaries, or None; a single feature `"nodes"`, `"edges"` or
     `"globals"` becomes a bare array. Edge types are `edges["edge_type"]` unless all are
-    0, the label is `globals["label"]` or `nodes["label"]`. The edges of each graph are
-    sorted by receiver. Candidates, slots and `info` are dropped.
+    0, the label is `globals["label"]`, `nodes["label"]` or `edges["label"]`. The edges
+    of each graph are sorted by receiver. Candidates, slots and `info` are dropped.
 
     Args:
         graphs: A graph, `FlatGraphs` or graphs that have the same features.
@@ -139,7 +139,8 @@ def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
     flat = graphs if isinstance(graphs, FlatGraphs) else FlatGraphs.from_graphs(graphs)
     node, edge, context = dict(flat.node), dict(flat.edge), dict(flat.context)
     if flat.label is not None:
-        (node if flat.label_level == "node" else context)["label"] = flat.label
+        levels = {"graph": context, "node": node, "edge": edge}
+        levels[flat.label_level]["label"] = flat.label
     if flat.edge_type.any():
         edge["edge_type"] = flat.edge_type
     first = np.repeat(flat.node_ptr[:-1], flat.num_edges).astype(np.int32)

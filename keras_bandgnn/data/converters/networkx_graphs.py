@@ -187,6 +187,8 @@ def to_networkx(graph: Graph) -> Any:
         nodes["label"] = graph.label
     out.add_nodes_from(zip(names, _attribute_rows(nodes, graph.num_nodes), strict=True))
     edges = {"edge_type": graph.edge_type, **graph.edge}
+    if graph.label is not None and graph.label_level == "edge":
+        edges["label"] = graph.label
     ends = zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True)
     rows = _attribute_rows(edges, graph.num_edges)
     out.add_edges_from(

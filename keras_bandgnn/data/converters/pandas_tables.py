@@ -361,7 +361,7 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
 
     Returns:
         `edges` with `source`, `target`, `edge_type` and features, `nodes` with `node`
-        and features, `graphs` with context features; the label in one of the latter.
+        and features, `graphs` with context features; the label in the one of its level.
 
     Raises:
         ValueError: If graphs disagree in their features.
@@ -384,9 +384,8 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
     nodes = {"node": np.arange(len(first)) - first, **columns_of(flat.node)}
     rows = columns_of(flat.context)
     if flat.label is not None:
-        (nodes if flat.label_level == "node" else rows).update(
-            columns_of({"label": flat.label})
-        )
+        table = {"graph": rows, "node": nodes, "edge": edges}[flat.label_level]
+        table.update(columns_of({"label": flat.label}))
     tables = (
         (edges, np.repeat(number, flat.num_edges)),
         (nodes, np.repeat(number, flat.num_nodes)),

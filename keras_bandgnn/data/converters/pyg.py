@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.checks import having, instance, one_of
 from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import LABEL_LEVELS, Graph
 from keras_bandgnn.optional import optional_import
 
 _RESERVED = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
@@ -30,8 +30,9 @@ def from_pyg(
 
     Args:
         data: One graph; heterogeneous data and batches are rejected.
-        label_level: `"graph"` or `"node"`, the level of `y`; inferred from its rows if
-            omitted. Required for `y` of one row in a graph of one node.
+        label_level: `"graph"`, `"node"` or `"edge"`, the level of `y`. If omitted, it
+            is inferred from its rows, as that of nodes or of the graph. Required for
+            `y` of one row in a graph of one node.
         levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose number of
             rows is misleading, such as a cell of three rows in a graph of three nodes.
 
@@ -48,8 +49,8 @@ def from_pyg(
     values = pyg_values(data)
     attribute_levels = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
-        level = one_of("label_level", label_level, ("graph", "node"))
-        attribute_levels["y"] = "node" if level == "node" else "context"
+        level = one_of("label_level", label_level, LABEL_LEVELS)
+        attribute_levels["y"] = "context" if level == "graph" else level
     return graph_of(values, attribute_levels)
 
 
@@ -130,7 +131,7 @@ def to_pyg(graph: Graph) -> Any:
     if graph.candidates is not None:
         values["candidate_index"] = tensor(graph.candidates)
     if graph.label is not None:
-        label = graph.label if graph.label_level == "node" else graph.label[None]
+        label = graph.label[None] if graph.label_level == "graph" else graph.label
         values["y"] = tensor(label)
     for name, value in graph.info.items():
         if isinstance(value, str) and name not in {*values, *_RESERVED}:

@@ -12,7 +12,7 @@ from keras_bandgnn.preprocessing.attention.adjacency import (
     pairs_within,
 )
 from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -77,6 +77,7 @@ class AttentionEdges(GraphLayer):
 
     def call(self, graph: Graph) -> Graph:
         """Return the graph with these edges."""
+        refuse_edge_labels(graph, self)
         size = graph.num_nodes
         edges = adjacency(size, graph.senders, graph.receivers, self.symmetric)
         receivers, senders, distance = pairs_within(edges, self.max_distance)

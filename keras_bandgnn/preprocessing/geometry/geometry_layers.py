@@ -21,7 +21,7 @@ from keras_bandgnn.preprocessing.geometry.neighbours import (
     nearest_of,
     within,
 )
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
 from keras_bandgnn.progress import progress_bar
 
 # Graphs of an iterable are connected together, up to this many nodes.
@@ -76,6 +76,7 @@ class GeometryLayer(GraphLayer):
                 done += len(chunk)
 
     def _connect(self, part: FlatGraphs, first: int, advance) -> FlatGraphs:
+        refuse_edge_labels(part, self)
         atoms = atoms_of(part, first)
         self.check(atoms, first)
         start = pointers(atoms.num_nodes)

@@ -1,4 +1,4 @@
-"""From the nodes of a model's batches back to the caller's order."""
+"""From the nodes and edges of a model's batches back to the caller's order."""
 
 from collections.abc import Iterator
 
@@ -9,21 +9,33 @@ from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 
-def caller_rows(graphs, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]:
-    """Yield where the nodes of each graph are in the caller's order.
+def caller_rows(
+    graphs, loader: GraphLoader, level: str = "node"
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield where the nodes, or the edges, of each graph are in the caller's order.
 
     Args:
         graphs: The graphs as passed to a task. Nodes of compiled graphs (a loader, a
-            compiled store) are counted as before compilation.
+            compiled store) are counted as before compilation, and their edges as a
+            `FlatGraphs` had them then, sorted by receiver.
         loader: The task's loader of these graphs.
+        level: "node" or "edge".
 
     Yields:
-        For each graph int [n], the row of each of its nodes, and the number of rows.
-        Rows that do not occur are of nodes that the preprocessor leaves out.
+        For each graph int [n], the row of each of its nodes (or edges), and the number
+        of rows. Rows that do not occur are of those that the preprocessor leaves out.
+
+    Raises:
+        ValueError: For edges that are not the caller's.
     """
     graphs = [graphs] if isinstance(graphs, Graph) else graphs
     compiled = isinstance(graphs, GraphLoader)
     compiled = compiled or bool(applied_layers(graphs))
+    nodes = _node_rows(graphs, loader, compiled)
+    return nodes if level == "node" else _edge_rows(graphs, loader, compiled, nodes)
+
+
+def _node_rows(graphs, loader: GraphLoader, compiled: bool) -> Iterator:
     index = 0
     for part in loader.parts:
         for low, high in zip(part.node_ptr[:-1], part.node_ptr[1:], strict=True):
@@ -44,10 +56,59 @@ def caller_rows(graphs, loader: GraphLoader) -> Iterator[tuple[np.ndarray, int]]
             index += 1
 
 
+def _edge_rows(graphs, loader: GraphLoader, compiled: bool, nodes) -> Iterator:
+    index = 0
+    for part in loader.parts:
+        for low, high in zip(part.edge_ptr[:-1], part.edge_ptr[1:], strict=True):
+            # Ends of the edges as the caller numbers the nodes.
+            row, _ = next(nodes)
+            ends = row[part.receivers[low:high]], row[part.senders[low:high]]
+            if compiled or not isinstance(graphs[index], Graph):
+                # Layers and sorting keep the order of the edges of a receiver.
+                places = np.empty(high - low, np.int64)
+                places[np.argsort(ends[0], kind="stable")] = np.arange(high - low)
+                yield places, int(high - low)
+            else:
+                graph = graphs[index]
+                yield _matches(*ends, graph, index), graph.num_edges
+            index += 1
+
+
+def _matches(receivers, senders, graph: Graph, index: int) -> np.ndarray:
+    """Return the edge of a graph that each compiled edge is, int [E].
+
+    Edges between the same two nodes are in the same order in both.
+
+    Args:
+        receivers: int [E], ends of the compiled edges, nodes of the graph.
+        senders: int [E].
+        graph: The caller's graph.
+        index: Its position, for the error.
+    """
+    keys, own = (
+        np.asarray(a, np.int64) * graph.num_nodes + b
+        for a, b in ((receivers, senders), (graph.receivers, graph.senders))
+    )
+    order, own_order = (np.argsort(k, kind="stable") for k in (keys, own))
+    keys, own = keys[order], own[own_order]
+    # The k-th edge between two nodes is the k-th there.
+    again = np.arange(len(keys)) - np.searchsorted(keys, keys)
+    found = np.searchsorted(own, keys) + again
+    if (found >= len(own)).any() or (own[found] != keys).any():
+        raise ValueError(
+            "Expected a preprocessor that keeps the edges of the graphs, to predict for "
+            f"them. Received: edges that graph {index} does not have. Leave out layers "
+            "that replace the edges, such as RadiusGraph or AttentionEdges."
+        )
+    places = np.empty(len(keys), np.int64)
+    places[order] = own_order[found]
+    return places
+
+
 def scatter_to_caller_order(
     rows: np.ndarray, places: np.ndarray, count: int
 ) -> np.ndarray:
-    """Return rows of nodes in the caller's order; NaN for nodes left out.
+    """Return rows of nodes or edges in the caller's order; NaN for those left out.
 
     Args:
         rows: float [n, ...].

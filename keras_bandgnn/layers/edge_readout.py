@@ -1,0 +1,144 @@
+"""`EdgeReadout`: one vector per edge from the states of its two nodes."""
+
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import boolean, mapping, optional, positive_int
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class EdgeReadout(BatchLayer):
+    """A small network per edge, over the states of sender and receiver and features.
+
+        f(s, r) = W_2 activation(W_s h_s + W_r h_r + W_x x_sr + b_1) + b_2
+        out_sr = f(s, r), or (f(s, r) + f(r, s)) / 2 if symmetric
+
+    which is a network with one hidden layer over [h_s, h_r, x_sr]. The maps of states
+    are computed once per node, not per edge. Symmetric outputs are the same for an edge
+    and its reverse if both have the same features.
+
+    Args:
+        units: Width D of the output.
+        inputs: Edge feature -> its kind, as of `NodeEncoder`: `{"features": F}` for
+            numbers, `{"ids": V}` or V for ids. `"type"` is the type of the edge. None
+            for no features.
+        hidden: Width of the hidden layer; by default the width of the states.
+        activation: Name of the hidden layer's activation, or a function.
+        symmetric: Whether sender and receiver may be exchanged.
+        use_bias: Whether the two layers have biases.
+
+    Input shape:
+        states: float [G, N, C].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `batch["edge"]`, which
+            batches of a compact schedule lack.
+
+    Output shape:
+        float [G, E, D], in the order of the batch's edges. Rows of padding edges have
+        no meaning.
+
+    Raises:
+        ValueError: For widths below 1, unknown kinds of features, or a batch without
+            edges or one of the features.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> EdgeReadout(4)(batch["node"]["h"], batch).shape[-1]
+    4
+    """
+
+    # Devices that share a supergraph number the edges anew.
+    splits_sequences = False
+
+    def __init__(
+        self,
+        units: int,
+        inputs: Mapping | None = None,
+        hidden: int | None = None,
+        activation="silu",
+        symmetric: bool = False,
+        use_bias: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        inputs = optional(mapping, "inputs", inputs) or {}
+        self.inputs = {n: NodeEncoder.spec_of(n, spec) for n, spec in inputs.items()}
+        self.hidden = optional(positive_int, "hidden", hidden)
+        self.activation = keras.activations.get(activation)
+        self.symmetric = boolean("symmetric", symmetric)
+        self.use_bias = boolean("use_bias", use_bias)
+        self.encoder = None
+
+    def build(self, states_shape, batch_shape=None):
+        """Build the layers."""
+        width = states_shape[-1]
+        hidden = self.hidden or width
+        options = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
+        self.receiver_dense = FlatDense(hidden, name="receiver", **options)
+        self.output_dense = FlatDense(self.units, name="output", **options)
+        options["use_bias"] = False
+        self.sender_dense = FlatDense(hidden, name="sender", **options)
+        for layer in (self.sender_dense, self.receiver_dense):
+            layer.build((None, None, width))
+        self.output_dense.build((None, None, hidden))
+        if self.inputs:
+            self.encoder = NodeEncoder(
+                hidden, self.inputs, dtype=self.dtype_policy, name="features"
+            )
+            self.encoder.level = "edge"
+            self.encoder.build()
+        self.built = True
+
+    def check(self, part: FlatGraphs) -> None:
+        """Raise a ValueError if graphs lack a feature, or have other values."""
+        if self.encoder is not None:
+            self.encoder.check({**part.edge, "type": part.edge_type})
+
+    def call(self, states, batch):
+        """Return one vector per edge."""
+        edge = batch_part(batch, "edge", "sender")
+        # Padding edges have the receiver N.
+        last = ops.shape(states)[1] - 1
+        ends = edge["sender"], ops.minimum(edge["receiver"], last)
+        maps = self.sender_dense(states), self.receiver_dense(states)
+        features = 0.0 if self.encoder is None else self.encoder(edge)
+        hidden = self._hidden(maps, ends, features)
+        if self.symmetric:
+            hidden = 0.5 * (hidden + self._hidden(maps, ends[::-1], features))
+        return self.output_dense(hidden)
+
+    def _hidden(self, maps, ends, features):
+        """Return the hidden layer for edges from `ends[0]` to `ends[1]`."""
+        sent, received = (
+            graph_ops.batched_gather(values, ids)
+            for values, ids in zip(maps, ends, strict=True)
+        )
+        return self.activation(sent + received + features)
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, E, D]."""
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None, self.units)
+        return (*batch_shape["edge"]["sender"], self.units)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "inputs": self.inputs or None,
+            "hidden": self.hidden,
+            "activation": keras.activations.serialize(self.activation),
+            "symmetric": self.symmetric,
+            "use_bias": self.use_bias,
+        }

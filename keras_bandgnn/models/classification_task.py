@@ -1,0 +1,247 @@
+"""`ClassificationTask`: a task over classes, or over several yes-or-no targets."""
+
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.models.error_table import as_table, labelled_outputs
+from keras_bandgnn.models.labels import (
+    ClassLabels,
+    TargetLabels,
+    check_classes,
+    check_targets,
+    distinct_names,
+    require_label_level,
+    require_labels,
+)
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.training.roc_auc import ROCAUC
+
+
+class ClassificationTask(Task):
+    """Predicts a class, or several yes-or-no targets, per graph, node or edge.
+
+    Base of `GraphClassifier`, `NodeClassifier` and `EdgeClassifier`, which set
+    `output_level`. The outputs are logits.
+
+    Args:
+        backbone: The model from a batch to node states.
+        num_classes: C; with `multi_label` the number of targets.
+        preprocessor: `GraphPreprocessor` of graphs, see `Task`.
+        multi_label: Whether there are C independent binary targets, instead of one of
+            C classes.
+        class_names: Names of the classes, or of the targets.
+        **kwargs: Passed to `Task`.
+    """
+
+    def __init__(
+        self,
+        backbone,
+        num_classes: int,
+        preprocessor=None,
+        multi_label: bool = False,
+        class_names: Iterable[str] | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.multi_label = boolean("multi_label", multi_label)
+        self.num_classes = positive_int(
+            "num_classes", num_classes, 1 if self.multi_label else 2
+        )
+        self.class_names = distinct_names(
+            "class_names", class_names, self.num_classes, "num_classes"
+        )
+        if self.multi_label:
+            self.labels = TargetLabels(self.num_classes, self.class_names)
+        else:
+            self.labels = ClassLabels(self.num_classes)
+
+    def build(self, input_shape=None):
+        """Build the weights of the head."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def default_loss(self):
+        """Return the cross-entropy over known labels."""
+        if self.multi_label:
+            return keras.losses.BinaryCrossentropy(from_logits=True)
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        """Return accuracy; with `multi_label` also `roc_auc`, the mean over targets."""
+        if not self.multi_label:
+            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        # Logits: a probability of one half.
+        accuracy = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
+        return [accuracy, ROCAUC(self.num_classes)]
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raise a ValueError if the labels are not classes, or targets, of the level."""
+        level, name, count = self.output_level, type(self).__name__, 0
+        for part in loader.parts:
+            require_label_level(part, level, name)
+            if self.multi_label:
+                count += check_targets(part, self.num_classes, name)
+            else:
+                count += check_classes(part, self.num_classes)
+        require_labels(count, level)
+
+    def predict_proba(self, x, **kwargs):
+        """Return the probabilities of the classes, or of the targets.
+
+        Args:
+            x: Graphs, or what `predict` takes.
+            **kwargs: Passed to `predict`.
+
+        Returns:
+            For graphs a list of arrays as from `predict`, [C] per graph, [N, C] for
+            nodes and [E, C] for edges. They add up to 1, or with `multi_label` each is
+            that of one target. None for graphs that the batcher drops, NaN for nodes
+            and edges that the preprocessor drops.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
+        >>> round(float(task.predict_proba([graph])[0].sum()), 5)
+        1.0
+        """
+        return self._each(self._probabilities, self.predict(x, **kwargs))
+
+    def predict_labels(self, x, **kwargs):
+        """Return the classes with the largest probability, by name if they have names.
+
+        Args:
+            x: Graphs, or what `predict` takes.
+            **kwargs: Passed to `predict`.
+
+        Returns:
+            For graphs a list with, for each graph, its class: a number, or one of
+            `class_names`; for nodes and edges an array of them. With `multi_label`
+            0 or 1 per target, int32 [..., C]. None for graphs that the batcher drops;
+            of nodes and edges that the preprocessor drops -1, or None by name.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]})
+        >>> backbone = kb.models.GCNBackbone({"kind": 2}, 8)
+        >>> task = kb.models.GraphClassifier(backbone, 2, class_names=["no", "yes"])
+        >>> task.predict_labels([graph])[0] in ("no", "yes")
+        True
+        """
+        return self._each(self._classes, self.predict(x, **kwargs))
+
+    @staticmethod
+    def _each(function, outputs):
+        # Of a batch, Keras returns one array.
+        if not isinstance(outputs, list):
+            return function(outputs)
+        return [None if rows is None else function(rows) for rows in outputs]
+
+    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
+        return np.exp(self._log_probabilities(logits)).astype(logits.dtype)
+
+    def _log_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        logits = np.asarray(logits, np.float64)
+        if self.multi_label:
+            return -np.logaddexp(0.0, -logits)
+        logits = logits - logits.max(axis=-1, keepdims=True)
+        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+    def _classes(self, logits: np.ndarray):
+        logits = np.asarray(logits)
+        left_out = np.isnan(logits[..., 0])
+        if self.multi_label:
+            chosen = np.where(left_out[..., None], -1, logits > 0)
+            return chosen.astype(np.int32)
+        chosen = np.where(left_out, -1, logits.argmax(axis=-1)).astype(np.int32)
+        if chosen.ndim == 0:
+            index = int(chosen)
+            return index if self.class_names is None else self.class_names[index]
+        if self.class_names is None:
+            return chosen
+        # The last entry is that of -1.
+        return np.array([*self.class_names, None], object)[chosen]
+
+    def errors(self, graphs, as_frame: bool = False):
+        """Return the predictions and losses of labelled graphs as a table.
+
+        Args:
+            graphs: Graphs with labels, in any form that `fit` takes.
+            as_frame: Whether to return a `pandas.DataFrame`.
+
+        Returns:
+            Columns by name, one row per graph with a label: `graph`, its position;
+            for classes of graphs `label`, `prediction`, `probability` (of the label)
+            and `loss`, the cross-entropy; otherwise `labels`, how many are known,
+            `accuracy`, and `loss`, the mean over them.
+
+        Raises:
+            ValueError: For graphs without labels, or labels that do not fit.
+            ImportError: If pandas is not installed, with `as_frame=True`.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]}, label=1)
+        >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
+        >>> list(task.errors([graph]))
+        ['graph', 'label', 'prediction', 'probability', 'loss']
+        """
+        boolean("as_frame", as_frame)
+        single = self.output_level == "graph" and not self.multi_label
+        rows = []
+        for position, logits, label in labelled_outputs(self, graphs):
+            label = label.reshape(logits.shape if self.multi_label else -1)
+            known = ~np.isnan(label) & (label >= 0)
+            if not known.any():
+                continue
+            losses, right = self._losses(logits, np.where(known, label, 0).astype(int))
+            if single:
+                classes = np.array([int(label[0]), int(logits.argmax())])
+                if self.class_names is not None:
+                    classes = np.array(self.class_names, object)[classes]
+                row = (*classes.tolist(), float(np.exp(-losses[0])), float(losses[0]))
+            else:
+                mean = float(losses[known].mean())
+                row = (int(known.sum()), float(right[known].mean()), mean)
+            rows.append((position, *row))
+        names = ("labels", "accuracy", "loss")
+        if single:
+            names = ("label", "prediction", "probability", "loss")
+        return as_table(("graph", *names), rows, as_frame)
+
+    def _losses(self, logits: np.ndarray, label: np.ndarray) -> tuple:
+        """Return the cross-entropy of each label, and whether it is predicted."""
+        if self.multi_label:
+            sign = 2 * label - 1
+            return -self._log_probabilities(sign * logits), (logits > 0) == (label > 0)
+        logits = logits.reshape(-1, self.num_classes)
+        places = np.arange(len(label))
+        losses = -self._log_probabilities(logits)[places, label]
+        return losses, logits.argmax(axis=-1) == label
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Return arguments of a preset's task with some of them replaced."""
+        # Presets do not name these where they are the defaults.
+        optional = {"multi_label": False, "class_names": None}
+        head = super().head_overrides({**optional, **config}, overrides)
+        if {"num_classes", "multi_label"} & set(overrides):
+            if "class_names" not in overrides:
+                # They are those of other classes.
+                head["class_names"] = None
+        return {
+            name: value
+            for name, value in head.items()
+            if name in config or name not in optional or value != optional[name]
+        }
+
+    def head_config(self) -> dict:
+        """Return the arguments of the head; names only where there are any."""
+        config = {"num_classes": self.num_classes}
+        if self.class_names is not None:
+            config["class_names"] = list(self.class_names)
+        return config

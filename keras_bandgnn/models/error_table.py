@@ -1,0 +1,69 @@
+"""Tables of what a task gets wrong: one row per graph, for `Task.errors`."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from keras_bandgnn.checks import refuse
+from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
+from keras_bandgnn.optional import optional_import
+
+
+def labelled_outputs(task, graphs) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    """Yield position, output and label of each graph that is predicted.
+
+    Rows of nodes and edges are in the order of the compiled graph, the same in both.
+
+    Args:
+        task: The task.
+        graphs: Graphs with labels, in any form that `fit` takes.
+
+    Raises:
+        ValueError: For graphs without labels, or labels that do not fit.
+    """
+    graphs = resolve_data("graphs", graphs)
+    if not is_graphs(graphs):
+        refuse("graphs", "graphs that hold their labels", graphs)
+    loader = task.loader(graphs, training=False)
+    if any(part.label is None for part in loader.parts):
+        raise ValueError(
+            "Expected `graphs` to have labels. Received: graphs with label=None. Set "
+            "Graph(..., label=...)."
+        )
+    task.check_labels(loader)
+    outputs: list = [None] * int(loader.starts[-1])
+    for position, rows in task.outputs(loader, graphs):
+        outputs[position] = np.asarray(rows)
+    outputs = task.distribution.gather(outputs)
+    position = 0
+    for part in loader.parts:
+        pointer = {"node": part.node_ptr, "edge": part.edge_ptr}.get(part.label_level)
+        if pointer is None:
+            pointer = np.arange(len(part) + 1)
+        for low, high in zip(pointer[:-1], pointer[1:], strict=True):
+            if outputs[position] is not None:
+                label = np.asarray(part.label[low:high], np.float64)
+                yield position, outputs[position], label
+            position += 1
+
+
+def as_table(names: Sequence[str], rows: Sequence[tuple], as_frame: bool):
+    """Return rows as columns by name.
+
+    Args:
+        names: Names of the columns.
+        rows: The rows, each as long as `names`.
+        as_frame: Whether to return a `pandas.DataFrame`.
+    """
+    columns = zip(*rows, strict=True) if rows else ((),) * len(names)
+    table = {
+        name: np.array(values, object if _is_text(values) else None)
+        for name, values in zip(names, columns, strict=True)
+    }
+    if as_frame:
+        return optional_import("pandas", "pandas").DataFrame(table)
+    return table
+
+
+def _is_text(values: Sequence) -> bool:
+    return any(isinstance(value, str) for value in values)

@@ -1,0 +1,171 @@
+"""`MaskedTask`: a task with labels per node or per edge, of which masks choose some."""
+
+import numpy as np
+
+from keras_bandgnn.checks import refuse, string
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
+from keras_bandgnn.models.labels import ClassLabels
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.node_order import (
+    caller_rows,
+    scatter_to_caller_order,
+)
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
+
+class MaskedTask(Task):
+    """Predicts for the nodes or the edges of graphs, in the caller's order.
+
+    Base of the tasks with `output_level` `"node"` or `"edge"`. `fit` and `evaluate`
+    take masks, which name a feature of that level; all nodes send messages, and all
+    edges carry them, regardless of masks.
+    """
+
+    output_level = "node"
+
+    def fit(
+        self,
+        x=None,
+        y=None,
+        *args,
+        mask: str | None = None,
+        validation_data=None,
+        validation_mask: str | None = None,
+        **kwargs,
+    ):
+        """Train on graphs, as `keras.Model.fit` does on arrays.
+
+        Args:
+            x: Graphs with labels of nodes or edges, or what Keras takes.
+            y: What Keras takes; None for graphs.
+            *args: Passed on.
+            mask: Feature of the nodes (or edges) that is true for those to train on;
+                all if None.
+            validation_data: Graphs, or what Keras takes; `x` if omitted and
+                `validation_mask` is given.
+            validation_mask: Feature that is true for those to validate on.
+            **kwargs: Passed on, such as `epochs`, `seed` and `callbacks`.
+
+        Returns:
+            Keras' `History`.
+        """
+        x = resolve_data("x", x)
+        if is_graphs(x):
+            self._complete(x, training=True)
+        if validation_mask is not None:
+            validation_data = x if validation_data is None else validation_data
+            validation_data = self._masked(
+                validation_data, validation_mask, "validation_mask"
+            )
+        if mask is not None:
+            x = self._masked(x, mask)
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def evaluate(self, x=None, y=None, *args, mask: str | None = None, **kwargs):
+        """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
+
+        Args:
+            x: Graphs with labels of nodes or edges, or what Keras takes.
+            y: What Keras takes; None for graphs.
+            *args: Passed on.
+            mask: Feature of the nodes (or edges) that is true for those to evaluate
+                on; all if None.
+            **kwargs: Passed on.
+        """
+        x = resolve_data("x", x)
+        if mask is not None:
+            x = self._masked(x, mask)
+        return super().evaluate(x, y, *args, **kwargs)
+
+    def loader(self, graphs, *args, **kwargs) -> GraphLoader:
+        """Return a loader of the task's batches, see `Task.loader`."""
+        self._complete(graphs, training=bool(kwargs.get("adapt", False)))
+        return super().loader(graphs, *args, **kwargs)
+
+    def in_given_order(self, graphs, loader: GraphLoader):
+        """Return a function that restores the caller's order of nodes or edges.
+
+        Row n belongs to node (or edge) n of the caller's graph, NaN for those that the
+        preprocessor drops. For graphs that are compiled already (a loader, a compiled
+        store) row n belongs to the n-th before compilation; the edges of a
+        `FlatGraphs` are sorted by receiver.
+        """
+        places = list(caller_rows(graphs, loader, self.output_level))
+        return lambda graph, rows: scatter_to_caller_order(rows, *places[graph])
+
+    def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
+        """Return the preprocessed graphs, with missing labels outside the mask."""
+        string(argument, name)
+        if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
+            raise ValueError(
+                f"Expected graphs to choose {self.output_level}s of with a mask. "
+                f"Received: {type(graphs).__name__}, mask={name!r}. Pass the graphs "
+                f"themselves, or weights of the {self.output_level}s as sample_weight."
+            )
+        self._complete(graphs)
+        parts = parts_of(self.preprocessor.transform(graphs))
+        # Only numbers and yes-or-no targets have no integer that stands for missing.
+        missing = -1 if isinstance(self.labels, ClassLabels) else np.nan
+        parts = [_with_mask(p, name, self.output_level, missing) for p in parts]
+        flat = FlatGraphs.concatenate(parts)
+        # The layers are applied already.
+        flat.metadata = {"layers": self.preprocessor.layers_config()}
+        return flat
+
+    def default_preprocessor(self, graphs) -> GraphPreprocessor:
+        """Return the preprocessor of a task that was created without one."""
+        if not isinstance(graphs, Graph) and not hasattr(graphs, "__len__"):
+            refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
+        preprocessor = super().default_preprocessor(graphs)
+        if isinstance(graphs, Graph) or len(graphs) == 1:
+            # A batch size above 1 would be nearly all padding.
+            preprocessor.batcher = StaticBatcher(2, padding="64")
+        return preprocessor
+
+    def _complete(self, graphs, training: bool = False) -> None:
+        if isinstance(graphs, GraphLoader):
+            return
+        # Training graphs determine the batcher, even after earlier predictions.
+        temporary = self.__dict__.get("_for_predictions")
+        again = training and temporary is not None and self.preprocessor is temporary
+        if self.preprocessor is not None and not again:
+            return
+        self.preprocessor = self.default_preprocessor(graphs)
+        # Bypass Keras' attribute tracking.
+        self.__dict__["_for_predictions"] = None if training else self.preprocessor
+
+
+def _with_mask(part: FlatGraphs, name: str, level: str, missing) -> FlatGraphs:
+    """Return graphs whose labels outside a mask are missing.
+
+    Args:
+        part: Graphs with labels.
+        name: The feature that is the mask.
+        level: "node" or "edge".
+        missing: What stands for a missing label.
+    """
+    if part.label is None or part.label_level != level:
+        return part  # `check_labels` rejects it.
+    features = getattr(part, level)
+    if name not in features:
+        raise ValueError(
+            f"Expected {'an' if level == 'edge' else 'a'} {level} feature {name!r} as "
+            f"the mask. Received: {level} features {sorted(features)}."
+        )
+    mask = features[name]
+    if mask.ndim != 1 or not np.isin(mask, (0, 1)).all():
+        raise ValueError(
+            f"Expected {level}[{name!r}] to be 0 or 1 for each {level}. Received: "
+            f"{mask.dtype} of shape {mask.shape} in [{mask.min()}, {mask.max()}]. "
+            "Choose one column of a feature with several splits."
+        )
+    rows = mask.astype(bool).reshape(-1, *[1] * (part.label.ndim - 1))
+    dtype = part.label.dtype if missing == -1 else np.float32
+    label = np.where(rows, part.label.astype(dtype), np.array(missing, dtype))
+    columns = {**part.columns(), f"label/{level}": label}
+    return FlatGraphs.from_columns(columns, part.info)

@@ -1,0 +1,231 @@
+"""`RegressionTask`: a task over numbers, one or several targets with their scales."""
+
+from collections.abc import Iterable, Mapping
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
+from keras_bandgnn.models.error_table import as_table, labelled_outputs
+from keras_bandgnn.models.labels import NumberLabels, distinct_names
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+
+# With room for errors twice as large as the labels.
+_MOST_SQUARES = float(np.finfo(np.float32).max) / 4
+
+
+class RegressionTask(Task):
+    """Predicts D numbers per graph, node or edge, in the units of the labels.
+
+    Base of `GraphRegressor`, `NodeRegressor` and `EdgeRegressor`, which set
+    `output_level`, a head, and `normalizer`. The loss sees labels and outputs divided
+    by the normaliser's `std`. Labels that are NaN are ignored, each target by itself.
+
+    Args:
+        backbone: The model from a batch to node states.
+        num_targets: D.
+        preprocessor: `GraphPreprocessor` of graphs, see `Task`.
+        target_names: Names of the targets.
+        **kwargs: Passed to `Task`.
+    """
+
+    normalizer: TargetNormalizer | None = None
+
+    def __init__(
+        self,
+        backbone,
+        num_targets: int = 1,
+        preprocessor=None,
+        target_names: Iterable[str] | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.num_targets = positive_int("num_targets", num_targets)
+        self.target_names = distinct_names(
+            "target_names", target_names, self.num_targets, "num_targets"
+        )
+        self.labels = NumberLabels(self.num_targets, self.target_names)
+
+    def build(self, input_shape=None):
+        """Build the weights of the head and the constants of the normaliser."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        targets = (None, None, self.num_targets)
+        if self.normalizer is not None and not self.normalizer.built:
+            self.normalizer.build(targets)
+        elif self.normalizer is not None:
+            self.normalizer.check_targets(self.num_targets)
+        self.built = True
+
+    def denormalized(self, values, batch):
+        """Return outputs of the head in the units of the labels."""
+        if self.normalizer is None:
+            return values
+        return self.normalizer(values, batch)
+
+    def default_optimizer(self):
+        """Return Adam with rate 1e-3."""
+        return keras.optimizers.Adam(1e-3)
+
+    def default_loss(self):
+        """Mean squared error over the labels that are there, on the normal scale."""
+        return keras.losses.MeanSquaredError()
+
+    def default_metrics(self) -> list:
+        """MAE and RMSE over the labels that are there, in their units.
+
+        Targets with names also have an MAE each, `<name>_mae`.
+        """
+        metrics = [
+            keras.metrics.MeanAbsoluteError(name="mae"),
+            keras.metrics.RootMeanSquaredError(name="rmse"),
+        ]
+        if self.target_names is not None and self.num_targets > 1:
+            metrics.append({name: "mae" for name in self.target_names})
+        return metrics
+
+    def loss_scale(self, y, y_pred):
+        """Divide by the normaliser's `std`; metrics are in the units of the labels."""
+        if self.normalizer is None:
+            return y, y_pred
+        scale = ops.convert_to_tensor(self.normalizer.std)
+        y = ops.reshape(ops.cast(y, y_pred.dtype), ops.shape(y_pred))
+        return y / scale, y_pred / scale
+
+    def check(self, loader: GraphLoader) -> None:
+        """Raise a ValueError if graphs lack what the normaliser reads."""
+        super().check(loader)
+        if self.normalizer is not None:
+            for part in loader.parts:
+                self.normalizer.check(part)
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raise a ValueError if the labels are not D numbers per graph (node, edge)."""
+        level = self.output_level
+        for part in loader.parts:
+            labels = target_labels(part, level)
+            width = labels.shape[1]
+            if width != self.num_targets:
+                raise ValueError(
+                    f"Expected labels with {self.num_targets} numbers per {level}, as "
+                    f"num_targets={self.num_targets}. Received: {width}. Set "
+                    f"{type(self).__name__}(..., num_targets=...)."
+                )
+            if np.nansum(np.square(labels)) > _MOST_SQUARES:
+                raise ValueError(
+                    "Expected labels whose squares add up to a float32, as losses and "
+                    "metrics need them. Received: a label of size "
+                    f"{np.nanmax(np.abs(labels)):g}. Give them in a larger unit."
+                )
+
+    def adapt(self, loader: GraphLoader) -> None:
+        """Adapt the backbone and the normaliser to the training graphs, once."""
+        super().adapt(loader)
+        if self.normalizer is not None and not self.normalizer.is_adapted:
+            self.normalizer.adapt(loader)
+
+    def errors(self, graphs, as_frame: bool = False):
+        """Return the predictions and errors of labelled graphs as a table.
+
+        Args:
+            graphs: Graphs with labels, in any form that `fit` takes.
+            as_frame: Whether to return a `pandas.DataFrame`.
+
+        Returns:
+            Columns by name, one row per graph with a label: `graph`, its position; for
+            graphs `label`, `prediction` and `error`, prediction minus label; for nodes
+            and edges `labels`, how many are known, `mae` and `rmse`. All are in the
+            units of the labels, NaN where a target has no label. With several targets
+            each has columns of its own, `<name>_label`, or `target_0_label` without
+            names.
+
+        Raises:
+            ValueError: For graphs without labels, or labels that do not fit.
+            ImportError: If pandas is not installed, with `as_frame=True`.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0, 1, 1]}, label=1.5)
+        >>> task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 8))
+        >>> list(task.errors([graph]))
+        ['graph', 'label', 'prediction', 'error']
+        """
+        boolean("as_frame", as_frame)
+        of_graphs, rows = self.output_level == "graph", []
+        for position, values, label in labelled_outputs(self, graphs):
+            values = np.asarray(values, np.float64).reshape(-1, self.num_targets)
+            label = label.reshape(values.shape)
+            if np.isnan(label).all():
+                continue
+            row = [position]
+            for one, other in zip(values.T, label.T, strict=True):
+                known = ~np.isnan(other)
+                error = (one - other)[known]
+                if of_graphs:
+                    row += [other[0], one[0], one[0] - other[0]]
+                    continue
+                scores = np.nan, np.nan
+                if len(error):
+                    scores = np.abs(error).mean(), np.sqrt((error**2).mean())
+                row += [len(error), *scores]
+            rows.append(tuple(row))
+        names = ("label", "prediction", "error") if of_graphs else ("labels", "mae")
+        names = names if of_graphs else (*names, "rmse")
+        if self.num_targets > 1:
+            targets = self.target_names or [
+                f"target_{number}" for number in range(self.num_targets)
+            ]
+            names = [f"{target}_{name}" for target in targets for name in names]
+        return as_table(("graph", *names), rows, as_frame)
+
+    @classmethod
+    def head_overrides(cls, config: dict, overrides: dict) -> dict:
+        """Return arguments of a preset's task with some of them replaced."""
+        named = "target_names" in config
+        head = super().head_overrides({"target_names": None, **config}, overrides)
+        if "num_targets" in overrides and "target_names" not in overrides:
+            # They are those of other targets.
+            head["target_names"] = None
+        scales = {"num_targets", "readout"} & set(overrides)
+        if scales and "normalizer" not in overrides and head["normalizer"]:
+            # The constants are those of other targets.
+            head["normalizer"] = "auto"
+        if head["target_names"] is None and not named:
+            # Presets do not name it where there are none.
+            del head["target_names"]
+        return head
+
+    def head_config(self) -> dict:
+        """Return the arguments of the head, with the normaliser's constants."""
+        normalizer = self.normalizer and self.normalizer.get_config()
+        config = {"num_targets": self.num_targets, "normalizer": normalizer}
+        if self.target_names is not None:
+            config["target_names"] = list(self.target_names)
+        return config
+
+
+def as_normalizer(normalizer, mode: str) -> TargetNormalizer | None:
+    """Return the normaliser that the argument of a task stands for.
+
+    Args:
+        normalizer: `"auto"`, a `TargetNormalizer`, its configuration, or None.
+        mode: The mode of `"auto"`.
+    """
+    if isinstance(normalizer, str) and normalizer == "auto":
+        return TargetNormalizer(mode)
+    if isinstance(normalizer, Mapping):
+        normalizer = TargetNormalizer.from_config(dict(normalizer))
+    if not isinstance(normalizer, TargetNormalizer | None):
+        raise ValueError(
+            "Expected `normalizer` to be 'auto', a TargetNormalizer or None. "
+            f"Received: normalizer={normalizer!r}."
+        )
+    level = "graph" if mode == "atom" else mode
+    if normalizer is not None and normalizer.level != level:
+        raise ValueError(
+            f"Expected `normalizer` to be one of labels of {level}s. Received: "
+            f"TargetNormalizer({normalizer.mode!r}). Pass TargetNormalizer({mode!r})."
+        )
+    return normalizer

@@ -1,0 +1,261 @@
+import keras
+import numpy as np
+import pytest
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import FlatGraphs, open_store, write_store
+from keras_bandgnn.models import (
+    EdgeClassifier,
+    EdgeRegressor,
+    GCNBackbone,
+    GGNNBackbone,
+    GTBackbone,
+    Task,
+)
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphPreprocessor,
+    RadiusGraph,
+    RCMKCompile,
+    ReachabilityFilter,
+    StaticBatcher,
+)
+from keras_bandgnn.primitives import Banded, Plan, ReceptiveField, Segment
+
+
+def graph_of(seed=0, nodes=12, edges=30, label=True, **changes):
+    """A graph with parallel edges, loops and edges in no order."""
+    rng = np.random.default_rng(seed)
+    senders, receivers = rng.integers(0, nodes, (2, edges))
+    state = rng.normal(size=(nodes, 3))
+    length = rng.normal(size=edges)
+    split = rng.choice(3, edges)
+    fields = {
+        "node": {"h": state},
+        "edge": {
+            "length": length,
+            "train_mask": split == 0,
+            "test_mask": split == 1,
+        },
+        "label": (state[senders, 0] > state[receivers, 1]).astype(int)
+        + (length > 1.0),
+        "label_level": "edge",
+    }
+    if not label:
+        fields |= {"label": None, "label_level": "graph"}
+    return Graph(nodes, senders, receivers, **{**fields, **changes})
+
+
+def backbone_of(kind=GCNBackbone, **options):
+    keras.utils.set_random_seed(0)
+    return kind({"h": {"features": 3}}, hidden_dim=8, **options)
+
+
+def task_of(layers=(), plan="auto", batcher=None, cls=EdgeClassifier, **options):
+    preprocessor = GraphPreprocessor(layers, batcher or DynamicBatcher(2), plan)
+    options = {"edge_inputs": {"length": {"features": 1}}, **options}
+    outputs = 3 if cls is EdgeClassifier else 1
+    return cls(backbone_of(), outputs, preprocessor, **options)
+
+
+def log_softmax(z):
+    z = z - z.max(axis=-1, keepdims=True)
+    return z - np.log(np.exp(z).sum(axis=-1, keepdims=True))
+
+
+def scores(task, graph, rows=slice(None)):
+    """Cross-entropy and accuracy of some edges, in NumPy."""
+    logits, label = np.float64(task.predict(graph)[0])[rows], graph.label[rows]
+    losses = -log_softmax(logits)[np.arange(len(label)), label]
+    accuracy = (logits.argmax(axis=1) == label).mean()
+    return {"loss": losses.mean(), "accuracy": accuracy}
+
+
+def test_outputs_are_those_of_the_head_for_the_callers_edges():
+    graph = graph_of()
+    task = task_of([RCMKCompile(4)], Plan(Banded(4)))
+    rows = task.predict(graph)[0]
+    states = task.embed(graph)[0]
+    head = {w.path.split("head/")[-1]: np.array(w) for w in task.head.weights}
+    kernels = {name: value for name, value in head.items()}
+
+    def of(name):
+        return next(v for path, v in kernels.items() if path.endswith(name))
+
+    hidden = states[graph.senders] @ of("sender/kernel")
+    hidden = hidden + states[graph.receivers] @ of("receiver/kernel")
+    hidden = hidden + of("receiver/bias") + of("encode_length/bias")
+    hidden = hidden + graph.edge["length"][:, None] @ of("encode_length/kernel")
+    hidden = hidden / (1 + np.exp(-hidden))
+    expected = hidden @ of("output/kernel") + of("output/bias")
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+
+
+def test_rows_are_in_the_callers_order(tmp_path):
+    graphs = [graph_of(seed, 6 + seed, 10 * seed) for seed in range(4)]
+    task = task_of()
+    expected = task.predict(graphs)
+    assert [rows.shape for rows in expected] == [(10 * n, 3) for n in range(4)]
+    # Neither plan, order of nodes and edges nor the batch change a prediction.
+    layers, batcher = [RCMKCompile(4)], StaticBatcher(5, "power_of_two")
+    task.preprocessor = GraphPreprocessor(layers, batcher, Plan(Banded(4), Segment()))
+    for rows, other in zip(task.predict(graphs), expected, strict=True):
+        np.testing.assert_allclose(rows, other, atol=1e-5)
+    np.testing.assert_allclose(task.predict(graphs[2])[0], expected[2], atol=1e-5)
+    rng = np.random.default_rng(0)
+    for graph, other in zip(graphs, expected, strict=True):
+        nodes, edges = (rng.permutation(n) for n in (graph.num_nodes, graph.num_edges))
+        place = np.argsort(nodes)
+        mixed = Graph(
+            graph.num_nodes,
+            place[graph.senders][edges],
+            place[graph.receivers][edges],
+            node={name: v[nodes] for name, v in graph.node.items()},
+            edge={name: v[edges] for name, v in graph.edge.items()},
+        )
+        np.testing.assert_allclose(task.predict(mixed)[0], other[edges], atol=1e-5)
+        part = graph.subgraph(nodes)
+        np.testing.assert_allclose(task.predict(part)[0], other, atol=1e-5)
+    # What has its edges sorted keeps them so.
+    flat = FlatGraphs.from_graphs(graphs)
+    orders = [np.argsort(g.receivers, kind="stable") for g in graphs]
+    compiled = task.preprocessor.compile(graphs)
+    assert not (compiled.origin == np.arange(compiled.node_ptr[-1])).all()
+    write_store(tmp_path / "store", compiled, metadata=compiled.metadata)
+    with open_store(tmp_path / "store") as store:
+        np.testing.assert_array_equal(np.sort(store[3].label), np.sort(graphs[3].label))
+        for given in (flat, compiled, task.loader(graphs, shuffle=True), store):
+            rows = task.predict(given)
+            for one, other, order in zip(rows, expected, orders, strict=True):
+                np.testing.assert_allclose(one, other[order], atol=1e-5)
+
+
+def test_edges_that_are_left_out_are_nan():
+    graph = graph_of(label=False, slot=0, candidates=[0])
+    task = task_of([ReachabilityFilter(1)])
+    rows = task.predict(graph)[0]
+    assert rows.shape == (30, 3)
+    dropped = np.isnan(rows).all(axis=1)
+    assert 0 < dropped.sum() < 30
+    labels = task.predict_labels(graph)[0]
+    assert ((labels == -1) == dropped).all()
+
+
+def test_masks_say_what_counts():
+    graph = graph_of(edges=60)
+    task = task_of([RCMKCompile(4)])
+    task.compile(keras.optimizers.Adam(0.05))
+    for mask in ("train_mask", "test_mask"):
+        out = task.evaluate(graph, mask=mask, verbose=0, return_dict=True)
+        expected = scores(task, graph, graph.edge[mask].astype(bool))
+        assert out == pytest.approx(expected, rel=1e-4)
+    options = {"epochs": 20, "verbose": 0}
+    history = task.fit(graph, mask="train_mask", validation_mask="test_mask", **options)
+    train = graph.edge["train_mask"].astype(bool)
+    assert scores(task, graph, train)["accuracy"] > 0.8
+    assert set(history.history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
+
+
+def test_labels_outside_the_mask_teach_nothing():
+    graph = graph_of(edges=40)
+    hidden = np.where(graph.edge["train_mask"], graph.label, -1)
+    tasks = task_of(), task_of()
+    tasks[0].fit(graph, mask="train_mask", epochs=2, verbose=0)
+    tasks[1].fit(graph.replace(label=hidden), epochs=2, verbose=0)
+    for one, other in zip(*(t.get_weights() for t in tasks), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("cls", [EdgeClassifier, EdgeRegressor])
+def test_symmetric_outputs(cls):
+    one = graph_of(label=False)
+    edge = {"length": np.tile(one.edge["length"], 2)}
+    ends = np.stack([one.senders, one.receivers])
+    both = one.replace(
+        senders=np.append(*ends),
+        receivers=np.append(*ends[::-1]),
+        edge_type=None,
+        edge=edge,
+    )
+    for symmetric in (True, False):
+        rows = task_of([RCMKCompile(4)], cls=cls, symmetric=symmetric).predict(both)[0]
+        assert np.allclose(rows[:30], rows[30:], atol=1e-5) == symmetric
+
+
+def test_several_yes_or_no_targets():
+    graphs = []
+    for seed in range(3):
+        graph = graph_of(seed)
+        label = np.eye(3)[graph.label]
+        label[seed::4, 1] = np.nan
+        graphs.append(graph.replace(label=label))
+    task = task_of(multi_label=True, class_names=["a", "b", "c"])
+    task.compile(keras.optimizers.SGD(0.0), metrics={"b": ["accuracy"]})
+    out = task.evaluate(graphs, verbose=0, return_dict=True)
+    z = np.concatenate([np.float64(rows) for rows in task.predict(graphs)])
+    y = np.concatenate([graph.label for graph in graphs])
+    known = ~np.isnan(y)
+    losses = (np.logaddexp(0, z) - np.where(known, y, 0) * z)[known]
+    right = ((z > 0) == (y > 0))[:, 1][known[:, 1]]
+    assert out == pytest.approx(
+        {"loss": losses.mean(), "b_accuracy": right.mean()}, rel=1e-4
+    )
+    masked = task.evaluate(graphs, mask="train_mask", verbose=0, return_dict=True)
+    keep = np.concatenate([graph.edge["train_mask"] for graph in graphs]).astype(bool)
+    right = ((z > 0) == (y > 0))[keep, 1][known[keep, 1]]
+    assert masked["b_accuracy"] == pytest.approx(right.mean(), rel=1e-5)
+
+
+def test_preset_and_file_round_trip(tmp_path):
+    graph = graph_of()
+    task = task_of([RCMKCompile(4)], class_names=["a", "b", "c"], symmetric=True)
+    task.fit(graph, epochs=1, verbose=0)
+    expected = task.predict(graph)[0]
+    task.save_to_preset(tmp_path / "preset")
+    task.save(tmp_path / "task.keras")
+    for again in (
+        Task.from_preset(tmp_path / "preset"),
+        keras.saving.load_model(tmp_path / "task.keras"),
+    ):
+        assert again.get_config()["edge_inputs"] == {"length": {"features": 1}}
+        assert again.head.symmetric and again.class_names == ("a", "b", "c")
+        np.testing.assert_allclose(again.predict(graph)[0], expected, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused_before_training():
+    good, task = graph_of(), task_of()
+    for graph, options, message in (
+        (good.replace(label=None), {}, "to have labels"),
+        (good.replace(label=1, label_level="graph"), {}, "labels of edges.*of graphs"),
+        (good.replace(label=good.label + 1), {}, r"classes in \[0, 3\).*Received: 3"),
+        (good.replace(label=0 * good.label - 1), {}, "at least one edge with a label"),
+        (good.replace(edge={}), {}, "edge features.*'length' is missing"),
+        (good, {"mask": "mask"}, "an edge feature 'mask' as the mask.*train_mask"),
+        (good, {"mask": "length"}, "0 or 1 for each edge"),
+    ):
+        for call in (task.fit, task.evaluate):
+            with pytest.raises(ValueError, match=message):
+                call(graph, verbose=0, **options)
+    position = np.random.default_rng(0).normal(size=(12, 3))
+    placed = good.replace(node={**good.node, "position": position})
+    task = task_of([RadiusGraph(1.0)], edge_inputs=None)
+    with pytest.raises(ValueError, match="RadiusGraph replaces the edges"):
+        task.fit(placed, verbose=0)
+    unlabelled = placed.replace(label=None, label_level="graph")
+    with pytest.raises(ValueError, match="a preprocessor that keeps the edges"):
+        task.predict(unlabelled)
+    transformer = backbone_of(GTBackbone, num_layers=1, num_heads=2)
+    with pytest.raises(ValueError, match="AttentionEdges replaces the edges"):
+        EdgeClassifier(transformer, 3).fit(good, verbose=0)
+
+
+def test_schedules_are_refused():
+    plan = Plan(rest=Segment(), schedule=ReceptiveField(2))
+    preprocessor = GraphPreprocessor([], DynamicBatcher(2), plan)
+    graph = graph_of(candidates=None, slot=0)
+    backbone = backbone_of(GGNNBackbone, num_steps=2, num_edge_types=1)
+    task = EdgeClassifier(backbone, 3, preprocessor)
+    with pytest.raises(ValueError, match="without a schedule for labels of edges"):
+        task.fit(graph, verbose=0)
+    with pytest.raises(ValueError, match="Expected a plan without a schedule"):
+        task.predict(graph_of(label=False, slot=0, candidates=[1]))
