@@ -3,10 +3,10 @@
     python examples/edge_classification.py
     python examples/edge_classification.py --short
 
-The graph is a stochastic block model: nodes of the same community are linked more often,
-and features are noisy. Half of the links have known labels, 1 between communities. Both
-directions of a link get the same prediction (`symmetric=True`) and are in the same
-split. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
+The graph is a stochastic block model: nodes of the same community are linked more
+often, and features are noisy. Half of the links have known labels, 1 between
+communities. Both directions of a link get the same prediction (`symmetric=True`) and
+are in the same split. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
         options.nodes, options.epochs = 300, 30
     graph = block_model(np.random.default_rng(options.seed), options.nodes)
     test = graph.edge["test_mask"].astype(bool)
-    print(f"{graph.num_nodes} nodes, {graph.num_edges} edges, {test.sum()} of them to test")
+    print(f"{graph.num_nodes} nodes, {graph.num_edges} edges, {test.sum()} to test")
 
     keras.utils.set_random_seed(options.seed)
     backbone = models.GCNBackbone({"feature": {"features": 4}}, hidden_dim=32)

@@ -27,9 +27,10 @@ PUBLIC = {
     "keras_bandgnn.distribution": "data_parallel sequence_parallel",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff DualInterleavedAttention EdgeReadout "
-    "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention GraphConvolution GraphReadout "
-    "GraphTransformerLayer MPEUInteraction NodeEncoder PaiNNMessage PaiNNUpdate "
-    "ReadoutHead SchNetInteraction SineBasis shifted_softplus",
+    "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention "
+    "GraphConvolution GraphReadout GraphTransformerLayer MPEUInteraction NodeEncoder "
+    "PaiNNMessage PaiNNUpdate ReadoutHead SchNetInteraction SineBasis "
+    "shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
     "ForceRegressor GATBackbone GCNBackbone GGNNBackbone GTBackbone GraphClassifier "
     "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone NodeClassifier "
@@ -209,7 +210,8 @@ def test_keras_finds_the_classes_when_imported_first():
 REGISTERED = (
     "AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder ClusterCompile "
     "ContinuousFilter CosineCutoff DualInterleavedAttention DynamicBatcher "
-    "EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
+    "EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding FlatDense "
+    "ForceRegressor FullyConnectedGraph GATBackbone "
     "GCNBackbone GGNNBackbone GRUReadout GRUUpdate GTBackbone GaussianBasis "
     "GraphAttention GraphClassifier GraphConvolution GraphPreprocessor GraphReadout "
     "GraphRegressor GraphTransformerLayer GraphormerBackbone KNearestGraph LinearDecay "

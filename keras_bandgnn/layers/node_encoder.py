@@ -130,8 +130,8 @@ class NodeEncoder(keras.layers.Layer):
             if values.dtype.kind != "i" or low < 0 or high >= upper:
                 raise ValueError(
                     f"Expected ids of {self.level}[{name!r}] in [0, {upper}). "
-                    f"Received: {values.dtype} in [{low}, {high}]. Raise the vocabulary "
-                    f"in the {self._owner}, or map the ids."
+                    f"Received: {values.dtype} in [{low}, {high}]. Raise the "
+                    f"vocabulary in the {self._owner}, or map the ids."
                 )
 
     def known_ids(self) -> dict[str, dict]:

@@ -79,7 +79,7 @@ class ClassificationTask(Task):
         return [accuracy, ROCAUC(self.num_classes)]
 
     def check_labels(self, loader: GraphLoader) -> None:
-        """Raise a ValueError if the labels are not classes, or targets, of the level."""
+        """Raise a ValueError if the labels are not classes or targets of the level."""
         level, name, count = self.output_level, type(self).__name__, 0
         for part in loader.parts:
             require_label_level(part, level, name)
@@ -198,9 +198,10 @@ class ClassificationTask(Task):
             known = ~np.isnan(label) & (label >= 0)
             if not known.any():
                 continue
-            losses, right = self._losses(logits, np.where(known, label, 0).astype(int))
+            index = np.where(known, label, 0).astype(int)
+            losses, right = self._label_losses(logits, index)
             if single:
-                classes = np.array([int(label[0]), int(logits.argmax())])
+                classes = np.array([index[0], logits.argmax()])
                 if self.class_names is not None:
                     classes = np.array(self.class_names, object)[classes]
                 row = (*classes.tolist(), float(np.exp(-losses[0])), float(losses[0]))
@@ -213,7 +214,7 @@ class ClassificationTask(Task):
             names = ("label", "prediction", "probability", "loss")
         return as_table(("graph", *names), rows, as_frame)
 
-    def _losses(self, logits: np.ndarray, label: np.ndarray) -> tuple:
+    def _label_losses(self, logits: np.ndarray, label: np.ndarray) -> tuple:
         """Return the cross-entropy of each label, and whether it is predicted."""
         if self.multi_label:
             sign = 2 * label - 1

@@ -367,7 +367,9 @@ def entry_losses(loss, loss_weights, labels) -> tuple:
             "Expected losses of targets that are means over their labels. Received: "
             'reduction="sum". Leave `reduction` out, and set loss_weights.'
         )
-    factors = [1.0 if each is None else number("loss_weights", each) for each in factors]
+    factors = [
+        1.0 if each is None else number("loss_weights", each) for each in factors
+    ]
     return TargetLosses(losses, factors), None
 
 

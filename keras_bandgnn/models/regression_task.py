@@ -32,7 +32,8 @@ class RegressionTask(Task):
         **kwargs: Passed to `Task`.
     """
 
-    normalizer: TargetNormalizer | None = None
+    # No class attribute: torch would find it before the layer.
+    normalizer: TargetNormalizer | None
 
     def __init__(
         self,

@@ -99,8 +99,8 @@ def refuse_edge_labels(graphs, layer: GraphLayer) -> None:
     if graphs.label is not None and graphs.label_level == "edge":
         raise ValueError(
             f"Expected labels of graphs or nodes, as {type(layer).__name__} replaces "
-            "the edges. Received: labels of edges (label_level='edge'). Leave the layer "
-            "out, or take a backbone that does not need it."
+            "the edges. Received: labels of edges (label_level='edge'). Leave the "
+            "layer out, or take a backbone that does not need it."
         )
 
 

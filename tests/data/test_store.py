@@ -32,7 +32,7 @@ def all_bytes(directory):
     return {file.name: file.read_bytes() for file in directory.iterdir()}
 
 
-@pytest.mark.parametrize("level", ["graph", "node"])
+@pytest.mark.parametrize("level", ["graph", "node", "edge"])
 def test_round_trip(tmp_path, level):
     graphs = [make_graph(seed, level) for seed in range(7)]
     store = write_store(str(tmp_path / "s"), graphs, shard_size=3)

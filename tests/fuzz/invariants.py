@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-LOOSE = ("label/graph", "label/node", "label/edge")  # NaN stands for a label that is not known
+# NaN stands for a label that is not known.
+LOOSE = ("label/graph", "label/node", "label/edge")
 RESERVED = {
     "node": ("graph_id", "mask"),
     "edge": ("sender", "receiver", "type", "mask"),

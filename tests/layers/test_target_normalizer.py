@@ -222,7 +222,8 @@ def test_bad_arguments():
     graphs = molecules(5)
     normalizer = TargetNormalizer(mean=[0.0, 1.0], std=[1.0, 2.0])
     for make, message in (
-        (lambda: TargetNormalizer("node"), "`mode` to be one of"),
+        (lambda: TargetNormalizer("nodes"), "`mode` to be one of"),
+        (lambda: TargetNormalizer("node", "z"), "`element_key` with mode="),
         (lambda: TargetNormalizer(references={1: 0.0}), "`references` with"),
         (lambda: TargetNormalizer(mean=1.0), "`mean` and `std` together"),
         (lambda: TargetNormalizer("atom", "z", mean=1.0, std=1.0), "`references` with"),

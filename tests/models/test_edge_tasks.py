@@ -37,8 +37,7 @@ def graph_of(seed=0, nodes=12, edges=30, label=True, **changes):
             "train_mask": split == 0,
             "test_mask": split == 1,
         },
-        "label": (state[senders, 0] > state[receivers, 1]).astype(int)
-        + (length > 1.0),
+        "label": (state[senders, 0] > state[receivers, 1]).astype(int) + (length > 1.0),
         "label_level": "edge",
     }
     if not label:

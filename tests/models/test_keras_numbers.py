@@ -24,7 +24,6 @@ def test_every_task_has_a_sample():
     check_complete()
 
 
-
 def labels_of(data):
     """Labels in the order of the predictions."""
     if isinstance(data, kb.data.FlatGraphs):

@@ -118,8 +118,9 @@ def test_training_minimises_the_weighted_sum():
     for name in ("gap", "charge"):
         task = task_of(readout="sum")
         weights = {n: float(n == name) for n in NAMES}
-        task.compile(keras.optimizers.Adam(0.02), "mse", weights)
-        task.fit(graphs, epochs=60, verbose=0)
+        task.preprocessor = GraphPreprocessor([], StaticBatcher(13))
+        task.compile(keras.optimizers.Adam(0.05), "mse", weights)
+        task.fit(graphs, epochs=25, verbose=0)
         rows, labels = rows_of(task, graphs)
         errors[name] = means(np.abs(rows - labels) / STD, ~np.isnan(labels))
     assert errors["gap"][0] < 0.7 * errors["charge"][0]
@@ -141,11 +142,7 @@ def test_weights_alone_and_one_loss():
         for given in ("mse", ["mse"], "auto"):
             task.compile("sgd", given, weights)
             out = task.evaluate(graphs, verbose=0, return_dict=True)
-            # Keras' own weight scales what training minimises, not the logs.
-            factor = weights if isinstance(weights, float) else 1.0
-            assert factor * out["loss"] == pytest.approx(loss, rel=1e-4) or (
-                out["loss"] == pytest.approx(loss, rel=1e-4)
-            )
+            assert out["loss"] == pytest.approx(loss, rel=1e-4)
     assert set(out) == {"loss", "mae", "rmse", "gap_mae", "dipole_mae", "charge_mae"}
 
 

@@ -157,8 +157,8 @@ def make_assembler(
         return Assembler(parts, plan, num_types, slots, edge_weight), sizes
     if any(p.label is not None and p.label_level == "edge" for p in parts):
         raise ValueError(
-            "Expected a plan without a schedule for labels of edges, as schedules leave "
-            f"out nodes that are not read. Received: {plan}. Pass Plan(..., "
+            "Expected a plan without a schedule for labels of edges, as schedules "
+            f"leave out nodes that are not read. Received: {plan}. Pass Plan(..., "
             "schedule=None)."
         )
     blocks = plan.schedule.order == "blocks"

@@ -96,9 +96,9 @@ def _matches(receivers, senders, graph: Graph, index: int) -> np.ndarray:
     found = np.searchsorted(own, keys) + again
     if (found >= len(own)).any() or (own[found] != keys).any():
         raise ValueError(
-            "Expected a preprocessor that keeps the edges of the graphs, to predict for "
-            f"them. Received: edges that graph {index} does not have. Leave out layers "
-            "that replace the edges, such as RadiusGraph or AttentionEdges."
+            "Expected a preprocessor that keeps the edges of the graphs, to predict "
+            f"for them. Received: edges that graph {index} does not have. Leave out "
+            "layers that replace the edges, such as RadiusGraph or AttentionEdges."
         )
     places = np.empty(len(keys), np.int64)
     places[order] = own_order[found]
