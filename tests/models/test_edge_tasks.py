@@ -23,6 +23,10 @@ from keras_bandgnn.preprocessing import (
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField, Segment
 
 
+# Losses and metrics of every task are tested on every backend in test_keras_numbers.py.
+pytestmark = pytest.mark.sweep
+
+
 def graph_of(seed=0, nodes=12, edges=30, label=True, **changes):
     """A graph with parallel edges, loops and edges in no order."""
     rng = np.random.default_rng(seed)
