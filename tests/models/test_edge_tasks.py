@@ -22,7 +22,6 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField, Segment
 
-
 # Losses and metrics of every task are tested on every backend in test_keras_numbers.py.
 pytestmark = pytest.mark.sweep
 

@@ -138,7 +138,9 @@ def test_weights_alone_and_one_loss():
         for given in ("mse", ["mse"], "auto"):
             task.compile("sgd", given, weights)
             value = task.compute_loss(x, y, outputs, weight)
-            assert float(value) == pytest.approx(loss, rel=1e-4)
+            assert np.float64(keras.ops.convert_to_numpy(value)) == pytest.approx(
+                loss, rel=1e-4
+            )
     out = task.evaluate(graphs, verbose=0, return_dict=True)
     assert set(out) == {"loss", "mae", "rmse", "gap_mae", "dipole_mae", "charge_mae"}
 
