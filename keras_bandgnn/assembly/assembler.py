@@ -1,4 +1,4 @@
-"""`Assembler`: the arrays of batches, from the graphs in them."""
+"""`Assembler`: what graphs need of a batch, and the arrays of batches of them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,6 +14,48 @@ from keras_bandgnn.primitives.plan import Plan
 
 LOW_BITS = np.uint32(0xFFFF)
 _MOST_PACKED = 64_000_000
+# Edges measured at a time.
+_CHUNK = 4_000_000
+_MOST_JOINED = 1 << 30
+
+
+def merge_parts(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
+    """Return one part instead of many, if it is small enough for memory.
+
+    Batches of one part are assembled with far fewer calls than those of many.
+    """
+    size = sum(array.nbytes for part in parts for array in part.columns().values())
+    if len(parts) < 2 or size > _MOST_JOINED:
+        return parts
+    return [FlatGraphs.concatenate(parts)]
+
+
+def resource_sizes(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int
+) -> dict[str, np.ndarray]:
+    """Measure graphs in the resources of batches and of a plan.
+
+    Args:
+        parts: The graphs.
+        plan: Which primitive carries which edges.
+        num_types: P.
+
+    Returns:
+        Resource ("node", "edge", "candidate", those of the plan) -> int64 [n].
+    """
+    pieces = [piece for part in parts for piece in part.pieces(_CHUNK)]
+    tables = [_measure(piece, plan, num_types) for piece in pieces]
+    return {
+        name: np.concatenate([np.asarray(t[name], np.int64) for t in tables])
+        for name in tables[0]
+    }
+
+
+def _measure(part: FlatGraphs, plan: Plan, num_types: int) -> dict:
+    table = {"node": part.num_nodes, "edge": part.num_edges}
+    if part.candidates is not None:
+        table["candidate"] = np.diff(part.candidate_ptr)
+    return {**table, **plan.measure(part, num_types)}
 
 
 def packed_ends(parts: Sequence) -> list[np.ndarray] | None:
@@ -85,14 +127,14 @@ class Assembler:
             return None
         return [PairIndex(part, self.num_types) for part in self.parts]
 
-    def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
+    def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches.
 
         Args:
             supergraphs: The supergraphs of the batches, one after the other; those of
                 a batch have the same budget: "node" N, "edge" E, "graph" B,
                 "candidate" C, and what the plan needs.
-            width: G, supergraphs per batch.
+            replicas: G, supergraphs per batch.
 
         Returns:
             For each batch (x, y, sample_weight), or (x,) without labels, and for
@@ -120,21 +162,21 @@ class Assembler:
         if self._pairs is not None:
             grouped = self._grouped(layout, edge, starts)
         batches = []
-        for first in range(0, len(supergraphs), width):
-            batch = layout.batch(first, width)
+        for first in range(0, len(supergraphs), replicas):
+            batch = layout.batch(first, replicas)
             x = batch[0]
             if grouped is not None:
-                x["plan"] = {self.plan.keys[0]: grouped(x["edge"], first, width)}
+                x["plan"] = {self.plan.keys[0]: grouped(x["edge"], first, replicas)}
             else:
                 plans = [
                     self._plan(x, g, edge.place[first + g], budgets[first + g])
-                    for g in range(width)
+                    for g in range(replicas)
                 ]
                 x["plan"] = stack(plans)
             figures = {
-                "node": node.filled(first, width),
-                "edge": edge.filled(first, width),
-                "graph": layout.graph.filled(first, width),
+                "node": node.filled(first, replicas),
+                "edge": edge.filled(first, replicas),
+                "graph": layout.graph.filled(first, replicas),
             }
             batches.append((batch, figures))
         return batches
@@ -163,14 +205,14 @@ class Assembler:
 
     def _plan(self, x: Mapping, g: int, place: slice, budget: Mapping) -> dict:
         edge = x["edge"]
-        room = tuple(edge[name][g] for name in ("sender", "receiver", "type"))
+        padded_ends = tuple(edge[name][g] for name in ("sender", "receiver", "type"))
         count = place.stop - place.start
         edges = Edges(
-            *(values[:count] for values in room),
+            *(values[:count] for values in padded_ends),
             num_nodes=budget["node"],
             num_types=self.num_types,
             weight=self._weight(edge, g, count),
-            room=room,
+            padded_ends=padded_ends,
         )
         if self.plan.reads_nodes:
             node, edge = (
@@ -222,6 +264,6 @@ class Assembler:
             packed.place.take(pair_of_edge, out=row, mode="wrap")
         for tail in edge.tails:
             row[tail] = 0
-        return lambda x, first, width: packed.cut(
-            x, edge.cut(row, first, width), first, width
+        return lambda x, first, replicas: packed.cut(
+            x, edge.cut(row, first, replicas), first, replicas
         )

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Assembler, Supergraph
+from keras_bandgnn.assembly.assembler import Assembler, Supergraph, resource_sizes
 from keras_bandgnn.assembly.padded_rows import stack
-from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_tables import pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.base import of_step, step_key, step_resource
@@ -97,12 +96,12 @@ class BlockAssembler:
             table |= {step_resource(k, step): v for k, v in step_sizes.items()}
         return table
 
-    def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
+    def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches; see `Assembler.build`."""
-        batches = self._whole.build(supergraphs, width)
+        batches = self._whole.build(supergraphs, replicas)
         for number, (arrays, _) in enumerate(batches):
             x = arrays[0]
-            batch = supergraphs[number * width : (number + 1) * width]
+            batch = supergraphs[number * replicas : (number + 1) * replicas]
             distances = [self._distances(x, g, s.budget) for g, s in enumerate(batch)]
             steps = [
                 self._steps(x["edge"], g, s.budget, distances[g])
@@ -154,8 +153,8 @@ class BlockAssembler:
                 active = reach < left
                 edges, reach = edges.keep(active), reach[active]
                 now = dataclasses.replace(edges, num_nodes=count * size)
-                room = of_step(budget, step)
-                step_arrays[self.rest.key()] = self.rest.pack(now, room)
+                step_budget = of_step(budget, step)
+                step_arrays[self.rest.key()] = self.rest.pack(now, step_budget)
             arrays[step_key(step)] = step_arrays
         return arrays
 

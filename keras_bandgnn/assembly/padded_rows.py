@@ -121,18 +121,18 @@ class PaddedRows:
             out[tail] = 0
         return out
 
-    def filled(self, first: int, width: int) -> tuple[int, int]:
-        """Return the real rows of `width` supergraphs, and all their rows."""
-        last = first + width
+    def filled(self, first: int, replicas: int) -> tuple[int, int]:
+        """Return the real rows of `replicas` supergraphs, and all their rows."""
+        last = first + replicas
         real = self.real[last - 1].stop - self.real[first].start
         return real, self.offsets[last] - self.offsets[first]
 
-    def cut(self, values: np.ndarray, first: int, width: int) -> np.ndarray:
-        """Return the rows of `width` supergraphs, [width, capacity, ...]."""
-        low, high = self.offsets[first], self.offsets[first + width]
-        if width == 1:
+    def cut(self, values: np.ndarray, first: int, replicas: int) -> np.ndarray:
+        """Return the rows of `replicas` supergraphs, [replicas, capacity, ...]."""
+        low, high = self.offsets[first], self.offsets[first + replicas]
+        if replicas == 1:
             return values[None, low:high]
-        return values[low:high].reshape((width, -1, *values.shape[1:]))
+        return values[low:high].reshape((replicas, -1, *values.shape[1:]))
 
     def padded(self, values: np.ndarray, fill) -> np.ndarray:
         """Return values of the real rows as int32, padded."""
@@ -296,23 +296,24 @@ class SupergraphLayout:
             values = values[:, None]
         self._label = rows, values, rows.mask().astype(np.float32)
 
-    def batch(self, first: int, width: int) -> tuple:
-        """Return (x, y, sample_weight) of `width` supergraphs, or (x,) without labels.
+    def batch(self, first: int, replicas: int) -> tuple:
+        """Return (x, y, sample_weight) of a batch, or (x,) without labels.
 
         x lacks the plan.
         """
         x = {
             kind: {
-                name: rows.cut(values, first, width) for name, values in columns.items()
+                name: rows.cut(values, first, replicas)
+                for name, values in columns.items()
             }
             for kind, (rows, columns) in self._columns.items()
         }
         if self._candidates is not None:
-            x["candidate"] = stack(self._candidates[first : first + width])
+            x["candidate"] = stack(self._candidates[first : first + replicas])
         if self._label is None:
             return (x,)
         rows, values, weight = self._label
-        return x, rows.cut(values, first, width), rows.cut(weight, first, width)
+        return x, rows.cut(values, first, replicas), rows.cut(weight, first, replicas)
 
 
 def stack(trees: Sequence) -> dict | np.ndarray:

@@ -66,9 +66,9 @@ class PackedPairs:
         self._starts = starts
         self._budgets = budgets
 
-    def cut(self, edge: Mapping, row: np.ndarray, first: int, width: int) -> dict:
-        """Return the arrays of the `width` supergraphs of a batch."""
-        low, high = self._starts[first], self._starts[first + width]
+    def cut(self, edge: Mapping, row: np.ndarray, first: int, replicas: int) -> dict:
+        """Return the arrays of the `replicas` supergraphs of a batch."""
+        low, high = self._starts[first], self._starts[first + replicas]
         receiver = edge["receiver"]
         length = self._budgets[first][self._key]
         if row.shape[1] != length:
@@ -76,16 +76,16 @@ class PackedPairs:
             receiver = _fit(receiver, length, self._budgets[first]["node"])
         return {
             "node": self._sender[low * self._size : high * self._size].reshape(
-                width, -1, self._size
+                replicas, -1, self._size
             ),
-            "type": self._kind[low:high].reshape(width, -1),
+            "type": self._kind[low:high].reshape(replicas, -1),
             "row": row,
             "receiver": receiver,
         }
 
 
 def _fit(values: np.ndarray, length: int, fill: int) -> np.ndarray:
-    """Return rows truncated or padded to a length, [width, length]."""
+    """Return rows truncated or padded to a length, [replicas, length]."""
     out = np.full((len(values), length), fill, values.dtype)
     count = min(length, values.shape[1])
     out[:, :count] = values[:, :count]

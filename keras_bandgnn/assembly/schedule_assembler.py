@@ -88,7 +88,7 @@ class ScheduleAssembler:
             before = step.ptr
         return table
 
-    def build(self, supergraphs: Sequence[Supergraph], width: int) -> list[tuple]:
+    def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches; see `Assembler.build`."""
         ids = [np.asarray(s.members, np.int64) for s in supergraphs]
         if len(self.parts) > 1:
@@ -113,20 +113,20 @@ class ScheduleAssembler:
         elif part.label is not None:
             layout.add_labels(layout.graph, layout.graph.column([part.label]))
         batches = []
-        for first in range(0, len(supergraphs), width):
-            batch = layout.batch(first, width)
+        for first in range(0, len(supergraphs), replicas):
+            batch = layout.batch(first, replicas)
             x = batch[0]
-            x["plan"] = stack(plans[first : first + width])
+            x["plan"] = stack(plans[first : first + replicas])
             if "candidate" in x:
                 # The order of names is fixed, see `SupergraphLayout.add_graphs`.
                 x["candidate"] = x.pop("candidate")
-            real = layout.graph.real[first : first + width]
+            real = layout.graph.real[first : first + replicas]
             graphs = slice(real[0].start, real[-1].stop)
-            room = budgets[first : first + width]
+            padded = budgets[first : first + replicas]
             figures = {
-                "node": (int(nodes[graphs].sum()), sum(b["node"] for b in room)),
-                "edge": (int(edges[graphs].sum()), sum(b["edge"] for b in room)),
-                "graph": layout.graph.filled(first, width),
+                "node": (int(nodes[graphs].sum()), sum(b["node"] for b in padded)),
+                "edge": (int(edges[graphs].sum()), sum(b["edge"] for b in padded)),
+                "graph": layout.graph.filled(first, replicas),
             }
             batches.append((batch, figures))
         return batches

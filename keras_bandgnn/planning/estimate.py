@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.resources import resource_sizes
+from keras_bandgnn.assembly.assembler import resource_sizes
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware

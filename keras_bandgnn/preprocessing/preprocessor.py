@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_bandgnn.assembly.resources import merge_parts
+from keras_bandgnn.assembly.assembler import merge_parts
 from keras_bandgnn.checks import (
     boolean,
     instance,

@@ -17,8 +17,8 @@ class Edges:
         num_types: P.
         weight: float32 [E], factor of each message; 1 if omitted.
         num_senders: M, number of sending nodes, if they differ from the receiving ones.
-        room: Sender, receiver and type padded to a capacity, int32 [capacity] each:
-            sender and type with 0, receiver with N.
+        padded_ends: int32 [capacity] each, sender, receiver and type padded to a
+            capacity: sender and type with 0, receiver with N.
         transpose: Whether to also lay out the transposed sums, for the gradient of
             large supergraphs; otherwise the device sorts once per batch.
     """
@@ -30,7 +30,7 @@ class Edges:
     num_types: int
     weight: np.ndarray | None = None
     num_senders: int | None = None
-    room: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    padded_ends: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     transpose: bool = False
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Edges:
             receiver=self.receiver[mask],
             type=self.type[mask],
             weight=None if self.weight is None else self.weight[mask],
-            room=None,
+            padded_ends=None,
         )
 
     @classmethod
@@ -80,8 +80,12 @@ class Edges:
                 receiver 0 instead of N.
         """
         fill = 0 if mask else self.num_nodes
-        if self.room is not None and len(self.room[0]) == length and not mask:
-            sender, receiver, kind = self.room
+        if (
+            self.padded_ends is not None
+            and len(self.padded_ends[0]) == length
+            and not mask
+        ):
+            sender, receiver, kind = self.padded_ends
             arrays = {"sender": sender, "receiver": receiver, "type": kind}
         else:
             arrays = {

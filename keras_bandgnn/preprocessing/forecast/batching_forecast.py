@@ -151,7 +151,7 @@ def count_shapes(
     >>> sorted(zip([e.budget["node"] for e in found.examples], found.counts.tolist()))
     [(64, 4), (128, 4)]
     """
-    epochs = Epochs(sizes, batcher, seed, width=1)
+    epochs = Epochs(sizes, batcher, seed, per_step=1)
     limit = min(steps, limit)
     if batcher.fixed_shapes:
         limit = min(limit, _FIXED_EPOCHS * epochs.length)

@@ -13,7 +13,7 @@ _FEW_TRIALS = 3
 _MANY_GRAPHS = 20_000
 _ATTEMPTS = 64
 # Shapes among which the first two batches are chosen.
-_SHOWN = 200
+_MOST_COMPARED = 200
 
 
 class Epochs:
@@ -26,7 +26,7 @@ class Epochs:
         sizes: Resource -> int64 [n], what each graph needs.
         batcher: What packs.
         seed: Seed of the orders; None for the given order in every epoch.
-        width: Supergraphs per step, over all replicas and hosts.
+        per_step: Supergraphs per step, over all replicas and hosts.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Epochs:
         sizes: Mapping[str, np.ndarray],
         batcher: Batcher,
         seed: int | None,
-        width: int,
+        per_step: int,
     ):
         self.sizes = sizes
         self.batcher = batcher
         self.seed = seed
-        self.width = width
+        self.per_step = per_step
         self.bucket, self.budgets = batcher.split(sizes)
         self.length = self._plan_length()
 
@@ -50,7 +50,7 @@ class Epochs:
             members = order[self.bucket[order] == bucket]
             packed = self.batcher.pack(self.sizes, members, budget)
             packed = [m for m in packed if m.size]
-            out.append(spread(packed, -(-len(packed) // self.width) * self.width))
+            out.append(spread(packed, -(-len(packed) // self.per_step) * self.per_step))
         return out
 
     def _order(self, epoch: int, attempt: int) -> np.ndarray:
@@ -60,7 +60,7 @@ class Epochs:
         return np.random.default_rng([self.seed, epoch, attempt]).permutation(total)
 
     def _steps(self, packed: list) -> int:
-        return sum(map(len, packed)) // self.width
+        return sum(map(len, packed)) // self.per_step
 
     def _plan_length(self) -> int:
         """Return the steps of every epoch: the median over a few orders."""
@@ -78,7 +78,7 @@ class Epochs:
         return int(np.median(counts))
 
     def composition(self, epoch: int) -> list[Supergraph]:
-        """Return the supergraphs of an epoch; each `width` of them make a step."""
+        """Return the supergraphs of an epoch; each `per_step` of them make a step."""
         for attempt in range(_ATTEMPTS):
             packed = self._pack(self._order(epoch, attempt))
             if self._steps(packed) <= self.length:
@@ -86,7 +86,7 @@ class Epochs:
         else:
             packed = self._pack(self._order(0, self._shortest))
         # Keras reads the length once per fit, so all epochs have the same.
-        missing = (self.length - self._steps(packed)) * self.width
+        missing = (self.length - self._steps(packed)) * self.per_step
         # Supergraphs with most graphs are split, so that no step is empty.
         most = [max(map(len, supergraphs), default=0) for supergraphs in packed]
         fullest = int(np.argmax(most))
@@ -94,7 +94,8 @@ class Epochs:
         steps, budgets = [], []
         for bucket, members in enumerate(packed):
             groups = [
-                members[i : i + self.width] for i in range(0, len(members), self.width)
+                members[i : i + self.per_step]
+                for i in range(0, len(members), self.per_step)
             ]
             steps += groups
             if groups:
@@ -121,8 +122,8 @@ def _show_shapes_first(order: np.ndarray, budgets: Sequence[Mapping]) -> list[in
         first_with.setdefault(tuple(budgets[step].values()), step)
     if len(first_with) == 1:
         return order.tolist()
-    shapes = np.array(list(first_with))[:_SHOWN]
-    steps = list(first_with.values())[:_SHOWN]
+    shapes = np.array(list(first_with))[:_MOST_COMPARED]
+    steps = list(first_with.values())[:_MOST_COMPARED]
     differing = (shapes[:, None] != shapes[None]).sum(axis=2)
     pair = np.unravel_index(int(differing.argmax()), differing.shape)
     # The larger first: memory that suffices for it suffices for all.

@@ -12,8 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph
-from keras_bandgnn.assembly.resources import merge_parts
+from keras_bandgnn.assembly.assembler import Supergraph, merge_parts
 from keras_bandgnn.checks import (
     INT32_MAX,
     boolean,
@@ -36,7 +35,7 @@ from keras_bandgnn.preprocessing.loading.loader_plan import (
     make_assembler,
     with_edge_types,
 )
-from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, batches_per_block
+from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, choose_block_length
 from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
@@ -245,7 +244,7 @@ class GraphLoader(keras.utils.PyDataset):
             self.seed if self.shuffle else None,
             self.replicas * self.num_hosts,
         )
-        self._block_size = batches_per_block(self.sizes, len(self) * self.num_hosts)
+        self._block_length = choose_block_length(self.sizes, len(self) * self.num_hosts)
         self.epoch = 0
         self.begin()
 
@@ -256,7 +255,7 @@ class GraphLoader(keras.utils.PyDataset):
         self._prefetcher = Prefetcher(
             self._build_several,
             self._epochs.length,
-            self._block_size,
+            self._block_length,
             self.prefetch,
             self.threads,
         )
@@ -355,7 +354,7 @@ class GraphLoader(keras.utils.PyDataset):
             self.stats = LoaderStats(epoch)
         batch, figures = self._prefetcher.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
-            self._prefetcher.soon(self.composition, epoch + 1)
+            self._prefetcher.run_in_background(self.composition, epoch + 1)
         self.stats.handed_out(began, figures)
         return batch
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import keras
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Assembler
+from keras_bandgnn.assembly.assembler import Assembler, resource_sizes
 from keras_bandgnn.assembly.block_assembler import BlockAssembler
-from keras_bandgnn.assembly.resources import resource_sizes
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware

@@ -6,12 +6,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-# Small batches are assembled together: at most this many, and this many rows.
-_TOGETHER = 8
-_ROWS = 131_072
+# A block has at most this many batches, and this many rows.
+_LONGEST_BLOCK = 8
+_MOST_ROWS = 131_072
 
 
-def batches_per_block(sizes: Mapping[str, np.ndarray], batches: int) -> int:
+def choose_block_length(sizes: Mapping[str, np.ndarray], batches: int) -> int:
     """Return how many batches one call should assemble.
 
     Args:
@@ -19,7 +19,7 @@ def batches_per_block(sizes: Mapping[str, np.ndarray], batches: int) -> int:
         batches: Batches of an epoch, over all hosts.
     """
     rows = sum(int(sizes[name].sum()) for name in ("node", "edge")) // batches
-    return max(1, min(_TOGETHER, _ROWS // max(rows, 1)))
+    return max(1, min(_LONGEST_BLOCK, _MOST_ROWS // max(rows, 1)))
 
 
 class Prefetcher:
@@ -28,43 +28,48 @@ class Prefetcher:
     Args:
         build: `build(indices, epoch)`, the batches of a range of indices.
         length: Batches of an epoch.
-        together: Batches per block, built by one call.
+        block_length: Batches per block, built by one call.
         prefetch: Batches to build before they are requested; with 0 each block is
             built on request.
         threads: Number of threads.
     """
 
     def __init__(
-        self, build: Callable, length: int, together: int, prefetch: int, threads: int
+        self,
+        build: Callable,
+        length: int,
+        block_length: int,
+        prefetch: int,
+        threads: int,
     ):
         self._build = build
         self._length = length
-        self._together = together
-        self._blocks = max(threads, -(-prefetch // together)) if prefetch else 0
+        self._block_length = block_length
+        self._blocks = max(threads, -(-prefetch // block_length)) if prefetch else 0
         self._lock = threading.Lock()
         self._threads = threads if prefetch else 0
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[tuple[int, int], Future] = {}
         self._current: tuple = (None, [])
-        self._before = -1
+        self._last_index = -1
 
     def get(self, index: int, epoch: int):
         """Return batch `index` of an epoch."""
-        block, place = divmod(index, self._together)
-        current, before = self._current, self._before
-        self._before = index
+        block, place = divmod(index, self._block_length)
+        current, last = self._current, self._last_index
+        self._last_index = index
         if current[0] != (epoch, block):
-            if index not in (0, before + 1):
+            if index not in (0, last + 1):
                 # Random access: the rest of the block would be built needlessly.
                 return self._build(range(index, index + 1), epoch)[0]
             current = (epoch, block), self._block(block, epoch)
             self._current = current
-            if (block + 1) * self._together >= self._length:
+            if (block + 1) * self._block_length >= self._length:
                 # A loader that is kept after its last batch should not keep threads.
                 self.stop()
         return current[1][place]
 
-    def soon(self, function: Callable, *arguments) -> None:
+    def run_in_background(self, function: Callable, *arguments) -> None:
         """Call a function in the background, if there are threads."""
         if self._threads:
             # In a separate thread, which ends with the call: the pool may have stopped.
@@ -81,14 +86,14 @@ class Prefetcher:
             pool.shutdown(wait=False)
 
     def _indices(self, block: int) -> range:
-        first = block * self._together
-        return range(first, min(first + self._together, self._length))
+        first = block * self._block_length
+        return range(first, min(first + self._block_length, self._length))
 
     def _block(self, block: int, epoch: int) -> list:
         if not self._threads:
             return self._build(self._indices(block), epoch)
         with self._lock:
-            last = min(block + self._blocks, (self._length - 1) // self._together)
+            last = min(block + self._blocks, (self._length - 1) // self._block_length)
             keys = [(epoch, b) for b in range(block, last + 1)]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, "graph-loader")
