@@ -207,7 +207,8 @@ def test_regression_in_a_given_time():
     assert [p.name for p in hp.space] == ["learning_rate", "edges"]
     assert hypermodel.objective.direction == "min"
     found = hypermodel.fit(hp, hypermodel.build(hp), graphs, graphs)
-    assert 0.02 <= found["seconds"] < 5 and found["val_rmse"] > 0
+    # The limit and the report read the clock microseconds apart.
+    assert 0.019 <= found["seconds"] < 5 and found["val_rmse"] > 0
     for model in ("mpeu", "painn"):
         other = kb.tuning.GraphRegressorHyperModel(graphs, model=model, hidden_dim=4)
         assert other.build(drawn(other)).backbone.hidden_dim == 4
