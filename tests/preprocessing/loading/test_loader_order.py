@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.assembly import resources
+from keras_bandgnn.assembly import assembler
 from keras_bandgnn.data import GraphLoader, open_store, write_store
 from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
 from keras_bandgnn.primitives import Grouped, Plan
@@ -131,7 +131,7 @@ def test_resume_refuses_other_data():
 
 
 def test_batches_of_one_file_and_of_several(tmp_path, monkeypatch):
-    monkeypatch.setattr(resources, "_MOST_JOINED", 0)
+    monkeypatch.setattr(assembler, "_MOST_JOINED", 0)
     graphs = graphs_of([4, 9, 5, 7, 3, 8, 2, 6])
     store = open_store(write_store(tmp_path / "s", graphs, shard_size=3).path)
     one = GraphLoader(graphs, StaticBatcher(4, "64"), replicas=2)
