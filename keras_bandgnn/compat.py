@@ -100,6 +100,37 @@ class BuildHooks(keras.Model):
             super()._maybe_symbolic_build(iterator, data_batch)
 
 
+# === Progress bars ===
+
+
+class RateProgbar(keras.utils.Progbar):
+    """Keras' bar with units per second, where Keras shows seconds per unit."""
+
+    _first_update: tuple[int, float] | None = None
+    _counted = 0
+    _seconds_per_unit = 0.0
+
+    def _format_time(self, time_per_unit, unit_name):
+        rate = 1 / time_per_unit if time_per_unit else 0.0
+        return (
+            f" {rate:,.0f} {unit_name}/s"
+            if rate >= 10
+            else f" {rate:.2g} {unit_name}/s"
+        )
+
+    def _estimate_step_duration(self, current, now):
+        if self._first_update is None:
+            # The first step compiles; later ones are measured from its end.
+            self._first_update = current, now
+            self._seconds_per_unit = (now - self._start) / max(current, 1)
+        elif current > max(self._counted, self._first_update[0]):
+            count, begin = self._first_update
+            self._seconds_per_unit = (now - begin) / (current - count)
+        # An update without progress, as after validation, takes no time.
+        self._counted = current
+        return self._seconds_per_unit
+
+
 # === Backends ===
 
 

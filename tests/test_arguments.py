@@ -117,6 +117,8 @@ BY_NAME = {
     "edge_weight": "name",
     "seconds": "positive",
     "layers": "sequence",
+    "ax": "object",
+    "title": "text",
 }
 # Keras takes these, and says what it takes.
 OF_KERAS = {"activation", "dtype", "name", "optimizer", "loss", "reduction", "args"}
@@ -405,12 +407,14 @@ VALID = {
     "models.upload_preset": lambda tmp: {"uri": "hf://owner/name", "preset": tmp},
     # === training ===
     "training.ElasticTuner": {"set_threshold": lambda threshold: None},
+    "training.GraphProgressBar": {},
     "training.LinearDecay": {"initial_learning_rate": 0.1},
     "training.ROCAUC": {},
     "training.RecompilationError": RESULT,
     "training.RecompileGuard": {},
     "training.SaveProgress": lambda tmp: {"directory": tmp / "progress"},
     "training.SelectionCrossentropy": {},
+    "training.ThroughputMonitor": {},
     "training.TimeLimit": {"limit": 1.0},
     "training.TimeToAccuracy": {"target": 0.5},
     "training.WarmupDecay": {},
@@ -444,6 +448,20 @@ VALID = {
     "plotting.plot_shapes": OPTIONAL,
     "plotting.plot_speedups": OPTIONAL,
     "plotting.plot_step_times": OPTIONAL,
+    "plotting.plot_batch_fill": {"source": {"node": 0.9, "edge": 0.8}},
+    "plotting.plot_confusion_matrix": {
+        "labels": [0, 1, 1],
+        "predictions": [0, 1, 0],
+    },
+    "plotting.plot_embeddings": {
+        "embeddings": np.arange(12.0).reshape(4, 3) ** 2,
+        "labels": [0, 1, 1, 0],
+    },
+    "plotting.plot_history": {"history": {"loss": [2.0, 1.0]}},
+    "plotting.plot_parity": {
+        "labels": [1.0, 2.0, 4.0],
+        "predictions": [1.0, 2.5, 3.5],
+    },
     "plotting.plot_bandwidths": lambda tmp: {
         "sizes": dict.fromkeys(("nodes", "before", "after"), np.array([4, 5])),
         "path": tmp / "figure.png",
@@ -465,6 +483,10 @@ METHODS = {
     "preprocessing.GraphLoader.build": lambda tmp: (
         kb.data.GraphLoader(graphs()).build,
         {"index": 0, "epoch": 0},
+    ),
+    "preprocessing.GraphLoader.usage": lambda tmp: (
+        kb.data.GraphLoader(graphs()).usage,
+        {},
     ),
     "preprocessing.GraphLoader.to_torch": lambda tmp: (
         kb.data.GraphLoader(graphs()).to_torch,
@@ -621,6 +643,7 @@ KINDS: dict[str, str] = {
     "preprocessing.GraphLoader.host": "from 0",
     "preprocessing.GraphLoader.build.index": "integer",
     "preprocessing.GraphLoader.build.epoch": "from 0",
+    "preprocessing.GraphLoader.usage.epoch": "from 0",
     "data.GraphStore.path": "existing",
     "data.GraphStore.take.indices": "indices",
     "data.StoreWriter.add.report": "-another object's method",
@@ -705,6 +728,19 @@ KINDS: dict[str, str] = {
     "layers.GraphAttention.negative_slope": "not negative",
     "layers.ReadoutHead.readout": "object",
     "plotting.plot_bandwidths.path": "path",
+    "plotting.plot_confusion_matrix.class_names": "names",
+    "plotting.plot_confusion_matrix.labels": "array",
+    "plotting.plot_confusion_matrix.predictions": "array",
+    "plotting.plot_embeddings.class_names": "names",
+    "plotting.plot_embeddings.embeddings": "array",
+    "plotting.plot_embeddings.label": "text",
+    "plotting.plot_embeddings.labels": "array",
+    "plotting.plot_history.history": "existing",
+    "plotting.plot_history.metrics": "names",
+    "plotting.plot_parity.labels": "array",
+    "plotting.plot_parity.predictions": "array",
+    "plotting.plot_parity.targets": "names",
+    "plotting.plot_parity.units": "text",
     "preprocessing.AttentionPlan.least_fill": "positive or choice",
     "preprocessing.AttentionPlan.share": "not negative",
     "preprocessing.AttentionPlan.threshold": "not negative",
@@ -740,6 +776,9 @@ KINDS: dict[str, str] = {
     "serving.GraphPacker.load.path": "existing",
     "serving.GraphPacker.of_task.budget": "mapping",
     "serving.GraphPacker.of_task.task": "object",
+    "training.GraphProgressBar.loader": "object",
+    "training.ThroughputMonitor.loader": "object",
+    "training.ThroughputMonitor.seconds": "function",
     "training.ElasticTuner.ladder": "numbers",
     "training.ElasticTuner.seconds": "function",
     "training.TimeToAccuracy.seconds": "function",

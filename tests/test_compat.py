@@ -15,7 +15,8 @@ PACKAGE = Path(keras_bandgnn.__file__).parent
 NAMES = {
     *("_aggregate_additional_loss", "_all_reduce_sum_gradients", "_cardinality"),
     *("_compile_loss", "_compile_metrics", "_flatten_layers", "_loss_tracker"),
-    *("_maybe_symbolic_build", "_symbolic_build"),
+    *("_maybe_symbolic_build", "_symbolic_build", "_estimate_step_duration"),
+    *("_format_time",),
 }
 MODULES = re.compile(r"keras\.src|torch\._|tensorflow\.python|jax\._src")
 
@@ -48,6 +49,12 @@ def test_models_have_what_is_used():
     compat.forget_compiled(model)
     assert not compat.has_compiled_metrics(model) and model.loss is None
     assert not compat.in_stateless_scope()
+
+
+def test_bars_have_what_is_replaced():
+    for name in ("_estimate_step_duration", "_format_time"):
+        assert callable(getattr(keras.utils.Progbar, name))
+    assert keras.utils.Progbar(3)._start > 0
 
 
 def test_the_batch_to_build_from_is_chosen():

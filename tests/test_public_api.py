@@ -41,6 +41,9 @@ PUBLIC = {
     "gathered_grouped_matmul grouped_matmul offset_ids over_devices scatter_add "
     "segment_max segment_sum sparse_matmul with_scatter_index with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
+    "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_confusion_matrix "
+    "plot_embeddings plot_history plot_parity plot_shapes plot_speedups "
+    "plot_step_times",
     "keras_bandgnn.preprocessing": "AttentionEdges AttentionPlan Batcher "
     "BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
     "FullyConnectedGraph GraphLayer GraphLoader "
@@ -54,10 +57,10 @@ PUBLIC = {
     "find_programs load_varmisuse program_graphs python_files read_tree "
     "read_varmisuse write_varmisuse",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
-    "keras_bandgnn.training": "ElasticTuner LinearDecay ROCAUC RecompilationError "
-    "RecompileGuard SaveProgress SelectionCrossentropy TimeLimit TimeToAccuracy "
-    "WarmupDecay accuracy_interval enable_compilation_cache enable_lora "
-    "make_optimizer suspicious trivial_scores",
+    "keras_bandgnn.training": "ElasticTuner GraphProgressBar LinearDecay ROCAUC "
+    "RecompilationError RecompileGuard SaveProgress SelectionCrossentropy "
+    "ThroughputMonitor TimeLimit TimeToAccuracy WarmupDecay accuracy_interval "
+    "enable_compilation_cache enable_lora make_optimizer suspicious trivial_scores",
     "keras_bandgnn.tuning": "DatasetSpec GGNNHyperModel GraphHyperModel "
     "GraphRegressorHyperModel GraphTransformerHyperModel make_tuner trial_table",
 }

@@ -109,7 +109,7 @@ WRITERS = {
     "tuning/oracles.py": lambda t, p, m: search(p),
     "tuning/failures.py": lambda t, p, m: die(p),
     "planning/cost.py": lambda t, p, m: calibrate(p, m),
-    "plotting/batching.py": lambda t, p, m: draw(p),
+    "plotting/style.py": lambda t, p, m: draw(p),
 }
 # Which call the same functions in a line of their own.
 ALIKE = {

@@ -12,7 +12,9 @@ from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
+from keras_bandgnn.training.graph_progress_bar import GraphProgressBar
 from keras_bandgnn.training.save_progress import SaveProgress
+from keras_bandgnn.training.throughput_monitor import ThroughputMonitor
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
@@ -138,6 +140,24 @@ class SeedFromEpoch(keras.callbacks.Callback):
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
             # Hosts that train together need different masks.
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
+
+
+def follow(callbacks, loader: GraphLoader):
+    """Tell callbacks that read a loader which one it is, and put those first that log.
+
+    Args:
+        callbacks: A callback, a list of them, or None. A `CallbackList` of Keras is
+            returned as it is.
+        loader: The loader of `fit`, `evaluate` or `predict`.
+    """
+    if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    listed = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    for callback in listed:
+        if isinstance(callback, GraphProgressBar | ThroughputMonitor):
+            callback.follow(loader)
+    # What it adds to the logs is read by the others.
+    return sorted(listed, key=lambda c: not isinstance(c, ThroughputMonitor))
 
 
 def as_fit_data(data, task):

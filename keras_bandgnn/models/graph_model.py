@@ -16,6 +16,7 @@ from keras_bandgnn.models.fitting import (
     SeedFromEpoch,
     as_fit_data,
     fit_loader,
+    follow,
 )
 from keras_bandgnn.models.graph_arguments import (
     check_batch,
@@ -444,7 +445,7 @@ class GraphModel(Replicated):
                 callbacks if isinstance(callbacks, list | tuple) else [callbacks]
             )
             callbacks = callbacks_of(self.distribution, callbacks)
-            kwargs["callbacks"] = [SeedFromEpoch(x, seed), *callbacks]
+            kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
         if is_graphs(validation_data):
             validation_data = self._labelled(
@@ -463,6 +464,7 @@ class GraphModel(Replicated):
             kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
             args = ()
             x = self._labelled(self.loader(x, training=False), "x")
+            kwargs["callbacks"] = follow(kwargs.get("callbacks"), x)
             if not kwargs.get("_use_cached_eval_dataset"):
                 self._begin(x, kwargs, training=False)
         return super().evaluate(as_fit_data(x, self), y, *args, **kwargs)
@@ -519,6 +521,7 @@ class GraphModel(Replicated):
         self._begin(loader, {}, training=False)
         if verbose == "auto" or not self.distribution.is_main:
             verbose = 0
+        callbacks = follow(callbacks, loader)
         if not isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = keras.callbacks.CallbackList(
                 callbacks,

@@ -2,31 +2,26 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.data.files import atomic_write
-from keras_bandgnn.optional import optional_import
+from keras_bandgnn.plotting.style import (
+    GREY,
+    PALETTE,
+    new_figure,
+    save_figure,
+    style_axes,
+    style_legend,
+)
 
 _MARKERS = {"dynamic": "o", "constant": "s", "64": "^", "power_of_two": "v"}
+_COLORS = dict(zip(_MARKERS, PALETTE, strict=False))
 _ROWS = {
     "batching_ms": "batching",
     "update_ms": "gradient update",
     "combined_ms": "combined",
 }
-
-
-def _new_figure(width: float, height: float):
-    figures = optional_import("matplotlib.figure", "keras-bandgnn[plot]", "figures")
-    return figures.Figure(figsize=(width, height), layout="constrained")
-
-
-def save_figure(figure, path: str | os.PathLike) -> None:
-    """Write a figure; the suffix of the path determines the format."""
-    with atomic_write(path) as file:
-        kind = Path(path).suffix.lstrip(".") or "png"
-        figure.savefig(file, format=kind, dpi=150)
 
 
 def _groups(cells: Sequence[Mapping]) -> dict[str, list[Mapping]]:
@@ -54,14 +49,15 @@ def _lines(axes, group: Sequence[Mapping], value) -> None:
             if name in cell["algorithms"]
         ]
         if points:
-            axes.plot(*zip(*points, strict=True), marker=marker, label=name)
+            style = {"marker": marker, "color": _COLORS[name], "markersize": 4}
+            axes.plot(*zip(*points, strict=True), label=name, **style)
     sizes = [cell["batch_size"] for cell in group]
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
 
 
-def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike | None = None) -> Any:
     """Plot Figure 3: distinct shapes over the batch size, and graphs per batch.
 
     Args:
@@ -69,14 +65,17 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
             `batch_size`, optionally `model`, and `algorithms`: name -> dict with
             `shapes` (number of steps -> distinct shapes) and `graphs_in_batch` (counts
             of batches with 0, 1, ... real graphs).
-        path: File to write; its suffix determines the format.
+        path: File to write, if any; its suffix determines the format.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
     by_edges = {group[0]["edges"]: group for group in groups.values()}
-    figure = _new_figure(6 * 2, 3.6 * len(by_edges))
+    figure = new_figure(6 * 2, 3.6 * len(by_edges))
     axes = figure.subplots(len(by_edges), 2, squeeze=False)
     for (left, right), (edges, group) in zip(axes, by_edges.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["shapes"]))
@@ -85,61 +84,78 @@ def plot_shapes(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
             xlabel="batch size",
             ylabel=f"shapes in {steps:,} steps",
             yscale="log",
-            title=edges,
         )
-        left.legend(fontsize="small")
+        style_axes(left, title=edges)
+        style_legend(left.legend())
         middle = group[len(group) // 2]
         for name, item in middle["algorithms"].items():
             counts = np.array(item["graphs_in_batch"])
-            right.stairs(100 * counts / counts.sum(), label=name)
+            right.stairs(
+                100 * counts / counts.sum(), label=name, color=_COLORS.get(name)
+            )
         right.set(
             xlabel="real graphs in a batch",
             ylabel="% of the batches",
-            title=f"{edges}, batch size {middle['batch_size']}",
         )
-    save_figure(figure, path)
+        style_axes(right, title=f"{edges}, batch size {middle['batch_size']}")
+    if path is not None:
+        save_figure(figure, path)
+    return figure
 
 
-def plot_step_times(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+def plot_step_times(
+    cells: Sequence[Mapping], path: str | os.PathLike | None = None
+) -> Any:
     """Plot Figure 4: batching, update and combined time per step, not compilation.
 
     Args:
         cells: As for `plot_shapes`; each algorithm has `batching_ms`, `update_ms` and
             `combined_ms`, which are dicts with `mean`.
-        path: File to write; its suffix determines the format.
+        path: File to write, if any; its suffix determines the format.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
-    figure = _new_figure(3.2 * len(groups), 8)
+    figure = new_figure(3.2 * len(groups), 8)
     axes = figure.subplots(len(_ROWS), len(groups), squeeze=False, sharex="col")
     for column, (title, group) in enumerate(groups.items()):
         for row, (key, name) in enumerate(_ROWS.items()):
             _lines(axes[row, column], group, lambda item, k=key: item[k]["mean"])
             axes[row, column].set_ylim(bottom=0)
+            style_axes(axes[row, column])
             if column == 0:
                 axes[row, column].set_ylabel(f"{name}, ms per step")
-        axes[0, column].set_title(title, fontsize="medium")
+        axes[0, column].set_title(title, fontsize=10.5)
         axes[-1, column].set_xlabel("batch size")
-    axes[0, 0].legend(fontsize="small")
-    save_figure(figure, path)
+    style_legend(axes[0, 0].legend())
+    if path is not None:
+        save_figure(figure, path)
+    return figure
 
 
-def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
+def plot_speedups(
+    cells: Sequence[Mapping], path: str | os.PathLike | None = None
+) -> Any:
     """Plot Figure 5: speed-up of each algorithm over the slowest.
 
     Args:
         cells: As for `plot_shapes`; each algorithm has `total_ms`: number of steps ->
             milliseconds per step, including compilation. The largest number of steps
             is plotted.
-        path: File to write; its suffix determines the format.
+        path: File to write, if any; its suffix determines the format.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
     groups = _groups(cells)
-    figure = _new_figure(3.2 * len(groups), 3.4)
+    figure = new_figure(3.2 * len(groups), 3.4)
     axes = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     for panel, (title, group) in zip(axes, groups.items(), strict=True):
         steps = max(map(int, next(iter(group[0]["algorithms"].values()))["total_ms"]))
@@ -154,13 +170,15 @@ def plot_speedups(cells: Sequence[Mapping], path: str | os.PathLike) -> None:
                         position + (number - 1.5) * width,
                         max(times.values()) / times[name],
                         width,
-                        color=f"C{number}",
+                        color=_COLORS[name],
                         label=name if position == 0 else None,
                     )
         panel.set_xticks(range(len(group)), [str(c["batch_size"]) for c in group])
-        panel.axhline(1, color="black", linewidth=0.8)
-        panel.set_title(title, fontsize="medium")
+        panel.axhline(1, color=GREY, linewidth=1)
+        style_axes(panel, grid="y", title=title)
         panel.set_xlabel("batch size")
     axes[0].set_ylabel(f"speed-up over the slowest, {steps:,} steps")
-    axes[0].legend(fontsize="small")
-    save_figure(figure, path)
+    style_legend(axes[0].legend())
+    if path is not None:
+        save_figure(figure, path)
+    return figure

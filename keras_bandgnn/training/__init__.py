@@ -4,6 +4,9 @@ from keras_bandgnn.training.compilation_cache import (
     enable_compilation_cache as enable_compilation_cache,
 )
 from keras_bandgnn.training.elastic_tuner import ElasticTuner as ElasticTuner
+from keras_bandgnn.training.graph_progress_bar import (
+    GraphProgressBar as GraphProgressBar,
+)
 from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
 from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
@@ -22,17 +25,22 @@ from keras_bandgnn.training.selection_report import (
 )
 from keras_bandgnn.training.selection_report import suspicious as suspicious
 from keras_bandgnn.training.selection_report import trivial_scores as trivial_scores
+from keras_bandgnn.training.throughput_monitor import (
+    ThroughputMonitor as ThroughputMonitor,
+)
 from keras_bandgnn.training.time_to_accuracy import TimeLimit as TimeLimit
 from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy as TimeToAccuracy
 
 __all__ = [
     "ElasticTuner",
+    "GraphProgressBar",
     "LinearDecay",
     "ROCAUC",
     "RecompilationError",
     "RecompileGuard",
     "SaveProgress",
     "SelectionCrossentropy",
+    "ThroughputMonitor",
     "TimeLimit",
     "TimeToAccuracy",
     "WarmupDecay",

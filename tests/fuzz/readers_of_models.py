@@ -515,6 +515,25 @@ def _read_settings(folder: Path):
     return best, history.is_over(5), (folder / "settings.json").read_bytes()
 
 
+def log_of_training() -> Files:
+    """What `keras.callbacks.CSVLogger` writes."""
+    rows = ["epoch,loss,mae,val_loss,val_mae", "0,2.5,1.25,3.5,1.5"]
+    rows += ["1,0.75,0.5,NA,NA", "2,0.5,0.25,0.625,0.375", ""]
+    return {"log.csv": "\r\n".join(rows).encode()}
+
+
+def _read_log(folder: Path):
+    from keras_bandgnn.plotting.history import read_log
+
+    epochs, columns = read_log(folder / "log.csv")
+    return {"epoch": epochs, **columns}
+
+
+def _check_log(found: dict) -> str | None:
+    lengths = {values.shape for values in found.values()}
+    return None if len(lengths) == 1 else f"columns of shapes {lengths}"
+
+
 def readers() -> Iterator[Reader]:
     """One reader for each kind."""
     yield Reader(
@@ -553,6 +572,7 @@ def readers() -> Iterator[Reader]:
             seconds=30,
         )
     yield Reader("settings", settings, _read_settings, lambda found: None)
+    yield Reader("log of training", log_of_training, _read_log, _check_log)
     yield Reader("progress", progress, _read_progress, _check_progress, _plain_progress)
     for kind in ("random", "hyperband"):
         yield Reader(

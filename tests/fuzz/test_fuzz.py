@@ -78,6 +78,7 @@ _COVERED = {
     "saving/": "preset *",
     "models/presets": "preset *",
     "planning/cost": "calibration, and files of the operating system",
+    "plotting/history": "log of training",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
     "preprocessing/program_store": "store",
     "programs/program_files": "python sources, as text",

@@ -24,7 +24,7 @@ from keras_bandgnn.checks import (
     string,
 )
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading import exports as loader_exports
 from keras_bandgnn.preprocessing.loading.epochs import Epochs
@@ -297,6 +297,50 @@ class GraphLoader(keras.utils.PyDataset):
                 self._composed.pop(epoch, None)
                 future.set_exception(error)
         return future.result()
+
+    def usage(self, epoch: int | None = None) -> dict[str, np.ndarray]:
+        """Return what the batches of an epoch hold, from the sizes of the graphs.
+
+        Args:
+            epoch: Number of the epoch; the current one if omitted.
+
+        Returns:
+            Resource ("graph", "node", "edge" and those of the plan) -> int64
+            [2, batches]: what its real graphs need, and what they are padded to, over
+            all replicas and hosts.
+        """
+        optional(positive_int, "epoch", epoch, 0)
+        supergraphs = self.composition(self.epoch if epoch is None else epoch)
+        members = np.concatenate([s.members for s in supergraphs])
+        owner = np.repeat(
+            np.arange(len(supergraphs)), [len(s.members) for s in supergraphs]
+        )
+        sizes = {k: v[members] for k, v in self.sizes.items() if k not in PER_GRAPH}
+        sizes["graph"] = np.ones(len(members), np.int64)
+        usage, width = {}, self.replicas * self.num_hosts
+        for name, needed in sizes.items():
+            used = np.bincount(owner, needed, len(supergraphs))
+            padded = [s.budget[name] for s in supergraphs]
+            counts = np.array([used, padded]).astype(np.int64)
+            usage[name] = counts.reshape(2, -1, width).sum(-1)
+        return usage
+
+    def fill(self, epoch: int | None = None) -> dict[str, float]:
+        """Return the share of each resource of an epoch that real graphs use.
+
+        Args:
+            epoch: Number of the epoch; the current one if omitted.
+
+        Example:
+        >>> from keras_bandgnn import Graph
+        >>> from keras_bandgnn.preprocessing import DynamicBatcher
+        >>> batcher = DynamicBatcher(budget={"node": 65, "edge": 32, "graph": 17})
+        >>> loader = GraphLoader([Graph(4, [0], [1])] * 16, batcher)
+        >>> round(loader.fill()["graph"], 2)
+        0.94
+        """
+        totals = {name: counts.sum(1) for name, counts in self.usage(epoch).items()}
+        return {k: float(used / all_) for k, (used, all_) in totals.items() if all_}
 
     def __len__(self) -> int:
         return self._epochs.length - self._resumed_batches

@@ -356,3 +356,22 @@ def test_names_of_version_0_1_0_still_work():
     assert loader.skipped == loader.resumed_batches == 2
     loader.whole_epochs()
     assert loader.skipped == 0 and len(loader) == loader.batches_per_epoch
+
+
+@pytest.mark.parametrize(
+    "batcher", [DynamicBatcher(4), StaticBatcher(4, "power_of_two")]
+)
+def test_usage_is_what_the_batches_hold(batcher):
+    loader = GraphLoader(graphs_of(range(2, 30)), batcher, replicas=2)
+    for epoch in range(2):
+        for index in range(len(loader)):
+            x, *_ = loader[index]
+            usage = {k: counts[:, index] for k, counts in loader.usage(epoch).items()}
+            for name in ("graph", "node", "edge"):
+                mask = x[name]["mask"]
+                assert usage[name].tolist() == [mask.sum(), mask.size]
+        fill = loader.fill()
+        assert fill.items() >= loader.stats.fill.items()
+        # Those of the plan, too.
+        assert len(fill) > 3
+        loader.on_epoch_end()

@@ -1,0 +1,146 @@
+"""`ThroughputMonitor`: graphs per second, fill and compilations in the logs."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_bandgnn.checks import instance, optional
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.training.recompile_guard import RecompileGuard
+from keras_bandgnn.training.time_to_accuracy import TrainingClock
+
+
+class ThroughputMonitor(TrainingClock):
+    """Adds the speed of training and the use of the batches to the logs of each epoch.
+
+    All callbacks that read the logs record them: `History`, `CSVLogger`, `TensorBoard`,
+    `wandb.integration.keras.WandbMetricsLogger`, `mlflow.keras.MlflowCallback`. In
+    `fit` of a task the place in the list of callbacks does not matter; for other models
+    put the monitor before the callbacks that read the logs.
+
+    - `graphs_per_second`, `nodes_per_second`, `edges_per_second`: real graphs, nodes
+      and edges per second of training, over all devices.
+    - `fill_node`, `fill_edge`, `fill_graph`, and those of the plan: share of the padded
+      size that real graphs use.
+    - `waiting`: share of the time in which the loader had no batch ready.
+    - `compilations`: those of the training and evaluation steps since `fit` began, as
+      `RecompileGuard` counts them.
+
+    Time is that of `TrainingClock`: without validation, other callbacks at the end of
+    an epoch, and the first step, which compiles; only an epoch of that step alone
+    includes it. Within an epoch the monitor never waits for the device.
+
+    Args:
+        loader: The `GraphLoader` of a model that is not a task; tasks tell it.
+        seconds: See `TrainingClock`.
+
+    Raises:
+        ValueError: From `fit`, if the training data is no `GraphLoader`.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [kb.Graph(2, [0], [1], node={"kind": [1, 0]}, label=0)] * 2
+    >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
+    >>> monitor = ThroughputMonitor()
+    >>> history = task.fit(graphs, verbose=0, callbacks=[monitor]).history
+    >>> history["graphs_per_second"][0] > 0, 0 < history["fill_node"][0] <= 1
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        loader: GraphLoader | None = None,
+        seconds: Callable[[], float] | None = None,
+    ):
+        super().__init__(seconds)
+        optional(instance, "loader", loader, GraphLoader, "a GraphLoader")
+        self.loader = loader
+        self._guard = RecompileGuard(action="count")
+        self._usage: dict[str, np.ndarray] = {}
+        self._before = 0.0
+        self._first = self._last = 0
+        self._waiting: float | None = None
+
+    def follow(self, loader: GraphLoader) -> None:
+        """Set the loader that is trained on; tasks call this.
+
+        Args:
+            loader: The loader of `fit`.
+        """
+        self.loader = loader
+
+    def set_model(self, model):
+        """Set the model, whose compilations are counted."""
+        super().set_model(model)
+        self._guard.set_model(model)
+
+    def on_train_begin(self, logs=None):
+        """Reset the counts; reject data without a loader."""
+        steps = (self.params or {}).get("steps")
+        if self.loader is None or steps not in (None, len(self.loader)):
+            raise ValueError(
+                "Expected ThroughputMonitor in `fit` with graphs or a GraphLoader. "
+                "Received: other data. Pass the loader to fit and, unless the model is "
+                "a task, to ThroughputMonitor(loader)."
+            )
+        super().on_train_begin()
+        self._guard.on_train_begin()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Note what the batches of the epoch hold."""
+        self._before, self._waiting = self.seconds, None
+        self._first = self._last = 0
+        resumed = self.loader.resumed_batches
+        usage = self.loader.usage().items()
+        self._usage = {name: counts[:, resumed:] for name, counts in usage}
+        super().on_epoch_begin(epoch)
+        self._guard.on_epoch_begin(epoch)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Note the batches that the clock measures, and watch the step."""
+        if self.first_step is None:
+            # The clock starts with the second step.
+            self._first = batch
+        self._last = batch + self._model.steps_per_execution
+        super().on_train_batch_begin(batch)
+        self._guard.on_train_batch_begin(batch)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        """Watch the evaluation step."""
+        self._guard.on_test_batch_begin(batch)
+
+    def on_test_begin(self, logs=None):
+        """Stop the clock during validation."""
+        super().on_test_begin()
+        self._note_waiting()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Add the figures of the epoch to the logs."""
+        super().on_epoch_end(epoch)
+        self._note_waiting()
+        if logs is not None:
+            logs.update(self._figures())
+
+    def _note_waiting(self) -> None:
+        # Before validation, which may read from the same loader.
+        if self._waiting is None and self.loader is not None:
+            self._waiting = self.loader.stats.waiting
+
+    def _figures(self) -> dict[str, float]:
+        first, seconds = self._first, self.seconds - self._before
+        if not seconds:
+            first, seconds = 0, self.first_step
+        figures = {
+            f"{name}s_per_second": self._usage[name][0, first : self._last].sum()
+            / seconds
+            for name in ("graph", "node", "edge")
+        }
+        for name, counts in self._usage.items():
+            used, padded = counts[:, : self._last].sum(1)
+            if padded:
+                # Names as trackers allow them: "banded:128" has a colon.
+                figures[f"fill_{re.sub(r'[^0-9A-Za-z]+', '_', name)}"] = used / padded
+        figures["waiting"] = self._waiting
+        figures["compilations"] = self._guard.count + self._guard.test_count
+        return {name: float(value) for name, value in figures.items()}
