@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bandgnn.checks import one_of, optional, refuse, string, strings
 from keras_bandgnn.plotting.rows import paired_rows
-from keras_bandgnn.plotting.style import GREY, INK, axes_of, style_axes
+from keras_bandgnn.plotting.style import GREY, INK, add_colorbar, axes_of, style_axes
 
 # More classes have no numbers in their cells.
 _NUMBERED = 20
@@ -104,7 +104,8 @@ def plot_confusion_matrix(
         axes.set_title(title, fontsize=10.5, color=INK, pad=18)
     axes.set(xlabel="predicted class", ylabel="true class")
     if size <= 3 * _NUMBERED:
-        tilt = {"rotation": 45, "ha": "right"} if longest > 0.4 else {}
+        crowded = longest > 0.9 * side / size
+        tilt = {"rotation": 45, "ha": "right"} if crowded else {}
         axes.set_xticks(range(size), names, **tilt)
         axes.set_yticks(range(size), names)
     if size <= _NUMBERED:
@@ -121,8 +122,7 @@ def plot_confusion_matrix(
         axes.grid(which="minor", color="white", linewidth=1.5)
         axes.tick_params(which="minor", length=0)
     else:
-        bar = figure.colorbar(image, ax=axes, shrink=0.8, label="share of the class")
-        bar.outline.set_visible(False)
+        add_colorbar(figure, axes, image, "share of the class")
     right = 100 * np.trace(counts) / counts.sum()
     unit = {"true": "% of the true class", "pred": "% of the predicted class"}
     unit = {**unit, "all": "% of all", None: "counts"}[normalize]

@@ -16,7 +16,13 @@ from keras_bandgnn.checks import (
     strings,
 )
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.plotting.style import axes_of, colors, style_axes, style_legend
+from keras_bandgnn.plotting.style import (
+    add_colorbar,
+    axes_of,
+    colors,
+    style_axes,
+    style_legend,
+)
 
 # More different integers are shown as numbers.
 _CLASSES = 12
@@ -181,7 +187,7 @@ def plot_embeddings(
 
 
 def _scatter(figure, axes, points, values, class_names, label) -> None:
-    size = float(np.clip(4000 / len(points), 4, 26))
+    size = float(np.clip(8000 / len(points), 4, 26))
     style = {"s": size, "linewidths": 0, "alpha": 0.8}
     known = np.ones(len(points), bool) if values is None else np.isfinite(values)
     if not known.all():
@@ -194,9 +200,7 @@ def _scatter(figure, axes, points, values, class_names, label) -> None:
     if not whole or len(kinds) > _CLASSES:
         points, values = points[known], values[known]
         shown = axes.scatter(*points.T, c=values, cmap="viridis", **style)
-        bar = figure.colorbar(shown, ax=axes, shrink=0.8, label=label)
-        bar.outline.set_visible(False)
-        bar.solids.set_alpha(1)
+        add_colorbar(figure, axes, shown, label)
         return
     names = {kind: f"{kind:g}" for kind in kinds}
     if class_names is not None:

@@ -167,17 +167,14 @@ def plot_history(
     if ax is not None and len(names) > 1:
         refuse("metrics", "one name, as there is one `ax`", names)
     if ax is None:
-        wide = min(_COLUMNS, len(names))
+        wide = 2 if len(names) == 4 else min(_COLUMNS, len(names))
         high = -(-len(names) // wide)
         width = 7.2 if wide > 1 else 4.8
         figure = new_figure(width, 2.7 * high + (0.3 if title else 0))
-        panels = figure.subplots(high, wide, squeeze=False, sharex=True).ravel()
+        panels = figure.subplots(high, wide, squeeze=False).ravel()
         for spare in panels[len(names) :]:
             spare.remove()
         panels = panels[: len(names)]
-        for panel in panels[-wide:]:
-            # Also above a place that stays empty.
-            panel.tick_params(labelbottom=True)
     else:
         figure, panels = ax.figure, [ax]
     drawn: dict[str, Any] = {}

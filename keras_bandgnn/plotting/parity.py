@@ -157,9 +157,9 @@ def _points(axes: Any, true, predicted, target: str, unit: str) -> None:
             extent=(*ends, *ends),
         )
     else:
-        alpha = float(np.clip(30 / np.sqrt(len(true)) / 10, 0.25, 0.85))
+        alpha = float(np.clip(12 / np.sqrt(len(true)), 0.3, 0.85))
         axes.scatter(true, predicted, s=12, color=PALETTE[0], alpha=alpha, linewidths=0)
-    axes.plot(ends, ends, color=GREY, linewidth=1, zorder=0.5)
+    axes.plot(ends, ends, color=GREY, linewidth=1, zorder=0.9)
     axes.set(xlim=ends, ylim=ends, aspect="equal")
     # The same ticks on both axes.
     axes.locator_params(nbins=5)

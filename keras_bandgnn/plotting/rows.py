@@ -19,10 +19,8 @@ def paired_rows(labels: Any, predictions: Any) -> Iterator[tuple]:
     if isinstance(labels, np.ndarray) and isinstance(predictions, np.ndarray):
         yield array("labels", labels), array("predictions", predictions)
         return
-    labels, predictions = (
-        sequence("labels", labels),
-        sequence("predictions", predictions, "a list or an array"),
-    )
+    labels = sequence("labels", labels, "a list or an array")
+    predictions = sequence("predictions", predictions, "a list or an array")
     if len(labels) != len(predictions) or not labels:
         raise ValueError(
             "Expected as many `labels` as `predictions`, at least one. Received: "

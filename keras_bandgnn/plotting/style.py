@@ -88,6 +88,22 @@ def style_legend(legend: Any) -> None:
         text.set(fontsize=8.5, color=INK)
 
 
+def add_colorbar(figure: Any, axes: Any, shown: Any, label: str | None) -> None:
+    """Add the scale of colours of an image or of points beside their axes.
+
+    Args:
+        figure: The figure.
+        axes: The axes.
+        shown: What has the colours.
+        label: What they stand for.
+    """
+    bar = figure.colorbar(shown, ax=axes, shrink=0.8)
+    bar.outline.set_visible(False)
+    bar.solids.set_alpha(1)
+    bar.ax.tick_params(colors=INK, labelsize=8.5, length=3, color=GREY)
+    bar.set_label(label or "", fontsize=9.5, color=INK)
+
+
 def save_figure(figure: Any, path: str | os.PathLike) -> None:
     """Write a figure; the suffix of the path determines the format."""
     with atomic_write(path) as file:
