@@ -9,6 +9,7 @@ pages, `TUTORIAL_CACHE=FOLDER mkdocs serve` runs a tutorial again only if it cha
 Formulas, `$...$` or `$$...$$`, become MathML, which browsers typeset themselves.
 """
 
+import functools
 import hashlib
 import html
 import importlib.util
@@ -34,6 +35,7 @@ def cells_of(text: str) -> list:
     return [makers[i % 2](p.strip()) for i, p in enumerate(parts) if p.strip()]
 
 
+@functools.cache
 def executed(text: str) -> list:
     """Return the cells of a page with their outputs."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -56,7 +58,7 @@ def executed(text: str) -> list:
 def outputs_of(cell, name: str) -> str:
     """Return what a cell printed and drew, as Markdown."""
     shown, printed = "", ""
-    for output in cell.outputs:
+    for output in cell.get("outputs", ()):
         data = output.get("data", {})
         if output.get("name") == "stderr":
             _log.debug("%s: %s", name, output.text)
@@ -64,12 +66,14 @@ def outputs_of(cell, name: str) -> str:
             image = data["image/png"].replace("\n", "")
             shown += f"\n![What the code above draws](data:image/png;base64,{image})\n"
         else:
-            printed += output.get("text") or data.get("text/plain", "") + "\n"
+            value = data.get("text/plain", "") + "\n"
+            # An object without a description of its own says nothing to readers.
+            printed += output.get("text") or re.sub(r"^<.* at 0x.*>$", "", value)
     if printed.strip():
         # Without the colours of a terminal, and with what a progress bar ended with.
         printed = re.sub(r"\x1b\[[\d;]*m", "", printed)
-        printed = re.sub(r"^.*[\r\x08](?=.)", "", printed, flags=re.M)
-        shown = f"\n``` {{ .text .output }}\n{printed.strip()}\n```\n{shown}"
+        printed = re.sub(r"^.*[\r\x08](?=.)", "", printed, flags=re.M).strip("\n")
+        shown = f"\n``` {{ .text .output }}\n{printed}\n```\n{shown}"
     return shown
 
 
@@ -106,8 +110,23 @@ def is_tutorial(file) -> bool:
     return file.src_uri.startswith(FOLDER) and not file.src_uri.endswith("index.md")
 
 
+def pictures(files) -> str:
+    """Return the pictures of all tutorials, each with a link to its page."""
+    shown = ""
+    for file in filter(is_tutorial, files.documentation_pages()):
+        text = file.content_string
+        title = text.partition("\n")[0].removeprefix("# ")
+        for cell in executed(text):
+            for image in re.findall(r"!\[.*\)", outputs_of(cell, file.src_uri)):
+                shown += f"<figure markdown>\n[{image}]({file.src_uri})\n"
+                shown += f"<figcaption>{title}</figcaption>\n</figure>\n\n"
+    return shown
+
+
 def on_page_markdown(markdown, page, config, files):
     """Insert the outputs of a tutorial, and the link to its notebook."""
+    if page.file.src_uri == "gallery.md" and config.extra["executed"]:
+        return markdown.replace("<!-- tutorials -->", pictures(files))
     if not is_tutorial(page.file):
         return markdown
     name = page.file.src_uri.removeprefix(FOLDER).removesuffix(".md")
