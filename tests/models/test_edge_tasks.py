@@ -21,6 +21,7 @@ from keras_bandgnn.preprocessing import (
     StaticBatcher,
 )
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField, Segment
+from keras_bandgnn.serving import GraphPacker
 
 # Losses and metrics of every task are tested on every backend in test_keras_numbers.py.
 pytestmark = pytest.mark.sweep
@@ -222,6 +223,23 @@ def test_preset_and_file_round_trip(tmp_path):
         assert again.get_config()["edge_inputs"] == {"length": {"features": 1}}
         assert again.head.symmetric and again.class_names == ("a", "b", "c")
         np.testing.assert_allclose(again.predict(graph)[0], expected, atol=1e-5)
+
+
+def test_packed_for_an_exported_model():
+    graphs = [graph_of(seed) for seed in range(3)]
+    inputs = {"length": {"features": 1}}
+    backbone = backbone_of(GGNNBackbone, num_steps=1, num_edge_types=1)
+    preprocessor = GraphPreprocessor([RCMKCompile(4)], DynamicBatcher(2))
+    task = EdgeClassifier(backbone, 3, preprocessor, edge_inputs=inputs)
+    packer = GraphPacker.of_task(task, graphs)
+    # What neither backbone nor head read is no input.
+    names = packer.signature.names
+    assert "edge_length" in names and "edge_train_mask" not in names
+    packed = packer.pack(graphs)
+    batches = [packer.signature.nested(arrays) for arrays in packed]
+    outputs = packed.unpack([task.predict_on_batch(x) for x in batches])
+    for rows, other in zip(outputs, task.predict(graphs), strict=True):
+        np.testing.assert_allclose(rows, other, atol=1e-5)
 
 
 def test_what_does_not_fit_is_refused_before_training():
