@@ -400,7 +400,7 @@ def test_losses_of_numbers(loss, of_error, numbers):
         ({"metrics": [keras.metrics.R2Score()]}, "R2Score"),
         ({"metrics": [keras.metrics.Mean()]}, "update_state(y_true, y_pred"),
         ({"metrics": [3]}, "names, functions or keras.metrics"),
-        ({"loss_weights": [1.0, 2.0]}, "one number"),
+        ({"loss_weights": [1.0, 2.0, 3.0]}, "one for all 2 targets"),
     ],
     ids=str,
 )
