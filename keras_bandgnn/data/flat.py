@@ -43,13 +43,13 @@ def _graph_columns(graph: Graph) -> dict[str, np.ndarray]:
 
 def _unify_labels(each: Sequence[dict[str, np.ndarray]]) -> None:
     """Make integer labels float32 if labels of other graphs are missing, NaN."""
-    for name in {f"label/{level}" for level in LABEL_LEVELS}:
-        labels = [columns[name] for columns in each if name in columns]
-        kinds = {label.dtype.kind for label in labels}
-        if len(kinds) > 1 and any(np.isnan(label).any() for label in labels):
-            for columns in each:
-                if name in columns:
-                    columns[name] = columns[name].astype(np.float32)
+    name = next((k for k in each[0] if k.startswith("label/")), "") if each else ""
+    labels = [columns[name] for columns in each if name in columns]
+    mixed = len({label.dtype for label in labels}) > 1
+    if mixed and any(np.isnan(label).any() for label in labels):
+        for columns in each:
+            if name in columns:
+                columns[name] = columns[name].astype(np.float32)
 
 
 class FlatGraphs(Sequence):

@@ -265,7 +265,7 @@ class GraphModel(Replicated):
         """Configure training, as `keras.Model.compile` does, with padding masked.
 
         Losses and metrics may be names, functions, and objects of Keras or custom ones.
-        They see entries, the graphs (or nodes) of a batch flattened to one axis: labels
+        They see entries, the graphs, nodes or edges of a batch flattened: labels
         [n, 1] and outputs [n, C] of a task over classes, [n, 1] and [n, 1] of one over
         numbers or binary targets; the class of the task documents the outputs.
         Functions, and `call` of losses, return one value per entry.

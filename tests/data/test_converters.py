@@ -112,6 +112,11 @@ def test_jraph_round_trip(seeds, level):
         assert_same(a, b)
 
 
+def test_jraph_labels_of_edges():
+    one = Graph(2, [0, 1], [1, 0], label=[4, 5], label_level="edge")
+    assert to_jraph(one).edges["label"].tolist() == [5, 4]
+
+
 def test_jraph_bare_arrays_and_none():
     tuple_ = GraphsTuple(
         nodes=np.ones((5, 2)),

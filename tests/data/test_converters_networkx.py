@@ -13,6 +13,12 @@ from keras_bandgnn.data.converters.networkx_graphs import (  # noqa: E402
 )
 
 
+def test_labels_of_edges_are_an_attribute():
+    one = Graph(2, [0, 1], [1, 0], label=[4, 5], label_level="edge")
+    labels = to_networkx(one).edges(data="label")
+    assert sorted(labels) == [(0, 1, 4), (1, 0, 5)]
+
+
 @settings(max_examples=40, deadline=None)
 @given(graphs)
 def test_round_trip(graph):

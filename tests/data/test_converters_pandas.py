@@ -4,6 +4,8 @@ from converter_graphs import assert_same, edgeless, graphs, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_bandgnn import Graph
+
 pd = pytest.importorskip("pandas")
 
 from keras_bandgnn.data.converters.pandas_tables import (  # noqa: E402
@@ -76,6 +78,11 @@ def test_rows_keep_their_order_in_a_single_graph():
     nodes = pd.DataFrame({"node": [7, 5, 3]})
     graph = from_pandas(edges, nodes)
     assert graph.num_nodes == 3 and graph.senders.tolist() == [1, 2, 1]
+
+
+def test_labels_of_edges_are_a_column():
+    one = Graph(2, [0, 1], [1, 0], label=[4, 5], label_level="edge")
+    assert to_pandas(one).edges["label"].tolist() == [5, 4]
 
 
 def test_columns_of_other_kinds_of_numbers():

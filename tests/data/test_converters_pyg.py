@@ -92,6 +92,9 @@ def test_label_levels():
     assert by_node.label_level == "node" and by_node.label.dtype == np.int32
     assert from_pyg(data(y=torch.tensor([4]))).label.shape == ()
     assert from_pyg(data(y=torch.tensor([1, 2, 3])), "graph").label_level == "graph"
+    by_edge = from_pyg(data(y=torch.tensor([4, 5])), "edge")
+    assert by_edge.label_level == "edge" and by_edge.label.tolist() == [4, 5]
+    assert to_pyg(by_edge).y.tolist() == [4, 5]
     one = pyg.Data(
         x=torch.ones(1, 2),
         edge_index=torch.zeros(2, 0, dtype=torch.long),
