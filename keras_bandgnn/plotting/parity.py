@@ -103,10 +103,10 @@ def plot_parity(
         _points(ax, true[:, 0], predicted[:, 0], targets[0], units[0])
         style_axes(ax, title=title or targets[0])
         return ax.figure
-    wide = min(3, count)
+    wide = 2 if count == 4 else min(3, count)
     high = -(-count // wide)
     width = 4.2 if wide == 1 else 2.9 * wide
-    figure = new_figure(width, (1.42 * width / wide) * high + (0.3 if title else 0))
+    figure = new_figure(width, (1.38 * width / wide) * high + (0.3 if title else 0))
     grid = figure.subplots(2 * high, wide, squeeze=False, height_ratios=[4, 1] * high)
     for place in range(high * wide):
         row, column = divmod(place, wide)
@@ -160,7 +160,7 @@ def _points(axes: Any, true, predicted, target: str, unit: str) -> None:
         alpha = float(np.clip(12 / np.sqrt(len(true)), 0.3, 0.85))
         axes.scatter(true, predicted, s=12, color=PALETTE[0], alpha=alpha, linewidths=0)
     axes.plot(ends, ends, color=GREY, linewidth=1, zorder=0.9)
-    axes.set(xlim=ends, ylim=ends, aspect="equal")
+    axes.set(xlim=ends, ylim=ends, box_aspect=1)
     # The same ticks on both axes.
     axes.locator_params(nbins=5)
     axes.set_yticks(axes.get_xticks(), minor=False)
@@ -180,9 +180,10 @@ def _histogram(axes: Any, true, predicted, unit: str) -> None:
     error = error[np.isfinite(error)]
     # Few outliers must not hide the rest; they are counted in the last bins.
     reach = float(np.quantile(np.abs(error), 0.99)) or 1.0
-    bins = np.linspace(-reach, reach, 42)
+    bins = np.linspace(-reach, reach, int(np.clip(2 * len(error) ** 0.5, 8, 42)))
     axes.hist(np.clip(error, -reach, reach), bins=bins, color=PALETTE[0])
     axes.axvline(0, color=GREY, linewidth=1)
     axes.set(xlabel=f"prediction - label{f' [{unit}]' if unit else ''}", yticks=[])
     axes.set_xlim(-reach, reach)
+    axes.locator_params(axis="x", nbins=5)
     axes.spines["left"].set_visible(False)

@@ -100,6 +100,17 @@ def test_speed_is_of_the_steps_that_were_timed(together, stop):
         assert all(re.fullmatch(r"\w+", name) for name in row)
 
 
+def test_speed_of_a_resumed_epoch():
+    loader = task_of().loader(GRAPHS, shuffle=True)
+    real, _ = held(loader, 0)
+    loader.load_state_dict(loader.state_dict(batches=3, epoch=0), hold=True)
+    monitor = ThroughputMonitor(loader, seconds=Clock())
+    monitor.set_model(Model())
+    (row,) = play(monitor, loader, 1)
+    seconds = 2.0 * (len(real) - 4)
+    assert row["graphs_per_second"] == pytest.approx(real[4:, 0].sum() / seconds)
+
+
 def test_logs_of_fit(tmp_path, capsys):
     task, monitor = task_of(), ThroughputMonitor()
     # Behind what reads the logs: tasks put it first.
