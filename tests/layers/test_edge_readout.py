@@ -72,8 +72,7 @@ def with_weights(layer, seed=2):
     return layer
 
 
-@pytest.mark.parametrize("symmetric", [False, True])
-@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("symmetric, replicas", [(False, 1), (True, 2)])
 def test_equals_a_network_per_edge(symmetric, replicas):
     x = batch(replicas)
     states = states_of(x)
