@@ -154,7 +154,7 @@ class Assembler:
         layout.add_graphs(node.counts, edge.counts, np.concatenate(members))
         if part.label is not None:
             rows = {"node": node, "edge": edge}.get(part.label_level, layout.graph)
-            layout.add_labels(rows, rows.column([p.label for p in parts]))
+            layout.add_labels(rows, rows.column)
         if part.candidates is not None:
             slots = [p.slot for p in parts] if self.slots else None
             layout.add_candidates([p.candidates for p in parts], slots, starts)

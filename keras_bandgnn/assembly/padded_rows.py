@@ -1,10 +1,11 @@
 """`PaddedRows` and `SupergraphLayout`: graphs laid side by side and padded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import LEVELS, SAMPLE_WEIGHT
 from keras_bandgnn.primitives.base import is_step_resource
 
 # Longer tables of consecutive numbers are built when they are needed.
@@ -233,6 +234,7 @@ class SupergraphLayout:
         return {
             name: rows.column([getattr(part, kind)[name] for part in self.parts])
             for name in getattr(self.parts[0], kind)
+            if name != SAMPLE_WEIGHT
         }
 
     def add(self, kind: str, rows: PaddedRows, columns: dict) -> None:
@@ -289,12 +291,26 @@ class SupergraphLayout:
                 entry["slot"][:count] += starts[real]
             self._candidates.append(entry)
 
-    def add_labels(self, rows: PaddedRows, values: np.ndarray) -> None:
-        """Add the labels of nodes, edges or graphs, padded, [rows, ...]."""
+    def add_labels(self, rows: PaddedRows, column: Callable) -> None:
+        """Add the labels of nodes, edges or graphs, and their weights.
+
+        Args:
+            rows: The padded rows of nodes, edges or graphs.
+            column: From an array of each part, [its nodes, for example, ...], to the
+                padded [rows, ...].
+        """
         part = self.parts[0]
+        values = column([p.label for p in self.parts])
+        weight = rows.mask().astype(np.float32)
+        weights = [
+            p.columns().get(f"{LEVELS[p.label_level]}/{SAMPLE_WEIGHT}")
+            for p in self.parts
+        ]
+        if weights[0] is not None:
+            weight *= column(weights)
         if part.label_level == "graph" and part.candidates is None and values.ndim == 1:
             values = values[:, None]
-        self._label = rows, values, rows.mask().astype(np.float32)
+        self._label = rows, values, weight
 
     def batch(self, first: int, replicas: int) -> tuple:
         """Return (x, y, sample_weight) of a batch, or (x,) without labels.

@@ -8,6 +8,7 @@ from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.primitives.base import of_step, step_key, step_resource
 from keras_bandgnn.primitives.csr import transposed
 from keras_bandgnn.primitives.edges import Edges, pad
@@ -99,7 +100,11 @@ class ScheduleAssembler:
         flat = np.concatenate(members)
         nodes, edges = part.num_nodes[flat], part.num_edges[flat]
         rows = layout.rows([table.ptr], step_resource("node", 0))
-        features = {k: rows.through(table.node, v) for k, v in part.node.items()}
+        features = {
+            name: rows.through(table.node, values)
+            for name, values in part.node.items()
+            if name != SAMPLE_WEIGHT
+        }
         layout.add_nodes(rows, features)
         plans, rows, starts = self._steps(layout, table, rows)
         layout.add_graphs(nodes, edges, np.concatenate(ids), n_read=rows.counts)
@@ -109,9 +114,9 @@ class ScheduleAssembler:
         if part.label is not None and part.label_level == "node":
             last = step_resource("node", len(table.steps))
             rows = layout.rows([table.steps[-1].ptr], last)
-            layout.add_labels(rows, rows.through(table.last, part.label))
+            layout.add_labels(rows, lambda of: rows.through(table.last, of[0]))
         elif part.label is not None:
-            layout.add_labels(layout.graph, layout.graph.column([part.label]))
+            layout.add_labels(layout.graph, layout.graph.column)
         batches = []
         for first in range(0, len(supergraphs), replicas):
             batch = layout.batch(first, replicas)

@@ -12,6 +12,10 @@ from keras_bandgnn.checks import int_array, shown
 
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
 COUNTS = {"node": "num_nodes", "edge": "num_edges", "candidate": "num_candidates"}
+# Features of the level of labels.
+LEVELS = {"graph": "context", "node": "node", "edge": "edge"}
+SAMPLE_WEIGHT = "sample_weight"
+"""Feature of graphs (context), nodes or edges that weighs their labels."""
 
 
 def pointers(counts: np.ndarray) -> np.ndarray:

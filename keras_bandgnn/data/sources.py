@@ -45,9 +45,9 @@ def conversion(head: Sequence) -> Callable[[Any], Graph]:
     if not head or not has_attributes(head[0]):
         return _as_graph
     levels = levels_of(
-        [numbered(i, _attributes, element) for i, element in enumerate(head)]
+        [numbered(i, attributes_of, element) for i, element in enumerate(head)]
     )
-    return lambda element: graph_of(_attributes(element), levels)
+    return lambda element: graph_of(attributes_of(element), levels)
 
 
 def numbered(number: int, convert: Callable, element: Any) -> Any:
@@ -67,7 +67,8 @@ def has_attributes(element: Any) -> bool:
     return hasattr(element, "edge_index") or hasattr(element, "to_homogeneous")
 
 
-def _attributes(element: Any) -> dict[str, Any]:
+def attributes_of(element: Any) -> dict[str, Any]:
+    """Return the attributes of a `Data`, or of a dict of them, as arrays by name."""
     if not has_attributes(element):
         _refuse_element(element)
     return sized(element) if isinstance(element, Mapping) else pyg_values(element)

@@ -1,10 +1,11 @@
 """`AtomisticBackbone`: what the backbones of molecules and crystals share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.preprocessing.geometry.geometry_layers import RadiusGraph
 
 
 class AtomisticBackbone(Backbone):
@@ -37,6 +38,18 @@ class AtomisticBackbone(Backbone):
         self.embedding = ElementEmbedding(
             self.hidden_dim, elements, dtype=self.dtype_policy, name="embedding"
         )
+
+    def default_layers(self, graphs) -> list:
+        """Return `RadiusGraph` for positions without edges, else nothing.
+
+        Its radius is the cutoff of the backbone, or 5 angstrom.
+        """
+        first = graphs[0] if isinstance(graphs, Sequence) and len(graphs) else None
+        if first is None or "position" not in first.node:
+            return []
+        if {"displacement", "distance"} & first.edge.keys():
+            return []
+        return [RadiusGraph(self.get_config().get("cutoff") or 5.0)]
 
     def features_read(self):
         """Atomic numbers, and the geometry of edges."""

@@ -63,6 +63,15 @@ class Backbone(keras.Model):
         """Return the preprocessing layers that graphs need for this model, in order."""
         return []
 
+    def default_layers(self, graphs) -> list:
+        """Return the layers of the preprocessor of a task that has none.
+
+        Args:
+            graphs: The first graphs given to the task.
+        """
+        del graphs
+        return self.graph_layers()
+
     def auto_plan(self):
         """Return the plan of loaders with `"auto"`; None for the cheapest one."""
 

@@ -11,27 +11,14 @@ import keras
 
 from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import accepting, is_raw
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.programs.program_graph import ProgramGraph
 
-_CONVERTERS = {
-    "ase": "from_ase",
-    "jraph": "from_jraph",
-    "networkx": "from_networkx",
-    "pandas": "from_pandas",
-    "rdkit": "from_smiles",
-    "scipy": "from_scipy",
-    "torch_geometric": "from_pyg",
-}
+_CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _BATCHES = (
     "Tasks run whole epochs of the preprocessor's batches. Set the batcher's size "
     "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
-)
-# The loss that Keras' `class_weight` would be.
-_CLASS_WEIGHT = (
-    "Write it into the loss: def loss(y_true, y_pred): return keras.ops.take("
-    "keras.ops.array([1.0, 5.0]), keras.ops.cast(y_true[:, 0], 'int32')) * "
-    "keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)."
 )
 # True and False are 1 and 0.
 VERBOSE = ("auto", 0, 1, 2)
@@ -39,11 +26,6 @@ _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
     "steps": "Pass fewer graphs: graphs[:n].",
-    "validation_split": "Pass fit(graphs[:-n], validation_data=graphs[-n:]).",
-    "class_weight": _CLASS_WEIGHT,
-    "sample_weight": "Batches have weights of their own, for what is padding. Multiply "
-    "them in a loop: for x, y, weight in task.loader(graphs): "
-    "task.train_on_batch(x, y, weight * yours).",
 }
 
 
@@ -57,7 +39,7 @@ def is_graphs(data) -> bool:
 
 
 def resolve_data(name: str, data):
-    """Data as it is; graphs that a generator yields, in a list.
+    """Data as it is; graphs or raw items that a generator yields, in a list.
 
     Args:
         name: The argument of the task that it was given as.
@@ -68,9 +50,11 @@ def resolve_data(name: str, data):
     """
     if isinstance(data, types.GeneratorType):
         first = next(data, None)
-        if isinstance(first, Graph | ProgramGraph):
+        if isinstance(first, Graph | ProgramGraph) or accepting(first) is not None:
             return [first, *data]
         return _again(first, data)
+    if is_raw(data):
+        return data
     sample = data[0] if isinstance(data, list | tuple) and data else data
     library = type(sample).__module__.partition(".")[0]
     if library in _CONVERTERS:
@@ -86,15 +70,15 @@ def resolve_data(name: str, data):
 
 def _check_arrays(name: str, data) -> None:
     """Refuse what is neither graphs nor data of Keras."""
-    expected = "graphs that hold their labels, or data that Keras takes"
-    advice = "See keras_bandgnn.Graph."
+    expected = "graphs, raw data that an encoder converts, or data that Keras takes"
+    advice = "See keras_bandgnn.Graph and keras_bandgnn.preprocessing.SmilesEncoder."
     # What models read is a dict of arrays.
     no_batch = f"Arrays alone are no batch of graphs. {advice}"
     if isinstance(data, list | tuple | Mapping):
         leaves = [leaf for leaf in _leaves(data) if leaf is not None]
-        if isinstance(data, list | tuple) and data and is_graphs(data[0]):
+        if isinstance(data, tuple) and data and is_graphs(data[0]):
             # The pair (graphs, labels), as of arrays.
-            advice = "Pass the graphs alone, each with its Graph(..., label=...)."
+            advice = f"Pass them one by one: {name}=graphs, y=labels."
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
             refuse(name, expected, data, advice)
         values = [data] if isinstance(data, Mapping) else data
@@ -121,12 +105,11 @@ def _again(first, rest: Iterator) -> Iterator:
 
 
 def options_for_graphs(
-    y: Any, args: Sequence, names: Sequence[str], options: Mapping[str, Any]
+    args: Sequence, names: Sequence[str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Options of Keras' methods by name, those that graphs can have.
 
     Args:
-        y: Labels that were passed with the graphs.
         args: Options by position.
         names: Their names.
         options: Options by name.
@@ -135,11 +118,6 @@ def options_for_graphs(
         TypeError: For more positions than names.
         ValueError: For what has no meaning for graphs, and for wrong options.
     """
-    if y is not None:
-        raise ValueError(
-            "Expected graphs that hold their labels. Received: y with graphs. Set "
-            "Graph(..., label=...), or graph.replace(label=...)."
-        )
     if len(args) > len(names):
         raise TypeError(
             f"Expected at most {len(names)} options by position with graphs: "
@@ -184,7 +162,8 @@ def check_batch(x: Any, method: str, class_weight: Any = None) -> None:
     if class_weight is not None:
         raise ValueError(
             "Expected no class_weight, which Keras cannot apply to padded labels. "
-            f"Received: class_weight={class_weight!r}. {_CLASS_WEIGHT}"
+            f"Received: class_weight={class_weight!r}. Pass it to fit, or multiply the "
+            "weights of the batch."
         )
 
 

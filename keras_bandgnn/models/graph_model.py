@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import boolean, optional
+from keras_bandgnn.checks import boolean, optional, refuse
 from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
@@ -24,6 +24,15 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
     resolve_data,
 )
+from keras_bandgnn.models.labelled_graphs import (
+    columns_of,
+    graphs_for_labels,
+    rows_of,
+    split_off,
+    with_class_weights,
+    with_labels,
+    with_sample_weights,
+)
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.objective import (
     LossTracker,
@@ -32,6 +41,12 @@ from keras_bandgnn.models.objective import (
     entry_metrics,
     one_loss,
     only_real,
+)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    encoder_for,
+    first_item,
+    is_raw,
+    raw_items,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
@@ -127,8 +142,7 @@ class GraphModel(Replicated):
         Args:
             graphs: The first graphs given to the task.
         """
-        del graphs
-        return GraphPreprocessor(self.backbone.graph_layers())
+        return GraphPreprocessor(self.backbone.default_layers(graphs))
 
     def preprocess(self, graphs) -> GraphLoader:
         """Return the batches that `predict` computes for graphs; see `loader`."""
@@ -155,6 +169,8 @@ class GraphModel(Replicated):
         boolean("adapt", adapt)
         boolean("training", training)
         self.distribution.check_task(self)
+        if is_raw(graphs):
+            graphs = self._encode(raw_items(graphs), adapt)[1].graphs
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
             self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
@@ -371,13 +387,15 @@ class GraphModel(Replicated):
         return self.labels.entries(y, y_pred, weight)
 
     def loss_terms(self, x, y, y_pred, sample_weight, training) -> list:
-        """Return (mean over entries, sum of their weights) of each part of the loss."""
+        """Return (mean over entries, number of them) of each part of the loss."""
         del training
         y, y_pred = self.loss_scale(y, y_pred)
+        known = self.entries(x, y, y_pred)[2]
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
         if isinstance(self.loss, TargetLosses):
-            return self.loss.terms(y, y_pred, weight)
-        return [(compat.compiled_loss(self)(y, y_pred, weight), ops.sum(weight))]
+            return self.loss.terms(y, y_pred, weight, known)
+        mean = compat.compiled_loss(self)(y, y_pred, weight)
+        return [self.loss.term(mean, weight, known)]
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -412,25 +430,43 @@ class GraphModel(Replicated):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
-            x: Graphs with labels, or what Keras takes.
-            y: What Keras takes; None for graphs, which hold their labels.
+            x: Graphs; raw data that an encoder converts, such as SMILES strings, ASE
+                atoms, networkx graphs or a data frame; or what Keras takes. Without an
+                encoder in the preprocessor, `fit` puts the one that suits there.
+            y: Labels of graphs or raw data, in their order, see `with_labels`; names of
+                columns if `x` is a data frame; None if graphs hold their labels.
             *args: Passed on; for graphs `batch_size`, which must be None, `epochs`,
                 `verbose` and `callbacks`.
-            validation_data: Graphs with labels, or what Keras takes.
+            validation_data: Graphs with labels, a tuple (x, y) or (x, y,
+                sample_weight), or what Keras takes.
             seed: Seed of the order of the graphs and, on torch, of dropout, which
                 draws from torch's global generator there.
-            **kwargs: Passed on, such as `epochs` and `callbacks`. `shuffle=False`
-                keeps the order of graphs; that of a loader is its own.
+            **kwargs: Passed on, such as `epochs` and `callbacks`. For graphs
+                `sample_weight` weighs them (or their nodes), `class_weight` their
+                classes, and `validation_split` sets a share of the last graphs aside;
+                equal graphs stay together. `shuffle=False` keeps the
+                order of graphs; that of a loader is its own.
 
         Returns:
             Keras' `History`.
         """
         self._refresh_programs()
         x = resolve_data("x", x)
-        validation_data = optional(resolve_data, "validation_data", validation_data)
-        if is_graphs(x):
+        validation_data = self._validation_data(validation_data)
+        if is_graphs(x) or is_raw(x):
             names = ("batch_size", "epochs", "verbose", "callbacks")
-            kwargs = options_for_graphs(y, args, names, kwargs)
+            kwargs = options_for_graphs(args, names, kwargs)
+            args = ()
+            weights = {
+                n: kwargs.pop(n, None) for n in ("sample_weight", "class_weight")
+            }
+            share = kwargs.pop("validation_split", None)
+            x, valid = self.labelled(
+                "x", x, y, split=share or None, adapt=True, **weights
+            )
+            y = None
+            if valid is not None:
+                validation_data = valid if validation_data is None else validation_data
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
@@ -456,13 +492,98 @@ class GraphModel(Replicated):
             return fit_loader(self, super().fit, x, **kwargs)
         return super().fit(as_fit_data(x, self), y, *args, **kwargs)
 
+    def labelled(
+        self,
+        name: str,
+        x,
+        y=None,
+        sample_weight=None,
+        class_weight=None,
+        split: float | None = None,
+        adapt: bool = False,
+    ) -> tuple:
+        """Return graphs with labels and weights, and those to validate on or None.
+
+        Args:
+            name: Name of the argument, for errors.
+            x: Graphs or raw data.
+            y: Labels, see `with_labels`; names of columns of a data frame.
+            sample_weight: See `with_sample_weights`.
+            class_weight: See `with_class_weights`.
+            split: Share to validate on, see `split_off`.
+            adapt: Whether an encoder learns from the data.
+        """
+        options = (y, sample_weight, class_weight, split)
+        if not is_raw(x) and all(option is None for option in options):
+            return x, None
+        groups = order = None
+        if is_raw(x):
+            y, sample_weight = columns_of(x, y), columns_of(x, sample_weight)
+            items = raw_items(x)
+            encoder, encoded = self._encode(items, adapt)
+            graphs, count = encoded.graphs, len(items)
+            y = rows_of(y, encoded.positions, count)
+            sample_weight = rows_of(sample_weight, encoded.positions, count)
+            if split is not None:
+                groups = [encoder.group(items[i]) for i in encoded.positions]
+        else:
+            graphs, order = graphs_for_labels(name, x)
+        if y is not None:
+            level = (
+                self.output_level if self.output_level in ("node", "edge") else "graph"
+            )
+            graphs = with_labels(graphs, y, level, order)
+        valid = None
+        if sample_weight is not None:
+            graphs = with_sample_weights(graphs, sample_weight, order)
+        if split is not None:
+            graphs, valid = split_off(graphs, split, groups)
+        if class_weight is not None:
+            num_classes = None if self.labels is None else self.labels.num_classes
+            graphs = with_class_weights(graphs, class_weight, num_classes)
+        return graphs, valid
+
+    def _encode(self, items, adapt: bool) -> tuple:
+        """Return the preprocessor's encoder, added if it has none, and the graphs."""
+        encoder = None if self.preprocessor is None else self.preprocessor.encoder
+        if encoder is None:
+            encoder = encoder_for(first_item(items))
+        if adapt and not encoder.is_adapted:
+            encoder.adapt(items)
+        encoded = encoder.encode(items)
+        if self.preprocessor is None:
+            self.preprocessor = self.default_preprocessor(encoded.graphs)
+        if self.preprocessor.encoder is None:
+            self.preprocessor.add_encoder(encoder)
+        return encoder, encoded
+
+    def _validation_data(self, data):
+        """Return validation graphs with their labels; other data as it is."""
+        if isinstance(data, tuple) and len(data) in (2, 3):
+            x = data[0]
+            if isinstance(x, Graph) and not isinstance(data[1], Graph):
+                x = [x]
+            if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
+                return self.labelled("validation_data", x, *data[1:])[0]
+        return optional(resolve_data, "validation_data", data)
+
     def evaluate(self, x=None, y=None, *args, **kwargs):
-        """Evaluate on graphs, as `keras.Model.evaluate` does on arrays."""
+        """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
+
+        Args:
+            x: Graphs, raw data or what Keras takes, as for `fit`.
+            y: Labels, as for `fit`.
+            *args: Passed on; for graphs `batch_size`, which must be None, and
+                `verbose`.
+            **kwargs: Passed on, such as `return_dict`; `sample_weight` as for `fit`.
+        """
         self._refresh_programs()
         x = resolve_data("x", x)
-        if is_graphs(x):
-            kwargs = options_for_graphs(y, args, ("batch_size", "verbose"), kwargs)
+        if is_graphs(x) or is_raw(x):
+            kwargs = options_for_graphs(args, ("batch_size", "verbose"), kwargs)
             args = ()
+            x, _ = self.labelled("x", x, y, kwargs.pop("sample_weight", None))
+            y = None
             x = self._labelled(self.loader(x, training=False), "x")
             kwargs["callbacks"] = follow(kwargs.get("callbacks"), x)
             if not kwargs.get("_use_cached_eval_dataset"):
@@ -473,7 +594,7 @@ class GraphModel(Replicated):
         """Predict for graphs, or for what Keras takes.
 
         Args:
-            x: Graphs, or what Keras takes.
+            x: Graphs, raw data that the task's encoder converts, or what Keras takes.
             batch_size: What Keras takes; None for graphs.
             verbose: 1 or 2 for a progress bar; `"auto"` has none for graphs.
             steps: What Keras takes; None for graphs.
@@ -481,7 +602,8 @@ class GraphModel(Replicated):
 
         Returns:
             For graphs a list with one array per graph, in the order of the graphs;
-            None for graphs that the batcher drops.
+            None for graphs that the batcher drops, and for items that the encoder
+            skips.
         """
         self._refresh_programs()
         if isinstance(x, SequenceLoader):
@@ -490,7 +612,7 @@ class GraphModel(Replicated):
                 "graphs. Write loader.predict(task), which puts them back."
             )
         x = resolve_data("x", x)
-        if not is_graphs(x):
+        if not is_graphs(x) and not is_raw(x):
             return super().predict(x, batch_size, verbose, steps, callbacks)
         options = {
             "batch_size": batch_size,
@@ -498,15 +620,26 @@ class GraphModel(Replicated):
             "steps": steps,
             "callbacks": callbacks,
         }
-        options_for_graphs(None, (), (), options)
+        options_for_graphs((), (), options)
         if isinstance(x, list | tuple) and not x:
             return []
+        positions, count = None, 0
+        if is_raw(x):
+            items = raw_items(x)
+            _, (x, positions, _) = self._encode(items, adapt=False)
+            count = len(items)
         loader = self.loader(x, training=False)
         out: list = [None] * int(loader.starts[-1])
         ordered = self.in_given_order(x, loader)
         for graph, rows in self.outputs(loader, x, verbose, callbacks):
             out[graph] = ordered(graph, rows)
-        return self.distribution.gather(out)
+        out = self.distribution.gather(out)
+        if positions is None or len(positions) == count:
+            return out
+        all_items: list = [None] * count
+        for position, rows in zip(positions.tolist(), out, strict=True):
+            all_items[position] = rows
+        return all_items
 
     def outputs(self, loader: GraphLoader, graphs, verbose=0, callbacks=None):
         """Yield the position of each graph in a loader, and the output for it.

@@ -154,6 +154,8 @@ class Labels:
     # Targets per graph, node or edge that are entries of their own, and their names.
     num_targets: int = 1
     names: tuple[str, ...] | None = None
+    # Classes that `class_weight` may name; None for labels that are no classes.
+    num_classes: int | None = None
 
     def entries(self, y, y_pred, weight):
         """Labels [n, 1], outputs [n, C] and weights [n], 0 where a label is missing.
@@ -261,6 +263,7 @@ class TargetLabels(Labels):
     def __init__(self, num_targets: int, names: tuple[str, ...] | None = None):
         self.num_targets = num_targets
         self.names = names
+        self.num_classes = 2 if num_targets == 1 else None
 
     def entries(self, y, y_pred, weight):
         """See `Labels`; C = 1 and n = G B times the number of targets."""

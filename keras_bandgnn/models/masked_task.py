@@ -4,12 +4,14 @@ import numpy as np
 
 from keras_bandgnn.checks import refuse, string
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
@@ -41,21 +43,27 @@ class MaskedTask(Task):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
-            x: Graphs with labels of nodes or edges, or what Keras takes.
-            y: What Keras takes; None for graphs.
+            x: Graphs or raw data, see `Task.fit`, or what Keras takes.
+            y: Labels of the nodes (or edges): a list of one array per graph, or one
+                array; None if graphs hold them.
             *args: Passed on.
             mask: Feature of the nodes (or edges) that is true for those to train on;
                 all if None.
             validation_data: Graphs, or what Keras takes; `x` if omitted and
                 `validation_mask` is given.
             validation_mask: Feature that is true for those to validate on.
-            **kwargs: Passed on, such as `epochs`, `seed` and `callbacks`.
+            **kwargs: Passed on, such as `epochs`, `seed`, `callbacks` and
+                `sample_weight`.
 
         Returns:
             Keras' `History`.
         """
         x = resolve_data("x", x)
-        if is_graphs(x):
+        if is_graphs(x) or is_raw(x):
+            weights = {n: kwargs.pop(n, None) for n in (SAMPLE_WEIGHT, "class_weight")}
+            share = kwargs.pop("validation_split", None)
+            x, valid = self.labelled("x", x, y, split=share, adapt=True, **weights)
+            y, validation_data = None, validation_data if valid is None else valid
             self._complete(x, training=True)
         if validation_mask is not None:
             validation_data = x if validation_data is None else validation_data
@@ -70,14 +78,18 @@ class MaskedTask(Task):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
-            x: Graphs with labels of nodes or edges, or what Keras takes.
-            y: What Keras takes; None for graphs.
+            x: Graphs or raw data, see `Task.fit`, or what Keras takes.
+            y: Labels of the nodes (or edges): a list of one array per graph, or one
+                array; None if graphs hold them.
             *args: Passed on.
             mask: Feature of the nodes (or edges) that is true for those to evaluate
                 on; all if None.
             **kwargs: Passed on.
         """
         x = resolve_data("x", x)
+        if mask is not None and (is_graphs(x) or is_raw(x)):
+            x, _ = self.labelled("x", x, y, kwargs.pop(SAMPLE_WEIGHT, None))
+            y = None
         if mask is not None:
             x = self._masked(x, mask)
         return super().evaluate(x, y, *args, **kwargs)
@@ -128,7 +140,7 @@ class MaskedTask(Task):
         return preprocessor
 
     def _complete(self, graphs, training: bool = False) -> None:
-        if isinstance(graphs, GraphLoader):
+        if isinstance(graphs, GraphLoader) or is_raw(graphs):
             return
         # Training graphs determine the batcher, even after earlier predictions.
         temporary = self.__dict__.get("_for_predictions")

@@ -95,6 +95,22 @@ class EntryLoss(keras.losses.Loss):
         """Whether training is by the sum over the entries."""
         return self.loss.reduction == "sum"
 
+    def term(self, mean, weight, known) -> tuple:
+        """Return a mean over entries and their number, from a mean over weights.
+
+        As for Keras, weights multiply the terms of the sum and not their number, unless
+        the reduction is "mean_with_sample_weight".
+
+        Args:
+            mean: What the loss returned.
+            weight: [n], weights of the entries.
+            known: [n], 1 for entries with labels, whatever their weights.
+        """
+        total, count = ops.sum(weight), ops.sum(known)
+        if self.loss.reduction == "mean_with_sample_weight":
+            return mean, total
+        return mean * ops.divide_no_nan(total, count), count
+
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Return the mean over labels [n, 1], outputs [n, C] and weights [n]."""
         weight = ops.convert_to_tensor(sample_weight, dtype=self.dtype)
@@ -138,20 +154,22 @@ class TargetLosses(keras.losses.Loss):
         self.losses = list(losses)
         self.factors = list(factors)
 
-    def terms(self, y_true, y_pred, weight) -> list:
-        """Return (weighted mean over entries, sum of their weights) of each target."""
+    def terms(self, y_true, y_pred, weight, known) -> list:
+        """Return (mean over entries, their number) of each target."""
         terms = []
         for index, (loss, factor) in enumerate(
             zip(self.losses, self.factors, strict=True)
         ):
             target = Target("", index, len(self.losses))
             y, outputs, own = map(target.entries, (y_true, y_pred, weight))
-            terms.append((factor * loss(y, outputs, own), ops.sum(own)))
+            mean = factor * loss(y, outputs, own)
+            terms.append(loss.term(mean, own, target.entries(known)))
         return terms
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Return the sum over labels [n, 1], outputs [n, 1] and weights [n]."""
-        return sum(mean for mean, _ in self.terms(y_true, y_pred, sample_weight))
+        terms = self.terms(y_true, y_pred, sample_weight, sample_weight)
+        return sum(mean for mean, _ in terms)
 
 
 class EntryMetric(keras.metrics.Metric):

@@ -25,6 +25,22 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
 from keras_bandgnn.preprocessing.batching.static_batcher import (
     StaticBatcher as StaticBatcher,
 )
+from keras_bandgnn.preprocessing.encoding.atoms_encoder import (
+    AtomsEncoder as AtomsEncoder,
+)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    GraphEncoder as GraphEncoder,
+)
+from keras_bandgnn.preprocessing.encoding.networkx_encoder import (
+    NetworkXEncoder as NetworkXEncoder,
+)
+from keras_bandgnn.preprocessing.encoding.pyg_encoder import PyGEncoder as PyGEncoder
+from keras_bandgnn.preprocessing.encoding.smiles_encoder import (
+    SmilesEncoder as SmilesEncoder,
+)
+from keras_bandgnn.preprocessing.encoding.table_encoder import (
+    TableEncoder as TableEncoder,
+)
 from keras_bandgnn.preprocessing.forecast.choose_batcher import (
     choose_batcher as choose_batcher,
 )
@@ -64,6 +80,7 @@ from keras_bandgnn.preprocessing.structural_encoding import (
 KNNGraph = KNearestGraph
 
 __all__ = [
+    "AtomsEncoder",
     "AttentionEdges",
     "AttentionPlan",
     "Batcher",
@@ -72,18 +89,23 @@ __all__ = [
     "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
+    "GraphEncoder",
     "GraphLayer",
     "GraphLoader",
     "GraphPreprocessor",
     "KNearestGraph",
+    "NetworkXEncoder",
     "ProgramEncoder",
+    "PyGEncoder",
     "RCMKCompile",
     "RadiusGraph",
     "ReachabilityFilter",
     "Reformation",
     "SequenceLoader",
+    "SmilesEncoder",
     "StaticBatcher",
     "StructuralEncoding",
+    "TableEncoder",
     "TargetNormalizer",
     "attention_conditions",
     "canonical_path",

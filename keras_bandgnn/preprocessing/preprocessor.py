@@ -23,6 +23,12 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    GraphEncoder,
+    accepting,
+    first_item,
+    is_raw,
+)
 from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,
     HostLayer,
@@ -130,6 +136,19 @@ class GraphPreprocessor(HostLayer):
             )
         self._plan = plan
 
+    @property
+    def encoder(self) -> GraphEncoder | None:
+        """The first layer, if it converts raw items, such as `SmilesEncoder`."""
+        first = self.graph_layers[0] if self.graph_layers else None
+        return first if isinstance(first, GraphEncoder) else None
+
+    def add_encoder(self, encoder: GraphEncoder) -> None:
+        """Put an encoder before the other layers, in place of one that is there."""
+        expected = "an encoder, such as SmilesEncoder()"
+        instance("encoder", encoder, GraphEncoder, expected)
+        rest = self.graph_layers[self.encoder is not None :]
+        self.graph_layers = [encoder, *rest]
+
     def layers_config(self) -> list[dict]:
         """Return a plain description of the graph layers, as stores keep it."""
         return [class_entry(layer, layer.plain_config()) for layer in self.graph_layers]
@@ -158,12 +177,28 @@ class GraphPreprocessor(HostLayer):
         if applied:
             return graphs
         graphs = [graphs] if isinstance(graphs, Graph) else graphs
+        if is_raw(graphs):
+            return self._transform(self._encoder_of(graphs).encode(graphs).graphs)
         if isinstance(graphs, str | Mapping):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         if not hasattr(graphs, "shards"):
             instance(
                 "graphs", graphs, Iterable, "graphs: a list, a FlatGraphs, a store"
             )
+        return self._transform(graphs)
+
+    def _encoder_of(self, items) -> GraphEncoder:
+        if self.encoder is None:
+            refuse(
+                "graphs",
+                "graphs, as the preprocessor has no encoder",
+                first_item(items),
+                "Fit the task on such data, or write GraphPreprocessor([encoder, ...]) "
+                f"with an encoder, such as {accepting(first_item(items)).__name__}.",
+            )
+        return self.encoder
+
+    def _transform(self, graphs):
         if not self.graph_layers and not isinstance(graphs, list | tuple):
             return graphs
         for layer in self.graph_layers:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import having
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
@@ -41,8 +42,33 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
     >>> from_smiles("C#N").edge["bond"].tolist()  # doctest: +SKIP
     [[3, 0, 0], [3, 0, 0]]
     """
-    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
-    molecule = _molecule(chem, smiles)
+    graph = from_rdkit(parse_smiles(smiles), label)
+    return graph.replace(info={"smiles": smiles})
+
+
+def from_rdkit(molecule: Any, label: Any = None) -> Graph:
+    """Convert a molecule of RDKit; see `from_smiles`, whose features it has.
+
+    Nodes are the atoms of the molecule, so hydrogens are nodes if it has them
+    explicitly.
+
+    Args:
+        molecule: A sanitised `rdkit.Chem.Mol`.
+        label: Label of the molecule, a number or vector.
+
+    Raises:
+        ValueError: If it has no atoms.
+
+    Example:
+    >>> from rdkit import Chem  # doctest: +SKIP
+    >>> from_rdkit(Chem.MolFromSmiles("CCO"))  # doctest: +SKIP
+    Graph(num_nodes=3, num_edges=4, node={atom: [3, 8]}, edge={bond: [4, 3]})
+    """
+    having("molecule", molecule, "GetAtoms", "a molecule of RDKit")
+    if not molecule.GetNumAtoms():
+        raise ValueError(
+            "Expected `molecule` to have at least one atom. Received: none. Remove it."
+        )
     atoms = [
         (
             atom.GetAtomicNum(),
@@ -71,11 +97,17 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
         node={"atom": np.array(atoms, np.int32)},
         edge={"bond": bond},
         label=label,
-        info={"smiles": smiles},
     )
 
 
-def _molecule(chem: Any, smiles: str) -> Any:
+def parse_smiles(smiles: str) -> Any:
+    """Return the RDKit molecule of a SMILES string.
+
+    Raises:
+        ValueError: If RDKit cannot parse the string, or it has no atoms.
+        ImportError: If RDKit is not installed.
+    """
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
     if not isinstance(smiles, str):
         raise ValueError(
             "Expected `smiles` to be a string. "

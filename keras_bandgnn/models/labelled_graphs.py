@@ -1,0 +1,331 @@
+"""Labels, weights and validation graphs that `fit(x, y, ...)` passes beside graphs."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.arrays import narrowed
+from keras_bandgnn.checks import fraction, instance, refuse
+from keras_bandgnn.data.converters.attributes import as_numpy
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import (
+    LEVELS,
+    SAMPLE_WEIGHT,
+    check_columns,
+)
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
+from keras_bandgnn.preprocessing.graph_layer import applied_layers
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.programs.program_graph import ProgramGraph
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    """Return numbers of any form as an array; NaN, a missing label, is allowed."""
+    array = as_numpy(values.to_numpy() if hasattr(values, "to_numpy") else values)
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        array = np.asarray(values)
+        if array.dtype.kind == "O":
+            # Columns with None for what is missing.
+            missing = np.array([v is None for v in array.ravel()]).reshape(array.shape)
+            try:
+                array = np.where(missing, np.nan, array).astype(np.float64)
+            except (TypeError, ValueError):
+                array = None
+        elif array.dtype.kind not in "biuf":
+            array = None
+    if array is None:
+        refuse(
+            name,
+            "numbers",
+            values,
+            "Map the names of classes to 0, 1, 2, ..., such as with np.unique(names, "
+            "return_inverse=True).",
+        )
+    return narrowed(name, array, missing=True)
+
+
+def _per_row(
+    name: str, graphs: FlatGraphs, values: Any, level: str, order: np.ndarray | None
+) -> np.ndarray:
+    """Return values of nodes or edges as one array, from one per graph or a flat one.
+
+    Args:
+        name: Name of the argument, for errors.
+        graphs: n graphs.
+        values: A list of n arrays, or one array.
+        level: "node" or "edge".
+        order: Place of each edge of the graphs among the values; None for the same.
+    """
+    if graphs.origin is not None:
+        raise ValueError(
+            f"Expected graphs in the order of `{name}`. Received: compiled graphs, "
+            "whose nodes are reordered. Set the labels before compiling: Graph(..., "
+            f"label=..., label_level={level!r})."
+        )
+    counts = graphs.num_nodes if level == "node" else graphs.num_edges
+    nested = isinstance(values, list | tuple) and len(values) == len(graphs)
+    if nested and all(np.ndim(as_numpy(each)) for each in values):
+        arrays = [_numbers(f"{name}[{i}]", each) for i, each in enumerate(values)]
+        for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
+            if len(array) != count:
+                raise ValueError(
+                    f"Expected {name}[{i}] to have a row for each of the {count} "
+                    f"{level}s of graph {i}. Received: shape {array.shape}."
+                )
+        array = np.concatenate(arrays)
+    else:
+        array = _numbers(name, values)
+    total = int(counts.sum())
+    if array.ndim == 0 or len(array) != total:
+        raise ValueError(
+            f"Expected `{name}` to have a row for each of {total} {level}s: a list of "
+            f"one array per graph, or one array. Received: shape {array.shape}."
+        )
+    return array if level == "node" or order is None else array[order]
+
+
+def _per_graph(name: str, graphs: FlatGraphs, values: Any) -> np.ndarray:
+    array = _numbers(name, values)
+    if array.ndim == 0 or len(array) != len(graphs):
+        raise ValueError(
+            f"Expected `{name}` to have a row for each of {len(graphs)} graphs. "
+            f"Received: shape {array.shape}."
+        )
+    return array
+
+
+def _replaced(graphs: FlatGraphs, changes: Mapping[str, np.ndarray]) -> FlatGraphs:
+    """Return graphs with some columns added or replaced."""
+    columns = graphs.columns()
+    if any(name.startswith("label/") for name in changes):
+        columns = {k: v for k, v in columns.items() if not k.startswith("label/")}
+    columns |= changes
+    check_columns(columns, None)
+    out = FlatGraphs.from_columns(columns, graphs.info)
+    if hasattr(graphs, "metadata"):
+        out.metadata = graphs.metadata
+    return out
+
+
+def with_labels(
+    graphs: FlatGraphs, y: Any, level: str, order: np.ndarray | None = None
+) -> FlatGraphs:
+    """Return graphs with the labels `y` instead of their own.
+
+    Args:
+        graphs: n graphs.
+        y: For `"graph"` [n] or [n, D]; for `"node"` and `"edge"` a list of n arrays, or
+            one array for all nodes or edges. NaN where missing.
+        level: `"graph"`, `"node"` or `"edge"`.
+        order: See `graphs_for_labels`.
+
+    Raises:
+        ValueError: For labels that do not fit the graphs.
+    """
+    if level == "graph":
+        label = _per_graph("y", graphs, y)
+    else:
+        label = _per_row("y", graphs, y, level, order)
+    return _replaced(graphs, {f"label/{level}": label})
+
+
+def _weight_column(graphs: FlatGraphs) -> str:
+    return f"{LEVELS[graphs.label_level]}/{SAMPLE_WEIGHT}"
+
+
+def with_sample_weights(
+    graphs: FlatGraphs, sample_weight: Any, order: np.ndarray | None = None
+) -> FlatGraphs:
+    """Return graphs with weights of their labels, a feature `sample_weight`.
+
+    Args:
+        graphs: n graphs with labels.
+        sample_weight: [n]; where labels are of nodes or edges also a list of n arrays,
+            or one array for all of them.
+        order: See `graphs_for_labels`.
+
+    Raises:
+        ValueError: For weights that do not fit the graphs, or negative ones.
+    """
+    level = graphs.label_level
+    counts = {"node": graphs.num_nodes, "edge": graphs.num_edges}.get(level)
+    array = as_numpy(sample_weight)
+    by_graph = isinstance(array, np.ndarray) and array.shape == (len(graphs),)
+    if counts is None or by_graph and int(counts.sum()) != len(graphs):
+        weight = _per_graph(SAMPLE_WEIGHT, graphs, sample_weight)
+        weight = weight if counts is None else weight.repeat(counts)
+    else:
+        weight = _per_row(SAMPLE_WEIGHT, graphs, sample_weight, level, order)
+    if weight.ndim != 1 or not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(
+            f"Expected `sample_weight` to be one number >= 0 per {level}. Received: "
+            f"shape {weight.shape} in [{weight.min()}, {weight.max()}]."
+        )
+    return _replaced(graphs, {_weight_column(graphs): weight.astype(np.float32)})
+
+
+def with_class_weights(
+    graphs: FlatGraphs, class_weight: Any, num_classes: int | None
+) -> FlatGraphs:
+    """Return graphs whose weights are multiplied by those of their classes.
+
+    Args:
+        graphs: Graphs with labels.
+        class_weight: Class -> weight, 1 for others.
+        num_classes: Number of classes; None for labels that are no classes.
+
+    Raises:
+        ValueError: For labels that are no classes, unknown classes or negative weights.
+    """
+    instance("class_weight", class_weight, Mapping, "a dict of weights by class")
+    label = graphs.label
+    if not num_classes or label is None or label.size != len(label):
+        raise ValueError(
+            "Expected class_weight with labels of one class each. Received: "
+            f"class_weight={dict(class_weight)!r}. Use sample_weight, or weights in "
+            "the loss."
+        )
+    for name, weight in class_weight.items():
+        known = isinstance(name, int | np.integer) and not isinstance(name, bool)
+        if not known or not 0 <= name < num_classes:
+            problem = f"the class {name!r}"
+        elif not isinstance(weight, int | float | np.number) or not weight >= 0:
+            problem = f"class_weight[{name}]={weight!r}"
+        else:
+            continue
+        raise ValueError(
+            f"Expected class_weight to be {{class: weight >= 0}} with classes in [0, "
+            f"{num_classes}). Received: {problem}."
+        )
+    weights = np.ones(num_classes, np.float32)
+    weights[list(class_weight)] = list(class_weight.values())
+    classes = np.nan_to_num(np.asarray(label, np.float64).reshape(-1), nan=-1.0)
+    known = (classes >= 0) & (classes < num_classes)
+    weight = weights[np.where(known, classes, 0).astype(int)]
+    name = _weight_column(graphs)
+    return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
+
+
+def split_off(
+    graphs: FlatGraphs, validation_split: Any, groups: Sequence[bytes] | None
+) -> tuple[FlatGraphs, FlatGraphs]:
+    """Return graphs to train on and graphs to validate on.
+
+    As in Keras these are the last ones. Equal graphs stay together, such as the rows of
+    one molecule: from the end on, whole groups are set aside until the share is full.
+
+    Args:
+        graphs: All graphs.
+        validation_split: The share to validate on, in (0, 1).
+        groups: For each graph bytes that equal graphs share; None to compare the
+            graphs themselves.
+
+    Raises:
+        ValueError: If one of the parts is empty.
+    """
+    share = fraction("validation_split", validation_split)
+    count = len(graphs)
+    wanted = count - math.floor(count * (1.0 - share))
+    if groups is None:
+        groups = [_content(graphs, i) for i in range(count)]
+    members: dict[bytes, list[int]] = {}
+    for i in range(count - 1, -1, -1):
+        members.setdefault(groups[i], []).append(i)
+    valid: list[int] = []
+    for rows in list(members.values())[:-1]:
+        if not valid or len(valid) + len(rows) <= wanted:
+            valid += rows
+    if not valid:
+        raise ValueError(
+            "Expected at least two distinct graphs, to train and to validate on. "
+            f"Received: {len(members)} distinct ones, validation_split="
+            f"{validation_split}. Pass validation_data=(x, y), or masks of nodes."
+        )
+    rest = np.setdiff1d(np.arange(count), valid)
+    return _taken(graphs, rest), _taken(graphs, np.sort(valid))
+
+
+def _taken(graphs: FlatGraphs, indices: np.ndarray) -> FlatGraphs:
+    out = graphs.take(indices)
+    if hasattr(graphs, "metadata"):
+        out.metadata = graphs.metadata
+    return out
+
+
+def _content(graphs: FlatGraphs, i: int) -> bytes:
+    """Return a hash of a graph without its labels and weights."""
+    graph = graphs[i]
+    digest = hashlib.sha256()
+    features = {**graph.node, **graph.edge, **graph.context}
+    arrays = [graph.senders, graph.receivers, graph.edge_type, graph.candidates]
+    arrays += [features[name] for name in sorted(features) if name != SAMPLE_WEIGHT]
+    for array in arrays:
+        if array is not None:
+            digest.update(np.ascontiguousarray(array).tobytes() + b"|")
+    return digest.digest()
+
+
+def rows_of(values: Any, positions: np.ndarray, count: int) -> Any:
+    """Return the labels or weights of those of `count` items that were converted."""
+    if values is None or len(positions) == count or np.ndim(values) == 0:
+        return values
+    if len(values) != count:
+        return values  # Found out where the values are used.
+    if hasattr(values, "iloc"):
+        return values.iloc[positions]
+    if isinstance(values, list | tuple):
+        return [values[i] for i in positions]
+    return values[positions]
+
+
+def columns_of(x: Any, y: Any) -> Any:
+    """Return the columns of a data frame that `y` names; other labels as they are."""
+    names = [y] if isinstance(y, str) else y
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(n, str) for n in names
+    ):
+        return y
+    if not is_table(x):
+        return y
+    missing = [name for name in names if name not in x.columns]
+    if missing:
+        raise ValueError(
+            f"Expected columns of the table, one of {list(x.columns)}. Received: "
+            f"{missing}."
+        )
+    return x[y] if isinstance(y, str) else x[list(y)]
+
+
+def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | None]:
+    """Return graphs in one `FlatGraphs`, to which labels and weights can be added.
+
+    Returns:
+        The graphs, whose edges are sorted by receiver, and the place of each of their
+        edges in the given graphs; None if they had this order.
+
+    Raises:
+        ValueError: For a loader, whose graphs are assembled already, and for program
+            graphs, whose label is one of their candidates.
+    """
+    what = "graphs to add labels, weights or a validation split to"
+    if isinstance(graphs, GraphLoader):
+        refuse(name, what, graphs, "Pass the graphs that the loader was made of.")
+    graphs = [graphs] if isinstance(graphs, Graph) else graphs
+    first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
+    if isinstance(first, ProgramGraph):
+        refuse(name, what, first, "Encode them first: ProgramEncoder()(graphs).")
+    flat = FlatGraphs.concatenate(parts_of(graphs))
+    layers = applied_layers(graphs)
+    if layers:
+        flat = FlatGraphs.from_columns(flat.columns(), flat.info)
+        flat.metadata = {"layers": layers}
+    order = None
+    if isinstance(first, Graph):
+        orders = [np.argsort(graph.receivers, kind="stable") for graph in graphs]
+        order = np.concatenate(orders) + flat.edge_ptr[:-1].repeat(flat.num_edges)
+    return flat, order

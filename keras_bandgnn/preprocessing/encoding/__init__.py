@@ -1,0 +1,1 @@
+"""Layers from raw data, such as SMILES or ASE atoms, to graphs."""

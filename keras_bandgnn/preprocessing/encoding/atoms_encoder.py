@@ -1,0 +1,100 @@
+"""`AtomsEncoder`: structures of ASE as graphs."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import boolean, optional, string
+from keras_bandgnn.data.converters.ase_atoms import from_ase
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class AtomsEncoder(GraphEncoder):
+    """Converts `ase.Atoms` to graphs of atoms without edges; see `from_ase`.
+
+    Put a layer that adds edges after it, such as `RadiusGraph`; tasks over atomistic
+    backbones without a preprocessor do. The results of a calculator
+    are read only if they are named, so that structures with and without one give the
+    same features.
+
+    Features:
+        `node["atomic_number"]`, `node["position"]`: int32 [N], float32 [N, 3].
+        `context["cell"]`, `context["pbc"]`: float32 [3, 3], int32 [3].
+        `node["force"]`: float32 [N, 3], if `forces` and the item has them.
+
+    Needs `pip install "keras-bandgnn[chem]"`.
+
+    Args:
+        label: Result of the calculator that is the label, such as `"energy"`, or a key
+            of `atoms.info`; None where `fit` gets `y`. Items without it have no label.
+        forces: Whether to keep the forces that a calculator has stored, for training.
+        on_error: See `GraphEncoder`.
+
+    Example:
+    >>> from ase.build import molecule  # doctest: +SKIP
+    >>> AtomsEncoder()(molecule("H2O")).num_nodes  # doctest: +SKIP
+    3
+    """
+
+    def __init__(
+        self,
+        label: str | None = None,
+        forces: bool = False,
+        on_error: str = "raise",
+        **kwargs,
+    ):
+        super().__init__(on_error, **kwargs)
+        self.label = optional(string, "label", label)
+        self.forces = boolean("forces", forces)
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is a structure of ASE."""
+        return hasattr(item, "get_atomic_numbers") and hasattr(item, "get_positions")
+
+    def _expected(self) -> str:
+        return "an Atoms of ASE"
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert a structure; see `GraphEncoder`."""
+        graph = from_ase(item)
+        changes = {"info": {}, "context": dict(graph.context), "node": dict(graph.node)}
+        energy = changes["context"].pop("energy", None)
+        force = changes["node"].pop("force", None)
+        if self.forces and force is not None:
+            changes["node"]["force"] = force
+        if self.label == "energy":
+            changes["label"] = energy
+        elif self.label == "force":
+            changes |= {"label": force, "label_level": "node"}
+        elif self.label is not None:
+            changes["label"] = item.info.get(self.label)
+        return graph.replace(**changes)
+
+    def content(self, item: Any) -> bytes:
+        """Return numbers, positions, cell and what is read besides."""
+        if not self.accepts(item):
+            return repr(item).encode()
+        arrays = [
+            item.get_atomic_numbers(),
+            item.get_positions(),
+            np.asarray(item.get_cell()),
+            np.asarray(item.get_pbc()),
+        ]
+        if self.label is not None or self.forces:
+            graph = self.encode_item(item)
+            arrays += [graph.label, graph.node.get("force")]
+        return b"".join(
+            np.ascontiguousarray(a).tobytes() for a in arrays if a is not None
+        )
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the `inputs` of a backbone that is not atomistic."""
+        return {"atomic_number": {"ids": 120}}
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor."""
+        return {**super().get_config(), "label": self.label, "forces": self.forces}

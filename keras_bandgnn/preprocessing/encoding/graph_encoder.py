@@ -1,0 +1,369 @@
+"""`GraphEncoder`: the first layer of a preprocessor, from raw items to graphs."""
+
+import hashlib
+import itertools
+import json
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.data.store import open_store
+from keras_bandgnn.data.store_writer import write_store
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.programs.workers import ordered_map
+from keras_bandgnn.progress import progress_bar
+
+_LOG = logging.getLogger(__name__)
+# Items per job of a worker process.
+_JOB_ITEMS = 500
+_MOST_SHOWN = 3
+
+
+class Encoded(NamedTuple):
+    """Graphs, and the items that they were made of.
+
+    Attributes:
+        graphs: The graphs of all items that could be converted.
+        positions: int64 [n], position of each graph's item.
+        errors: Why the other items could not be converted, by position.
+    """
+
+    graphs: FlatGraphs
+    positions: np.ndarray
+    errors: dict[int, str]
+
+
+class GraphEncoder(GraphLayer):
+    """Base of layers that convert raw items, such as molecules, to graphs.
+
+    An encoder is the first layer of a `GraphPreprocessor`; tasks then take raw items
+    wherever they take graphs. Graphs pass unchanged. What an encoder learns from data,
+    such as vocabularies, are constructor arguments that `adapt` sets: presets keep
+    them. `fit` adapts an encoder that has not been adapted.
+
+    Subclasses define `accepts(item)`, `encode_item(item)` and `content(item)`, and,
+    if they learn from data, `is_adapted` and `learn(items)`.
+
+    Args:
+        on_error: `"raise"` an error for the first item that cannot be converted, or
+            `"skip"` such items: they are counted in a warning, left out of training,
+            and `predict` returns None for them.
+
+    Attributes:
+        processes: Number of processes that convert large data, 1 unless set.
+        cache: Folder that keeps converted data by content, None unless set. Neither is
+            saved with the encoder.
+    """
+
+    def __init__(self, on_error: str = "raise", **kwargs):
+        super().__init__(**kwargs)
+        self.on_error = one_of("on_error", on_error, ("raise", "skip"))
+        self.processes = 1
+        self.cache: str | None = None
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is of the kind that this encoder converts.
+
+        It imports no library.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def for_item(cls, item: Any) -> "GraphEncoder":
+        """Return an encoder for data that begins with this item."""
+        del item
+        return cls()
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the encoder knows all that it learns from data."""
+        return True
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert one item.
+
+        Raises:
+            ValueError: If it cannot be converted.
+        """
+        raise NotImplementedError
+
+    def content(self, item: Any) -> bytes:
+        """Return bytes that two items share exactly if they are the same."""
+        raise NotImplementedError
+
+    def group(self, item: Any) -> bytes:
+        """Return bytes that items of one kind share, such as spellings of a molecule.
+
+        `validation_split` keeps such items together.
+        """
+        return self.content(item)
+
+    def learn(self, items: Iterable[Any]) -> None:
+        """Set what is learnt from data."""
+
+    def adapt(self, items: Any) -> "GraphEncoder":
+        """Learn vocabularies and the like from data, and return the encoder.
+
+        Args:
+            items: Raw items in any form that `fit` takes; graphs teach nothing.
+        """
+        items = [item for item in raw_items(items) if not isinstance(item, Graph)]
+        self.learn(items)
+        return self
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the `inputs` of a backbone for the node features of the graphs."""
+        raise NotImplementedError
+
+    def __call__(self, graphs: Any) -> Graph | FlatGraphs:
+        """Convert one item, or each of several; see `encode`."""
+        if isinstance(graphs, Graph) or self.accepts(graphs):
+            return self.call(graphs)
+        if isinstance(graphs, FlatGraphs) or hasattr(graphs, "shards"):
+            return graphs
+        return self.encode(graphs).graphs
+
+    def call(self, item: Any) -> Graph:
+        """Convert an item; a `Graph` is returned as it is."""
+        if isinstance(item, Graph):
+            return item
+        if not self.accepts(item):
+            refuse("item", self._expected(), item)
+        self.require_adapted()
+        return self.encode_item(item)
+
+    def require_adapted(self) -> None:
+        """Raise a ValueError if the encoder has yet to learn from data."""
+        if not self.is_adapted:
+            raise ValueError(
+                f"Expected an adapted {type(self).__name__}. Received: one that has "
+                "seen no data. Call encoder.adapt(items), or fit a task first."
+            )
+
+    def _expected(self) -> str:
+        return f"an item that {type(self).__name__} converts"
+
+    def encode(self, items: Any, progress: bool = True) -> Encoded:
+        """Convert items to graphs.
+
+        Args:
+            items: Raw items or graphs, in any form that `fit` takes.
+            progress: Whether to show a progress bar on standard error after two
+                seconds.
+
+        Returns:
+            Graphs, positions and errors, see `Encoded`.
+
+        Raises:
+            ValueError: If an item cannot be converted, naming its position, unless
+                `on_error="skip"`; if none can.
+        """
+        items = raw_items(items)
+        self.require_adapted()
+        positive_int("processes", self.processes)
+        if self.cache is None:
+            return self._encode(items, progress)
+        path = as_path("cache", self.cache) / f"{self._digest(items)}.bgnn"
+        if not path.exists():
+            encoded = self._encode(items, progress)
+            record = {
+                "positions": encoded.positions.tolist(),
+                "errors": [[k, v] for k, v in encoded.errors.items()],
+            }
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_store(path, encoded.graphs, metadata={"encoded": record})
+            return encoded
+        store = open_store(path)
+        record = store.metadata["encoded"]
+        encoded = Encoded(
+            FlatGraphs.concatenate(list(store.shards)),
+            np.array(record["positions"], np.int64),
+            {int(k): v for k, v in record["errors"]},
+        )
+        self._warn(encoded.errors, len(items))
+        return encoded
+
+    def _digest(self, items: Sequence) -> str:
+        config = self.plain_config()
+        text = json.dumps([type(self).__name__, config], sort_keys=True)
+        digest = hashlib.sha256(text.encode())
+        for item in items:
+            content = self.content(item)
+            digest.update(len(content).to_bytes(8, "little") + content)
+        return digest.hexdigest()
+
+    def _encode(self, items: Sequence, progress: bool) -> Encoded:
+        graphs, positions, errors = [], [], {}
+        shown = progress and sys.stderr.isatty()
+
+        def converted() -> Iterator[Graph]:
+            with progress_bar("Converting to graphs", len(items), shown) as advance:
+                for position, outcome in enumerate(self._outcomes(items)):
+                    advance(1)
+                    if isinstance(outcome, Graph):
+                        positions.append(position)
+                        yield outcome
+                        continue
+                    if self.on_error == "raise":
+                        raise ValueError(
+                            f"Item {position}: {outcome} To leave out such items, set "
+                            f"{type(self).__name__}(on_error='skip')."
+                        )
+                    errors[position] = outcome
+
+        graphs = parts_of(converted(), progress=False)
+        self._warn(errors, len(items))
+        if not graphs:
+            why = f" ({next(iter(errors.values()))})" if errors else ""
+            raise ValueError(
+                f"Expected at least one item that can be converted. Received: none of "
+                f"{len(items)}{why}."
+            )
+        merged = FlatGraphs.concatenate(graphs)
+        return Encoded(merged, np.array(positions, np.int64), errors)
+
+    def _warn(self, errors: Mapping[int, str], count: int) -> None:
+        if errors:
+            first = list(errors.items())[:_MOST_SHOWN]
+            _LOG.warning(
+                "%s left out %d of %d items: %s%s",
+                type(self).__name__,
+                len(errors),
+                count,
+                "; ".join(f"item {k}: {v}" for k, v in first),
+                "; ..." if len(errors) > _MOST_SHOWN else "",
+            )
+
+    def _outcomes(self, items: Sequence) -> Iterator[Graph | str]:
+        """Yield the graph of each item, or why there is none."""
+        processes = min(self.processes, -(-len(items) // _JOB_ITEMS))
+        if processes == 1:
+            yield from (_outcome(self, item) for item in items)
+            return
+        jobs = [
+            (self, items[first : first + _JOB_ITEMS])
+            for first in range(0, len(items), _JOB_ITEMS)
+        ]
+        for job, outcomes in zip(
+            jobs, ordered_map(_outcomes_of, jobs, processes, None), strict=True
+        ):
+            if outcomes is None:
+                outcomes = ["the process that converted it ended."] * len(job[1])
+            yield from outcomes
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor."""
+        return {**super().get_config(), "on_error": self.on_error}
+
+
+def accepting(item: Any) -> type[GraphEncoder] | None:
+    """Return the registered encoder class that converts an item, or None."""
+    for cls in keras.saving.get_custom_objects().values():
+        if not isinstance(cls, type) or not issubclass(cls, GraphEncoder):
+            continue
+        if cls is not GraphEncoder and cls.accepts(item):
+            return cls
+    return None
+
+
+def encoder_for(item: Any) -> GraphEncoder:
+    """Return a new encoder for data that begins with this item.
+
+    Raises:
+        ValueError: If no registered encoder converts it.
+    """
+    cls = accepting(item)
+    if cls is None:
+        refuse("x", "SMILES strings, molecules, structures, graphs or rows", item)
+    return cls.for_item(item)
+
+
+def is_raw(data: Any) -> bool:
+    """Return whether data is raw items that a registered encoder converts."""
+    if isinstance(data, Graph | FlatGraphs) or hasattr(data, "shards"):
+        return False
+    item = first_item(data)
+    # What Keras takes as one batch is a dict, too.
+    if item is data and isinstance(data, Mapping) and "edge_index" not in data:
+        return False
+    return item is not None and accepting(item) is not None
+
+
+def _outcome(encoder: GraphEncoder, item: Any) -> Graph | str:
+    try:
+        return encoder.call(item)
+    except ValueError as error:
+        return str(error)
+
+
+def _outcomes_of(encoder: GraphEncoder, items: Sequence) -> list[Graph | str]:
+    return [_outcome(encoder, item) for item in items]
+
+
+def raw_items(data: Any) -> Sequence:
+    """Return raw items in a sequence: those of lists, generators and data frames.
+
+    Args:
+        data: A list or generator of items, a NumPy array of strings, a pandas series,
+            a pandas data frame (whose rows become dicts), a data set with items; a
+            single item becomes a list of one.
+    """
+    if is_table(data):
+        names = [str(name) for name in data.columns]
+        columns = [data[name].tolist() for name in data.columns]
+        return [
+            dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
+        ]
+    if isinstance(data, FlatGraphs):
+        return data
+    if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
+        return [data]
+    if hasattr(data, "tolist"):
+        # A series of pandas or an array of NumPy.
+        return data.tolist()
+    return data if isinstance(data, list | tuple) else list(data)
+
+
+def is_table(data: Any) -> bool:
+    """Return whether data is a pandas data frame."""
+    return _library(data) == "pandas" and hasattr(data, "columns")
+
+
+def first_item(data: Any) -> Any:
+    """Return the first raw item of a collection, or the item itself; None if empty."""
+    if is_table(data):
+        return next(iter(raw_items(data[:1])), None)
+    if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
+        return data
+    if hasattr(data, "tolist"):
+        data = data[:1].tolist()
+    return next(iter(itertools.islice(iter(data), 1)), None)
+
+
+def _library(item: Any) -> str:
+    return type(item).__module__.partition(".")[0]
+
+
+def _is_collection(data: Any) -> bool:
+    """Return whether data is several items, rather than a molecule, a graph, ..."""
+    library = _library(data)
+    if library in ("numpy", "pandas"):
+        return (
+            getattr(data, "ndim", 0) == 1 and getattr(data.dtype, "kind", "O") in "OUST"
+        )
+    if library in ("ase", "networkx", "rdkit"):
+        return False
+    if library == "torch_geometric":
+        return not hasattr(data, "edge_index") or hasattr(data, "indices")
+    return isinstance(data, Iterable) or (
+        hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    )

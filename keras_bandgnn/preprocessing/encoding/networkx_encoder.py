@@ -1,0 +1,221 @@
+"""`NetworkXEncoder`: graphs of networkx with attributes of any kind."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import optional, string, strings
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    attribute_inputs,
+    encode_attribute,
+    is_missing,
+    learn_attributes,
+)
+
+_LEVELS = ("node", "edge", "graph")
+_LABEL = "label"
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class NetworkXEncoder(GraphEncoder):
+    """Converts graphs of networkx, with strings and categories as ids.
+
+    `adapt` learns the attributes of nodes, edges and graphs from data: strings, bools
+    and integers of few values are categories, whose values get ids from 1 on; id 0 is
+    for values that the data did not have, and for missing ones. Other numbers, and
+    vectors of numbers, are float32 features, which every node must have. An undirected
+    edge becomes two. Nodes are in iteration order, which is that of predictions.
+
+    The attribute `label` of the nodes, or of the graph, is the label; `fit(x, y)` takes
+    labels of its own.
+
+    Args:
+        node: Attributes of nodes to convert, a list of names; all if None. What `adapt`
+            learnt is a dict: `{"element": {"category": ["C", "N"]}, "charge":
+            {"number": []}}`, which may also be passed.
+        edge: Likewise for edges.
+        graph: Likewise for graphs.
+        edge_type: A category of the edges that becomes their type.
+        on_error: See `GraphEncoder`.
+
+    Example:
+    >>> import networkx as nx  # doctest: +SKIP
+    >>> graph = nx.Graph()  # doctest: +SKIP
+    >>> graph.add_node("a", element="C")  # doctest: +SKIP
+    >>> graph.add_node("b", element="N")  # doctest: +SKIP
+    >>> graph.add_edge("a", "b")  # doctest: +SKIP
+    >>> encoder = NetworkXEncoder().adapt([graph])  # doctest: +SKIP
+    >>> encoder(graph).node["element"].tolist(), encoder.inputs()  # doctest: +SKIP
+    ([1, 2], {'element': {'ids': 3}})
+    """
+
+    def __init__(
+        self,
+        node: Sequence[str] | Mapping | None = None,
+        edge: Sequence[str] | Mapping | None = None,
+        graph: Sequence[str] | Mapping | None = None,
+        edge_type: str | None = None,
+        on_error: str = "raise",
+        **kwargs,
+    ):
+        super().__init__(on_error, **kwargs)
+        self.attributes = {
+            level: _checked(level, value)
+            for level, value in zip(_LEVELS, (node, edge, graph), strict=True)
+        }
+        self.edge_type = optional(string, "edge_type", edge_type)
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is a graph of networkx."""
+        return hasattr(item, "is_multigraph") and hasattr(item, "adj")
+
+    def _expected(self) -> str:
+        return "a graph of networkx"
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the attributes are known."""
+        return all(isinstance(a, Mapping) for a in self.attributes.values())
+
+    @property
+    def num_edge_types(self) -> int:
+        """P: 1 without `edge_type`, else one more than its values."""
+        self.require_adapted()
+        if self.edge_type is None:
+            return 1
+        return 1 + len(self.attributes["edge"][self.edge_type]["category"])
+
+    def learn(self, items: Iterable[Any]) -> None:
+        """Learn the attributes; see `GraphEncoder.adapt`."""
+        items = [item for item in items if self.accepts(item)]
+        learnt = {}
+        for level in _LEVELS:
+            wanted = self.attributes[level]
+            if isinstance(wanted, Mapping):
+                learnt[level] = wanted
+                continue
+            columns: dict[str, list] = {name: [] for name in wanted or ()}
+            for item in items:
+                for attributes in _attributes(item, level):
+                    for name, value in attributes.items():
+                        if wanted is None and name != _LABEL:
+                            columns.setdefault(str(name), [])
+                        if name in columns:
+                            columns[name].append(value)
+            learnt[level] = learn_attributes(level, columns, {})
+            lacking = set(wanted or ()) - learnt[level].keys()
+            if lacking:
+                raise ValueError(
+                    f"Expected the {level} attributes {sorted(wanted)} in the data. "
+                    f"Received: none of {sorted(lacking)}. Correct the names."
+                )
+        spec = learnt["edge"].get(self.edge_type)
+        if self.edge_type is not None and (spec is None or "category" not in spec):
+            raise ValueError(
+                f"Expected edge_type={self.edge_type!r} to be a category of the edges. "
+                f"Received: the edge attributes {learnt['edge']}."
+            )
+        self.attributes = learnt
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert a graph; see `GraphEncoder`."""
+        names = list(item.nodes)
+        if not names:
+            raise ValueError("Expected at least one node. Received: an empty graph.")
+        number = {name: k for k, name in enumerate(names)}
+        ends = np.array([(number[a], number[b]) for a, b in item.edges()], np.int32)
+        senders, receivers = ends.reshape(-1, 2).T
+        node, edge, graph = (self._features(item, level) for level in _LEVELS)
+        if not item.is_directed():
+            back = np.flatnonzero(senders != receivers)
+            edge = {k: np.concatenate([v, v[back]]) for k, v in edge.items()}
+            senders, receivers = (
+                np.concatenate([senders, receivers[back]]),
+                np.concatenate([receivers, senders[back]]),
+            )
+        return Graph(
+            len(names),
+            senders,
+            receivers,
+            edge_type=edge.pop(self.edge_type, None),
+            node=node,
+            edge=edge,
+            context={name: values[0] for name, values in graph.items()},
+            **_labels(item),
+        )
+
+    def _features(self, item: Any, level: str) -> dict[str, np.ndarray]:
+        rows = list(_attributes(item, level))
+        return {
+            name: encode_attribute(level, name, spec, [row.get(name) for row in rows])
+            for name, spec in self.attributes[level].items()
+        }
+
+    def content(self, item: Any) -> bytes:
+        """Return nodes, edges and attributes as text."""
+        if not self.accepts(item):
+            return repr(item).encode()
+        parts = [
+            item.is_directed(),
+            list(item.nodes(data=True)),
+            list(item.edges(data=True)),
+            dict(item.graph),
+        ]
+        return json.dumps(parts, default=repr).encode()
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the `inputs` of a backbone."""
+        self.require_adapted()
+        return attribute_inputs(self.attributes["node"])
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor, with what `adapt` learnt."""
+        own = {**self.attributes, "edge_type": self.edge_type}
+        return {**super().get_config(), **own}
+
+
+def _checked(level: str, value: Any) -> Any:
+    """Return names to learn as a list, or what is known as a dict."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        for name, spec in value.items():
+            known = isinstance(spec, Mapping) and set(spec) in (
+                {"number"},
+                {"category"},
+            )
+            if not known or not isinstance(next(iter(spec.values())), list | tuple):
+                raise ValueError(
+                    f"Expected {level}[{name!r}] to be {{'number': shape}} or "
+                    f"{{'category': values}}. Received: {spec!r}."
+                )
+        return {
+            str(name): {kind: list(values) for kind, values in spec.items()}
+            for name, spec in value.items()
+        }
+    return strings(level, value)
+
+
+def _attributes(item: Any, level: str) -> Iterator[Mapping]:
+    if level == "graph":
+        yield item.graph
+    elif level == "node":
+        yield from (attributes for _, attributes in item.nodes(data=True))
+    else:
+        yield from (attributes for *_, attributes in item.edges(data=True))
+
+
+def _labels(item: Any) -> dict[str, Any]:
+    rows = [attributes.get(_LABEL) for attributes in _attributes(item, "node")]
+    if any(not is_missing(row) for row in rows):
+        missing = np.full(np.shape(next(r for r in rows if not is_missing(r))), np.nan)
+        label = np.array([missing if is_missing(row) else row for row in rows])
+        return {"label": label, "label_level": "node"}
+    label = item.graph.get(_LABEL)
+    return {} if is_missing(label) else {"label": label}

@@ -1,0 +1,139 @@
+"""`PyGEncoder`: data of torch_geometric, and dicts of arrays, as graphs."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bandgnn.checks import mapping, optional
+from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_of
+from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+
+_FIELDS = {"num_nodes", "senders", "receivers"}
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class PyGEncoder(GraphEncoder):
+    """Converts `torch_geometric.data.Data`, or dicts of arrays, to graphs.
+
+    Dicts have the names of torch_geometric (`edge_index`, `x`, `y`, ...) or those of
+    the arguments of `Graph` (`num_nodes`, `senders`, `receivers`, ...). For the former
+    `adapt` learns whether an attribute belongs to nodes, edges or graphs, from the
+    number of its rows, so that a single graph is converted as all others were.
+
+    Args:
+        levels: `"node"`, `"edge"` or `"context"` by name; None for `adapt` to learn.
+        node_inputs: What `inputs()` returns; None for `adapt` to learn.
+        on_error: See `GraphEncoder`.
+
+    Example:
+    >>> data = {"edge_index": [[0, 1], [1, 0]], "x": [[1.0], [2.0]], "num_nodes": 2}
+    >>> encoder = PyGEncoder().adapt([data])
+    >>> encoder(data).num_edges, encoder.inputs()
+    (2, {'x': {'features': 1}})
+    """
+
+    def __init__(
+        self,
+        levels: Mapping[str, str] | None = None,
+        node_inputs: Mapping[str, Mapping] | None = None,
+        on_error: str = "raise",
+        **kwargs,
+    ):
+        super().__init__(on_error, **kwargs)
+        self.levels = _copied(optional(mapping, "levels", levels))
+        self.node_inputs = _copied(optional(mapping, "node_inputs", node_inputs))
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is a `Data`, or a dict of the arrays of a graph."""
+        if isinstance(item, Mapping):
+            return "edge_index" in item or item.keys() >= _FIELDS
+        return hasattr(item, "edge_index") or hasattr(item, "to_homogeneous")
+
+    def _expected(self) -> str:
+        return "a Data of torch_geometric, or a dict of the arrays of a graph"
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether levels and inputs are known."""
+        return self.levels is not None and self.node_inputs is not None
+
+    def learn(self, items: Iterable[Any]) -> None:
+        """Learn levels and inputs; see `GraphEncoder.adapt`."""
+        samples, node = [], {}
+        items = [item for item in items if self.accepts(item)]
+        for item in items[:SAMPLE]:
+            if has_attributes(item):
+                samples.append(attributes_of(item))
+        levels = {**levels_of(samples), **(self.levels or {})}
+        for item in items:
+            for name, values in _node_features(item, levels):
+                largest = (
+                    int(values.max(initial=0)) if values.dtype.kind in "iub" else 0
+                )
+                node[name] = values, max(largest, node.get(name, (None, 0))[1])
+        self.levels = levels
+        if self.node_inputs is None:
+            self.node_inputs = {}
+            for name, (values, largest) in node.items():
+                if values.dtype.kind in "iub" and values.ndim <= 2:
+                    self.node_inputs[name] = {"ids": largest + 1}
+                elif values.dtype.kind == "f" and values.ndim <= 2:
+                    width = values.shape[1] if values.ndim == 2 else 1
+                    self.node_inputs[name] = {"features": width}
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert a graph; see `GraphEncoder`."""
+        if not has_attributes(item):
+            return conversion([item])(item)
+        return graph_of(attributes_of(item), self.levels)
+
+    def content(self, item: Any) -> bytes:
+        """Return names, shapes and bytes of all arrays."""
+        if not self.accepts(item):
+            return repr(item).encode()
+        values = attributes_of(item) if has_attributes(item) else dict(item)
+        parts = []
+        for name in sorted(values):
+            value = values[name]
+            if isinstance(value, Mapping):
+                value = [value[key] for key in sorted(value)]
+                parts += [repr(sorted(values[name])).encode()]
+                parts += [np.ascontiguousarray(as_numpy(v)).tobytes() for v in value]
+                continue
+            array = as_numpy(value)
+            if isinstance(array, np.ndarray):
+                parts += [repr((name, array.shape, array.dtype.str)).encode()]
+                parts += [np.ascontiguousarray(array).tobytes()]
+            else:
+                parts += [repr((name, value)).encode()]
+        return b"\0".join(parts)
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the `inputs` of a backbone."""
+        self.require_adapted()
+        return {name: dict(spec) for name, spec in self.node_inputs.items()}
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor, with what `adapt` learnt."""
+        own = {"levels": self.levels, "node_inputs": self.node_inputs}
+        return {**super().get_config(), **own}
+
+
+def _copied(value: Mapping | None) -> dict | None:
+    return None if value is None else dict(value)
+
+
+def _node_features(item: Any, levels: Mapping[str, str]) -> Iterator[tuple]:
+    """Yield name and array of each node feature of an item."""
+    if has_attributes(item):
+        for name, values in attributes_of(item).items():
+            if levels.get(name) == "node" and name != "y":
+                yield name, values
+        return
+    for name, values in (item.get("node") or {}).items():
+        yield name, np.asarray(as_numpy(values))

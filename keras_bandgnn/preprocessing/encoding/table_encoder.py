@@ -1,0 +1,160 @@
+"""`TableEncoder`: rows of a table with a column of molecules or graphs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+
+from keras_bandgnn.checks import instance, optional, string, strings
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    GraphEncoder,
+    accepting,
+    encoder_for,
+)
+from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    encode_attribute,
+    learn_attributes,
+)
+from keras_bandgnn.preprocessing.graph_layer import layers_from_config
+from keras_bandgnn.registration import class_entry
+
+# Names of the arrays of a graph, and of the parts of a batch.
+_OF_GRAPHS = {"edge_index", "senders", "node", "edge"}
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class TableEncoder(GraphEncoder):
+    """Converts rows of a table, of which one column holds what another encoder takes.
+
+    Rows are those of a pandas data frame, or dicts. Further columns, strings and
+    categories among them, become features of the whole graph, `context[name]`, for
+    backbones and heads that read `batch["graph"][name]`; see `NetworkXEncoder` for
+    categories.
+
+    Args:
+        column: Name of the column with molecules or graphs.
+        encoder: The encoder of that column; None for the one that suits the data.
+        context: Other columns to convert: a list of names, none by default, or the dict
+            that `adapt` learnt.
+        on_error: See `GraphEncoder`.
+
+    Example:
+    >>> from keras_bandgnn.preprocessing import SmilesEncoder
+    >>> encoder = TableEncoder("smiles", SmilesEncoder(), context=["solvent"])
+    >>> encoder.adapt([{"smiles": "CCO", "solvent": "water"}]).context
+    {'solvent': {'category': ['water']}}
+    """
+
+    def __init__(
+        self,
+        column: str,
+        encoder: GraphEncoder | Mapping | None = None,
+        context: Sequence[str] | Mapping = (),
+        on_error: str = "raise",
+        **kwargs,
+    ):
+        super().__init__(on_error, **kwargs)
+        self.column = string("column", column)
+        if isinstance(encoder, Mapping):
+            (encoder,) = layers_from_config([encoder])
+        expected = "an encoder, such as SmilesEncoder()"
+        self.encoder = optional(instance, "encoder", encoder, GraphEncoder, expected)
+        known = isinstance(context, Mapping)
+        self.context = dict(context) if known else strings("context", context)
+
+    @classmethod
+    def accepts(cls, item: Any) -> bool:
+        """Return whether an item is a row, and not itself a graph or a batch."""
+        return isinstance(item, Mapping) and not item.keys() & _OF_GRAPHS
+
+    @classmethod
+    def for_item(cls, item: Any) -> "TableEncoder":
+        """Return an encoder of the only column that can be graphs."""
+        fitting = [
+            name
+            for name, cell in item.items()
+            if not isinstance(cell, str | Mapping) and accepting(cell) is not None
+        ]
+        named = [name for name in item if str(name).lower() == "smiles"]
+        columns = fitting or named
+        if len(columns) != 1:
+            raise ValueError(
+                "Expected a table with one column of molecules or graphs, or one named "
+                f"'smiles'. Received: columns {sorted(item)}. Name the column: "
+                "GraphPreprocessor([TableEncoder('column', SmilesEncoder())])."
+            )
+        return cls(columns[0])
+
+    def _expected(self) -> str:
+        return "a row of a table"
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the encoder of the column and the other columns are known."""
+        known = isinstance(self.context, Mapping) or not self.context
+        return known and self.encoder is not None and self.encoder.is_adapted
+
+    @property
+    def num_edge_types(self) -> int:
+        """P of the encoder of the column."""
+        self.require_adapted()
+        return self.encoder.num_edge_types
+
+    def learn(self, items: Iterable[Any]) -> None:
+        """Learn the columns; see `GraphEncoder.adapt`."""
+        rows = [item for item in items if self.accepts(item)]
+        cells = [row[self.column] for row in rows if self.column in row]
+        if not cells:
+            raise ValueError(
+                f"Expected a column {self.column!r}. Received: columns "
+                f"{sorted(rows[0]) if rows else []}."
+            )
+        if self.encoder is None:
+            self.encoder = encoder_for(cells[0])
+        if not self.encoder.is_adapted:
+            self.encoder.learn(cells)
+        if not isinstance(self.context, Mapping):
+            columns = {name: [r.get(name) for r in rows] for name in self.context}
+            self.context = learn_attributes("context", columns, {})
+
+    def encode_item(self, item: Any) -> Graph:
+        """Convert a row; see `GraphEncoder`."""
+        if self.column not in item:
+            raise ValueError(
+                f"Expected a column {self.column!r}. Received: columns {sorted(item)}."
+            )
+        graph = self.encoder.call(item[self.column])
+        context = {
+            name: encode_attribute("context", name, spec, [item.get(name)])[0]
+            for name, spec in dict(self.context or {}).items()
+        }
+        if not context:
+            return graph
+        return graph.replace(context={**graph.context, **context})
+
+    def content(self, item: Any) -> bytes:
+        """Return the content of the column, and the other cells as text."""
+        if not self.accepts(item) or self.encoder is None:
+            return repr(item).encode()
+        cells = repr([item.get(name) for name in self.context]).encode()
+        return self.encoder.content(item.get(self.column)) + b"\0" + cells
+
+    def group(self, item: Any) -> bytes:
+        """Return what rows of one molecule share, whatever their other cells."""
+        if not self.accepts(item) or self.encoder is None:
+            return self.content(item)
+        return self.encoder.group(item.get(self.column))
+
+    def inputs(self) -> dict[str, dict[str, int]]:
+        """Return the `inputs` of a backbone."""
+        self.require_adapted()
+        return self.encoder.inputs()
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor, with what `adapt` learnt."""
+        encoder = self.encoder
+        if encoder is not None:
+            encoder = class_entry(encoder, encoder.plain_config())
+        own = {"column": self.column, "encoder": encoder, "context": self.context}
+        return {**super().get_config(), **own}

@@ -1,0 +1,135 @@
+"""What attributes of items are: numbers, or categories with a vocabulary."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+# Integers with more distinct values are numbers.
+MOST_CATEGORIES = 1000
+
+
+def _kind(value: Any) -> str | None:
+    """Return "category" or "number", or None for what is neither."""
+    if isinstance(value, str | bool | np.bool_):
+        return "category"
+    array = _array(value)
+    if array is None:
+        return None
+    return "category" if array.dtype.kind in "iu" and not array.ndim else "number"
+
+
+def _array(value: Any) -> np.ndarray | None:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return None
+    return array if array.dtype.kind in "biuf" and array.size else None
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value stands for none: None, or NaN."""
+    return value is None or isinstance(value, float | np.floating) and np.isnan(value)
+
+
+def plain(value: Any) -> Any:
+    """Return a category as JSON has it: a str, an int or a bool."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def learn_attributes(
+    what: str, columns: Mapping[str, Iterable[Any]], known: Mapping[str, Any]
+) -> dict[str, dict]:
+    """Return what the attributes of nodes, edges or graphs are.
+
+    Args:
+        what: "node", "edge" or "graph", for errors.
+        columns: Values of each attribute in the data; None where missing.
+        known: Attributes that are not to be learnt, in the form of the result.
+
+    Returns:
+        For each attribute `{"number": shape}`, or `{"category": values}` with the
+        values in sorted order: id 0 is unknown or missing, id k the k-th value.
+
+    Raises:
+        ValueError: For values that are neither, or numbers of several shapes.
+    """
+    learnt = dict(known)
+    for name, values in columns.items():
+        if name in learnt:
+            continue
+        present = [value for value in values if not is_missing(value)]
+        kinds = {_kind(value) for value in present}
+        if not present:
+            continue
+        if None in kinds:
+            wrong = next(value for value in present if _kind(value) is None)
+            raise ValueError(
+                f"Expected the {what} attribute {name!r} to be a number, a vector of "
+                f"numbers, a string or a bool. Received: {wrong!r:.60}. Choose the "
+                f"attributes to convert with {what}=[...]."
+            )
+        if kinds == {"category"}:
+            distinct = {plain(value) for value in present}
+            words = any(isinstance(value, str | bool) for value in distinct)
+            if words or len(distinct) <= MOST_CATEGORIES:
+                order = sorted(distinct, key=lambda v: (type(v).__name__, v))
+                learnt[name] = {"category": order}
+                continue
+        shapes = {np.shape(value) for value in present}
+        if len(shapes) > 1 or any(isinstance(value, str) for value in present):
+            raise ValueError(
+                f"Expected the {what} attribute {name!r} to be numbers of one shape. "
+                f"Received: shapes {sorted(shapes)}. Pad them to one shape, or choose "
+                f"the attributes to convert with {what}=[...]."
+            )
+        learnt[name] = {"number": list(shapes.pop())}
+    return learnt
+
+
+def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.ndarray:
+    """Return the ids of categories, or float32 numbers, [n] or [n, ...].
+
+    Args:
+        what: "node", "edge" or "graph", for errors.
+        name: Name of the attribute.
+        spec: Its entry in the result of `learn_attributes`.
+        values: Its values; None where missing, which categories may be.
+
+    Raises:
+        ValueError: For numbers that are missing, or of another shape.
+    """
+    if "category" in spec:
+        ids = {value: k for k, value in enumerate(spec["category"], start=1)}
+        return np.array([_id(ids, value) for value in values], np.int32)
+    shape = tuple(spec["number"])
+    for position, value in enumerate(values):
+        array = None if is_missing(value) else _array(value)
+        if array is None or array.shape != shape:
+            numbers = f"numbers of shape {shape}" if shape else "a number"
+            raise ValueError(
+                f"Expected the {what} attribute {name!r} to be {numbers}. Received: "
+                f"{value!r:.60} at {what} {position}. Set it, or choose the attributes "
+                f"to convert with {what}=[...]."
+            )
+    return np.asarray(values, np.float32).reshape(len(values), *shape)
+
+
+def _id(ids: Mapping, value: Any) -> int:
+    if is_missing(value):
+        return 0
+    try:
+        return ids.get(plain(value), 0)
+    except TypeError:  # a list, for example
+        return 0
+
+
+def attribute_inputs(attributes: Mapping[str, Mapping]) -> dict[str, dict[str, int]]:
+    """Return the `inputs` of a `NodeEncoder` for attributes of nodes."""
+    inputs = {}
+    for name, spec in attributes.items():
+        if "category" in spec:
+            inputs[name] = {"ids": 1 + len(spec["category"])}
+        elif len(spec["number"]) <= 1:
+            inputs[name] = {"features": int(np.prod(spec["number"], dtype=int))}
+    return inputs

@@ -1,0 +1,327 @@
+"""`fit(x, y)` on raw data: SMILES, ASE, networkx, pandas, torch_geometric, arrays."""
+
+import inspect
+import logging
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.models import (
+    GCNBackbone,
+    GraphClassifier,
+    GraphRegressor,
+    NodeClassifier,
+    SchNetBackbone,
+    Task,
+)
+from keras_bandgnn.preprocessing import (
+    AtomsEncoder,
+    DynamicBatcher,
+    GraphEncoder,
+    GraphPreprocessor,
+    NetworkXEncoder,
+    PyGEncoder,
+    SmilesEncoder,
+    TableEncoder,
+)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import accepting, is_raw
+
+SMILES = ["CCO", "c1ccccc1", "CC(=O)O", "C#N", "CCN", "OCC", "CCCl", "C[N+](C)(C)C"] * 3
+
+
+def networks(count=12):
+    nx = pytest.importorskip("networkx")
+    rng = np.random.default_rng(0)
+    out = []
+    for k in range(count):
+        graph = nx.random_labeled_tree(4 + k % 3, seed=k)
+        graph = nx.relabel_nodes(graph, {n: f"n{n}" for n in graph})
+        for node in graph:
+            graph.nodes[node]["element"] = str(rng.choice(["C", "N", "O"]))
+            graph.nodes[node]["charge"] = float(rng.normal())
+        for edge in graph.edges:
+            graph.edges[edge]["bond"] = str(rng.choice(["single", "double"]))
+        out.append(graph)
+    return out
+
+
+def atoms(count=8):
+    pytest.importorskip("ase")
+    from ase.build import molecule
+
+    names = ["H2O", "CH4", "NH3", "C2H6"]
+    out = [molecule(names[k % 4]) for k in range(count)]
+    for k, each in enumerate(out):
+        each.rattle(0.05, seed=k)
+    return out
+
+
+def data_of_pyg(count=10):
+    torch = pytest.importorskip("torch")
+    package = pytest.importorskip("torch_geometric.data")
+    out = []
+    for k in range(count):
+        nodes = 3 + k % 3
+        ends = torch.tensor([[n for n in range(nodes - 1)], list(range(1, nodes))])
+        x = torch.arange(2.0 * nodes).reshape(nodes, 2) / (k + 1)
+        out.append(package.Data(x=x, edge_index=ends, y=torch.tensor([k % 2])))
+    return out
+
+
+def gcn(encoder, types=None):
+    types = encoder.num_edge_types if types is None else types
+    inputs = encoder.inputs()
+    return GCNBackbone(inputs, hidden_dim=6, num_layers=2, num_edge_types=types)
+
+
+def samples():
+    """Encoder -> items, and a task over it."""
+    keras.utils.set_random_seed(1)
+    smiles = SmilesEncoder()
+    yield (
+        "smiles",
+        SMILES,
+        GraphRegressor(gcn(smiles), 1, GraphPreprocessor([smiles], DynamicBatcher(8))),
+    )
+    nets = networks()
+    network = NetworkXEncoder(edge_type="bond").adapt(nets)
+    yield (
+        "networkx",
+        nets,
+        GraphRegressor(gcn(network), 1, GraphPreprocessor([network])),
+    )
+    structures = atoms()
+    backbone = SchNetBackbone((1, 6, 7, 8), hidden_dim=8, num_gaussians=20)
+    yield "ase", structures, GraphRegressor(backbone, 1)
+    pyg = data_of_pyg()
+    yield "pyg", pyg, GraphRegressor(gcn(PyGEncoder().adapt(pyg), 1), 1)
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"smiles": SMILES, "mass": np.arange(24.0)})
+    yield "pandas", table, GraphRegressor(gcn(smiles), 1)
+
+
+@pytest.mark.parametrize("kind", ["smiles", "networkx", "ase", "pyg", "pandas"])
+def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path):
+    _, items, task = next(sample for sample in samples() if sample[0] == kind)
+    y = np.linspace(-1, 1, len(items))
+    history = task.fit(items, y, epochs=2, verbose=0, validation_split=0.25)
+    assert "val_loss" in history.history
+    before = task.predict(items)
+    assert len(before) == len(items) and before[0].shape == (1,)
+    task.save_to_preset(tmp_path / "preset")
+    loaded = Task.from_preset(tmp_path / "preset")
+    assert type(loaded.preprocessor.encoder) is type(task.preprocessor.encoder)
+    np.testing.assert_allclose(loaded.predict(items), before, rtol=1e-5, atol=1e-6)
+    # One item is converted as it was among the others.
+    one = items.iloc[3:4] if kind == "pandas" else [items[3]]
+    np.testing.assert_allclose(loaded.predict(one)[0], before[3], rtol=1e-4, atol=1e-5)
+    # Labels inside the graphs are the same as labels beside them.
+    encoder = task.preprocessor.encoder
+    graphs = [g.replace(label=v) for g, v in zip(encoder(items), y, strict=True)]
+    inside = task.evaluate(graphs, verbose=0)
+    np.testing.assert_allclose(task.evaluate(items, y, verbose=0), inside, rtol=1e-5)
+
+
+def test_column_names_of_a_table_are_labels():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"smiles": SMILES, "a": np.arange(24.0), "b": 1.0})
+    task = GraphRegressor(gcn(SmilesEncoder()), 2)
+    task.fit(table, ["a", "b"], epochs=1, verbose=0)
+    assert task.evaluate(table, table[["a", "b"]].to_numpy(), verbose=0) is not None
+    with pytest.raises(ValueError, match="Expected columns of the table"):
+        task.fit(table, ["a", "c"], epochs=1, verbose=0)
+
+
+def test_bad_items_are_named_or_skipped(caplog):
+    items = ["CCO", "C1CC", None, "CC"]
+    encoder = SmilesEncoder()
+    with pytest.raises(ValueError, match=r"Item 1: .*C1CC.*on_error='skip'"):
+        encoder.encode(items)
+    skipping = SmilesEncoder(on_error="skip")
+    with caplog.at_level(logging.WARNING):
+        encoded = skipping.encode(items)
+    assert encoded.positions.tolist() == [0, 3] and set(encoded.errors) == {1, 2}
+    assert "left out 2 of 4 items" in caplog.text
+    task = GraphRegressor(gcn(encoder), 1, GraphPreprocessor([skipping]))
+    task.fit(items, [1.0, 2.0, 3.0, 4.0], epochs=1, verbose=0)
+    out = task.predict(items)
+    assert out[1] is None and out[2] is None and out[3].shape == (1,)
+    labels = [g.label.item() for g in task.labelled("x", items, [1, 2, 3, 4.0])[0]]
+    assert labels == [1.0, 4.0]
+
+
+def weighted_mean(task, graphs, values, weights, known):
+    """The loss of Keras: sum of weighted terms over the number of entries."""
+    return float((values * weights)[known].sum() / known.sum())
+
+
+def test_sample_and_class_weights_against_numpy():
+    keras.utils.set_random_seed(0)
+    rng = np.random.default_rng(0)
+    graphs = [Graph(n, [0], [n - 1], node={"k": [0] * n}) for n in (2, 3, 4, 2, 5, 3)]
+    y = np.array([0, 1, 2, 1, -1, 0])
+    task = GraphClassifier(GCNBackbone({"k": 1}, hidden_dim=4), 3)
+    task.compile("sgd", weighted_metrics=["accuracy"])
+    sample_weight = rng.uniform(0.5, 2, 6)
+    logits = np.stack(task.predict(graphs))
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    values, known = -logs[np.arange(6), np.maximum(y, 0)], y >= 0
+    found = task.evaluate(
+        graphs, y, sample_weight=sample_weight, verbose=0, return_dict=True
+    )
+    np.testing.assert_allclose(
+        found["loss"], weighted_mean(task, graphs, values, sample_weight, known), 1e-5
+    )
+    right = (logits.argmax(axis=1) == y)[known]
+    np.testing.assert_allclose(
+        found["accuracy"], np.average(right, weights=sample_weight[known]), 1e-5
+    )
+    class_weight = {0: 1.0, 1: 3.0, 2: 0.5}
+    before = task.get_weights()
+    task.compile(keras.optimizers.SGD(0.0), weighted_metrics=[])
+    history = task.fit(
+        graphs,
+        y,
+        sample_weight=sample_weight,
+        class_weight=class_weight,
+        epochs=1,
+        verbose=0,
+    )
+    both = sample_weight * np.array([1.0, 3.0, 0.5])[np.maximum(y, 0)]
+    expected = weighted_mean(task, graphs, values, both, known)
+    np.testing.assert_allclose(history.history["loss"], [expected], 1e-5)
+    for old, new in zip(before, task.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_weights_of_nodes_against_numpy():
+    keras.utils.set_random_seed(0)
+    graphs = [Graph(n, [0], [1], node={"k": [0] * n}) for n in (2, 3, 4)]
+    y = [np.arange(n) % 2 for n in (2, 3, 4)]
+    weights = [np.arange(1.0, n + 1) for n in (2, 3, 4)]
+    task = NodeClassifier(GCNBackbone({"k": 1}, hidden_dim=4), 2)
+    logits = np.concatenate(task.predict(graphs))
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    values = -logs[np.arange(9), np.concatenate(y)]
+    loss = task.evaluate(graphs, y, sample_weight=weights, verbose=0)[0]
+    np.testing.assert_allclose(loss, (values * np.concatenate(weights)).mean(), 1e-5)
+    per_graph = np.array([1.0, 2.0, 4.0])
+    loss = task.evaluate(graphs, y, sample_weight=per_graph, verbose=0)[0]
+    np.testing.assert_allclose(
+        loss, (values * per_graph.repeat([2, 3, 4])).mean(), 1e-5
+    )
+
+
+def test_one_graph_with_labels_and_masks_beside_it():
+    graph = Graph(
+        4, [0, 1, 2], [1, 2, 3], node={"k": [0, 0, 1, 1], "train": [1, 0, 0, 1]}
+    )
+    task = NodeClassifier(GCNBackbone({"k": 2}, hidden_dim=4), 2)
+    task.fit(graph, [0, 0, 1, 1], mask="train", class_weight={1: 2.0}, verbose=0)
+    assert len(task.evaluate(graph, [0, 0, 1, 1], mask="train", verbose=0)) == 2
+
+
+def test_validation_split_keeps_the_same_molecule_on_one_side():
+    # "OCC" and "CCO" are one molecule.
+    items = ["CCO", "CC", "CCC", "CN", "CO", "OCC", "CCN", "CC"]
+    task = GraphRegressor(gcn(SmilesEncoder()), 1)
+    train, valid = task.labelled("x", items, np.arange(8.0), split=0.5, adapt=True)
+    assert valid.label.ravel().tolist() == [1, 4, 6, 7]
+    assert train.label.ravel().tolist() == [0, 2, 3, 5]
+    flat = FlatGraphs.from_graphs(
+        [Graph(n, [], [], node={"k": [0] * n}, label=float(n)) for n in (1, 2, 3, 2, 4)]
+    )
+    train, valid = task.labelled("x", flat, split=0.4)
+    assert valid.label.tolist() == [3.0, 4.0] and len(train) == 3
+    train, valid = task.labelled("x", flat, split=0.6)
+    assert valid.label.tolist() == [2.0, 2.0, 4.0]
+
+
+def test_wrong_labels_and_weights_say_what_is_expected():
+    graphs = [Graph(2, [0], [1], node={"k": [0, 0]})] * 4
+    task = GraphClassifier(GCNBackbone({"k": 1}, hidden_dim=4), 2)
+    y = [0, 1, 0, 1]
+    cases = {
+        "row for each of 4 graphs": {"y": [0, 1]},
+        "Map the names of classes": {"y": ["a", "b", "a", "b"]},
+        "one number >= 0 per graph": {
+            "y": y,
+            "sample_weight": [1, -1, 1, 1],
+        },
+        r"class 'a'": {"y": y, "class_weight": {"a": 1}},
+        r"class 2": {"y": y, "class_weight": {2: 1}},
+        "two distinct graphs": {"y": y, "validation_split": 0.2},
+    }
+    for message, options in cases.items():
+        with pytest.raises(ValueError, match=message):
+            task.fit(graphs, **options, verbose=0)
+    regressor = GraphRegressor(GCNBackbone({"k": 1}, hidden_dim=4), 1)
+    with pytest.raises(ValueError, match="labels of one class each"):
+        regressor.fit(graphs, np.arange(4.0), class_weight={0: 1}, verbose=0)
+    nodes = NodeClassifier(GCNBackbone({"k": 1}, hidden_dim=4), 2)
+    with pytest.raises(ValueError, match="row for each of the 2 nodes of graph 1"):
+        nodes.fit(graphs, [[0, 1], [0], [0, 1], [0, 1]], verbose=0)
+
+
+def test_predict_needs_what_fit_learnt():
+    nets = networks(4)
+    task = GraphRegressor(GCNBackbone({"element": 4}, hidden_dim=4), 1)
+    with pytest.raises(ValueError, match="Expected an adapted NetworkXEncoder"):
+        task.predict(nets)
+    task.fit(nets, np.arange(4.0), epochs=1, verbose=0)
+    nets[0].nodes["n0"]["element"] = "Xe"
+    assert np.isfinite(task.predict(nets[:1])[0]).all()
+    assert task.preprocessor.encoder(nets[0]).node["element"][0] == 0
+
+
+def test_conversion_in_processes_and_from_the_cache(tmp_path):
+    items = [f"C{'C' * (k % 20)}O" for k in range(1100)]
+    encoder = SmilesEncoder()
+    plain = encoder.encode(items).graphs
+    encoder.processes, encoder.cache = 2, str(tmp_path / "cache")
+    for _ in range(2):
+        graphs = encoder.encode(items).graphs
+        for name, column in plain.columns().items():
+            np.testing.assert_array_equal(graphs.columns()[name], column)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert "cache" not in encoder.get_config()
+
+
+def encoders():
+    classes = keras.saving.get_custom_objects().values()
+    return [
+        cls
+        for cls in classes
+        if isinstance(cls, type)
+        and issubclass(cls, GraphEncoder)
+        and cls.__module__.startswith("keras_bandgnn.")
+    ]
+
+
+def test_every_encoder_has_a_sample():
+    sampled = {SmilesEncoder, AtomsEncoder, NetworkXEncoder, PyGEncoder, TableEncoder}
+    assert set(encoders()) == sampled, f"add samples to samples() in {__file__}"
+    for cls in encoders():
+        assert "on_error" in inspect.signature(cls).parameters
+
+
+def test_what_is_raw_and_what_is_not():
+    graph = Graph(2, [0], [1], node={"k": [0, 0]})
+    batch = GraphRegressor(GCNBackbone({"k": 1}, hidden_dim=4), 1).loader([graph])[0]
+    for data in (
+        [graph],
+        graph,
+        FlatGraphs.from_graphs([graph]),
+        batch,
+        batch[0],
+        [],
+        3,
+    ):
+        assert not is_raw(data), data
+    for data in (["C"], "C", np.array(["C", "O"]), iter(()), ("C",)):
+        assert is_raw(data) == (not hasattr(data, "__next__")), data
+    fields = {"num_nodes": 1, "senders": [], "receivers": []}
+    assert accepting(fields) is PyGEncoder and is_raw([fields])
