@@ -21,7 +21,8 @@ PUBLIC = {
     "keras_bandgnn": "Graph batch data distribution layers models ops planning "
     "plotting preprocessing primitives programs serving training tuning",
     "keras_bandgnn.data": "FlatGraphs GraphStore Limits StoreWriter from_ase "
-    "from_jraph from_networkx from_pandas from_pyg from_scipy from_smiles graphs_of "
+    "from_jraph from_networkx from_pandas from_pyg from_rdkit from_scipy from_smiles "
+    "graphs_of "
     "list_datasets load open_store read_structures to_ase to_jraph to_networkx "
     "to_pandas to_pyg to_scipy write_store",
     "keras_bandgnn.distribution": "data_parallel sequence_parallel",
@@ -44,13 +45,14 @@ PUBLIC = {
     "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_confusion_matrix "
     "plot_embeddings plot_history plot_parity plot_shapes plot_speedups "
     "plot_step_times",
-    "keras_bandgnn.preprocessing": "AttentionEdges AttentionPlan Batcher "
-    "BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
-    "FullyConnectedGraph GraphLayer GraphLoader "
-    "GraphPreprocessor KNearestGraph ProgramEncoder RCMKCompile RadiusGraph "
-    "ReachabilityFilter Reformation SequenceLoader StaticBatcher StructuralEncoding "
-    "TargetNormalizer attention_conditions canonical_path choose_batcher "
-    "cluster_order compile_programs fastest random_tiles reform",
+    "keras_bandgnn.preprocessing": "AtomsEncoder AttentionEdges AttentionPlan "
+    "Batcher BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
+    "FullyConnectedGraph GraphEncoder GraphLayer GraphLoader GraphPreprocessor "
+    "KNearestGraph NetworkXEncoder ProgramEncoder PyGEncoder RCMKCompile RadiusGraph "
+    "ReachabilityFilter Reformation SequenceLoader SmilesEncoder StaticBatcher "
+    "StructuralEncoding TableEncoder TargetNormalizer attention_conditions "
+    "canonical_path choose_batcher cluster_order compile_programs fastest "
+    "random_tiles reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Plan "
     "Primitive ReceptiveField Segment Supernode prepare propagate",
     "keras_bandgnn.programs": "ProgramGraph RELATIONS RayPool encode_program "
@@ -211,19 +213,19 @@ def test_keras_finds_the_classes_when_imported_first():
 
 
 REGISTERED = (
-    "AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder ClusterCompile "
-    "ContinuousFilter CosineCutoff DualInterleavedAttention DynamicBatcher "
-    "EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding FlatDense "
-    "ForceRegressor FullyConnectedGraph GATBackbone "
+    "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
+    "ClusterCompile ContinuousFilter CosineCutoff DualInterleavedAttention "
+    "DynamicBatcher EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding "
+    "FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
     "GCNBackbone GGNNBackbone GRUReadout GRUUpdate GTBackbone GaussianBasis "
     "GraphAttention GraphClassifier GraphConvolution GraphPreprocessor GraphReadout "
     "GraphRegressor GraphTransformerLayer GraphormerBackbone KNearestGraph LinearDecay "
     "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeRegressor "
-    "NodeSelector "
-    "PaiNNBackbone PaiNNMessage PaiNNUpdate ProgramEncoder RCMKCompile ROCAUC "
-    "RadiusGraph ReachabilityFilter ReadoutHead SchNetBackbone SchNetInteraction "
-    "SelectionCrossentropy SineBasis StaticBatcher StructuralEncoding "
-    "TargetNormalizer WarmupDecay shifted_softplus"
+    "NetworkXEncoder NodeSelector "
+    "PaiNNBackbone PaiNNMessage PaiNNUpdate ProgramEncoder PyGEncoder RCMKCompile "
+    "ROCAUC RadiusGraph ReachabilityFilter ReadoutHead SchNetBackbone "
+    "SchNetInteraction SelectionCrossentropy SineBasis SmilesEncoder StaticBatcher "
+    "StructuralEncoding TableEncoder TargetNormalizer WarmupDecay shifted_softplus"
 )
 
 

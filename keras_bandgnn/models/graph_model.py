@@ -529,9 +529,14 @@ class GraphModel(Replicated):
         else:
             graphs, order = graphs_for_labels(name, x)
         if y is not None:
-            level = (
-                self.output_level if self.output_level in ("node", "edge") else "graph"
-            )
+            level = "graph" if self.output_level == "candidate" else self.output_level
+            if level == "edge" and order is None and is_raw(x):
+                refuse(
+                    name,
+                    "graphs, for labels of their edges beside them",
+                    first_item(x),
+                    "Convert the items first: graphs = [encoder(item) for item in x].",
+                )
             graphs = with_labels(graphs, y, level, order)
         valid = None
         if sample_weight is not None:
@@ -565,6 +570,8 @@ class GraphModel(Replicated):
                 x = [x]
             if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
                 return self.labelled("validation_data", x, *data[1:])[0]
+        if is_raw(data):
+            return self.labelled("validation_data", data)[0]
         return optional(resolve_data, "validation_data", data)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):

@@ -138,7 +138,7 @@ def test_column_names_of_a_table_are_labels():
 def test_bad_items_are_named_or_skipped(caplog):
     items = ["CCO", "C1CC", None, "CC"]
     encoder = SmilesEncoder()
-    with pytest.raises(ValueError, match=r"Item 1: .*C1CC.*on_error='skip'"):
+    with pytest.raises(ValueError, match=r"item 1: .*C1CC.*on_error='skip'"):
         encoder.encode(items)
     skipping = SmilesEncoder(on_error="skip")
     with caplog.at_level(logging.WARNING):

@@ -17,6 +17,7 @@ from keras_bandgnn.data import FlatGraphs, GraphLoader, from_scipy, to_scipy
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphEncoder,
     GraphPreprocessor,
     SequenceLoader,
     StaticBatcher,
@@ -341,6 +342,8 @@ LAYERS = {
         ],
         reordered,
     ),
+    # Encoders leave graphs as they are.
+    **dict.fromkeys([GraphEncoder, *subclasses(GraphEncoder, preprocessing.__all__)]),
     preprocessing.FullyConnectedGraph: (
         [preprocessing.FullyConnectedGraph()],
         listed,

@@ -215,8 +215,10 @@ class GraphEncoder(GraphLayer):
                         continue
                     if self.on_error == "raise":
                         raise ValueError(
-                            f"Item {position}: {outcome} To leave out such items, set "
-                            f"{type(self).__name__}(on_error='skip')."
+                            f"Expected items that {type(self).__name__} converts to "
+                            f"graphs. Received: item {position}: {outcome} To leave "
+                            f"out such items, set {type(self).__name__}("
+                            "on_error='skip')."
                         )
                     errors[position] = outcome
 

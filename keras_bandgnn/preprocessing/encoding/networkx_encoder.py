@@ -7,11 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import optional, string, strings
+from keras_bandgnn.checks import optional, string
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
     attribute_inputs,
+    checked_attributes,
     encode_attribute,
     is_missing,
     learn_attributes,
@@ -65,7 +66,7 @@ class NetworkXEncoder(GraphEncoder):
     ):
         super().__init__(on_error, **kwargs)
         self.attributes = {
-            level: _checked(level, value)
+            level: checked_attributes(level, value)
             for level, value in zip(_LEVELS, (node, edge, graph), strict=True)
         }
         self.edge_type = optional(string, "edge_type", edge_type)
@@ -178,28 +179,6 @@ class NetworkXEncoder(GraphEncoder):
         """Return the arguments of the constructor, with what `adapt` learnt."""
         own = {**self.attributes, "edge_type": self.edge_type}
         return {**super().get_config(), **own}
-
-
-def _checked(level: str, value: Any) -> Any:
-    """Return names to learn as a list, or what is known as a dict."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        for name, spec in value.items():
-            known = isinstance(spec, Mapping) and set(spec) in (
-                {"number"},
-                {"category"},
-            )
-            if not known or not isinstance(next(iter(spec.values())), list | tuple):
-                raise ValueError(
-                    f"Expected {level}[{name!r}] to be {{'number': shape}} or "
-                    f"{{'category': values}}. Received: {spec!r}."
-                )
-        return {
-            str(name): {kind: list(values) for kind, values in spec.items()}
-            for name, spec in value.items()
-        }
-    return strings(level, value)
 
 
 def _attributes(item: Any, level: str) -> Iterator[Mapping]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from keras_bandgnn.checks import instance, optional, string, strings
+from keras_bandgnn.checks import instance, optional, string
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     GraphEncoder,
@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     encoder_for,
 )
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    checked_attributes,
     encode_attribute,
     learn_attributes,
 )
@@ -50,18 +51,18 @@ class TableEncoder(GraphEncoder):
         self,
         column: str,
         encoder: GraphEncoder | Mapping | None = None,
-        context: Sequence[str] | Mapping = (),
+        context: Sequence[str] | Mapping | None = None,
         on_error: str = "raise",
         **kwargs,
     ):
         super().__init__(on_error, **kwargs)
         self.column = string("column", column)
-        if isinstance(encoder, Mapping):
+        if isinstance(encoder, Mapping) and "class_name" in encoder:
+            # As in files.
             (encoder,) = layers_from_config([encoder])
         expected = "an encoder, such as SmilesEncoder()"
         self.encoder = optional(instance, "encoder", encoder, GraphEncoder, expected)
-        known = isinstance(context, Mapping)
-        self.context = dict(context) if known else strings("context", context)
+        self.context = checked_attributes("context", context)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -92,7 +93,7 @@ class TableEncoder(GraphEncoder):
     @property
     def is_adapted(self) -> bool:
         """Whether the encoder of the column and the other columns are known."""
-        known = isinstance(self.context, Mapping) or not self.context
+        known = not isinstance(self.context, list)
         return known and self.encoder is not None and self.encoder.is_adapted
 
     @property
@@ -114,7 +115,7 @@ class TableEncoder(GraphEncoder):
             self.encoder = encoder_for(cells[0])
         if not self.encoder.is_adapted:
             self.encoder.learn(cells)
-        if not isinstance(self.context, Mapping):
+        if isinstance(self.context, list):
             columns = {name: [r.get(name) for r in rows] for name in self.context}
             self.context = learn_attributes("context", columns, {})
 
@@ -127,7 +128,7 @@ class TableEncoder(GraphEncoder):
         graph = self.encoder.call(item[self.column])
         context = {
             name: encode_attribute("context", name, spec, [item.get(name)])[0]
-            for name, spec in dict(self.context or {}).items()
+            for name, spec in (self.context or {}).items()
         }
         if not context:
             return graph
@@ -137,7 +138,7 @@ class TableEncoder(GraphEncoder):
         """Return the content of the column, and the other cells as text."""
         if not self.accepts(item) or self.encoder is None:
             return repr(item).encode()
-        cells = repr([item.get(name) for name in self.context]).encode()
+        cells = repr([item.get(name) for name in self.context or ()]).encode()
         return self.encoder.content(item.get(self.column)) + b"\0" + cells
 
     def group(self, item: Any) -> bytes:

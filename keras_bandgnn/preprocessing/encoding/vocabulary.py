@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_bandgnn.checks import mapping, strings
+
 # Integers with more distinct values are numbers.
 MOST_CATEGORIES = 1000
 
@@ -35,6 +37,31 @@ def is_missing(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """Return a category as JSON has it: a str, an int or a bool."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | None:
+    """Return names of attributes to learn, or attributes that are known, or None.
+
+    Args:
+        name: Name of the argument, for errors.
+        value: A list of names, or a result of `learn_attributes`.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        return strings(name, value)
+    mapping(name, value)
+    for key, spec in value.items():
+        known = isinstance(spec, Mapping) and set(spec) in ({"number"}, {"category"})
+        if not known or not isinstance(next(iter(spec.values())), list | tuple):
+            raise ValueError(
+                f"Expected {name}[{key!r}] to be {{'number': shape}} or "
+                f"{{'category': values}}. Received: {spec!r}."
+            )
+    return {
+        key: {kind: list(values) for kind, values in spec.items()}
+        for key, spec in value.items()
+    }
 
 
 def learn_attributes(
