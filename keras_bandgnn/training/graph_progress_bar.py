@@ -1,5 +1,7 @@
 """`GraphProgressBar`: Keras' progress bar, counting graphs instead of steps."""
 
+import threading
+
 import keras
 import numpy as np
 
@@ -13,7 +15,7 @@ class GraphProgressBar(keras.callbacks.ProgbarLogger):
 
     It replaces Keras' own bar in `fit`, `evaluate` and `predict`, and like it follows
     their `verbose`: 0 is silent, 1 a bar, 2 one line per epoch. Graphs per second leave
-    out the first step, which compiles, and validation.
+    out validation and the first step of an epoch, which may compile.
 
     Args:
         loader: The `GraphLoader` of a model that is not a task; tasks tell it.
@@ -26,7 +28,7 @@ class GraphProgressBar(keras.callbacks.ProgbarLogger):
     2/2 - ... graphs/s - accuracy: ... - loss: ...
     """
 
-    # Keras need not wait for it at the end of each step.
+    # Keras calls `on_..._batch_end` in threads, and need not wait for them.
     async_safe = True
 
     def __init__(self, loader: GraphLoader | None = None):
@@ -35,6 +37,7 @@ class GraphProgressBar(keras.callbacks.ProgbarLogger):
         self.loader = loader
         self._graphs = np.zeros(0, np.int64)
         self._training = False
+        self._lock = threading.Lock()
 
     def follow(self, loader: GraphLoader) -> None:
         """Set the loader whose graphs are counted; tasks call this.
@@ -112,9 +115,12 @@ class GraphProgressBar(keras.callbacks.ProgbarLogger):
         )
 
     def _show(self, batch: int, logs) -> None:
-        self.seen = int(self._graphs[min(batch, len(self._graphs) - 1)])
-        if self.verbose:
-            self.progbar.update(self.seen, list((logs or {}).items()), finalize=False)
+        graphs = int(self._graphs[min(batch, len(self._graphs) - 1)])
+        with self._lock:
+            # Threads may be late.
+            if graphs > self.seen:
+                self.seen = graphs
+                self.progbar.update(graphs, list((logs or {}).items()), finalize=False)
 
     def _end(self, logs) -> None:
         self.progbar.update(self.seen, list((logs or {}).items()), finalize=True)

@@ -1,17 +1,18 @@
 """`ThroughputMonitor`: graphs per second, fill and compilations in the logs."""
 
 import re
+import time
 from collections.abc import Callable
 
+import keras
 import numpy as np
 
-from keras_bandgnn.checks import instance, optional
+from keras_bandgnn.checks import function, instance, optional
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.training.recompile_guard import RecompileGuard
-from keras_bandgnn.training.time_to_accuracy import TrainingClock
 
 
-class ThroughputMonitor(TrainingClock):
+class ThroughputMonitor(keras.callbacks.Callback):
     """Adds the speed of training and the use of the batches to the logs of each epoch.
 
     All callbacks that read the logs record them: `History`, `CSVLogger`, `TensorBoard`,
@@ -27,13 +28,14 @@ class ThroughputMonitor(TrainingClock):
     - `compilations`: those of the training and evaluation steps since `fit` began, as
       `RecompileGuard` counts them.
 
-    Time is that of `TrainingClock`: without validation, other callbacks at the end of
-    an epoch, and the first step, which compiles; only an epoch of that step alone
-    includes it. Within an epoch the monitor never waits for the device.
+    Time is that of the training steps and of waiting for their batches, to the end of
+    the last step of the epoch. The first step of a `fit`, which compiles, is left out
+    unless the epoch has no other. The monitor never waits for the device.
 
     Args:
         loader: The `GraphLoader` of a model that is not a task; tasks tell it.
-        seconds: See `TrainingClock`.
+        seconds: Function without arguments that reads a clock; `time.perf_counter` if
+            omitted.
 
     Raises:
         ValueError: From `fit`, if the training data is no `GraphLoader`.
@@ -48,18 +50,25 @@ class ThroughputMonitor(TrainingClock):
     (True, True)
     """
 
+    # Keras calls `on_train_batch_end` in a thread, and need not wait for it.
+    async_safe = True
+
     def __init__(
         self,
         loader: GraphLoader | None = None,
         seconds: Callable[[], float] | None = None,
     ):
-        super().__init__(seconds)
+        super().__init__()
+        optional(function, "seconds", seconds)
         optional(instance, "loader", loader, GraphLoader, "a GraphLoader")
         self.loader = loader
         self._guard = RecompileGuard(action="count")
         self._usage: dict[str, np.ndarray] = {}
-        self._before = 0.0
-        self._first = self._last = 0
+        self._clock = time.perf_counter if seconds is None else seconds
+        # Batches that were done, and when: before the clock started, and after steps.
+        self._start = 0, 0.0
+        self._done: list[tuple[int, float]] = []
+        self._compiles = False
         self._waiting: float | None = None
 
     def follow(self, loader: GraphLoader) -> None:
@@ -84,60 +93,58 @@ class ThroughputMonitor(TrainingClock):
                 "Received: other data. Pass the loader to fit and, unless the model is "
                 "a task, to ThroughputMonitor(loader)."
             )
-        super().on_train_begin()
+        self._compiles = True
         self._guard.on_train_begin()
 
     def on_epoch_begin(self, epoch, logs=None):
         """Note what the batches of the epoch hold."""
-        self._before, self._waiting = self.seconds, None
-        self._first = self._last = 0
+        self._waiting = None
         resumed = self.loader.resumed_batches
         usage = self.loader.usage().items()
         self._usage = {name: counts[:, resumed:] for name, counts in usage}
-        super().on_epoch_begin(epoch)
         self._guard.on_epoch_begin(epoch)
+        self._done, self._start = [], (0, self._clock())
 
     def on_train_batch_begin(self, batch, logs=None):
-        """Note the batches that the clock measures, and watch the step."""
-        if self.first_step is None:
-            # The clock starts with the second step.
-            self._first = batch
-        self._last = batch + self._model.steps_per_execution
-        super().on_train_batch_begin(batch)
+        """Watch the training step; start the clock after the first of a fit."""
+        if self._compiles and batch:
+            self._start, self._compiles = (batch, self._clock()), False
         self._guard.on_train_batch_begin(batch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Note when the step was done."""
+        self._done.append((batch + 1, self._clock()))
 
     def on_test_batch_begin(self, batch, logs=None):
         """Watch the evaluation step."""
         self._guard.on_test_batch_begin(batch)
 
     def on_test_begin(self, logs=None):
-        """Stop the clock during validation."""
-        super().on_test_begin()
+        """Note the waiting, as validation may read from the same loader."""
         self._note_waiting()
 
     def on_epoch_end(self, epoch, logs=None):
         """Add the figures of the epoch to the logs."""
-        super().on_epoch_end(epoch)
         self._note_waiting()
         if logs is not None:
             logs.update(self._figures())
+        self._compiles = False
 
     def _note_waiting(self) -> None:
-        # Before validation, which may read from the same loader.
         if self._waiting is None and self.loader is not None:
             self._waiting = self.loader.stats.waiting
 
     def _figures(self) -> dict[str, float]:
-        first, seconds = self._first, self.seconds - self._before
-        if not seconds:
-            first, seconds = 0, self.first_step
+        first, start = self._start
+        # Of threads, which may be late.
+        last, end = map(max, zip(*self._done, strict=True))
         figures = {
-            f"{name}s_per_second": self._usage[name][0, first : self._last].sum()
-            / seconds
+            f"{name}s_per_second": self._usage[name][0, first:last].sum()
+            / (end - start)
             for name in ("graph", "node", "edge")
         }
         for name, counts in self._usage.items():
-            used, padded = counts[:, : self._last].sum(1)
+            used, padded = counts[:, :last].sum(1)
             if padded:
                 # Names as trackers allow them: "banded:128" has a colon.
                 figures[f"fill_{re.sub(r'[^0-9A-Za-z]+', '_', name)}"] = used / padded

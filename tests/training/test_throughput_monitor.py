@@ -70,6 +70,7 @@ def play(monitor, loader, epochs, stop=None, first=100.0, step=2.0):
         for batch in range(0, len(loader) if stop is None else stop, together):
             monitor.on_train_batch_begin(batch)
             clock.now += first if not (epoch or batch) else step
+            monitor.on_train_batch_end(batch + together - 1)
         monitor.on_test_begin()
         clock.now += 7.0
         logs.append({"loss": 1.0})
