@@ -94,7 +94,12 @@ class ForceRegressor(GraphRegressor):
         y_pred, forces = energies_and_forces(self, batch, training)
         terms = super().loss_terms(batch, y, y_pred, sample_weight, training)
         target, mask = batch["node"][self.force_key], batch["node"]["mask"]
-        squares, absolute, known = force_loss(forces, target, mask)
+        weight = None
+        if sample_weight is not None:
+            # The weight of a graph is that of its forces, too.
+            weight = ops.cast(sample_weight, forces.dtype)
+            weight = ops.take_along_axis(weight, batch["node"]["graph_id"], axis=1)
+        squares, absolute, known = force_loss(forces, target, mask, weight)
         self.force_mae.update_state(absolute, sample_weight=known)
         scale = 1.0
         if self.normalizer is not None:

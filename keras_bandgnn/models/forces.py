@@ -83,13 +83,14 @@ def check_energy(task) -> None:
         )
 
 
-def force_loss(predicted, target, mask):
+def force_loss(predicted, target, mask, node_weight=None):
     """Compute the mean squared error over the components of known forces.
 
     Args:
         predicted: float [G, N, 3].
         target: float [G, N, 3]; NaN where missing.
         mask: bool [G, N], real nodes.
+        node_weight: float [G, N], factors of the squares; 1 if omitted.
 
     Returns:
         The loss, the mean absolute difference, and the number of known components.
@@ -102,5 +103,8 @@ def force_loss(predicted, target, mask):
     difference = (predicted - ops.where(known, target, 0.0)) * weight
     known = ops.sum(weight)
     count = ops.maximum(known, 1.0)
-    loss = ops.sum(ops.square(difference)) / count
+    squares = ops.square(difference)
+    if node_weight is not None:
+        squares = squares * ops.expand_dims(node_weight, -1)
+    loss = ops.sum(squares) / count
     return loss, ops.sum(ops.abs(difference)) / count, known

@@ -10,6 +10,7 @@ import pytest
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models import (
+    ForceRegressor,
     GCNBackbone,
     GraphClassifier,
     GraphRegressor,
@@ -213,6 +214,31 @@ def test_weights_of_nodes_against_numpy():
     np.testing.assert_allclose(
         loss, (values * per_graph.repeat([2, 3, 4])).mean(), 1e-5
     )
+
+
+def test_weights_of_graphs_weigh_their_forces():
+    keras.utils.set_random_seed(0)
+    structures = atoms(4)
+    encoder = AtomsEncoder()
+    graphs = [encoder(each) for each in structures]
+    graphs = [
+        g.replace(node={**g.node, "force": np.full((g.num_nodes, 3), 0.1)})
+        for g in graphs
+    ]
+    backbone = SchNetBackbone((1, 6, 7, 8), hidden_dim=4, num_gaussians=20, cutoff=5.0)
+    task = ForceRegressor(backbone)
+    y = np.arange(4.0)
+    weights = np.array([1.0, 0.5, 2.0, 0.0])
+    found = [
+        task.evaluate(graphs, y, sample_weight=w, verbose=0, return_dict=True)["loss"]
+        for w in (weights, 2 * weights, np.ones(4))
+    ]
+    np.testing.assert_allclose(found[1], 2 * found[0], 1e-5)
+    each = [
+        task.evaluate([g], [v], verbose=0, return_dict=True)["force_mae"]
+        for g, v in zip(graphs, y, strict=True)
+    ]
+    assert np.isfinite(each).all() and found[2] != pytest.approx(found[0])
 
 
 def test_one_graph_with_labels_and_masks_beside_it():
