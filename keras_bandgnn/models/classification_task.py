@@ -166,15 +166,17 @@ class ClassificationTask(Task):
         # The last entry is that of -1.
         return np.array([*self.class_names, None], object)[chosen]
 
-    def errors(self, graphs, as_frame: bool = False):
+    def errors(self, graphs, y=None, as_frame: bool = False):
         """Return the predictions and losses of labelled graphs as a table.
 
         Args:
-            graphs: Graphs with labels, in any form that `fit` takes.
+            graphs: Graphs or raw data, in any form that `fit` takes.
+            y: Labels, as for `fit`; None if graphs hold them.
             as_frame: Whether to return a `pandas.DataFrame`.
 
         Returns:
-            Columns by name, one row per graph with a label: `graph`, its position;
+            Columns by name, one row per graph with a label: `graph`, its position
+            among those that the encoder keeps, if there is one;
             for classes of graphs `label`, `prediction`, `probability` (of the label)
             and `loss`, the cross-entropy; otherwise `labels`, how many are known,
             `accuracy`, and `loss`, the mean over them.
@@ -193,7 +195,7 @@ class ClassificationTask(Task):
         boolean("as_frame", as_frame)
         single = self.output_level == "graph" and not self.multi_label
         rows = []
-        for position, logits, label in labelled_outputs(self, graphs):
+        for position, logits, label in labelled_outputs(self, graphs, y):
             label = label.reshape(logits.shape if self.multi_label else -1)
             known = ~np.isnan(label) & (label >= 0)
             if not known.any():

@@ -7,28 +7,33 @@ import numpy as np
 from keras_bandgnn.checks import refuse
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
 
 
-def labelled_outputs(task, graphs) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def labelled_outputs(
+    task, graphs, y=None
+) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield position, output and label of each graph that is predicted.
 
     Rows of nodes and edges are in the order of the compiled graph, the same in both.
 
     Args:
         task: The task.
-        graphs: Graphs with labels, in any form that `fit` takes.
+        graphs: Graphs or raw data, in any form that `fit` takes.
+        y: Labels; None if graphs hold them.
 
     Raises:
         ValueError: For graphs without labels, or labels that do not fit.
     """
     graphs = resolve_data("graphs", graphs)
-    if not is_graphs(graphs):
-        refuse("graphs", "graphs that hold their labels", graphs)
+    if not is_graphs(graphs) and not is_raw(graphs):
+        refuse("graphs", "graphs, or raw data that an encoder converts", graphs)
+    graphs, _ = task.labelled("graphs", graphs, y)
     loader = task.loader(graphs, training=False)
     if any(part.label is None for part in loader.parts):
         raise ValueError(
             "Expected `graphs` to have labels. Received: graphs with label=None. Set "
-            "Graph(..., label=...)."
+            "Graph(..., label=...), or pass y=labels."
         )
     task.check_labels(loader)
     outputs: list = [None] * int(loader.starts[-1])

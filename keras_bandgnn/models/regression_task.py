@@ -127,15 +127,17 @@ class RegressionTask(Task):
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(loader)
 
-    def errors(self, graphs, as_frame: bool = False):
+    def errors(self, graphs, y=None, as_frame: bool = False):
         """Return the predictions and errors of labelled graphs as a table.
 
         Args:
-            graphs: Graphs with labels, in any form that `fit` takes.
+            graphs: Graphs or raw data, in any form that `fit` takes.
+            y: Labels, as for `fit`; None if graphs hold them.
             as_frame: Whether to return a `pandas.DataFrame`.
 
         Returns:
-            Columns by name, one row per graph with a label: `graph`, its position; for
+            Columns by name, one row per graph with a label: `graph`, its position
+            among those that the encoder keeps, if there is one; for
             graphs `label`, `prediction` and `error`, prediction minus label; for nodes
             and edges `labels`, how many are known, `mae` and `rmse`. All are in the
             units of the labels, NaN where a target has no label. With several targets
@@ -155,7 +157,7 @@ class RegressionTask(Task):
         """
         boolean("as_frame", as_frame)
         of_graphs, rows = self.output_level == "graph", []
-        for position, values, label in labelled_outputs(self, graphs):
+        for position, values, label in labelled_outputs(self, graphs, y):
             values = np.asarray(values, np.float64).reshape(-1, self.num_targets)
             label = label.reshape(values.shape)
             if np.isnan(label).all():

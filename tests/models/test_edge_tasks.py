@@ -159,6 +159,27 @@ def test_masks_say_what_counts():
     assert set(history.history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
 
 
+def test_labels_and_weights_beside_the_graphs():
+    graphs = [graph_of(seed, 6, 9 + seed) for seed in range(3)]
+    bare = [g.replace(label=None, label_level="graph") for g in graphs]
+    rng = np.random.default_rng(0)
+    weights = [rng.uniform(0, 2, graph.num_edges) for graph in graphs]
+    task = task_of([RCMKCompile(4)])
+    task.compile(keras.optimizers.SGD(0.0))
+    logits = np.float64(np.concatenate(task.predict(bare)))
+    label = np.concatenate([graph.label for graph in graphs])
+    losses = -log_softmax(logits)[np.arange(len(label)), label]
+    labels = [graph.label for graph in graphs]
+    for weight, options in (
+        (np.concatenate(weights), {"sample_weight": weights}),
+        (np.array([1.0, 5.0, 2.0])[label], {"class_weight": {1: 5.0, 2: 2.0}}),
+    ):
+        history = task.fit(bare, labels, epochs=1, verbose=0, **options).history
+        # As for Keras, weights multiply the terms, not their number.
+        expected = (losses * weight).mean()
+        assert history["loss"][0] == pytest.approx(expected, rel=1e-4)
+
+
 def test_labels_outside_the_mask_teach_nothing():
     graph = graph_of(edges=40)
     hidden = np.where(graph.edge["train_mask"], graph.label, -1)

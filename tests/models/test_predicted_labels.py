@@ -179,6 +179,18 @@ def test_errors_of_numbers():
     assert table["labels"].tolist() == [g.num_nodes - 1 for g in graphs]
 
 
+def test_errors_of_labels_beside():
+    for level, cls in CLASSIFIERS.items():
+        graphs, task = graphs_of(level), task_of(cls)
+        labels = [graph.label for graph in graphs]
+        bare = [g.replace(label=None, label_level="graph") for g in graphs]
+        if level == "graph":
+            labels = np.array(labels)
+        expected, table = task.errors(graphs), task.errors(bare, labels)
+        for name, column in expected.items():
+            np.testing.assert_allclose(table[name], column, atol=1e-6)
+
+
 def test_errors_as_a_frame():
     pandas = pytest.importorskip("pandas")
     task, graphs = task_of(GraphClassifier, class_names=NAMES), graphs_of()
