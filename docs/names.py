@@ -22,6 +22,7 @@ TITLES = {
     "layers": "Layers",
     "models": "Models",
     "training": "Training",
+    "explain": "Explanations",
     "distribution": "Distribution",
     "serving": "Exporting and serving",
     "tuning": "Tuning",

@@ -17,6 +17,7 @@ _SUBMODULES = (
     "batch",
     "data",
     "distribution",
+    "explain",
     "layers",
     "models",
     "ops",

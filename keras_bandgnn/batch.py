@@ -80,9 +80,32 @@ has K = ceil(N / S) blocks of S nodes, and step t updates A_t of them.
 | `["step:t"][key]`     | a dict   | arrays of the rest, for edges outside the blocks |
 
 The rest numbers nodes in the order of the blocks.
+
+**Explanations.** `keras_bandgnn.explain` adds a part `x["explained"]`, through which it
+varies what a model sees. No loader yields it, and a model without it is unchanged.
+
+| `x["explained"]` | shape       | meaning                                           |
+|------------------|-------------|---------------------------------------------------|
+| `["edge"]`       | [G, E]      | factor of each edge: 1 as it is, 0 without it     |
+| `["node"][name]` | [G, N, H]   | embedded node features, instead of embedding ids  |
+| `["states"]`     | [G, N, H]   | states of the nodes, instead of the backbone's    |
 """
 
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
 import numpy as np
+
+
+def explained(x, part: str) -> Any:
+    """Return a part of `x["explained"]`, or None.
+
+    Args:
+        x: A batch, or a part of it.
+        part: "edge", "node" or "states".
+    """
+    given = x.get("explained") if isinstance(x, Mapping) else None
+    return given.get(part) if isinstance(given, Mapping) else None
 
 
 def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
@@ -121,3 +144,38 @@ def unbatch(values, x, level: str) -> list[tuple[int, np.ndarray]]:
             )
         out.append((int(ids[group, slot]), rows))
     return out
+
+
+class GraphRows(NamedTuple):
+    """Where a graph is in a batch.
+
+    Attributes:
+        id: Position of the graph in the loader's data.
+        group: Number of its supergraph.
+        slot: Its graph slot.
+        nodes: Its nodes.
+        edges: Its edges.
+    """
+
+    id: int
+    group: int
+    slot: int
+    nodes: slice
+    edges: slice
+
+
+def graph_rows(x) -> Iterator[GraphRows]:
+    """Yield where each real graph of a batch is.
+
+    Args:
+        x: The batch.
+    """
+    graph = x["graph"]
+    stops = [np.cumsum(graph[name], axis=1) for name in ("n_node", "n_edge")]
+    for group, slot in np.argwhere(graph["mask"]):
+        place = group, slot
+        nodes, edges = (
+            slice(int(stop[place] - graph[name][place]), int(stop[place]))
+            for stop, name in zip(stops, ("n_node", "n_edge"), strict=True)
+        )
+        yield GraphRows(int(graph["id"][place]), int(group), int(slot), nodes, edges)

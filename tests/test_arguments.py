@@ -119,6 +119,8 @@ BY_NAME = {
     "layers": "sequence",
     "ax": "object",
     "title": "text",
+    "task": "object",
+    "explanations": "sequence",
 }
 # Keras takes these, and says what it takes.
 OF_KERAS = {"activation", "dtype", "name", "optimizer", "loss", "reduction", "args"}
@@ -412,6 +414,30 @@ VALID = {
     "models.Task": BASE,
     "models.list_presets": {},
     "models.upload_preset": lambda tmp: {"uri": "hf://owner/name", "preset": tmp},
+    # === explain ===
+    "explain.Explanation": RESULT,
+    "explain.Fidelity": RESULT,
+    "explain.attention": lambda tmp: {"task": gat(), "graphs": graphs()},
+    "explain.fidelity": lambda tmp: {
+        "task": classifier(),
+        "explanations": explanations(),
+    },
+    "explain.gnn_explainer": lambda tmp: {"task": classifier(), "graphs": graphs()},
+    "explain.ground_truth_auc": lambda tmp: {
+        "explanations": explanations(),
+        "truth": [[True, False]] * 4,
+    },
+    "explain.integrated_gradients": lambda tmp: {
+        "task": classifier(),
+        "graphs": graphs(),
+    },
+    "explain.randomization_check": lambda tmp: {
+        "task": classifier(),
+        "graphs": graphs(),
+        "method": kb.explain.saliency,
+    },
+    "explain.saliency": lambda tmp: {"task": classifier(), "graphs": graphs()},
+    "explain.sparsity": lambda tmp: {"explanations": explanations()},
     # === training ===
     "training.ElasticTuner": {"set_threshold": lambda threshold: None},
     "training.GraphProgressBar": {},
@@ -587,6 +613,11 @@ METHODS = {
 
 
 @functools.cache
+def explanations():
+    return kb.explain.saliency(classifier(), graphs())
+
+
+@functools.cache
 def gat():
     body = kb.models.GATBackbone({"kind": 2}, hidden_dim=4, num_heads=2)
     return kb.models.GraphClassifier(body, 2)
@@ -731,6 +762,19 @@ KINDS: dict[str, str] = {
     "models.upload_preset.preset": "existing",
     "models.upload_preset.uri": "choice",
     "distribution.sequence_parallel.devices": "-on JAX alone",
+    **{
+        f"explain.{name}.{parameter}": kind
+        for name in ("attention", "gnn_explainer", "integrated_gradients", "saliency")
+        for parameter, kind in (("target", "from 0"), ("index", "from 0"))
+    },
+    **{
+        f"explain.gnn_explainer.{part}_{term}": "not negative"
+        for part in ("edge", "feature")
+        for term in ("size", "entropy")
+    },
+    "explain.fidelity.share": "fraction",
+    "explain.ground_truth_auc.truth": "sequence",
+    "explain.sparsity.threshold": "fraction",
     "layers.ElementEmbedding.elements": "elements",
     "layers.GraphAttention.negative_slope": "not negative",
     "layers.ReadoutHead.readout": "object",

@@ -18,14 +18,16 @@ import pytest
 import keras_bandgnn
 
 PUBLIC = {
-    "keras_bandgnn": "Graph batch data distribution layers models ops planning "
-    "plotting preprocessing primitives programs serving training tuning",
+    "keras_bandgnn": "Graph batch data distribution explain layers models ops "
+    "planning plotting preprocessing primitives programs serving training tuning",
     "keras_bandgnn.data": "FlatGraphs GraphStore Limits StoreWriter from_ase "
     "from_jraph from_networkx from_pandas from_pyg from_rdkit from_scipy from_smiles "
     "graphs_of "
     "list_datasets load open_store read_structures to_ase to_jraph to_networkx "
     "to_pandas to_pyg to_scipy write_store",
     "keras_bandgnn.distribution": "data_parallel sequence_parallel",
+    "keras_bandgnn.explain": "Explanation Fidelity attention fidelity gnn_explainer "
+    "ground_truth_auc integrated_gradients randomization_check saliency sparsity",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff DualInterleavedAttention EdgeReadout "
     "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention "

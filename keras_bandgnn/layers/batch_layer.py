@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 
 import keras
+from keras import ops
 
+from keras_bandgnn.batch import explained
+from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.propagation import is_scheduled
 
@@ -117,6 +120,24 @@ def batch_part(
         f"Expected `batch` to be a batch with a part {name!r}. Received: {received}. "
         f"Call the layer as {usage}, with a batch of a GraphLoader."
     )
+
+
+def log_edge_factor(batch):
+    """Return what an explanation adds to the logits of attention, or None.
+
+    An edge with the factor f counts f times in the softmax, one with 0 not at all.
+
+    Args:
+        batch: A batch.
+
+    Returns:
+        float32 [G, E], or None.
+    """
+    factor = explained(batch, "edge")
+    if factor is None:
+        return None
+    some = factor > 0
+    return ops.where(some, ops.log(ops.where(some, factor, 1.0)), EMPTY)
 
 
 def check_width(name: str, shape, units: int) -> None:

@@ -4,8 +4,9 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
     EMPTY,
@@ -319,6 +320,10 @@ class DualInterleavedAttention(BatchLayer):
         keep = None
         if "attend" in edge:
             keep = ops.convert_to_tensor(edge["attend"]) > 0
+        times = log_edge_factor(batch)
+        if times is not None:
+            start = 0.0 if edge_bias is None else ops.cast(edge_bias, "float32")
+            edge_bias = start + ops.expand_dims(times, -1)
         shape = (*ops.shape(sender), self._heads)
         weight = self._weights(ops.ones(shape), True) if dropping else None
         edges = {
@@ -363,6 +368,10 @@ class DualInterleavedAttention(BatchLayer):
 
     def _full(self, q, k, v, batch, edge_bias, self_bias, dropping):
         rows = AttentionRows(batch, self.max_length)
+        factor = explained(batch, "edge")
+        if factor is not None and edge_bias is not None:
+            # Pairs without an edge have no bias, and all nodes are seen.
+            edge_bias = ops.cast(edge_bias, "float32") * ops.expand_dims(factor, -1)
         pairs, bias = None, None
         if edge_bias is not None or self_bias is not None:
             pairs, bias = rows.pairs(batch["edge"], edge_bias, self_bias, self._heads)

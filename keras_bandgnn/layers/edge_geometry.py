@@ -3,6 +3,7 @@
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.batch import explained
 
 
 def edge_distances(edge):
@@ -66,12 +67,33 @@ def edge_directions(edge, distances):
     return ops.convert_to_tensor(edge["displacement"]) / ops.expand_dims(length, -1)
 
 
-def in_degrees(edge, num_nodes):
+def message_factors(batch, factor=None):
+    """Return the factors of messages: those of a cutoff, and of an explanation.
+
+    Args:
+        batch: A batch.
+        factor: float [G, E], or None for 1.
+
+    Returns:
+        float [G, E], or None for 1.
+
+    Example:
+    >>> message_factors({"edge": {}}) is None
+    True
+    """
+    own = explained(batch, "edge")
+    if own is None or factor is None:
+        return factor if own is None else own
+    return factor * ops.cast(own, factor.dtype)
+
+
+def in_degrees(edge, num_nodes, weight=None):
     """Return the in-degree of each node, at least 1.
 
     Args:
         edge: `batch["edge"]` with `receiver` int32 [G, E].
         num_nodes: N.
+        weight: float [G, E], how often each edge counts; once if None.
 
     Returns:
         float32 [G, N].
@@ -82,8 +104,9 @@ def in_degrees(edge, num_nodes):
     [[2.0, 1.0]]
     """
     receiver = ops.convert_to_tensor(edge["receiver"])
-    ones = ops.ones(ops.shape(receiver), "int32")
-    counts = graph_ops.batched_segment_sum(ones, receiver, num_nodes, is_sorted=True)
+    if weight is None:
+        weight = ops.ones(ops.shape(receiver), "int32")
+    counts = graph_ops.batched_segment_sum(weight, receiver, num_nodes, is_sorted=True)
     return ops.cast(ops.maximum(counts, 1), "float32")
 
 

@@ -5,7 +5,12 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
+from keras_bandgnn.layers.batch_layer import (
+    BatchLayer,
+    batch_part,
+    check_width,
+    log_edge_factor,
+)
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
@@ -130,11 +135,15 @@ class GraphAttention(BatchLayer):
 
         # Padded edges have the receiver N.
         inside = ops.minimum(receiver, num_nodes - 1)
+        scores = score(
+            graph_ops.batched_gather(sent, sender)
+            + graph_ops.batched_gather(wanted, inside)
+        )
+        times = log_edge_factor(batch)
+        if times is not None:
+            scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
         weights, own = segment_softmax(
-            score(
-                graph_ops.batched_gather(sent, sender)
-                + graph_ops.batched_gather(wanted, inside)
-            ),
+            scores,
             receiver,
             # A node attends to itself anyway.
             ops.not_equal(sender, receiver),

@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 
@@ -104,11 +105,14 @@ class GraphConvolution(BatchLayer):
             batch["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
         loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
+        factor = explained(batch, "edge")
+        if factor is not None:
+            loops = ops.cast(loops, "float32") * factor
         loops = graph_ops.batched_segment_sum(
             loops, edge["receiver"], num_nodes, is_sorted=True
         )
         # The plan already includes the self-loops of the data.
-        own = ops.cast(1 - loops, "float32")
+        own = 1.0 - ops.cast(loops, "float32")
         degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
         # Weights may add up to 0.
         some = degree > 0

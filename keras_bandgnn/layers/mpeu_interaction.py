@@ -13,6 +13,7 @@ from keras_bandgnn.layers.dense import (
     flat_matmul,
     shifted_softplus,
 )
+from keras_bandgnn.layers.edge_geometry import message_factors
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 
 
@@ -103,7 +104,8 @@ class MPEUInteraction(BatchLayer):
     def call(self, states, batch, edges, degree=None):
         """Return the new states of nodes and edges."""
         edges = self._new_edges(states, edges, batch_part(batch, "edge", "sender"))
-        return self.interaction(states, batch, self.filter(edges), degree), edges
+        filters = self.filter(edges, message_factors(batch))
+        return self.interaction(states, batch, filters, degree), edges
 
     def compute_output_shape(self, states_shape, edges_shape):
         """[G, N, C] and [G, E, C]."""

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import mapping, positive_int, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
@@ -146,13 +147,23 @@ class NodeEncoder(keras.layers.Layer):
         """Return the initial states."""
         node = batch_part(batch, "node", usage="layer(batch)")
         self._check_names(node)
+        embedded = explained(batch, "node") or {}
         total = 0
-        for name, spec in self.inputs.items():
-            total = total + self._encode(name, spec, node[name])
+        for name in self.inputs:
+            if name in embedded:
+                total = total + embedded[name]
+            else:
+                total = total + self.encode(name, node[name])
         return total
 
-    def _encode(self, name, spec, values):
-        encoder = self._encoder(name)
+    def encode(self, name: str, values):
+        """Return the embedding of one feature, float [G, N, H].
+
+        Args:
+            name: The feature.
+            values: Its values, such as int32 [G, N].
+        """
+        spec, encoder = self.inputs[name], self._encoder(name)
         if "features" in spec and len(values.shape) == 2:
             values = ops.expand_dims(values, -1)
         if "ids" not in spec or len(values.shape) == 2:

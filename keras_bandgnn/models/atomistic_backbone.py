@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from keras import ops
+
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.models.backbone import Backbone
@@ -84,6 +87,13 @@ class AtomisticBackbone(Backbone):
                 f"{sorted(graphs.edge)}. Make the edges from the positions first, "
                 "with a layer of the preprocessor."
             )
+
+    def first_states(self, batch):
+        """Return the embedded elements, float [G, N, C]."""
+        embedded = explained(batch, "node") or {}
+        if "atomic_number" in embedded:
+            return ops.cast(embedded["atomic_number"], self.compute_dtype)
+        return self.embedding(batch["node"]["atomic_number"])
 
     def call(self, batch, training=False):
         """Return the node states after T steps."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn.batch import explained
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models import presets
@@ -39,6 +40,9 @@ class Backbone(keras.Model):
     # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
+    # Whether messages count as often as `explained(batch, "edge")` says; layers of the
+    # library do. Without it `explain` explains features only.
+    weighs_edges = False
     # Metadata by name of the library's presets that hold a backbone of this class.
     presets = Presets(CONFIG)
 
@@ -48,8 +52,10 @@ class Backbone(keras.Model):
 
     def __call__(self, *args, **kwargs):
         """Return the node states for a batch; see `call`."""
-        check_batch(args[0] if args else kwargs.get("batch"), "")
-        return super().__call__(*args, **kwargs)
+        batch = args[0] if args else kwargs.get("batch")
+        check_batch(batch, "")
+        states = explained(batch, "states")
+        return super().__call__(*args, **kwargs) if states is None else states
 
     def receptive_field(self, training: bool):
         """Return the `ReceptiveField` that is exact for this backbone, or None.

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn import compat
+from keras_bandgnn.batch import graph_rows
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
 from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.preprocessing.loading.node_order import (
@@ -248,18 +249,7 @@ def attention_weights(task, graphs) -> list:
 
 def _graphs_of(batch) -> Iterator[tuple]:
     """Yield position and `SeenGraph` of each graph, and a function slicing terms."""
-    graph, edge = batch["graph"], batch["edge"]
-    node_stop = np.cumsum(graph["n_node"], axis=1)
-    edge_stop = np.cumsum(graph["n_edge"], axis=1)
-    for group, slot in np.argwhere(graph["mask"]):
-        nodes = slice(
-            node_stop[group, slot] - graph["n_node"][group, slot],
-            node_stop[group, slot],
-        )
-        edges = slice(
-            edge_stop[group, slot] - graph["n_edge"][group, slot],
-            edge_stop[group, slot],
-        )
+    for index, group, slot, nodes, edges in graph_rows(batch):
         place = {
             "edge_bias": (group, edges),
             "own_bias": (),
@@ -271,15 +261,15 @@ def _graphs_of(batch) -> Iterator[tuple]:
         def cut(terms, place=place, nodes=(group, nodes)):
             return {k: v[place.get(k, nodes)] for k, v in terms.items()}
 
-        features = {name: values[group, edges] for name, values in edge.items()}
+        features = {k: v[group, edges] for k, v in batch["edge"].items()}
         first = nodes.start
         seen = SeenGraph(
-            int(graph["n_node"][group, slot]),
+            nodes.stop - first,
             features["sender"] - first,
             features["receiver"] - first,
             features,
         )
-        yield int(graph["id"][group, slot]), seen, cut
+        yield index, seen, cut
 
 
 def _weights(pairs, rows: np.ndarray) -> AttentionWeights:

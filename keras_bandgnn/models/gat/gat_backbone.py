@@ -56,6 +56,7 @@ class GATBackbone(LayeredBackbone):
     """
 
     splits_sequences = False
+    weighs_edges = True
 
     activation = "elu"
 

@@ -53,6 +53,7 @@ class GCNBackbone(LayeredBackbone):
     """
 
     splits_sequences = False
+    weighs_edges = True
 
     activation = "relu"
 

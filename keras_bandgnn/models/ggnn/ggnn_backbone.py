@@ -107,6 +107,7 @@ class GGNNBackbone(Backbone):
     """
 
     splits_sequences = True
+    weighs_edges = True
 
     def __init__(
         self,

@@ -134,6 +134,8 @@ class GraphTransformerBackbone(Backbone):
             memory is that of one branch and two inputs per block (JAX and torch).
     """
 
+    weighs_edges = True
+
     def __init__(
         self,
         inputs: Mapping,

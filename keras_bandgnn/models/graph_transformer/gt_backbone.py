@@ -93,13 +93,13 @@ class GTBackbone(GraphTransformerBackbone):
         """Embedded features and eigenvectors [G, N, H]."""
         node = batch["node"]
         if not (training and self.laplacian):
-            return self.encoder(node)
+            return self.encoder(batch)
         vectors = ops.convert_to_tensor(node["laplacian"])
         shape = (*ops.shape(batch["graph"]["mask"]), self.laplacian)
         signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
         signs = same_on_devices(2.0 * ops.cast(signs, vectors.dtype) - 1.0)
         signs = graph_ops.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
-        return self.encoder({**node, "laplacian": vectors * signs})
+        return self.encoder({**batch, "node": {**node, "laplacian": vectors * signs}})
 
     def get_config(self):
         """Return the arguments of the constructor."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.layers.edge_geometry import edge_distances, in_degrees
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
@@ -54,6 +55,7 @@ class MPEUBackbone(AtomisticBackbone):
     """
 
     splits_sequences = False
+    weighs_edges = True
 
     def __init__(
         self,
@@ -89,12 +91,14 @@ class MPEUBackbone(AtomisticBackbone):
     def hidden_states(self, batch, training=False):
         """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
-        states = self.embedding(batch["node"]["atomic_number"])
+        states = self.first_states(batch)
         yield states
         edges = self.basis(edge_distances(edge))
         degree = None
         if self.reduce == "mean":
-            degree = ops.cast(in_degrees(edge, ops.shape(states)[1]), states.dtype)
+            weight = explained(batch, "edge")
+            degree = in_degrees(edge, ops.shape(states)[1], weight)
+            degree = ops.cast(degree, states.dtype)
         for interaction in self.interactions:
             states, edges = interaction(states, batch, edges, degree)
             yield states

@@ -7,7 +7,11 @@ from keras import ops
 
 from keras_bandgnn.checks import one_of, positive_int
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
-from keras_bandgnn.layers.edge_geometry import edge_directions, edge_distances
+from keras_bandgnn.layers.edge_geometry import (
+    edge_directions,
+    edge_distances,
+    message_factors,
+)
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis
 from keras_bandgnn.layers.painn_message import PaiNNMessage
 from keras_bandgnn.layers.painn_update import PaiNNUpdate
@@ -63,6 +67,7 @@ class PaiNNBackbone(AtomisticBackbone):
     """
 
     splits_sequences = False
+    weighs_edges = True
 
     needs_directions = True
 
@@ -115,13 +120,13 @@ class PaiNNBackbone(AtomisticBackbone):
     def _steps(self, batch):
         """Yield states and vectors, those of the embedded elements first."""
         edge = batch["edge"]
-        states, vectors = self.embedding(batch["node"]["atomic_number"]), None
+        states, vectors = self.first_states(batch), None
         yield states, vectors
         distances = edge_distances(edge)
         directions = edge_directions(edge, distances)
         geometry = (
             self.basis(distances),
-            self.cutoff(distances),
+            message_factors(batch, self.cutoff(distances)),
             ops.cast(directions, states.dtype),
         )
         for message, update in zip(self.messages, self.updates, strict=True):

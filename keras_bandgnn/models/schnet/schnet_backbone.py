@@ -5,10 +5,15 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
+from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
-from keras_bandgnn.layers.edge_geometry import edge_distances, in_degrees
+from keras_bandgnn.layers.edge_geometry import (
+    edge_distances,
+    in_degrees,
+    message_factors,
+)
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
@@ -69,6 +74,7 @@ class SchNetBackbone(AtomisticBackbone):
     """
 
     splits_sequences = False
+    weighs_edges = True
 
     def __init__(
         self,
@@ -130,14 +136,17 @@ class SchNetBackbone(AtomisticBackbone):
     def hidden_states(self, batch, training=False):
         """Yield the embedded elements and the node states after each step."""
         edge = batch["edge"]
-        states = self.embedding(batch["node"]["atomic_number"])
+        states = self.first_states(batch)
         yield states
         distances = edge_distances(edge)
         basis = self.basis(distances)
         factor = None if self.cutoff is None else self.cutoff(distances)
+        factor = message_factors(batch, factor)
         degree = None
         if self.reduce == "mean":
-            degree = ops.cast(in_degrees(edge, ops.shape(states)[1]), states.dtype)
+            weight = explained(batch, "edge")
+            degree = in_degrees(edge, ops.shape(states)[1], weight)
+            degree = ops.cast(degree, states.dtype)
         if self.share_weights:
             filters = self.filters[0](basis, factor)
             for _ in range(self.num_steps):

@@ -17,8 +17,8 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
 `flat_gathered_grouped_matmul(x, index, backward, kinds, kernel)`
     The same for the rows `x[index]`, which need not all be materialised at once.
 `value_and_gradient(function, x)`
-    Values of a function of a tensor, and the gradient of their sum, which is itself
-    differentiable where gradients are recorded.
+    Values of a function of a tensor, or of a list of tensors, and the gradient of their
+    sum, which is itself differentiable where gradients are recorded.
 `compiled_timer_step(function, leaves, constants)`
     A function without arguments that computes `function(*leaves, *constants)`, one
     tensor, and the gradients of the leaves, and blocks until they are ready.

@@ -330,7 +330,11 @@ def value_and_gradient(function, x):
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         values = function(x)
-    return values, tape.gradient(values, x)
+    slopes = tape.gradient(
+        values, x, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    # The gradient of a gather is in slices.
+    return values, tf.nest.map_structure(tf.convert_to_tensor, slopes)
 
 
 def version() -> str:

@@ -296,11 +296,17 @@ def tile_matmul(tiles, x):
 def value_and_gradient(function, x):
     """Return values and the gradient of their sum; see `ops.backend`."""
     recorded = torch.is_grad_enabled()
+    several = isinstance(x, list)
     with torch.enable_grad():
-        if not (recorded and x.requires_grad):
-            x = x.detach().requires_grad_()
-        values = function(x)
-        (slopes,) = torch.autograd.grad(values.sum(), x, create_graph=recorded)
+        leaves = [
+            leaf if recorded and leaf.requires_grad else leaf.detach().requires_grad_()
+            for leaf in (x if several else [x])
+        ]
+        values = function(leaves if several else leaves[0])
+        slopes = torch.autograd.grad(
+            values.sum(), leaves, create_graph=recorded, materialize_grads=True
+        )
+    slopes = list(slopes) if several else slopes[0]
     return (values, slopes) if recorded else (values.detach(), slopes)
 
 

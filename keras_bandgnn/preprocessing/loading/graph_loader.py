@@ -214,7 +214,7 @@ class GraphLoader(keras.utils.PyDataset):
                 f"Received: host={host}."
             )
         optional(positive_int, "num_edge_types", num_edge_types, 0)
-        optional(string, "edge_weight", edge_weight)
+        self.edge_weight = optional(string, "edge_weight", edge_weight)
         self.parts = merge_parts(parts_of(graphs))
         self.parts, self.num_edge_types = with_edge_types(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher

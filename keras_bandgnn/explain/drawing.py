@@ -1,0 +1,189 @@
+"""Pictures of explanations: molecules, graphs, and the text of programs."""
+
+import html
+import io
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.checks import fraction, one_of, optional
+from keras_bandgnn.optional import optional_import
+from keras_bandgnn.programs.program_graph import ProgramGraph
+
+KINDS = ("auto", "molecule", "graph")
+# For and against the prediction; both are readable to the colour-blind.
+_FOR, _AGAINST = np.array([0.90, 0.45, 0.05]), np.array([0.12, 0.47, 0.71])
+_FAINT = 0.85
+_PIXELS = 800
+_CHEM = "keras-bandgnn[chem]"
+_PLOT = "keras-bandgnn[plot]"
+
+
+def colours(scores: np.ndarray, ground: float = 1.0) -> np.ndarray:
+    """Return a colour for each score: orange for positive, blue for negative ones.
+
+    Args:
+        scores: float [n]; the largest by size has the full colour.
+        ground: Grey of the score 0, from 0 (black) to 1 (white).
+
+    Returns:
+        float [n, 3], red, green and blue from 0 to 1.
+    """
+    size = np.abs(scores)
+    strength = (size / max(float(size.max(initial=0.0)), 1e-12))[:, None]
+    full = np.where(scores[:, None] < 0, _AGAINST, _FOR)
+    return ground * (1.0 - strength) + full * strength
+
+
+def draw(explanation, kind: str = "auto", share: float | None = None):
+    """Return the figure of `Explanation.plot`."""
+    one_of("kind", kind, KINDS)
+    optional(fraction, "share", share)
+    figures = optional_import("matplotlib.figure", _PLOT, "figures")
+    figure = figures.Figure(figsize=(6, 6), layout="constrained")
+    axes = figure.subplots()
+    if kind == "molecule" or kind == "auto" and _has_molecule(explanation):
+        _draw_molecule(axes, explanation)
+    else:
+        _draw_graph(axes, explanation, share)
+    axes.set_axis_off()
+    where = "" if explanation.index is None else f"node {explanation.index}, "
+    axes.set_title(
+        f"{explanation.method}: {where}target {explanation.target}, output "
+        f"{explanation.output:.3g}",
+        fontsize="medium",
+    )
+    return figure
+
+
+def _has_molecule(explanation) -> bool:
+    return bool(explanation.graph.info.get("smiles"))
+
+
+def _draw_molecule(axes, explanation) -> None:
+    chem = optional_import("rdkit.Chem", _CHEM, "molecules")
+    drawing = optional_import("rdkit.Chem.Draw.rdMolDraw2D", _CHEM, "molecules")
+    image = optional_import("matplotlib.image", _PLOT, "figures")
+    smiles = explanation.graph.info.get("smiles")
+    molecule = None if smiles is None else chem.MolFromSmiles(smiles)
+    if molecule is None or molecule.GetNumAtoms() != len(explanation.node):
+        atoms = "none" if molecule is None else f"{molecule.GetNumAtoms()} atoms"
+        raise ValueError(
+            f"Expected a molecule whose {len(explanation.node)} atoms are the nodes, "
+            f"in info['smiles']. Received: {smiles!r}, {atoms}. Draw kind='graph'."
+        )
+    ends = [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
+    both = {}
+    for sender, receiver, score in zip(
+        explanation.senders, explanation.receivers, explanation.edge, strict=True
+    ):
+        pair = min(sender, receiver), max(sender, receiver)
+        both[pair] = both.get(pair, 0.0) + float(score)
+    bonds = np.array([both.get((min(pair), max(pair)), 0.0) for pair in ends])
+
+    def by_number(scores):
+        return {n: tuple(map(float, c)) for n, c in enumerate(colours(scores))}
+
+    atom_colours = by_number(explanation.node)
+    bond_colours = by_number(bonds)
+    canvas = drawing.MolDraw2DCairo(_PIXELS, _PIXELS)
+    drawing.PrepareAndDrawMolecule(
+        canvas,
+        molecule,
+        highlightAtoms=list(atom_colours),
+        highlightAtomColors=atom_colours,
+        highlightBonds=list(bond_colours),
+        highlightBondColors=bond_colours,
+    )
+    canvas.FinishDrawing()
+    axes.imshow(image.imread(io.BytesIO(canvas.GetDrawingText()), format="png"))
+
+
+def _draw_graph(axes, explanation, share: float | None) -> None:
+    networkx = optional_import("networkx", "networkx", "drawings of graphs")
+    collections = optional_import("matplotlib.collections", _PLOT, "figures")
+    senders, receivers, edge = (
+        explanation.senders,
+        explanation.receivers,
+        explanation.edge,
+    )
+    nodes = np.arange(len(explanation.node))
+    if share is not None:
+        chosen = explanation.selection(share)
+        senders, receivers, edge = senders[chosen], receivers[chosen], edge[chosen]
+        nodes = np.unique(np.concatenate([senders, receivers]))
+    net = networkx.Graph()
+    net.add_nodes_from(nodes.tolist())
+    net.add_edges_from(zip(senders.tolist(), receivers.tolist(), strict=True))
+    layout = networkx.spring_layout(net, seed=0, iterations=100)
+    place = np.zeros((len(explanation.node), 2))
+    for node, point in layout.items():
+        place[node] = point
+    # What matters most is drawn last.
+    order = np.argsort(np.abs(edge), kind="stable")
+    strength = np.abs(edge) / max(float(np.abs(edge).max(initial=0.0)), 1e-12)
+    lines = collections.LineCollection(
+        np.stack([place[senders], place[receivers]], axis=1)[order],
+        colors=colours(edge, _FAINT)[order],
+        linewidths=(1.0 + 3.0 * strength)[order],
+        zorder=1,
+    )
+    axes.add_collection(lines)
+    axes.scatter(
+        *place[nodes].T,
+        s=1500 / max(len(nodes), 10) + 20,
+        c=colours(explanation.node, _FAINT)[nodes],
+        edgecolors="black",
+        linewidths=0.5,
+        zorder=2,
+    )
+    if explanation.index is not None:
+        axes.scatter(
+            *place[explanation.index], s=250, facecolors="none", edgecolors="black"
+        )
+    axes.autoscale_view()
+    axes.set_aspect("equal")
+
+
+def program_text(explanation) -> str:
+    """Return the text of `Explanation.to_html`."""
+    program = explanation.source
+    if not isinstance(program, ProgramGraph):
+        raise ValueError(
+            "Expected the explanation of a ProgramGraph, which has text. Received: "
+            f"one of a {type(program).__name__}. Explain program graphs, with a "
+            "ProgramEncoder in the preprocessor."
+        )
+    # The encoder orders the candidates in the same way.
+    program = program.shuffled()
+    scores = np.zeros(len(program.labels))
+    origin = explanation.graph.origin
+    ids = np.arange(len(explanation.node)) if origin is None else origin
+    # Nodes of subtokens follow those of the program.
+    own = ids < len(scores)
+    scores[ids[own]] = explanation.node[own]
+    tokens = _tokens(program)
+    shades = colours(scores[tokens])
+    spans = [
+        f'<span style="background: rgb({red}, {green}, {blue})" '
+        f'title="{scores[node]:.4g}">{html.escape(program.labels[node])}</span>'
+        for node, (red, green, blue) in zip(
+            tokens, np.rint(255 * shades).astype(int), strict=True
+        )
+    ]
+    style = "color: black; background: white; white-space: pre-wrap; line-height: 1.6"
+    return f'<code style="{style}">{" ".join(spans)}</code>'
+
+
+def _tokens(program: ProgramGraph) -> list[int]:
+    """Return the nodes of a program's tokens in the order of the text."""
+    pairs: Any = np.asarray(program.edges["NextToken"]).reshape(-1, 2)
+    following = dict(pairs.tolist())
+    firsts = sorted(set(following) - set(following.values()))
+    out = []
+    for node in firsts:
+        out.append(node)
+        while node in following:
+            node = following[node]
+            out.append(node)
+    return out

@@ -1,0 +1,330 @@
+"""What is asked about graphs, on the host, and the explanations from the answers."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+
+from keras_bandgnn.batch import GraphRows, graph_rows
+from keras_bandgnn.checks import boolean, instance, int_array, positive_int
+from keras_bandgnn.explain.edge_places import EdgePlaces, edge_places
+from keras_bandgnn.explain.explanation import Explanation
+from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, output_kind
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.inspection import derived_model
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.node_order import caller_rows
+
+
+class Case(NamedTuple):
+    """One graph of a batch and its counterpart at the caller.
+
+    Attributes:
+        number: Position of the graph.
+        rows: Where it is in the batch.
+        graph: The graph, with the caller's nodes and edges.
+        source: What the caller passed; None if only compiled graphs are at hand.
+        nodes: int [n], the caller's number of each node of the batch.
+        edges: The caller's edges.
+        index: The explained node, as the caller numbers it, or None.
+    """
+
+    number: int
+    rows: GraphRows
+    graph: Graph
+    source: Any
+    nodes: np.ndarray
+    edges: EdgePlaces
+    index: int | None
+
+    def node_scores(self, values: np.ndarray) -> np.ndarray:
+        """Return rows of the caller's nodes from those of the batch, [G, N, ...]."""
+        rows = values[self.rows.group, self.rows.nodes]
+        out = np.zeros((self.graph.num_nodes, *rows.shape[1:]), np.float32)
+        out[self.nodes] = rows
+        return out
+
+    def edge_scores(self, values: np.ndarray) -> np.ndarray:
+        """Return scores of the caller's edges from those of the batch, [G, E]."""
+        return self.edges.to_caller(values[self.rows.group, self.rows.edges])
+
+
+class Question(NamedTuple):
+    """What is asked about some graphs.
+
+    Attributes:
+        task: The task.
+        graphs: The graphs, in any form that `predict` takes.
+        target: Column of the output, one for all graphs or one each; None for the
+            predicted class, or the only number.
+        index: Node, one for all graphs or one each; None for tasks over graphs.
+        features: Whether node features are explained.
+        edges: Whether edges are explained.
+    """
+
+    task: Task
+    graphs: Any
+    target: int | Sequence[int] | None = None
+    index: int | Sequence[int] | None = None
+    features: bool = True
+    edges: bool = True
+
+    def checked(self) -> "Question":
+        """Return the question with graphs in a list, or raise a ValueError."""
+        task = instance("task", self.task, Task, "a task, such as a GraphClassifier")
+        boolean("features", self.features)
+        if task.output_level not in ("graph", "node", "candidate"):
+            raise ValueError(
+                "Expected a task over graphs, nodes or candidates. Received: "
+                f"{type(task).__name__}, over {task.output_level}s. Explain one of "
+                "them."
+            )
+        if task.distribution.several:
+            raise ValueError(
+                "Expected a task on one device for explanations. Received: "
+                f"{task.distribution.size} devices. Load the task outside of the scope."
+            )
+        if (task.output_level == "node") != (self.index is not None):
+            wanted = "a node of each graph" if self.index is None else "None"
+            raise ValueError(
+                f"Expected `index` to be {wanted}, as {type(task).__name__} predicts "
+                f"for {task.output_level}s. Received: index={self.index!r}."
+            )
+        weighs = type(task.backbone).weighs_edges
+        if boolean("edges", self.edges) and not weighs:
+            name = type(task.backbone).__name__
+            raise ValueError(
+                "Expected a backbone whose messages count as often as an explanation "
+                f"says, for edges=True. Received: {name}, which does not set "
+                "`weighs_edges`. Build it from layers of the library, or multiply its "
+                'messages by keras_bandgnn.batch.explained(batch, "edge"); then set '
+                f"{name}.weighs_edges = True. Or pass edges=False."
+            )
+        if not (self.edges or self.features):
+            raise ValueError(
+                "Expected edges or features to explain. Received: features=False, "
+                "edges=False. Set one of them."
+            )
+        if isinstance(self.graphs, types.GeneratorType):
+            return self._replace(graphs=list(self.graphs))
+        return self
+
+    def cases(
+        self, model: Probe, loader: GraphLoader, **more
+    ) -> Iterator[tuple[dict, list[Case]]]:
+        """Yield the batches of the question, and the graphs of each.
+
+        Args:
+            model: The probe.
+            loader: Its loader of the graphs.
+            **more: Further arrays of the part "question".
+        """
+        _check_plan(loader)
+        places = list(caller_rows(self.graphs, loader))
+        index = _per_graph("index", self.index, len(places), 0)
+        target = _per_graph("target", self.target, len(places), PREDICTED)
+        for batch in model.batches(loader, self.graphs):
+            batch = _with_segments(batch, model, loader)
+            shapes = keras.tree.map_structure(lambda array: tuple(array.shape), batch)
+            width = self.task.compute_output_shape(shapes)[-1]
+            row, column = (
+                np.zeros(batch["graph"]["mask"].shape, np.int32) for _ in range(2)
+            )
+            cases = []
+            for rows in graph_rows(batch):
+                case = self._case(batch, rows, loader, *places[rows.id])
+                place = rows.group, rows.slot
+                if self.index is not None:
+                    case = case._replace(index=int(index[rows.id]))
+                    row[place] = rows.nodes.start + _node(case)
+                if self.task.output_level == "candidate":
+                    width = int(batch["candidate"]["mask"][place].sum())
+                column[place] = _column(int(target[rows.id]), width, self.task, rows.id)
+                cases.append(case)
+            question = {"row": row, "column": column, **more, **batch["question"]}
+            yield {**batch, "question": question}, cases
+
+    def _case(self, batch, rows: GraphRows, loader, nodes, count) -> Case:
+        source = _source(self.graphs, rows.id)
+        graph = source if isinstance(source, Graph) else None
+        if graph is None:
+            graph = _compiled(loader, rows.id, nodes)
+        place = rows.group, rows.edges
+        edge = {name: values[place] for name, values in batch["edge"].items()}
+        ends = (nodes[edge[k] - rows.nodes.start] for k in ("sender", "receiver"))
+        edges = edge_places(graph, *ends, edge)
+        return Case(rows.id, rows, graph, source, nodes, edges, None)
+
+
+def explanations(
+    question: Question, kind: type[Probe], *arguments, answer=None, **more
+) -> list:
+    """Return the `Explanation` of each graph; None for those that are dropped.
+
+    Args:
+        question: What is asked.
+        kind: A `Probe` whose answers have "score", "rows", "column", "edge" and "node".
+        *arguments: Arguments of its constructor after the usual ones.
+        answer: Function of the probe and a batch that returns the answers; by default
+            `answers`.
+        **more: Further arrays of the part "question".
+    """
+    question = question.checked()
+    if isinstance(question.graphs, list | tuple) and not question.graphs:
+        return []
+    options = question.features, question.edges, *arguments
+    model = derived_model(question.task, kind, *options)
+    loader = model.loader(question.graphs, training=False)
+    out: list = [None] * int(loader.starts[-1])
+    for batch, cases in question.cases(model, loader, **more):
+        values = (answer or answers)(model, batch)
+        for case in cases:
+            out[case.number] = explanation_of(model.method, case, values)
+    return out
+
+
+def answers(model: Probe, batch) -> dict:
+    """Return the answers of a probe for a batch, in NumPy."""
+    return keras.tree.map_structure(
+        keras.ops.convert_to_numpy, model.predict_on_batch(batch)
+    )
+
+
+def explanation_of(method: str, case: Case, values: Mapping) -> Explanation:
+    """Return the explanation of a graph from the answers for its batch."""
+    place = case.rows.group, case.rows.slot
+    features = {n: case.node_scores(v) for n, v in values.get("node", {}).items()}
+    node = np.zeros(case.graph.num_nodes, np.float32)
+    for scores in features.values():
+        node += scores.reshape(len(node), -1).sum(axis=1)
+    edge, rest = np.zeros(len(case.edges.senders), np.float32), 0.0
+    if "edge" in values:
+        edge = case.edge_scores(values["edge"])
+        of_model = values["edge"][case.rows.group, case.rows.edges]
+        rest = float(of_model.sum() - edge.sum())
+    target = int(values["column"][place])
+    rows = values["rows"][place]
+    baseline = float(values["baseline"][place]) if "baseline" in values else None
+    return Explanation(
+        method,
+        case.graph,
+        case.source,
+        case.index,
+        target,
+        rows,
+        float(rows[target]),
+        node,
+        features,
+        edge,
+        case.edges.senders,
+        case.edges.receivers,
+        rest,
+        baseline,
+    )
+
+
+def _check_plan(loader: GraphLoader) -> None:
+    plan = loader.plan
+    lossy = bool(plan.primitives) and plan.rest is None
+    if lossy or getattr(plan, "uncovered", "keep") == "drop":
+        raise ValueError(
+            "Expected a plan that keeps all edges, as an explanation varies each. "
+            f"Received: {plan}. Set a plan without rest='drop' in the preprocessor."
+        )
+
+
+def _with_segments(batch, model: Probe, loader: GraphLoader) -> dict:
+    """Return a batch whose plan is `Segment`, and the order of its edges."""
+    edge = batch["edge"]
+    if not loader.plan.primitives:
+        # Attention and tiles: edges attend one by one.
+        return {**batch, "plan": {}, "question": {}}
+    types = max(int(model.task.backbone.num_edge_types or 1), 1)
+    key = edge["receiver"].astype(np.int64) * types
+    key += edge["type"] if types > 1 else 0
+    order = np.argsort(key, axis=1, kind="stable").astype(np.int32)
+    names = ("sender", "receiver", "type")
+    arrays = {name: np.take_along_axis(edge[name], order, axis=1) for name in names}
+    if types == 1:
+        arrays["type"] = np.zeros_like(arrays["type"])
+    if loader.edge_weight is not None:
+        weight = edge[loader.edge_weight].astype(np.float32)
+        weight = weight.reshape(order.shape)
+        arrays["weight"] = np.take_along_axis(weight, order, axis=1)
+    return {**batch, "plan": {SEGMENT: arrays}, "question": {"order": order}}
+
+
+def _per_graph(name: str, value, count: int, default: int) -> np.ndarray:
+    """Return one integer for each graph."""
+    if value is None:
+        return np.full(count, default)
+    if np.ndim(value) == 0:
+        return np.full(count, positive_int(name, value, 0))
+    values = int_array(name, value)
+    if len(values) != count or (count and values.min() < 0):
+        raise ValueError(
+            f"Expected `{name}` to be an integer of at least 0, or one for each of the "
+            f"{count} graphs. Received: {len(values)}, from {values.min(initial=0)}. "
+            "Pass a list as long as the graphs."
+        )
+    return values
+
+
+def _source(graphs, number: int):
+    """Return what the caller passed for a graph; None if it is compiled already."""
+    if isinstance(graphs, Graph):
+        return graphs
+    if isinstance(graphs, list | tuple):
+        return graphs[number]
+    metadata = getattr(graphs, "metadata", None) or {}
+    if hasattr(graphs, "node_ptr") and not metadata.get("layers"):
+        return graphs[number]
+    return None
+
+
+def _compiled(loader: GraphLoader, number: int, nodes: np.ndarray) -> Graph:
+    """Return a graph of a loader with its nodes in the order before compilation."""
+    part = int(np.searchsorted(loader.starts, number, side="right")) - 1
+    graph = loader.parts[part][number - int(loader.starts[part])]
+    return graph.subgraph(np.argsort(nodes))
+
+
+def _node(case: Case) -> int:
+    """Return the explained node as the batch numbers it, from the graph's first."""
+    found = np.flatnonzero(case.nodes == case.index)
+    if not len(found):
+        raise ValueError(
+            f"Expected `index` to be a node in [0, {case.graph.num_nodes}) that "
+            f"preprocessing keeps. Received: index={case.index} for graph "
+            f"{case.number}. Choose another node."
+        )
+    return int(found[0])
+
+
+def _column(target: int, width: int, task: Task, number: int) -> int:
+    """Return the column to explain, or raise a ValueError if there is none.
+
+    Args:
+        target: What the caller asks for.
+        width: Number of columns.
+        task: The task.
+        number: Position of the graph.
+    """
+    name = type(task).__name__
+    if target == PREDICTED and output_kind(task) == "class":
+        return PREDICTED
+    if target == PREDICTED and width > 1:
+        raise ValueError(
+            f"Expected `target`, one of the {width} outputs of {name}. Received: "
+            "target=None. Pass its number."
+        )
+    target = max(target, 0)
+    if target >= width:
+        raise ValueError(
+            f"Expected `target` in [0, {width}), the outputs of {name}. Received: "
+            f"target={target} for graph {number}. Choose one of them."
+        )
+    return target
