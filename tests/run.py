@@ -20,6 +20,8 @@ HOST_ONLY = (
     "tests/assembly/test_block_assembler.py",
     "tests/cli/test_bad_command_lines.py",
     "tests/cli/test_compile_engines.py",
+    "tests/explain/test_drawing.py",
+    "tests/explain/test_edge_places.py",
     "tests/plotting",
     "tests/preprocessing/attention",
     "tests/preprocessing/batching",

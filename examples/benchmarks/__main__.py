@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from examples.benchmarks import (
     attention,
     batching,
+    explain,
     geometry,
     host,
     propagate,
@@ -27,6 +28,7 @@ _SUBJECTS = {
     "batching": (batching, "padding, assembly and feeding of batches"),
     "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
     "attention": (attention, "attention along edges, against peers"),
+    "explain": (explain, "explanations of predictions, against a peer"),
 }
 
 

@@ -16,6 +16,8 @@ from keras_bandgnn.preprocessing import (
 )
 from keras_bandgnn.primitives import Banded, Plan
 
+pytestmark = pytest.mark.sweep
+
 METHODS = {
     "saliency": {},
     "integrated_gradients": {"steps": 16},
@@ -59,7 +61,7 @@ def without(graph, edges):
 
 @pytest.mark.parametrize("name", sorted(registered(kb.models.Backbone)))
 def test_every_backbone_weighs_edges(name):
-    """Edges of factor 0 are as if they were not there; scores add up."""
+    """Edges of factor 0 are as if they were not there."""
     backbone, graphs = sample_of(BACKBONES, name)()
     assert type(backbone).weighs_edges, "see `Backbone.weighs_edges`"
     graphs = graph_labels(graphs)[:2]
@@ -69,9 +71,7 @@ def test_every_backbone_weighs_edges(name):
     task = models.GraphClassifier(backbone, 3, GraphPreprocessor(plan=plan))
     drawn(task)
     found = explain.saliency(task, graphs)
-    for one, whole in zip(found, task.predict(graphs), strict=True):
-        np.testing.assert_allclose(one.prediction, whole, atol=1e-5)
-        assert one.edge.any()
+    assert all(one.edge.any() for one in found)
     removed = [np.arange(0, graph.num_edges, 3) for graph in graphs]
     masks = []
     for graph, edges in zip(graphs, removed, strict=True):
@@ -80,11 +80,16 @@ def test_every_backbone_weighs_edges(name):
         masks.append(mask)
     rows = masked_rows(task, found, masks, "edge")
     fewer = [without(*pair) for pair in zip(graphs, removed, strict=True)]
-    for row, other in zip(rows, task.predict(fewer), strict=True):
+    whole = [one.prediction for one in found]
+    for row, other in zip(whole + rows, task.predict(graphs + fewer), strict=True):
         np.testing.assert_allclose(row, other, atol=1e-5)
-    for one in explain.integrated_gradients(task, graphs, steps=32):
-        difference = one.output - one.baseline
-        assert abs(one.residual) <= 1e-3 * max(1, abs(difference))
+
+
+@pytest.mark.parametrize("name", sorted(registered(kb.models.Backbone)))
+def test_every_backbone_is_explained_by_attention_or_says_why_not(name):
+    backbone, graphs = sample_of(BACKBONES, name)()
+    task = models.GraphClassifier(backbone, 3)
+    graphs = graph_labels(graphs)[:2]
     if hasattr(backbone, "attention_terms"):
         for one in explain.attention(task, graphs):
             assert (one.edge >= 0).all() and one.edge.any()
