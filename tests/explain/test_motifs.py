@@ -19,7 +19,7 @@ GRADIENTS = (explain.saliency, explain.integrated_gradients, explain.gnn_explain
     [
         ("houses", "GGNN", 300, 30, GRADIENTS),
         ("houses", "GAT", 300, 30, (explain.saliency, explain.attention)),
-        # A model that is sure of a ring has small gradients, which the others start from.
+        # A model that is sure of a ring has small gradients: saliency finds nothing.
         ("molecules", "GGNN", 400, 12, GRADIENTS[1:2]),
     ],
 )
