@@ -25,6 +25,7 @@ from keras_bandgnn.models.graph_arguments import (
     resolve_data,
 )
 from keras_bandgnn.models.labelled_graphs import (
+    class_numbers,
     columns_of,
     graphs_for_labels,
     rows_of,
@@ -170,7 +171,9 @@ class GraphModel(Replicated):
         boolean("training", training)
         self.distribution.check_task(self)
         if is_raw(graphs):
-            graphs = self._encode(raw_items(graphs), adapt)[1].graphs
+            encoded = self._encode(raw_items(graphs), adapt)[1]
+            encoded.refuse_nothing()
+            graphs = encoded.graphs
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
             self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
@@ -444,15 +447,14 @@ class GraphModel(Replicated):
             **kwargs: Passed on, such as `epochs` and `callbacks`. For graphs
                 `sample_weight` weighs them (or their nodes), `class_weight` their
                 classes, and `validation_split` sets a share of the last graphs aside;
-                equal graphs stay together. `shuffle=False` keeps the
-                order of graphs; that of a loader is its own.
+                equal graphs stay together. `shuffle=False` keeps the order of graphs;
+                that of a loader is its own.
 
         Returns:
             Keras' `History`.
         """
         self._refresh_programs()
         x = resolve_data("x", x)
-        validation_data = self._validation_data(validation_data)
         if is_graphs(x) or is_raw(x):
             names = ("batch_size", "epochs", "verbose", "callbacks")
             kwargs = options_for_graphs(args, names, kwargs)
@@ -460,13 +462,11 @@ class GraphModel(Replicated):
             weights = {
                 n: kwargs.pop(n, None) for n in ("sample_weight", "class_weight")
             }
-            share = kwargs.pop("validation_split", None)
-            x, valid = self.labelled(
-                "x", x, y, split=share or None, adapt=True, **weights
-            )
-            y = None
-            if valid is not None:
-                validation_data = valid if validation_data is None else validation_data
+            share = kwargs.pop("validation_split", None) or None
+            # As in Keras, validation data replaces a split.
+            share = share if validation_data is None else None
+            x, valid = self.labelled("x", x, y, split=share, adapt=True, **weights)
+            y, validation_data = None, validation_data if valid is None else valid
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
@@ -483,6 +483,7 @@ class GraphModel(Replicated):
             callbacks = callbacks_of(self.distribution, callbacks)
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
+        validation_data = self._validation_data(validation_data)
         if is_graphs(validation_data):
             validation_data = self._labelled(
                 self.loader(validation_data, training=False), "validation_data"
@@ -522,6 +523,8 @@ class GraphModel(Replicated):
             items = raw_items(x)
             encoder, encoded = self._encode(items, adapt)
             graphs, count = encoded.graphs, len(items)
+            if graphs is None:
+                encoded.refuse_nothing()
             y = rows_of(y, encoded.positions, count)
             sample_weight = rows_of(sample_weight, encoded.positions, count)
             if split is not None:
@@ -537,7 +540,8 @@ class GraphModel(Replicated):
                     first_item(x),
                     "Convert the items first: graphs = [encoder(item) for item in x].",
                 )
-            graphs = with_labels(graphs, y, level, order)
+            names = getattr(self, "class_names", None)
+            graphs = with_labels(graphs, class_numbers(y, names), level, order)
         valid = None
         if sample_weight is not None:
             graphs = with_sample_weights(graphs, sample_weight, order)
@@ -545,7 +549,8 @@ class GraphModel(Replicated):
             graphs, valid = split_off(graphs, split, groups)
         if class_weight is not None:
             num_classes = None if self.labels is None else self.labels.num_classes
-            graphs = with_class_weights(graphs, class_weight, num_classes)
+            names = getattr(self, "class_names", None)
+            graphs = with_class_weights(graphs, class_weight, num_classes, names)
         return graphs, valid
 
     def _encode(self, items, adapt: bool) -> tuple:
@@ -556,6 +561,8 @@ class GraphModel(Replicated):
         if adapt and not encoder.is_adapted:
             encoder.adapt(items)
         encoded = encoder.encode(items)
+        if encoded.graphs is None:
+            return encoder, encoded
         if self.preprocessor is None:
             self.preprocessor = self.default_preprocessor(encoded.graphs)
         if self.preprocessor.encoder is None:
@@ -569,7 +576,10 @@ class GraphModel(Replicated):
             if isinstance(x, Graph) and not isinstance(data[1], Graph):
                 x = [x]
             if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
-                return self.labelled("validation_data", x, *data[1:])[0]
+                try:
+                    return self.labelled("validation_data", x, *data[1:])[0]
+                except ValueError as error:
+                    raise ValueError(f"In validation_data: {error}") from error
         if is_raw(data):
             return self.labelled("validation_data", data)[0]
         return optional(resolve_data, "validation_data", data)
@@ -635,6 +645,8 @@ class GraphModel(Replicated):
             items = raw_items(x)
             _, (x, positions, _) = self._encode(items, adapt=False)
             count = len(items)
+            if x is None:
+                return [None] * count
         loader = self.loader(x, training=False)
         out: list = [None] * int(loader.starts[-1])
         ordered = self.in_given_order(x, loader)
@@ -727,9 +739,10 @@ class GraphModel(Replicated):
                 "compile=False. Call task.compile() before fit and evaluate."
             )
         if any(part.label is None for part in loader.parts):
+            pair = "fit(x, y)" if name == "x" else f"{name}=(x, y)"
             raise ValueError(
                 f"Expected the graphs in `{name}` to have labels. Received: graphs "
-                "with label=None. Set Graph(..., label=...)."
+                f"with label=None. Set Graph(..., label=...), or pass labels: {pair}."
             )
         self.check_labels(loader)
         return loader

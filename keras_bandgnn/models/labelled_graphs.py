@@ -112,6 +112,38 @@ def _replaced(graphs: FlatGraphs, changes: Mapping[str, np.ndarray]) -> FlatGrap
     return out
 
 
+def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
+    """Return labels that are names of classes as numbers; other labels as they are.
+
+    Args:
+        y: Labels, or a list of arrays of them.
+        names: Names of the classes; None for classes without names.
+
+    Raises:
+        ValueError: For a name that is no class. None and NaN are missing labels, -1.
+    """
+    if names is None:
+        return y
+    values = y.to_numpy() if hasattr(y, "to_numpy") else y
+    nested = isinstance(values, list | tuple) and any(np.ndim(each) for each in values)
+    if nested:
+        return [class_numbers(each, names) for each in values]
+    values = np.asarray(values) if not hasattr(values, "detach") else values
+    if getattr(values, "dtype", np.dtype(float)).kind not in "OUS":
+        return y
+    numbers = {name: number for number, name in enumerate(names)}
+    flat = []
+    for value in values.ravel().tolist():
+        missing = value is None or isinstance(value, float) and math.isnan(value)
+        if not missing and value not in numbers:
+            raise ValueError(
+                f"Expected labels in `y` to be among class_names={list(names)}. "
+                f"Received: {value!r}."
+            )
+        flat.append(-1 if missing else numbers[value])
+    return np.array(flat, np.int32).reshape(values.shape)
+
+
 def with_labels(
     graphs: FlatGraphs, y: Any, level: str, order: np.ndarray | None = None
 ) -> FlatGraphs:
@@ -154,13 +186,17 @@ def with_sample_weights(
     """
     level = graphs.label_level
     counts = {"node": graphs.num_nodes, "edge": graphs.num_edges}.get(level)
+    if hasattr(sample_weight, "to_numpy"):
+        sample_weight = sample_weight.to_numpy()
     array = as_numpy(sample_weight)
-    by_graph = isinstance(array, np.ndarray) and array.shape == (len(graphs),)
+    by_graph = isinstance(array, np.ndarray) and array.shape[:1] == (len(graphs),)
     if counts is None or by_graph and int(counts.sum()) != len(graphs):
         weight = _per_graph(SAMPLE_WEIGHT, graphs, sample_weight)
         weight = weight if counts is None else weight.repeat(counts)
     else:
         weight = _per_row(SAMPLE_WEIGHT, graphs, sample_weight, level, order)
+    if weight.shape[1:] == (1,):
+        weight = weight[:, 0]
     if weight.ndim != 1 or not np.isfinite(weight).all() or (weight < 0).any():
         raise ValueError(
             f"Expected `sample_weight` to be one number >= 0 per {level}. Received: "
@@ -170,7 +206,10 @@ def with_sample_weights(
 
 
 def with_class_weights(
-    graphs: FlatGraphs, class_weight: Any, num_classes: int | None
+    graphs: FlatGraphs,
+    class_weight: Any,
+    num_classes: int | None,
+    names: Sequence[str] | None = None,
 ) -> FlatGraphs:
     """Return graphs whose weights are multiplied by those of their classes.
 
@@ -178,11 +217,15 @@ def with_class_weights(
         graphs: Graphs with labels.
         class_weight: Class -> weight, 1 for others.
         num_classes: Number of classes; None for labels that are no classes.
+        names: Names of the classes, which `class_weight` may have.
 
     Raises:
         ValueError: For labels that are no classes, unknown classes or negative weights.
     """
     instance("class_weight", class_weight, Mapping, "a dict of weights by class")
+    if names is not None:
+        numbers = {name: number for number, name in enumerate(names)}
+        class_weight = {numbers.get(k, k): v for k, v in class_weight.items()}
     label = graphs.label
     if not num_classes or label is None or label.size != len(label):
         raise ValueError(
@@ -319,7 +362,10 @@ def graphs_for_labels(name: str, graphs: Any) -> tuple[FlatGraphs, np.ndarray | 
     first = graphs[0] if isinstance(graphs, list | tuple) and graphs else None
     if isinstance(first, ProgramGraph):
         refuse(name, what, first, "Encode them first: ProgramEncoder()(graphs).")
-    flat = FlatGraphs.concatenate(parts_of(graphs))
+    parts = parts_of(graphs)
+    if not parts:
+        raise ValueError(f"Expected at least one graph in `{name}`. Received: none.")
+    flat = FlatGraphs.concatenate(parts)
     layers = applied_layers(graphs)
     if layers:
         flat = FlatGraphs.from_columns(flat.columns(), flat.info)

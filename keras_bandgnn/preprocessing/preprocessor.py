@@ -28,6 +28,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     accepting,
     first_item,
     is_raw,
+    raw_items,
 )
 from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,
@@ -178,7 +179,8 @@ class GraphPreprocessor(HostLayer):
             return graphs
         graphs = [graphs] if isinstance(graphs, Graph) else graphs
         if is_raw(graphs):
-            return self._transform(self._encoder_of(graphs).encode(graphs).graphs)
+            encoder = self._encoder_of(graphs)
+            return self._transform(encoder(raw_items(graphs)))
         if isinstance(graphs, str | Mapping):
             refuse("graphs", "a list of graphs, a FlatGraphs or a store", graphs)
         if not hasattr(graphs, "shards"):

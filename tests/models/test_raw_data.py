@@ -351,3 +351,40 @@ def test_what_is_raw_and_what_is_not():
         assert is_raw(data) == (not hasattr(data, "__next__")), data
     fields = {"num_nodes": 1, "senders": [], "receivers": []}
     assert accepting(fields) is PyGEncoder and is_raw([fields])
+
+
+def test_labels_and_weights_by_the_names_of_classes():
+    graphs = [Graph(2, [0], [1], node={"k": [0, 0]})] * 3
+    backbone = GCNBackbone({"k": 1}, hidden_dim=4)
+    task = GraphClassifier(backbone, 2, class_names=["no", "yes"])
+    flat, _ = task.labelled("x", graphs, ["no", "yes", None], class_weight={"yes": 3.0})
+    assert flat.label.tolist() == [0, 1, -1]
+    assert flat.context["sample_weight"].tolist() == [1.0, 3.0, 1.0]
+    with pytest.raises(ValueError, match="among class_names"):
+        task.fit(graphs, ["no", "maybe", "yes"], verbose=0)
+
+
+def test_items_that_all_fail_and_data_that_is_empty():
+    task = GraphRegressor(gcn(SmilesEncoder()), 1)
+    task.preprocessor = GraphPreprocessor([SmilesEncoder(on_error="skip")])
+    assert task.predict(["zz", "yy"]) == [None, None]
+    with pytest.raises(ValueError, match="none of 2"):
+        task.fit(["zz", "yy"], [1.0, 2.0], verbose=0)
+    for empty in ([], FlatGraphs.from_graphs([])):
+        with pytest.raises(ValueError, match="Expected at least one graph"):
+            task.fit(empty, [], verbose=0)
+    with pytest.raises(ValueError, match=r"or pass labels: fit\(x, y\)"):
+        task.fit(["CC"], verbose=0)
+    with pytest.raises(ValueError, match="In validation_data: .*row for each of 1"):
+        task.fit(["CC"], [1.0], validation_data=(["CC"], [1.0, 2.0]), verbose=0)
+
+
+def test_nodes_without_attributes_have_degrees():
+    nx = pytest.importorskip("networkx")
+    graphs = [nx.star_graph(3), nx.path_graph(2)]
+    encoder = NetworkXEncoder().adapt(graphs)
+    assert encoder.inputs() == {"degree": {"ids": 256}}
+    assert encoder(graphs[0]).node["degree"].tolist() == [3, 1, 1, 1]
+    graphs[0].nodes[0]["q"], graphs[0].nodes[1]["q"] = 1.5, "x"
+    with pytest.raises(ValueError, match="all numbers or all categories"):
+        NetworkXEncoder().adapt(graphs)

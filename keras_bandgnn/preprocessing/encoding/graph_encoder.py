@@ -31,14 +31,23 @@ class Encoded(NamedTuple):
     """Graphs, and the items that they were made of.
 
     Attributes:
-        graphs: The graphs of all items that could be converted.
+        graphs: The graphs of all items that could be converted; None if none could.
         positions: int64 [n], position of each graph's item.
         errors: Why the other items could not be converted, by position.
     """
 
-    graphs: FlatGraphs
+    graphs: FlatGraphs | None
     positions: np.ndarray
     errors: dict[int, str]
+
+    def refuse_nothing(self) -> None:
+        """Raise a ValueError if no item could be converted."""
+        if self.graphs is None:
+            why = f" ({next(iter(self.errors.values()))})" if self.errors else ""
+            raise ValueError(
+                "Expected at least one item that can be converted to a graph. "
+                f"Received: none of {len(self.errors)}{why}."
+            )
 
 
 class GraphEncoder(GraphLayer):
@@ -130,7 +139,9 @@ class GraphEncoder(GraphLayer):
             return self.call(graphs)
         if isinstance(graphs, FlatGraphs) or hasattr(graphs, "shards"):
             return graphs
-        return self.encode(graphs).graphs
+        encoded = self.encode(graphs)
+        encoded.refuse_nothing()
+        return encoded.graphs
 
     def call(self, item: Any) -> Graph:
         """Convert an item; a `Graph` is returned as it is."""
@@ -165,7 +176,7 @@ class GraphEncoder(GraphLayer):
 
         Raises:
             ValueError: If an item cannot be converted, naming its position, unless
-                `on_error="skip"`; if none can.
+                `on_error="skip"`.
         """
         items = raw_items(items)
         self.require_adapted()
@@ -175,6 +186,8 @@ class GraphEncoder(GraphLayer):
         path = as_path("cache", self.cache) / f"{self._digest(items)}.bgnn"
         if not path.exists():
             encoded = self._encode(items, progress)
+            if encoded.graphs is None:
+                return encoded
             record = {
                 "positions": encoded.positions.tolist(),
                 "errors": [[k, v] for k, v in encoded.errors.items()],
@@ -224,13 +237,7 @@ class GraphEncoder(GraphLayer):
 
         graphs = parts_of(converted(), progress=False)
         self._warn(errors, len(items))
-        if not graphs:
-            why = f" ({next(iter(errors.values()))})" if errors else ""
-            raise ValueError(
-                f"Expected at least one item that can be converted. Received: none of "
-                f"{len(items)}{why}."
-            )
-        merged = FlatGraphs.concatenate(graphs)
+        merged = FlatGraphs.concatenate(graphs) if graphs else None
         return Encoded(merged, np.array(positions, np.int64), errors)
 
     def _warn(self, errors: Mapping[int, str], count: int) -> None:

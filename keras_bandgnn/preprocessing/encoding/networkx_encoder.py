@@ -20,6 +20,7 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
 
 _LEVELS = ("node", "edge", "graph")
 _LABEL = "label"
+_MOST_DEGREES = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -31,6 +32,8 @@ class NetworkXEncoder(GraphEncoder):
     for values that the data did not have, and for missing ones. Other numbers, and
     vectors of numbers, are float32 features, which every node must have. An undirected
     edge becomes two. Nodes are in iteration order, which is that of predictions.
+
+    Nodes without attributes get their number of edges, `node["degree"]`, at most 255.
 
     The attribute `label` of the nodes, or of the graph, is the label; `fit(x, y)` takes
     labels of its own.
@@ -133,6 +136,9 @@ class NetworkXEncoder(GraphEncoder):
         ends = np.array([(number[a], number[b]) for a, b in item.edges()], np.int32)
         senders, receivers = ends.reshape(-1, 2).T
         node, edge, graph = (self._features(item, level) for level in _LEVELS)
+        if not node:
+            degrees = np.array([degree for _, degree in item.degree], np.int32)
+            node["degree"] = np.minimum(degrees, _MOST_DEGREES - 1)
         if not item.is_directed():
             back = np.flatnonzero(senders != receivers)
             edge = {k: np.concatenate([v, v[back]]) for k, v in edge.items()}
@@ -173,6 +179,8 @@ class NetworkXEncoder(GraphEncoder):
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         self.require_adapted()
+        if not self.attributes["node"]:
+            return {"degree": {"ids": _MOST_DEGREES}}
         return attribute_inputs(self.attributes["node"])
 
     def get_config(self) -> dict:

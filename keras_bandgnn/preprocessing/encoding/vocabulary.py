@@ -103,8 +103,18 @@ def learn_attributes(
                 order = sorted(distinct, key=lambda v: (type(v).__name__, v))
                 learnt[name] = {"category": order}
                 continue
+        text = [v for v in present if isinstance(v, str | bool | np.bool_)]
+        if text:
+            number = next(
+                v for v in present if not isinstance(v, str | bool | np.bool_)
+            )
+            raise ValueError(
+                f"Expected the {what} attribute {name!r} to be all numbers or all "
+                f"categories. Received: both {number!r:.30} and {text[0]!r:.30}. Write "
+                f"one kind, or choose the attributes to convert with {what}=[...]."
+            )
         shapes = {np.shape(value) for value in present}
-        if len(shapes) > 1 or any(isinstance(value, str) for value in present):
+        if len(shapes) > 1:
             raise ValueError(
                 f"Expected the {what} attribute {name!r} to be numbers of one shape. "
                 f"Received: shapes {sorted(shapes)}. Pad them to one shape, or choose "
