@@ -8,10 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of, positive_int, refuse
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.encoding.graph_encoder import accepting, is_raw
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    accepting,
+    is_raw,
+    is_table,
+)
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.programs.program_graph import ProgramGraph
 
@@ -52,9 +57,19 @@ def resolve_data(name: str, data):
         first = next(data, None)
         if isinstance(first, Graph | ProgramGraph) or accepting(first) is not None:
             return [first, *data]
+        if isinstance(first, tuple) and first and accepting(first[0]) is not None:
+            refuse(
+                name,
+                "graphs or raw items",
+                first,
+                "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
+            )
         return _again(first, data)
     if is_raw(data):
         return data
+    if is_table(data) or hasattr(data, "tolist") and np.ndim(data) == 1:
+        if not len(data):
+            return []
     sample = data[0] if isinstance(data, list | tuple) and data else data
     library = type(sample).__module__.partition(".")[0]
     if library in _CONVERTERS:

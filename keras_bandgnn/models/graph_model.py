@@ -1,6 +1,6 @@
 """`GraphModel`: a Keras model that trains on graphs and predicts for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import keras
 from keras import ops
@@ -514,6 +514,7 @@ class GraphModel(Replicated):
             split: Share to validate on, see `split_off`.
             adapt: Whether an encoder learns from the data.
         """
+        y = list(y) if isinstance(y, Iterator) else y
         options = (y, sample_weight, class_weight, split)
         if not is_raw(x) and all(option is None for option in options):
             return x, None

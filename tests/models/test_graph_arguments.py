@@ -25,10 +25,11 @@ def task():
     ("options", "message"),
     [
         ({"batch_size": 2}, "Set the batcher's size"),
-        ({"validation_split": 0.5}, "validation_data"),
-        ({"class_weight": {0: 1.0, 1: 2.0}}, "Write it into the loss"),
-        ({"sample_weight": np.ones(6)}, "train_on_batch"),
-        ({"y": np.ones(6)}, "hold their labels"),
+        ({"steps_per_epoch": 2}, "Set the batcher's size"),
+        ({"validation_split": 1.5}, "Expected `validation_split`"),
+        ({"class_weight": {2: 1.0}}, "Expected class_weight"),
+        ({"sample_weight": np.ones(5)}, "row for each of 6 graphs"),
+        ({"y": np.ones(5)}, "row for each of 6 graphs"),
     ],
 )
 def test_options_that_graphs_cannot_have_are_refused(task, graphs, options, message):
@@ -46,11 +47,12 @@ def test_options_by_position(task, graphs):
         task.predict(graphs, 2)
 
 
-def test_graphs_come_without_labels_beside_them(task, graphs):
-    with pytest.raises(ValueError, match="Pass the graphs alone"):
-        task.fit((graphs, np.ones(len(graphs))), verbose=0)
-    with pytest.raises(ValueError, match="Expected `validation_data`.*graphs alone"):
-        task.fit(graphs, validation_data=(graphs, np.ones(len(graphs))), verbose=0)
+def test_pairs_of_graphs_and_labels_are_two_arguments(task, graphs):
+    pair = graphs, np.ones(len(graphs))
+    with pytest.raises(ValueError, match="Pass them one by one"):
+        task.fit(pair, verbose=0)
+    history = task.fit(*pair, validation_data=pair, verbose=0)
+    assert "val_loss" in history.history
 
 
 @pytest.mark.parametrize("plan", [3, "banded", None])
@@ -89,10 +91,11 @@ def test_generators_of_graphs_are_read(task, graphs):
         np.testing.assert_array_equal(mine, right)
 
 
-def test_graphs_of_other_libraries_name_their_converter(task):
-    networkx = pytest.importorskip("networkx")
-    for given in (networkx.path_graph(3), [networkx.path_graph(3)]):
-        with pytest.raises(ValueError, match="keras_bandgnn.data.from_networkx"):
-            task.predict(given)
+def test_matrices_name_their_converter(task):
+    sparse = pytest.importorskip("scipy.sparse")
+    given = sparse.csr_array(np.eye(3))
+    for data in (given, [given]):
+        with pytest.raises(ValueError, match="keras_bandgnn.data.from_scipy"):
+            task.predict(data)
         with pytest.raises(ValueError, match="Expected graphs of keras_bandgnn"):
-            task.fit(given)
+            task.fit(data)

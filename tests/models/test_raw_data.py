@@ -388,3 +388,37 @@ def test_nodes_without_attributes_have_degrees():
     graphs[0].nodes[0]["q"], graphs[0].nodes[1]["q"] = 1.5, "x"
     with pytest.raises(ValueError, match="all numbers or all categories"):
         NetworkXEncoder().adapt(graphs)
+
+
+def test_columns_beside_the_molecules_are_read():
+    pandas = pytest.importorskip("pandas")
+    keras.utils.set_random_seed(0)
+    y = np.arange(24) % 2 * 4.0
+    solvents = np.where(y > 0, "water", "ethanol")
+    table = pandas.DataFrame({"smiles": SMILES, "solvent": solvents, "t": y / 7})
+    encoder = TableEncoder("smiles", context=["solvent", "t"]).adapt(table)
+    inputs = encoder.inputs()
+    assert inputs["solvent"] == {"ids": 3} and inputs["t"] == {"features": 1}
+    task = GraphRegressor(gcn(encoder), 1, GraphPreprocessor([encoder]))
+    task.compile(keras.optimizers.Adam(0.05))
+    task.fit(table, y, epochs=30, verbose=0)
+    out = np.array(task.predict(table))[:, 0]
+    assert np.abs(out[y > 0].mean() - out[y == 0].mean()) > 2
+    with pytest.raises(ValueError, match="Expected a column 'solvent'"):
+        task.predict(table[["smiles", "t"]])
+    with pytest.raises(ValueError, match="named in `context`"):
+        TableEncoder("smiles", context=["nope"]).adapt(table)
+    assert task.predict(table.iloc[:0]) == []
+
+
+def test_types_of_edges_of_dicts_and_pairs_of_a_generator():
+    fields = {"num_nodes": 2, "senders": [0], "receivers": [1], "edge_type": [3]}
+    fields["node"] = {"k": [0, 4]}
+    encoder = PyGEncoder().adapt([fields])
+    assert encoder.num_edge_types == 4 and encoder.inputs() == {"k": {"ids": 5}}
+    rebuilt = PyGEncoder.from_config(encoder.plain_config())
+    assert rebuilt.num_edge_types == 4
+    task = GraphRegressor(gcn(encoder), 1)
+    with pytest.raises(ValueError, match="Pass labels of their own"):
+        task.fit((pair for pair in [(fields, 1.0)]), verbose=0)
+    task.fit([fields] * 2, (v for v in (1.0, 2.0)), epochs=1, verbose=0)

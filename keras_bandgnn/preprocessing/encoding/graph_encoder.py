@@ -23,7 +23,7 @@ from keras_bandgnn.progress import progress_bar
 
 _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
-_JOB_ITEMS = 500
+_JOB_ITEMS = 2000
 _MOST_SHOWN = 3
 
 
@@ -67,7 +67,9 @@ class GraphEncoder(GraphLayer):
             and `predict` returns None for them.
 
     Attributes:
-        processes: Number of processes that convert large data, 1 unless set.
+        processes: Number of processes that convert large data, 1 unless set. They
+            import the libraries anew, which pays from some 50,000 items on; scripts
+            need `if __name__ == "__main__":`.
         cache: Folder that keeps converted data by content, None unless set. Neither is
             saved with the encoder.
     """
@@ -96,6 +98,11 @@ class GraphEncoder(GraphLayer):
     def is_adapted(self) -> bool:
         """Whether the encoder knows all that it learns from data."""
         return True
+
+    @property
+    def num_edge_types(self) -> int:
+        """P, for backbones that read types of edges."""
+        return 1
 
     def encode_item(self, item: Any) -> Graph:
         """Convert one item.
@@ -337,7 +344,7 @@ def raw_items(data: Any) -> Sequence:
     if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
         return [data]
     if hasattr(data, "tolist"):
-        # A series of pandas or an array of NumPy.
+        # A series of pandas, an array of NumPy.
         return data.tolist()
     return data if isinstance(data, list | tuple) else list(data)
 

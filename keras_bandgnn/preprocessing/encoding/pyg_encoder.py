@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import mapping, optional
+from keras_bandgnn.checks import mapping, optional, positive_int
 from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_of
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
@@ -27,6 +27,7 @@ class PyGEncoder(GraphEncoder):
     Args:
         levels: `"node"`, `"edge"` or `"context"` by name; None for `adapt` to learn.
         node_inputs: What `inputs()` returns; None for `adapt` to learn.
+        num_edge_types: P; None for `adapt` to learn.
         on_error: See `GraphEncoder`.
 
     Example:
@@ -40,12 +41,14 @@ class PyGEncoder(GraphEncoder):
         self,
         levels: Mapping[str, str] | None = None,
         node_inputs: Mapping[str, Mapping] | None = None,
+        num_edge_types: int | None = None,
         on_error: str = "raise",
         **kwargs,
     ):
         super().__init__(on_error, **kwargs)
         self.levels = _copied(optional(mapping, "levels", levels))
         self.node_inputs = _copied(optional(mapping, "node_inputs", node_inputs))
+        self._edge_types = optional(positive_int, "num_edge_types", num_edge_types)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -62,6 +65,12 @@ class PyGEncoder(GraphEncoder):
         """Whether levels and inputs are known."""
         return self.levels is not None and self.node_inputs is not None
 
+    @property
+    def num_edge_types(self) -> int:
+        """P: one more than the largest `edge_type` in the data."""
+        self.require_adapted()
+        return self._edge_types or 1
+
     def learn(self, items: Iterable[Any]) -> None:
         """Learn levels and inputs; see `GraphEncoder.adapt`."""
         samples, node = [], {}
@@ -77,6 +86,11 @@ class PyGEncoder(GraphEncoder):
                 )
                 node[name] = values, max(largest, node.get(name, (None, 0))[1])
         self.levels = levels
+        if self._edge_types is None:
+            types = [np.asarray(as_numpy(_edge_type(item))) for item in items]
+            self._edge_types = 1 + max(
+                (int(t.max(initial=0)) for t in types), default=0
+            )
         if self.node_inputs is None:
             self.node_inputs = {}
             for name, (values, largest) in node.items():
@@ -120,12 +134,23 @@ class PyGEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
-        own = {"levels": self.levels, "node_inputs": self.node_inputs}
+        own = {
+            "levels": self.levels,
+            "node_inputs": self.node_inputs,
+            "num_edge_types": self._edge_types,
+        }
         return {**super().get_config(), **own}
 
 
 def _copied(value: Mapping | None) -> dict | None:
     return None if value is None else dict(value)
+
+
+def _edge_type(item: Any) -> Any:
+    """Return the types of the edges of an item, or none."""
+    values = attributes_of(item) if has_attributes(item) else item
+    types = values.get("edge_type")
+    return [] if types is None else types
 
 
 def _node_features(item: Any, levels: Mapping[str, str]) -> Iterator[tuple]:

@@ -64,8 +64,6 @@ class SmilesEncoder(GraphEncoder):
     ({'atom_ids': {'ids': 180}}, 5)
     """
 
-    num_edge_types = 5
-
     def __init__(
         self,
         hydrogens: bool = False,
@@ -118,6 +116,11 @@ class SmilesEncoder(GraphEncoder):
             ).encode()
         except ValueError:
             return self.content(item)
+
+    @property
+    def num_edge_types(self) -> int:
+        """P: the types of bonds, and others."""
+        return _BOND["type"]
 
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""

@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     encoder_for,
 )
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    attribute_inputs,
     checked_attributes,
     encode_attribute,
     learn_attributes,
@@ -28,15 +29,14 @@ _OF_GRAPHS = {"edge_index", "senders", "node", "edge"}
 class TableEncoder(GraphEncoder):
     """Converts rows of a table, of which one column holds what another encoder takes.
 
-    Rows are those of a pandas data frame, or dicts. Further columns, strings and
-    categories among them, become features of the whole graph, `context[name]`, for
-    backbones and heads that read `batch["graph"][name]`; see `NetworkXEncoder` for
-    categories.
+    Rows are those of a pandas data frame, or dicts. Further columns, such as a solvent
+    or a temperature, become a feature of every node of the row's graph, which backbones
+    with `inputs` read; see `NetworkXEncoder` for strings and categories.
 
     Args:
         column: Name of the column with molecules or graphs.
         encoder: The encoder of that column; None for the one that suits the data.
-        context: Other columns to convert: a list of names, none by default, or the dict
+        context: Other columns to read: a list of names, none by default, or the dict
             that `adapt` learnt.
         on_error: See `GraphEncoder`.
 
@@ -117,7 +117,15 @@ class TableEncoder(GraphEncoder):
             self.encoder.learn(cells)
         if isinstance(self.context, list):
             columns = {name: [r.get(name) for r in rows] for name in self.context}
-            self.context = learn_attributes("context", columns, {})
+            learnt = learn_attributes("context", columns, {})
+            lacking = [name for name in self.context if name not in learnt]
+            if lacking:
+                raise ValueError(
+                    f"Expected values in the columns {lacking}, named in `context`. "
+                    f"Received: columns {sorted(rows[0])}, of which these are missing "
+                    "or empty."
+                )
+            self.context = learnt
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a row; see `GraphEncoder`."""
@@ -126,13 +134,18 @@ class TableEncoder(GraphEncoder):
                 f"Expected a column {self.column!r}. Received: columns {sorted(item)}."
             )
         graph = self.encoder.call(item[self.column])
-        context = {
-            name: encode_attribute("context", name, spec, [item.get(name)])[0]
-            for name, spec in (self.context or {}).items()
-        }
-        if not context:
+        if not self.context:
             return graph
-        return graph.replace(context={**graph.context, **context})
+        node = dict(graph.node)
+        for name, spec in self.context.items():
+            if name not in item:
+                raise ValueError(
+                    f"Expected a column {name!r}, as in training. Received: columns "
+                    f"{sorted(item)}."
+                )
+            value = encode_attribute("context", name, spec, [item[name]])
+            node[name] = value.repeat(graph.num_nodes, axis=0)
+        return graph.replace(node=node)
 
     def content(self, item: Any) -> bytes:
         """Return the content of the column, and the other cells as text."""
@@ -150,7 +163,7 @@ class TableEncoder(GraphEncoder):
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         self.require_adapted()
-        return self.encoder.inputs()
+        return {**self.encoder.inputs(), **attribute_inputs(self.context or {})}
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
