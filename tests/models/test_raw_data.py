@@ -139,6 +139,7 @@ def test_column_names_of_a_table_are_labels():
 def test_bad_items_are_named_or_skipped(caplog):
     items = ["CCO", "C1CC", None, "CC"]
     encoder = SmilesEncoder()
+    assert is_raw([None, float("nan"), "CC"])
     with pytest.raises(ValueError, match=r"item 1: .*C1CC.*on_error='skip'"):
         encoder.encode(items)
     skipping = SmilesEncoder(on_error="skip")
@@ -422,3 +423,12 @@ def test_types_of_edges_of_dicts_and_pairs_of_a_generator():
     with pytest.raises(ValueError, match="Pass labels of their own"):
         task.fit((pair for pair in [(fields, 1.0)]), verbose=0)
     task.fit([fields] * 2, (v for v in (1.0, 2.0)), epochs=1, verbose=0)
+
+
+def test_generators_are_not_used_up():
+    graphs = [Graph(2, [0], [1], node={"k": [0, 0]}) for _ in range(3)]
+    loader = GraphPreprocessor().loader(graph for graph in graphs)
+    assert loader.starts[-1] == 3
+    encoder = SmilesEncoder()
+    loader = GraphPreprocessor([encoder]).loader(s for s in ("C", "CC", "CO"))
+    assert loader.starts[-1] == 3

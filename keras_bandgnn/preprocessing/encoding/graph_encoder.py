@@ -17,6 +17,7 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.data.store import open_store
 from keras_bandgnn.data.store_writer import write_store
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.programs.workers import ordered_map
 from keras_bandgnn.progress import progress_bar
@@ -25,6 +26,8 @@ _LOG = logging.getLogger(__name__)
 # Items per job of a worker process.
 _JOB_ITEMS = 2000
 _MOST_SHOWN = 3
+# Items among which the kind of data is looked for.
+_HEAD = 1000
 
 
 class Encoded(NamedTuple):
@@ -355,14 +358,21 @@ def is_table(data: Any) -> bool:
 
 
 def first_item(data: Any) -> Any:
-    """Return the first raw item of a collection, or the item itself; None if empty."""
+    """Return the first raw item of a collection that is not missing, or None.
+
+    What is no collection is itself the item.
+    """
     if is_table(data):
         return next(iter(raw_items(data[:1])), None)
     if isinstance(data, str | bytes | Mapping | Graph) or not _is_collection(data):
         return data
+    if isinstance(data, Iterator):
+        # Reading it would use it up.
+        return None
     if hasattr(data, "tolist"):
-        data = data[:1].tolist()
-    return next(iter(itertools.islice(iter(data), 1)), None)
+        data = data[:_HEAD].tolist()
+    head = itertools.islice(iter(data), _HEAD)
+    return next((item for item in head if not is_missing(item)), None)
 
 
 def _library(item: Any) -> str:
