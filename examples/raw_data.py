@@ -48,7 +48,10 @@ def main() -> None:
     smiles = kb.preprocessing.SmilesEncoder()
     encoder = kb.preprocessing.TableEncoder(options.smiles, smiles, on_error="skip")
     backbone = kb.models.GGNNBackbone(
-        smiles.num_edge_types, hidden_dim=64, num_steps=3, inputs=smiles.inputs()
+        smiles.inputs(),
+        hidden_dim=64,
+        num_steps=3,
+        num_edge_types=smiles.num_edge_types,
     )
     preprocessor = kb.preprocessing.GraphPreprocessor(
         [encoder], kb.preprocessing.DynamicBatcher(32)

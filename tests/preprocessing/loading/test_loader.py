@@ -195,7 +195,7 @@ def test_replicas_share_one_shape():
                         "n_node": [[1, 0]],
                     }
                 },
-                "edge",
+                "step",
             ),
             "`level`",
         ),
