@@ -378,7 +378,7 @@ ELSEWHERE = {
     "models/presets.py": "within `atomic_folder`",
     "serving/exporting.py": "within `atomic_folder`",
     "serving/graph_packer.py": "within `atomic_folder`",
-    "plotting/batching.py": "to an open `atomic_write`",
+    "plotting/style.py": "to an open `atomic_write`",
     "distribution/jax_data_parallel.py": "a temporary folder",
     "training/save_progress.py": "a temporary folder, on hosts that keep nothing",
     "tuning/workers.py": "logs of workers, appended to",
