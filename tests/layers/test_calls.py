@@ -55,6 +55,7 @@ CALLS = {
         (STATES, BATCH),
         None,
     ),
+    "EdgeReadout": (layers.EdgeReadout(2), (STATES, BATCH), None),
     "GRUReadout": (layers.GRUReadout(C), (STATES, BATCH), None),
     "GraphAttention": (
         layers.GraphAttention(C),
