@@ -523,9 +523,8 @@ class GraphModel(Replicated):
             y, sample_weight = columns_of(x, y), columns_of(x, sample_weight)
             items = raw_items(x)
             encoder, encoded = self._encode(items, adapt)
+            encoded.refuse_nothing()
             graphs, count = encoded.graphs, len(items)
-            if graphs is None:
-                encoded.refuse_nothing()
             y = rows_of(y, encoded.positions, count)
             sample_weight = rows_of(sample_weight, encoded.positions, count)
             if split is not None:
