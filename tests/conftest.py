@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run import HOST_ONLY
+from run import EVERYWHERE, HOST_ONLY
 
 
 @pytest.fixture(scope="session")
@@ -23,29 +23,49 @@ def shared_data() -> Path:
     pytest.skip("no shared data; set KB_DATA to the folder that holds varmisuse/")
 
 
-def shared_out(case: int, backend: str, backends: list[str]) -> bool:
-    """Whether a backend runs a case of a sweep: the first all, the others in turn."""
+def shared_out(
+    case: int, backend: str, backends: list[str], turn: int, first: bool
+) -> bool:
+    """Whether a backend runs a case.
+
+    Args:
+        case: Its number.
+        backend: The backend.
+        backends: Those that share the cases. The only one, or none, runs all.
+        turn: The case goes to another backend in the next turn.
+        first: Whether the first backend runs all cases, and the others share them.
+    """
     place = backends.index(backend) if backend in backends else 0
+    if len(backends) < 2 or (first and place == 0):
+        return True
+    sharing = len(backends) - first
     # Counting the ones of the number, not every second case: in a product of two
     # tables each backend meets all values of both.
-    return place == 0 or case.bit_count() % (len(backends) - 1) == place - 1
+    return (case.bit_count() + turn) % sharing == place - first
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Leaves out the cases of sweeps that another backend of tests/run.py runs."""
+    """Leaves out what another backend of tests/run.py runs in this turn."""
     backends = os.environ.get("KB_TEST_BACKENDS", "").split()
     backend = os.environ.get("KERAS_BACKEND", "")
+    turn = int(os.environ.get("KB_TEST_TURN", 0))
     kept, left, cases = [], [], Counter()
     for item in items:
         node, sweep = next(item.iter_markers_with_node("sweep"), (None, None))
-        core = sweep and sweep.kwargs.get("core", ())
-        if not sweep or any(name in item.name for name in core):
+        options = sweep.kwargs if sweep else {}
+        everywhere = item.nodeid.startswith(EVERYWHERE) or any(
+            item.iter_markers("skipif")
+        )
+        if (not sweep and everywhere) or any(
+            name in item.name for name in options.get("core", ())
+        ):
             kept.append(item)
             continue
-        # The cases of a test, or the tests of a file that is marked as a whole.
-        name = item.nodeid.partition("[")[0] if node is item else node.nodeid
-        shared = shared_out(cases[name], backend, backends)
+        # The cases of a test, or the tests of a file.
+        name = item.nodeid.partition("[" if node is item else "::")[0]
+        first = options.get("first", True)
+        shared = shared_out(cases[name], backend, backends, turn, first)
         (kept if shared else left).append(item)
         cases[name] += 1
     items[:] = kept

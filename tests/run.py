@@ -1,10 +1,10 @@
 """Runs the tests on every backend, two processes at a time.
 
-python tests/run.py [backend ...] [-- pytest options]
+python tests/run.py [--full] [backend ...] [-- pytest options]
 
-The first backend runs all tests, the others what touches a backend. The cases of tests
-marked `sweep` (pages, examples, products of plans and models) all run on the first
-backend, too, and the others share them out; see tests/conftest.py.
+The first backend runs all tests but for its share of pages and examples. The others run
+what touches a backend: layers, ops and primitives on each, the rest shared out between
+them, in turns that change with every commit. `--full` runs all that on each backend.
 """
 
 import os
@@ -41,6 +41,14 @@ READERS = (
     "tests/test_copies_and_caches.py",
     "tests/test_module_state.py",
 )
+# What differs between backends is here; tests/conftest.py shares out the rest.
+EVERYWHERE = (
+    "tests/distribution",
+    "tests/layers",
+    "tests/ops",
+    "tests/primitives",
+    "tests/tpu",
+)
 # The tests of a backend in parts of like length, each a process, longest first.
 REST = "the rest"
 PARTS = {
@@ -48,6 +56,7 @@ PARTS = {
     "models": ("tests/models",),
     "layers": ("tests/layers", "tests/ops", "tests/primitives", "tests/distribution"),
 }
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NO_TESTS = 5  # exit code of pytest
 # Tests compile many small programs and run each a few times.
 XLA_FLAGS = (
@@ -56,8 +65,18 @@ XLA_FLAGS = (
 )
 
 
+def commits() -> int:
+    """The number of commits so far, 0 outside a repository."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return 0
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
 def run(
-    backend: str, part: str, backends: list[str], options: list[str]
+    backend: str, part: str, backends: list[str], options: list[str], full: bool
 ) -> tuple[int, list[str]]:
     """Runs pytest and prints its lines with the backend's name.
 
@@ -70,13 +89,13 @@ def run(
         paths += [f"--ignore={path}" for path in others]
     if backend != backends[0]:
         paths += [f"--ignore={path}" for path in HOST_ONLY + READERS]
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = {
         # Two processes share the cores.
         "OMP_NUM_THREADS": "1",
         **os.environ,
         "KERAS_BACKEND": backend,
-        "KB_TEST_BACKENDS": " ".join(backends),
+        "KB_TEST_BACKENDS": "" if full else " ".join(backends),
+        "KB_TEST_TURN": os.environ.get("KB_TEST_TURN", str(commits())),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         # Threads that wait must not spin: the cores are shared.
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -85,7 +104,7 @@ def run(
     start = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *paths, "-q", *options],
-        cwd=root,
+        cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,12 +130,13 @@ def main() -> int:
     if "--" in arguments:
         place = arguments.index("--")
         arguments, options = arguments[:place], arguments[place + 1 :]
-    backends = arguments or list(BACKENDS)
+    full = "--full" in arguments
+    backends = [name for name in arguments if name != "--full"] or list(BACKENDS)
     # Two processes are busy to the end: what takes longest begins first.
     slowest_first = sorted(backends, key=lambda name: name == "torch")
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         runs = [
-            pool.submit(run, backend, part, backends, options)
+            pool.submit(run, backend, part, backends, options, full)
             for part in PARTS
             for backend in slowest_first
         ]
