@@ -132,7 +132,11 @@ def check_finite(
         at = tuple(int(i) for i in np.argwhere(bad)[0])
         raise ValueError(
             f"Expected `{name}` to be finite. Received: {name}{list(at)}={array[at]}. "
-            "Replace missing values, for example with np.nan_to_num."
+            + (
+                "Write NaN where a value is not known."
+                if missing
+                else "Correct the value, or leave out what has it."
+            )
         )
     return low, high
 

@@ -370,6 +370,7 @@ VALID = {
     "layers.CharacterEncoder": LAYER_1,
     "layers.ContinuousFilter": LAYER_1,
     "layers.CosineCutoff": {"cutoff": 2.0},
+    "layers.CumulativeLink": {"num_classes": 3},
     "layers.DualInterleavedAttention": {"num_heads": 2, "key_dim": 2},
     "layers.ElementEmbedding": {"units": 4, "elements": [1, 8]},
     "layers.GRUReadout": LAYER_1,

@@ -29,7 +29,7 @@ PUBLIC = {
     "keras_bandgnn.explain": "Explanation Fidelity attention fidelity gnn_explainer "
     "ground_truth_auc integrated_gradients randomization_check saliency sparsity",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
-    "ContinuousFilter CosineCutoff DualInterleavedAttention EdgeReadout "
+    "ContinuousFilter CosineCutoff CumulativeLink DualInterleavedAttention EdgeReadout "
     "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention "
     "GraphConvolution GraphReadout GraphTransformerLayer MPEUInteraction NodeEncoder "
     "PaiNNMessage PaiNNUpdate ReadoutHead SchNetInteraction SineBasis "
@@ -216,7 +216,8 @@ def test_keras_finds_the_classes_when_imported_first():
 
 REGISTERED = (
     "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
-    "ClusterCompile ContinuousFilter CosineCutoff DualInterleavedAttention "
+    "ClusterCompile ContinuousFilter CosineCutoff CumulativeLink "
+    "DualInterleavedAttention "
     "DynamicBatcher EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding "
     "FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
     "GCNBackbone GGNNBackbone GRUReadout GRUUpdate GTBackbone GaussianBasis "

@@ -4,8 +4,8 @@ Layers that read the graph are called as `layer(states, batch, ...)`, and `NodeE
 and `AttentionBias`, which take no states, as `layer(batch)`. `batch` is the batch of a
 loader; layers with `prepare(batch)` also accept its result in place of the batch, so
 that several calls share the work. The other layers (`GRUUpdate`, `PaiNNUpdate`,
-`ContinuousFilter`, `ElementEmbedding`, `CharacterEncoder`, the radial functions) take
-tensors, like any Keras layer.
+`ContinuousFilter`, `ElementEmbedding`, `CharacterEncoder`, `CumulativeLink`, the radial
+functions) take tensors, like any Keras layer.
 """
 
 from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
@@ -15,6 +15,7 @@ from keras_bandgnn.layers.banded_message_passing import (
 from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
+from keras_bandgnn.layers.cumulative_link import CumulativeLink as CumulativeLink
 from keras_bandgnn.layers.dense import shifted_softplus as shifted_softplus
 from keras_bandgnn.layers.dual_interleaved_attention import (
     DualInterleavedAttention as DualInterleavedAttention,
@@ -50,6 +51,7 @@ __all__ = [
     "CharacterEncoder",
     "ContinuousFilter",
     "CosineCutoff",
+    "CumulativeLink",
     "DualInterleavedAttention",
     "EdgeReadout",
     "ElementEmbedding",

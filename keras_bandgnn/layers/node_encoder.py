@@ -52,7 +52,9 @@ class NodeEncoder(keras.layers.Layer):
         self.inputs = {name: self.spec_of(name, spec) for name, spec in inputs.items()}
         if not self.inputs:
             raise ValueError(
-                "Expected `inputs` to name at least one node feature. Received: {}."
+                "Expected `inputs` to name at least one node feature. Received: {}. Of "
+                "graphs without any take the degrees: Graph(..., node={'degree': "
+                "np.bincount(receivers, minlength=num_nodes)})."
             )
         # === Layers ===
         for name, spec in self.inputs.items():
@@ -132,7 +134,8 @@ class NodeEncoder(keras.layers.Layer):
                 raise ValueError(
                     f"Expected ids of {self.level}[{name!r}] in [0, {upper}). "
                     f"Received: {values.dtype} in [{low}, {high}]. Raise the "
-                    f"vocabulary in the {self._owner}, or map the ids."
+                    f"vocabulary in the {self._owner}, or map ids that training does "
+                    "not have to one of their own."
                 )
 
     def known_ids(self) -> dict[str, dict]:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.layers.cumulative_link import CumulativeLink
 from keras_bandgnn.models.error_table import as_table, labelled_outputs
 from keras_bandgnn.models.labels import (
     ClassLabels,
@@ -13,6 +14,7 @@ from keras_bandgnn.models.labels import (
     check_classes,
     check_targets,
     distinct_names,
+    refuse_signs,
     require_label_level,
     require_labels,
 )
@@ -34,6 +36,7 @@ class ClassificationTask(Task):
         multi_label: Whether there are C independent binary targets, instead of one of
             C classes.
         class_names: Names of the classes, or of the targets.
+        ordinal: Whether the classes are ordered.
         **kwargs: Passed to `Task`.
     """
 
@@ -44,6 +47,7 @@ class ClassificationTask(Task):
         preprocessor=None,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
+        ordinal: bool = False,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -58,10 +62,36 @@ class ClassificationTask(Task):
             self.labels = TargetLabels(self.num_classes, self.class_names)
         else:
             self.labels = ClassLabels(self.num_classes)
+        self.ordinal = boolean("ordinal", ordinal)
+        if self.ordinal and self.multi_label:
+            raise ValueError(
+                "Expected classes, one for each label, with ordinal=True. Received: "
+                "multi_label=True. Leave one of them out."
+            )
+        # === Layers ===
+        self.link = None
+        if self.ordinal:
+            self.link = CumulativeLink(self.num_classes, dtype="float32", name="link")
+
+    @property
+    def head_units(self) -> int:
+        """Width of the head: a logit per class, or the score of ordered classes."""
+        return 1 if self.ordinal else self.num_classes
+
+    @property
+    def head_layers(self) -> list[keras.layers.Layer]:
+        """The head and, with ordered classes, their thresholds."""
+        return [self.head] if self.link is None else [self.head, self.link]
+
+    def logits(self, outputs):
+        """Return the logits [..., C] from the outputs of the head."""
+        return outputs if self.link is None else self.link(outputs)
 
     def build(self, input_shape=None):
         """Build the weights of the head."""
         self.head.build((None, None, self.backbone.hidden_dim))
+        if self.link is not None:
+            self.link.build((None, None, 1))
         self.built = True
 
     def default_loss(self):
@@ -77,6 +107,22 @@ class ClassificationTask(Task):
         # Logits: a probability of one half.
         accuracy = keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0)
         return [accuracy, ROCAUC(self.num_classes)]
+
+    def labelled(self, name: str, x, y=None, *args, adapt: bool = False, **kwargs):
+        """Return graphs with labels and weights; see `GraphModel.labelled`."""
+        parts = super().labelled(name, x, y, *args, adapt=adapt, **kwargs)
+        if adapt and y is not None and not self.multi_label:
+            labels = [part.label.ravel() for part in parts if part is not None]
+            refuse_signs(np.concatenate(labels), self.num_classes)
+        return parts
+
+    def adapt(self, loader: GraphLoader) -> None:
+        """Adapt the backbone to the training graphs, once their labels are classes."""
+        if self.output_level == "graph" and not self.multi_label:
+            # Those of nodes and edges may be masked by now.
+            labels = [part.label.ravel() for part in loader.parts]
+            refuse_signs(np.concatenate(labels), self.num_classes)
+        super().adapt(loader)
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raise a ValueError if the labels are not classes or targets of the level."""
@@ -230,7 +276,7 @@ class ClassificationTask(Task):
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
         """Return arguments of a preset's task with some of them replaced."""
         # Presets do not name these where they are the defaults.
-        optional = {"multi_label": False, "class_names": None}
+        optional = {"multi_label": False, "class_names": None, "ordinal": False}
         head = super().head_overrides({**optional, **config}, overrides)
         if {"num_classes", "multi_label"} & set(overrides):
             if "class_names" not in overrides:
@@ -243,8 +289,8 @@ class ClassificationTask(Task):
         }
 
     def head_config(self) -> dict:
-        """Return the arguments of the head; names only where there are any."""
+        """Return the arguments of the head; some only where they are no defaults."""
         config = {"num_classes": self.num_classes}
         if self.class_names is not None:
             config["class_names"] = list(self.class_names)
-        return config
+        return {**config, "ordinal": True} if self.ordinal else config

@@ -34,6 +34,8 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
             of C classes.
         class_names: Names of the classes (or targets), for `predict_labels`, `errors`
             and metrics per target; they are saved with the task.
+        ordinal: Whether the classes are ordered, such as grades: the head then gives
+            one score, which `CumulativeLink` turns into the logits of the classes.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -81,20 +83,28 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
         symmetric: bool = False,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
+        ordinal: bool = False,
         **kwargs,
     ):
         super().__init__(
-            backbone, num_classes, preprocessor, multi_label, class_names, **kwargs
+            backbone,
+            num_classes,
+            preprocessor,
+            multi_label,
+            class_names,
+            ordinal,
+            **kwargs,
         )
         # === Layers ===
         self.head = self.make_head(
-            self.num_classes, edge_inputs, hidden, activation, use_bias, symmetric
+            self.head_units, edge_inputs, hidden, activation, use_bias, symmetric
         )
         self.build_and_compile()
 
     def call(self, batch, training=False):
         """Return logits [G, E, C]."""
-        return self.head(self.backbone(batch, training=training), batch)
+        states = self.backbone(batch, training=training)
+        return self.logits(self.head(states, batch))
 
     def default_optimizer(self):
         """Return Adam with rate 1e-3."""

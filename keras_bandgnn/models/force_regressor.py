@@ -117,7 +117,7 @@ class ForceRegressor(GraphRegressor):
                 raise ValueError(
                     f"Expected the node feature {self.force_key!r} with 3 numbers per "
                     f"node. Received: shape {shape}; features {sorted(part.node)}. "
-                    "Set ForceRegressor(..., force_key=...)."
+                    f"Set ForceRegressor(..., force_key=...).{self.encoder_advice()}"
                 )
 
     def head_config(self) -> dict:

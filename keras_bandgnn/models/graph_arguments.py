@@ -27,6 +27,7 @@ _BATCHES = (
 )
 # True and False are 1 and 0.
 VERBOSE = ("auto", 0, 1, 2)
+_NOTHING = object()
 _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
@@ -54,7 +55,9 @@ def resolve_data(name: str, data):
         ValueError: For graphs of another library, and for what Keras cannot take.
     """
     if isinstance(data, types.GeneratorType):
-        first = next(data, None)
+        first = next(data, _NOTHING)
+        if first is _NOTHING:
+            return []
         if isinstance(first, Graph | ProgramGraph) or accepting(first) is not None:
             return [first, *data]
         if isinstance(first, tuple) and first and accepting(first[0]) is not None:
@@ -65,6 +68,8 @@ def resolve_data(name: str, data):
                 "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
             )
         return _again(first, data)
+    if hasattr(data, "to_data_list") and hasattr(data, "ptr"):
+        refuse(name, "a list of graphs", data, f"Pass {name}.to_data_list().")
     if is_raw(data):
         return data
     if is_table(data) or hasattr(data, "tolist") and np.ndim(data) == 1:
@@ -95,6 +100,8 @@ def _check_arrays(name: str, data) -> None:
             # The pair (graphs, labels), as of arrays.
             advice = f"Pass them one by one: {name}=graphs, y=labels."
         if not leaves or not all(hasattr(leaf, "shape") for leaf in leaves):
+            if isinstance(data, Mapping) and accepting(data) is not None:
+                advice = f"Pass a row in a list: [{name}]."
             refuse(name, expected, data, advice)
         values = [data] if isinstance(data, Mapping) else data
         if not any(isinstance(value, Mapping) for value in values):
@@ -116,7 +123,7 @@ def _leaves(data) -> Iterator:
 
 def _again(first, rest: Iterator) -> Iterator:
     # Keras tells generators from other data by their type.
-    yield from itertools.chain([] if first is None else [first], rest)
+    yield from itertools.chain([first], rest)
 
 
 def options_for_graphs(

@@ -29,6 +29,8 @@ class GraphClassifier(ClassificationTask):
             of C classes.
         class_names: Names of the classes (or targets), for `predict_labels`, `errors`
             and metrics per target; they are saved with the task.
+        ordinal: Whether the classes are ordered, such as grades: the head then gives
+            one score, which `CumulativeLink` turns into the logits of the classes.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -70,18 +72,26 @@ class GraphClassifier(ClassificationTask):
         use_bias: bool = True,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
+        ordinal: bool = False,
         **kwargs,
     ):
         super().__init__(
-            backbone, num_classes, preprocessor, multi_label, class_names, **kwargs
+            backbone,
+            num_classes,
+            preprocessor,
+            multi_label,
+            class_names,
+            ordinal,
+            **kwargs,
         )
         # === Layers ===
-        self.head = make_head(self.num_classes, readout, hidden, activation, use_bias)
+        self.head = make_head(self.head_units, readout, hidden, activation, use_bias)
         self.build_and_compile()
 
     def call(self, batch, training=False):
         """Return logits [G, B, C]."""
-        return self.head(self.backbone(batch, training=training), batch)
+        states = self.backbone(batch, training=training)
+        return self.logits(self.head(states, batch))
 
     def default_optimizer(self):
         """Return Adam with rate 1e-3."""

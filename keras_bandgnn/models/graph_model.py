@@ -25,6 +25,7 @@ from keras_bandgnn.models.graph_arguments import (
     resolve_data,
 )
 from keras_bandgnn.models.labelled_graphs import (
+    check_index,
     class_numbers,
     columns_of,
     graphs_for_labels,
@@ -484,10 +485,6 @@ class GraphModel(Replicated):
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
         validation_data = self._validation_data(validation_data)
-        if is_graphs(validation_data):
-            validation_data = self._labelled(
-                self.loader(validation_data, training=False), "validation_data"
-            )
         kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
@@ -515,6 +512,8 @@ class GraphModel(Replicated):
             adapt: Whether an encoder learns from the data.
         """
         y = list(y) if isinstance(y, Iterator) else y
+        check_index("y", x, y)
+        check_index("sample_weight", x, sample_weight)
         options = (y, sample_weight, class_weight, split)
         if not is_raw(x) and all(option is None for option in options):
             return x, None
@@ -567,19 +566,33 @@ class GraphModel(Replicated):
             self.preprocessor = self.default_preprocessor(encoded.graphs)
         if self.preprocessor.encoder is None:
             self.preprocessor.add_encoder(encoder)
+        elif len(self.preprocessor.graph_layers) == 1:
+            # With options for the encoder alone, the rest is as without any.
+            layers = self.backbone.default_layers(encoded.graphs)
+            self.preprocessor.graph_layers = [encoder, *layers]
         return encoder, encoded
 
     def _validation_data(self, data):
+        """Return a loader of validation graphs; other data as it is."""
+        try:
+            data = self._validation_graphs(data)
+            if is_graphs(data):
+                data = self.loader(data, training=False)
+                data = self._labelled(data, "validation_data")
+            return data
+        except ValueError as error:
+            if "validation_data" in str(error):
+                raise
+            raise ValueError(f"In validation_data: {error}") from error
+
+    def _validation_graphs(self, data):
         """Return validation graphs with their labels; other data as it is."""
         if isinstance(data, tuple) and len(data) in (2, 3):
             x = data[0]
             if isinstance(x, Graph) and not isinstance(data[1], Graph):
                 x = [x]
             if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
-                try:
-                    return self.labelled("validation_data", x, *data[1:])[0]
-                except ValueError as error:
-                    raise ValueError(f"In validation_data: {error}") from error
+                return self.labelled("validation_data", x, *data[1:])[0]
         if is_raw(data):
             return self.labelled("validation_data", data)[0]
         return optional(resolve_data, "validation_data", data)
@@ -743,9 +756,19 @@ class GraphModel(Replicated):
             raise ValueError(
                 f"Expected the graphs in `{name}` to have labels. Received: graphs "
                 f"with label=None. Set Graph(..., label=...), or pass labels: {pair}."
+                f"{self.encoder_advice()}"
             )
         self.check_labels(loader)
         return loader
+
+    def encoder_advice(self) -> str:
+        """Return how the encoder gives labels that graphs lack; empty if it has none.
+
+        It begins with a space.
+        """
+        encoder = None if self.preprocessor is None else self.preprocessor.encoder
+        advice = "" if encoder is None else encoder.label_advice()
+        return advice and f" {advice}"
 
     def compile_from_config(self, config: dict) -> None:
         """Compile a model that was read from a file as it was when saved."""
@@ -783,6 +806,11 @@ class GraphModel(Replicated):
             # A file without an optimiser needs a task without one.
             config["compile"] = False
         return {**config, **self.head_config()}
+
+    @property
+    def head_layers(self) -> list[keras.layers.Layer]:
+        """The layers beyond the backbone whose weights presets keep."""
+        return [self.head]
 
     def head_config(self) -> dict:
         """Return arguments of the constructor beyond backbone and preprocessor."""

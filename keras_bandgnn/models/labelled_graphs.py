@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.arrays import narrowed
-from keras_bandgnn.checks import fraction, instance, refuse
+from keras_bandgnn.checks import fraction, instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import (
@@ -39,14 +39,19 @@ def _numbers(name: str, values: Any) -> np.ndarray:
         elif array.dtype.kind not in "biuf":
             array = None
     if array is None:
-        refuse(
-            name,
-            "numbers",
-            values,
-            "Map the names of classes to 0, 1, 2, ..., such as with np.unique(names, "
-            "return_inverse=True).",
-        )
+        refuse(name, "numbers", values, _number_advice(values))
     return narrowed(name, array, missing=True)
+
+
+def _number_advice(values: Any) -> str:
+    try:
+        np.asarray(values).astype(np.float64)
+    except (TypeError, ValueError):
+        return (
+            "Map the names of classes to 0, 1, 2, ..., such as with np.unique(names, "
+            "return_inverse=True)."
+        )
+    return "Convert text to numbers, such as with np.asarray(values).astype(float)."
 
 
 def _per_row(
@@ -215,14 +220,20 @@ def with_class_weights(
 
     Args:
         graphs: Graphs with labels.
-        class_weight: Class -> weight, 1 for others.
+        class_weight: Class -> weight, 1 for others; or `"balanced"`, n / (C n_c) for a
+            class with n_c of the n known labels, where C counts the classes that occur.
         num_classes: Number of classes; None for labels that are no classes.
         names: Names of the classes, which `class_weight` may have.
 
     Raises:
         ValueError: For labels that are no classes, unknown classes or negative weights.
     """
-    instance("class_weight", class_weight, Mapping, "a dict of weights by class")
+    balanced = isinstance(class_weight, str)
+    if balanced:
+        one_of("class_weight", class_weight, ("balanced",))
+        class_weight = {}
+    expected = "a dict of weights by class, or 'balanced'"
+    instance("class_weight", class_weight, Mapping, expected)
     if names is not None:
         numbers = {name: number for number, name in enumerate(names)}
         class_weight = {numbers.get(k, k): v for k, v in class_weight.items()}
@@ -230,8 +241,8 @@ def with_class_weights(
     if not num_classes or label is None or label.size != len(label):
         raise ValueError(
             "Expected class_weight with labels of one class each. Received: "
-            f"class_weight={dict(class_weight)!r}. Use sample_weight, or weights in "
-            "the loss."
+            f"class_weight={'balanced' if balanced else dict(class_weight)!r}. Use "
+            "sample_weight, or weights in the loss."
         )
     for name, weight in class_weight.items():
         known = isinstance(name, int | np.integer) and not isinstance(name, bool)
@@ -249,6 +260,10 @@ def with_class_weights(
     weights[list(class_weight)] = list(class_weight.values())
     classes = np.nan_to_num(np.asarray(label, np.float64).reshape(-1), nan=-1.0)
     known = (classes >= 0) & (classes < num_classes)
+    if balanced:
+        counts = np.bincount(classes[known].astype(int), minlength=num_classes)
+        weights = known.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+        weights = weights.astype(np.float32)
     weight = weights[np.where(known, classes, 0).astype(int)]
     name = _weight_column(graphs)
     return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
@@ -326,8 +341,43 @@ def rows_of(values: Any, positions: np.ndarray, count: int) -> Any:
     return values[positions]
 
 
+def check_index(name: str, x: Any, values: Any) -> None:
+    """Raise a ValueError for a pandas index that has the rows of `x` in another order.
+
+    Labels belong to items by position, as in Keras.
+
+    Args:
+        name: The argument that `values` are.
+        x: Data; only a data frame or a series has an index.
+        values: Labels or weights.
+    """
+    if not (hasattr(x, "iloc") and hasattr(values, "iloc")):
+        return
+    rows, other = x.index, values.index
+    if len(rows) != len(other) or rows.equals(other):
+        return
+    if rows.isin(other).all() and other.isin(rows).all():
+        raise ValueError(
+            f"Expected `{name}` in the order of the rows of `x`. Received: the index "
+            f"of `x` in another order. Write {name}.loc[x.index], or "
+            f"{name}.to_numpy() if row k of {name} belongs to row k of x."
+        )
+
+
 def columns_of(x: Any, y: Any) -> Any:
-    """Return the columns of a data frame that `y` names; other labels as they are."""
+    """Return the columns that `y` names of a data frame; other labels as they are.
+
+    Of dicts it returns the values under the name `y`.
+    """
+    dicts = isinstance(x, list | tuple) and x and isinstance(x[0], Mapping)
+    if dicts and isinstance(y, str):
+        missing = [k for k, row in enumerate(x) if y not in row]
+        if missing:
+            raise ValueError(
+                f"Expected {y!r} in each item of `x`. Received: item {missing[0]} with "
+                f"{sorted(x[missing[0]])}. Pass labels for all items."
+            )
+        return [row[y] for row in x]
     names = [y] if isinstance(y, str) else y
     if not isinstance(names, list | tuple) or not all(
         isinstance(n, str) for n in names

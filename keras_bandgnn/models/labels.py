@@ -42,21 +42,44 @@ def check_classes(part: FlatGraphs, num_classes: int) -> int:
         num_classes: C.
     """
     if part.label.ndim > 2 or part.label.shape[1:] not in ((), (1,)):
+        one_hot = np.isin(part.label, (0, 1)).all() and (part.label.sum(-1) == 1).all()
+        advice = f"For several targets per {part.label_level} set multi_label=True."
+        if one_hot:
+            advice = f"Write np.argmax(label, axis=-1) for one-hot labels. {advice}"
         raise ValueError(
             "Expected one class per label. "
-            f"Received: labels of shape {part.label.shape[1:]}. For several targets "
-            f"per {part.label_level} set multi_label=True."
+            f"Received: labels of shape {part.label.shape[1:]}. {advice}"
         )
     label = np.asarray(part.label, np.float64).reshape(-1)
     known = label[~(np.isnan(label) | (label == -1))]
     wrong = known[(known < 0) | (known >= num_classes) | (known != np.floor(known))]
     if wrong.size:
+        advice = "Count classes from 0, or raise num_classes."
+        if wrong[0] != np.floor(wrong[0]):
+            advice = "Classes are whole numbers; a regressor predicts others."
         raise ValueError(
             f"Expected classes in [0, {num_classes}), as num_classes={num_classes}, or "
-            f"-1 where the class is not known. Received: {wrong[0]:g}. Count classes "
-            "from 0, or raise num_classes."
+            f"-1 where the class is not known. Received: {wrong[0]:g}. {advice}"
         )
     return known.size
+
+
+def refuse_signs(label: np.ndarray, num_classes: int) -> None:
+    """Raise a ValueError for labels of two classes that are -1 and 1, and nothing else.
+
+    They are one class and unknown labels here, from which nothing could be learnt.
+
+    Args:
+        label: Labels to train on.
+        num_classes: C.
+    """
+    label = np.asarray(label, np.float64)
+    values = np.unique(label[~np.isnan(label)]).tolist()
+    if num_classes == 2 and values == [-1.0, 1.0]:
+        raise ValueError(
+            "Expected the classes 0 and 1. Received: labels of -1 and 1 alone, where "
+            "-1 stands for an unknown class. Write (label + 1) // 2."
+        )
 
 
 def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
@@ -80,7 +103,8 @@ def check_targets(part: FlatGraphs, num_targets: int, task: str) -> int:
     if wrong.size:
         raise ValueError(
             "Expected targets that are 0 or 1, or NaN where not known. "
-            f"Received: {wrong[0]:g}. For classes leave multi_label=False."
+            f"Received: {wrong[0]:g}. Write NaN for unknown targets; for classes leave "
+            "multi_label=False."
         )
     return known.size
 
@@ -176,6 +200,14 @@ class Labels:
         """
         raise NotImplementedError
 
+    def loss_feed(self, cls: type) -> Callable | None:
+        """From entries to what a loss takes; None for one that takes them as they are.
+
+        Args:
+            cls: The class in `losses` that the loss is known by.
+        """
+        del cls
+
 
 class ClassLabels(Labels):
     """One class per entry; outputs are logits of the classes.
@@ -200,6 +232,11 @@ class ClassLabels(Labels):
 
     def __init__(self, num_classes: int | None = None):
         self.num_classes = num_classes
+        if num_classes is not None:
+            focal = {losses.CategoricalFocalCrossentropy: _LOGITS}
+            if num_classes == 2:
+                focal[losses.BinaryFocalCrossentropy] = _LOGITS
+            self.losses = {**self.losses, **focal}
         number = "" if num_classes is None else f"{num_classes} "
         self.description = f"labels that are integers, one of {number}classes each"
 
@@ -231,8 +268,19 @@ class ClassLabels(Labels):
             return _difference if _reads_logits(config) else _second
         return None
 
+    def loss_feed(self, cls: type) -> Callable | None:
+        """See `Labels`."""
+        if cls is losses.CategoricalFocalCrossentropy:
+            return self._one_hot_logits
+        return _difference if cls is losses.BinaryFocalCrossentropy else None
+
     def _one_hot(self, y_true, y_pred):
-        return ops.one_hot(y_true[:, 0], self.num_classes), ops.softmax(y_pred)
+        y_true, y_pred = self._one_hot_logits(y_true, y_pred)
+        return y_true, ops.softmax(y_pred)
+
+    def _one_hot_logits(self, y_true, y_pred):
+        classes = ops.cast(y_true[:, 0], "int32")
+        return ops.one_hot(classes, self.num_classes), y_pred
 
 
 class TargetLabels(Labels):

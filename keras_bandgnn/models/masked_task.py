@@ -60,10 +60,11 @@ class MaskedTask(Task):
         """
         x = resolve_data("x", x)
         if is_graphs(x) or is_raw(x):
-            weights = {n: kwargs.pop(n, None) for n in (SAMPLE_WEIGHT, "class_weight")}
+            weight = kwargs.pop(SAMPLE_WEIGHT, None)
             share = kwargs.pop("validation_split", None) or None
             share = share if validation_data is None else None
-            x, valid = self.labelled("x", x, y, split=share, adapt=True, **weights)
+            # Weights of classes follow, for the labels that the mask selects.
+            x, valid = self.labelled("x", x, y, weight, split=share, adapt=True)
             y, validation_data = None, validation_data if valid is None else valid
             self._complete(x, training=True)
         if validation_mask is not None:

@@ -27,6 +27,8 @@ class NodeClassifier(MaskedTask, ClassificationTask):
             of C classes.
         class_names: Names of the classes (or targets), for `predict_labels`, `errors`
             and metrics per target; they are saved with the task.
+        ordinal: Whether the classes are ordered, such as grades: the head then gives
+            one score, which `CumulativeLink` turns into the logits of the classes.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -65,18 +67,26 @@ class NodeClassifier(MaskedTask, ClassificationTask):
         preprocessor=None,
         multi_label: bool = False,
         class_names: Iterable[str] | None = None,
+        ordinal: bool = False,
         **kwargs,
     ):
         super().__init__(
-            backbone, num_classes, preprocessor, multi_label, class_names, **kwargs
+            backbone,
+            num_classes,
+            preprocessor,
+            multi_label,
+            class_names,
+            ordinal,
+            **kwargs,
         )
         # === Layers ===
-        self.head = keras.layers.Dense(self.num_classes, dtype="float32", name="head")
+        self.head = keras.layers.Dense(self.head_units, dtype="float32", name="head")
         self.build_and_compile()
 
     def call(self, batch, training=False):
         """Return logits [G, N, C]."""
-        return self.head(self.backbone(batch, training=training))
+        states = self.backbone(batch, training=training)
+        return self.logits(self.head(states))
 
     def default_optimizer(self):
         """Return Adam with rate 1e-2, as Kipf and Welling 2017."""

@@ -84,16 +84,25 @@ class EntryLoss(keras.losses.Loss):
 
     Args:
         loss: Any `keras.losses.Loss`, of which `call` gives a value per entry.
+        feed: From labels and outputs of entries to what the loss takes; None for these
+            as they are.
     """
 
-    def __init__(self, loss: keras.losses.Loss):
+    def __init__(self, loss: keras.losses.Loss, feed: Callable | None = None):
         super().__init__(loss.name, "mean_with_sample_weight", dtype=loss.dtype)
         self.loss = loss
+        self.feed = feed
 
     @property
     def is_sum(self) -> bool:
         """Whether training is by the sum over the entries."""
         return self.loss.reduction == "sum"
+
+    def values(self, y_true, y_pred):
+        """Return the loss of each entry, of labels [n, 1] and outputs [n, C]."""
+        if self.feed is not None:
+            y_true, y_pred = self.feed(y_true, y_pred)
+        return self.loss.call(y_true, y_pred)
 
     def term(self, mean, weight, known) -> tuple:
         """Return a mean over entries and their number, from a mean over weights.
@@ -119,7 +128,7 @@ class EntryLoss(keras.losses.Loss):
         real = weight != 0
         # Neither values nor gradients of padding pass a `where`; 0 * NaN is NaN.
         y_pred = ops.where(ops.expand_dims(real, -1), y_pred, 0.0)
-        values = self.loss.call(y_true, y_pred)
+        values = self.values(y_true, y_pred)
         values = _one_per_entry(values, y_pred, self.name, "loss")
         values = ops.where(real, values, 0.0)
         return ops.divide_no_nan(ops.sum(values * weight), ops.sum(weight))
@@ -486,9 +495,9 @@ def entry_loss(identifier, labels) -> EntryLoss:
             f"Expected a loss for {labels.description}. Received: loss={cls.__name__}."
             f" Write loss={labels.loss_line}."
         )
-    options = labels.losses[cls]
+    options, feed = labels.losses[cls], labels.loss_feed(cls)
     if by_name:
-        return EntryLoss(cls(**options))
+        return EntryLoss(cls(**options), feed)
     config = loss.get_config()
     if config.get("ignore_class") is not None:
         raise ValueError(
@@ -503,7 +512,7 @@ def entry_loss(identifier, labels) -> EntryLoss:
                 f"logits. Received: {cls.__name__}({name}={config[name]}). Write "
                 f"loss=keras.losses.{cls.__name__}({name}={value})."
             )
-    return EntryLoss(loss)
+    return EntryLoss(loss, feed)
 
 
 def _known_loss(name: str):
@@ -638,7 +647,8 @@ def _metric(identifier, labels) -> keras.metrics.Metric:
                     f"keras.metrics objects. Received: {identifier!r}. Write "
                     f"metrics={labels.metric_line}, or pass a function."
                 ) from error
-            return _FunctionMetric(cls(**labels.losses[cls]).call, identifier)
+            loss = entry_loss(name, labels)
+            return _FunctionMetric(loss.values, identifier)
         config = metric.get_config()
         options = {"from_logits": True} if "from_logits" in config else {}
         return type(metric).from_config({**config, **options, "name": identifier})

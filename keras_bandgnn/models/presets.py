@@ -43,7 +43,7 @@ def _class_of(entry: dict, base: type, path: Path) -> type:
 
 def _head_model(task) -> keras.Model:
     """Return the head alone, so that its weights have a file without the backbone's."""
-    model = keras.Sequential([task.head])
+    model = keras.Sequential(task.head_layers)
     model.built = True  # Heads have their weights; none is called here.
     return model
 

@@ -29,7 +29,8 @@ def count_parameters(model: keras.Model) -> int:
     """Count the weights of a backbone and its head, without constants of the data."""
     if not hasattr(model, "backbone"):
         return model.count_params()
-    return model.backbone.count_params() + model.head.count_params()
+    layers = [model.backbone, *model.head_layers]
+    return sum(layer.count_params() for layer in layers)
 
 
 def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> str:

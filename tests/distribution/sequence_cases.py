@@ -194,6 +194,12 @@ CASES = {
     ),
     "BandedMessagePassing max": (lambda: messages("max", Plan()), "node"),
     "CharacterEncoder": (lambda: nodes(kb.layers.CharacterEncoder(H), "codes"), "node"),
+    "CumulativeLink": (
+        lambda: of(
+            link := kb.layers.CumulativeLink(3), lambda x, states: link(states[..., :1])
+        ),
+        "node",
+    ),
     "CosineCutoff": (lambda: edges(kb.layers.CosineCutoff(2.0)), "edge"),
     "DualInterleavedAttention": (attention, "node"),
     "DualInterleavedAttention full": (

@@ -16,6 +16,7 @@ PLAIN = {
     "CharacterEncoder",
     "ContinuousFilter",
     "CosineCutoff",
+    "CumulativeLink",
     "ElementEmbedding",
     "GaussianBasis",
     "GRUUpdate",

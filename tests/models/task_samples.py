@@ -137,6 +137,10 @@ TASKS = {
         lambda b, **o: kb.models.GraphClassifier(b, 2, multi_label=True, **o),
         _targets,
     ),
+    "GraphClassifier, ordered classes": (
+        lambda b, **o: kb.models.GraphClassifier(b, NUM_CLASSES, ordinal=True, **o),
+        _classes,
+    ),
     "GraphRegressor": (
         lambda b, **o: kb.models.GraphRegressor(
             b, num_targets=2, normalizer=_normalizer(2), **o

@@ -432,3 +432,175 @@ def test_generators_are_not_used_up():
     encoder = SmilesEncoder()
     loader = GraphPreprocessor([encoder]).loader(s for s in ("C", "CC", "CO"))
     assert loader.starts[-1] == 3
+
+
+def odd_items():
+    """Kind -> encoder, good items, an item that fails, and one with unknown values.
+
+    None for encoders that have no vocabulary.
+    """
+    smiles = SmilesEncoder(on_error="skip")
+    yield "smiles", smiles, SMILES[:3], "zz", None
+    nx = pytest.importorskip("networkx")
+    nets = networks(3)
+    encoder = NetworkXEncoder(on_error="skip", node=["element"], edge=[]).adapt(nets)
+    unknown = networks(1)[0]
+    nx.set_node_attributes(unknown, "Xe", "element")
+    yield "networkx", encoder, nets, nx.Graph(), unknown
+    structures = atoms(4)
+    structures[3].positions[0, 0] = np.nan
+    yield "ase", AtomsEncoder(on_error="skip"), structures[:3], structures[3], None
+    pyg = data_of_pyg(4)
+    pyg[3].edge_index = pyg[3].edge_index + 9
+    yield "pyg", PyGEncoder(on_error="skip").adapt(pyg[:3]), pyg[:3], pyg[3], None
+    fields = {"num_nodes": 2, "senders": [0], "receivers": [1], "node": {"k": [0, 1]}}
+    wrong = {**fields, "senders": [5]}
+    yield "dict", PyGEncoder(on_error="skip").adapt([fields]), [fields], wrong, None
+    rows = [{"smiles": s, "solvent": v} for s, v in (("C", "a"), ("CC", "b"))]
+    encoder = TableEncoder("smiles", smiles, ["solvent"], on_error="skip").adapt(rows)
+    other = {"smiles": "C", "solvent": "c"}
+    yield "table", encoder, rows, {"smiles": "zz", "solvent": "a"}, other
+
+
+KINDS = ["smiles", "networkx", "ase", "pyg", "dict", "table"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty_bad_and_unknown_items_of_every_encoder(kind, caplog):
+    _, encoder, good, bad, unknown = next(o for o in odd_items() if o[0] == kind)
+    task = GraphRegressor(gcn(encoder), 1, GraphPreprocessor([encoder]))
+    # === Empty ===
+    for empty in ([], (), (item for item in [])):
+        assert task.predict(empty) == []
+    for method in (task.fit, task.evaluate):
+        with pytest.raises(ValueError, match="Expected at least one graph"):
+            method([], [], verbose=0)
+    # === One bad, all bad ===
+    out = task.predict([bad, good[0]])
+    assert out[0] is None and np.isfinite(out[1]).all()
+    assert task.predict([bad, bad]) == [None, None]
+    with pytest.raises(ValueError, match="none of 2"):
+        task.fit([bad, bad], [1.0, 2.0], verbose=0)
+    encoder.on_error = "raise"
+    with pytest.raises(ValueError, match="Received: item 1: .*on_error='skip'"):
+        task.predict([good[0], bad])
+    with pytest.raises(ValueError, match="In validation_data: .*item 1: "):
+        task.fit(good[:1], [1.0], validation_data=([good[0], bad], [1, 2]), verbose=0)
+    # === Unknown ===
+    caplog.clear()
+    task.predict(good)
+    assert not caplog.records
+    assert (unknown is None) == (not any(encoder.categories().values()))
+    if unknown is not None:
+        assert np.isfinite(task.predict([good[0], unknown])).all()
+        assert "in 1 of 2 graphs (first: item 1)" in caplog.text
+
+
+def test_every_encoder_has_odd_items():
+    assert {type(odd[1]) for odd in odd_items()} == set(encoders())
+    assert [odd[0] for odd in odd_items()] == KINDS
+
+
+def test_ids_of_arrays_are_ids_of_the_backbone():
+    fields = {"num_nodes": 2, "senders": [0], "receivers": [1], "node": {"k": [0, 1]}}
+    encoder = PyGEncoder().adapt([fields])
+    task = GraphRegressor(gcn(encoder), 1, GraphPreprocessor([encoder]))
+    for k in (2, -1):
+        with pytest.raises(ValueError, match=r"ids of node\['k'\] in \[0, 2\).*own"):
+            task.predict([{**fields, "node": {"k": [0, k]}}])
+    wider = PyGEncoder(node_inputs={"k": {"ids": 9}}).adapt([fields])
+    task = GraphRegressor(gcn(wider), 1, GraphPreprocessor([wider]))
+    task.predict([{**fields, "node": {"k": [0, 8]}}])
+    bare = {"num_nodes": 3, "senders": [0, 1], "receivers": [2, 2]}
+    encoder = PyGEncoder().adapt([bare])
+    assert encoder.inputs() == {"degree": {"ids": 256}}
+    assert encoder(bare).node["degree"].tolist() == [0, 0, 2]
+    with pytest.raises(ValueError, match="Of graphs without any take the degrees"):
+        GCNBackbone({}, 4)
+
+
+def test_an_index_in_another_order_is_refused():
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"smiles": SMILES, "y": np.arange(24.0), "w": 1.0})
+    task = GraphRegressor(gcn(SmilesEncoder()), 1)
+    mixed = table.sample(frac=1, random_state=0)
+    for x in (table, table["smiles"]):
+        with pytest.raises(ValueError, match=r"`y` in the order.*y.loc\[x.index\]"):
+            task.fit(x, mixed["y"], verbose=0)
+    with pytest.raises(ValueError, match="`sample_weight` in the order"):
+        task.evaluate(table, "y", sample_weight=mixed["w"])
+    task.fit(table, "y", epochs=1, verbose=0)
+    expected = task.evaluate(table, "y", verbose=0)
+    for y in (mixed["y"].loc[table.index], pandas.Series(range(24), range(1, 25))):
+        np.testing.assert_allclose(task.evaluate(table, y, verbose=0), expected, 1e-5)
+    # Dicts name their labels, too.
+    rows = table.to_dict("records")
+    np.testing.assert_allclose(task.evaluate(rows, "y", verbose=0), expected, 1e-5)
+    with pytest.raises(ValueError, match="'z' in each item of `x`"):
+        task.fit(rows, "z", verbose=0)
+    with pytest.raises(ValueError, match=r"table.iloc\[\[0\]\]"):
+        task.predict(table.iloc[0])
+    with pytest.raises(ValueError, match=r"a row in a list: \[x\]"):
+        task.predict({"smiles": "CC"})
+
+
+def test_labels_that_mean_something_else_here():
+    items, y = SMILES[:4], np.array([0, 1, 0, 1])
+    task = GraphClassifier(gcn(SmilesEncoder()), 2)
+    signs = 2 * y - 1
+    graphs = [
+        SmilesEncoder()(s).replace(label=v) for s, v in zip(items, signs, strict=True)
+    ]
+    signed = r"the classes 0 and 1.*\(label \+ 1\) // 2"
+    for message, x, labels in (
+        (signed, items, signs),
+        (signed, items, np.float64(signs)),
+        (signed, graphs, None),
+        (r"np.argmax\(label, axis=-1\)", items, np.eye(2)[y]),
+        ("whole numbers; a regressor", items, y + 0.5),
+        ("Write NaN where a value is not known", items, np.where(y, np.inf, 0)),
+        (r"astype\(float\)", items, [str(v) for v in y]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task.fit(x, labels, verbose=0)
+        if message != signed:
+            with pytest.raises(ValueError, match=f"In validation_data: .*{message}"):
+                task.fit(items, y, validation_data=(x, labels), verbose=0)
+    nodes = NodeClassifier(gcn(SmilesEncoder()), 2)
+    counts = [SmilesEncoder()(s).num_nodes for s in items]
+    with pytest.raises(ValueError, match=signed):
+        nodes.fit(items, [np.arange(n) % 2 * 2 - 1 for n in counts], verbose=0)
+    # With a class 0 among them, -1 is unknown.
+    task.fit(items, [0, 1, -1, 1], verbose=0)
+    three = GraphClassifier(gcn(SmilesEncoder()), 3)
+    three.fit(items, signs, verbose=0)
+
+
+def test_results_of_calculators_and_layers_of_the_backbone():
+    structures = atoms(4)
+    calculators = pytest.importorskip("ase.calculators.singlepoint")
+    for k, each in enumerate(structures):
+        zeros = np.zeros((len(each), 3))
+        each.calc = calculators.SinglePointCalculator(each, energy=k, forces=zeros)
+
+    def task(**options):
+        backbone = SchNetBackbone((1, 6, 7, 8), hidden_dim=4, num_gaussians=20)
+        encoder = AtomsEncoder(**options)
+        return ForceRegressor(backbone, 1, GraphPreprocessor([encoder]))
+
+    advice = r"AtomsEncoder\(label='energy', forces=True\)"
+    with pytest.raises(ValueError, match=advice):
+        task().fit(structures, verbose=0)
+    with pytest.raises(ValueError, match=advice):
+        task().fit(structures, np.arange(4.0), verbose=0)
+    trained = task(label="energy", forces=True)
+    trained.fit(structures, epochs=1, verbose=0)
+    names = [type(layer).__name__ for layer in trained.preprocessor.graph_layers]
+    assert names == ["AtomsEncoder", "RadiusGraph"]
+
+
+def test_a_batch_of_another_library_is_refused():
+    package = pytest.importorskip("torch_geometric.data")
+    batch = package.Batch.from_data_list(data_of_pyg(3))
+    with pytest.raises(ValueError, match=r"Pass x.to_data_list\(\)"):
+        GraphRegressor(GCNBackbone({"x": {"features": 2}}, 4), 1).predict(batch)

@@ -58,6 +58,15 @@ class AtomsEncoder(GraphEncoder):
     def _expected(self) -> str:
         return "an Atoms of ASE"
 
+    def label_advice(self) -> str:
+        """Return how to read the results of a calculator."""
+        if self.label is not None and self.forces:
+            return ""
+        return (
+            "For results of a calculator write GraphPreprocessor([AtomsEncoder("
+            "label='energy', forces=True)])."
+        )
+
     def encode_item(self, item: Any) -> Graph:
         """Convert a structure; see `GraphEncoder`."""
         graph = from_ase(item)

@@ -143,6 +143,17 @@ class GraphEncoder(GraphLayer):
         """Return the `inputs` of a backbone for the node features of the graphs."""
         raise NotImplementedError
 
+    def categories(self) -> dict[str, list[str]]:
+        """Return the features with a vocabulary, by level; their id 0 is unknown.
+
+        Levels are `"node"`, `"edge"` and `"context"`.
+        """
+        return {}
+
+    def label_advice(self) -> str:
+        """Return how the encoder would give labels that it leaves out, or nothing."""
+        return ""
+
     def __call__(self, graphs: Any) -> Graph | FlatGraphs:
         """Convert one item, or each of several; see `encode`."""
         if isinstance(graphs, Graph) or self.accepts(graphs):
@@ -158,7 +169,7 @@ class GraphEncoder(GraphLayer):
         if isinstance(item, Graph):
             return item
         if not self.accepts(item):
-            refuse("item", self._expected(), item)
+            refuse("item", self._expected(), item, self._advice(item))
         self.require_adapted()
         return self.encode_item(item)
 
@@ -169,6 +180,12 @@ class GraphEncoder(GraphLayer):
                 f"Expected an adapted {type(self).__name__}. Received: one that has "
                 "seen no data. Call encoder.adapt(items), or fit a task first."
             )
+
+    def _advice(self, item: Any) -> str:
+        """Return what to do with an item of another kind."""
+        if isinstance(item, Mapping):
+            return f"For tables write TableEncoder(column, {type(self).__name__}())."
+        return ""
 
     def _expected(self) -> str:
         return f"an item that {type(self).__name__} converts"
@@ -248,7 +265,34 @@ class GraphEncoder(GraphLayer):
         graphs = parts_of(converted(), progress=False)
         self._warn(errors, len(items))
         merged = FlatGraphs.concatenate(graphs) if graphs else None
+        if merged is not None:
+            self._warn_unknown(merged, positions)
         return Encoded(merged, np.array(positions, np.int64), errors)
+
+    def _warn_unknown(self, graphs: FlatGraphs, positions: Sequence[int]) -> None:
+        """Warn of graphs in which no value of a feature is in its vocabulary."""
+        pointers = {
+            "node": graphs.node_ptr,
+            "edge": graphs.edge_ptr,
+            "context": np.arange(len(graphs) + 1),
+        }
+        for level, names in self.categories().items():
+            pointer = pointers[level]
+            for name in names:
+                known = np.cumsum(getattr(graphs, level)[name] > 0)
+                known = np.diff(np.concatenate([[0], known])[pointer])
+                unknown = np.flatnonzero((known == 0) & (np.diff(pointer) > 0))
+                if unknown.size:
+                    _LOG.warning(
+                        "%s knows no value of the %s attribute %r in %d of %d graphs "
+                        "(first: item %d). Their ids are 0, as of missing values.",
+                        type(self).__name__,
+                        "graph" if level == "context" else level,
+                        name,
+                        unknown.size,
+                        len(graphs),
+                        positions[unknown[0]],
+                    )
 
     def _warn(self, errors: Mapping[int, str], count: int) -> None:
         if errors:

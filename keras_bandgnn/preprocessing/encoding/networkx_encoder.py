@@ -11,16 +11,18 @@ from keras_bandgnn.checks import optional, string
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 from keras_bandgnn.preprocessing.encoding.vocabulary import (
+    MOST_DEGREES,
     attribute_inputs,
+    capped_degrees,
     checked_attributes,
     encode_attribute,
     is_missing,
     learn_attributes,
+    several_categories,
 )
 
 _LEVELS = ("node", "edge", "graph")
 _LABEL = "label"
-_MOST_DEGREES = 256
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -127,6 +129,15 @@ class NetworkXEncoder(GraphEncoder):
             )
         self.attributes = learnt
 
+    def categories(self) -> dict[str, list[str]]:
+        """Return the attributes of several categories, by level."""
+        levels = {
+            level: several_categories(self.attributes[level]) for level in _LEVELS
+        }
+        # That of the types is no feature.
+        edge = [name for name in levels["edge"] if name != self.edge_type]
+        return {"node": levels["node"], "edge": edge, "context": levels["graph"]}
+
     def encode_item(self, item: Any) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
         names = list(item.nodes)
@@ -137,8 +148,7 @@ class NetworkXEncoder(GraphEncoder):
         senders, receivers = ends.reshape(-1, 2).T
         node, edge, graph = (self._features(item, level) for level in _LEVELS)
         if not node:
-            degrees = np.array([degree for _, degree in item.degree], np.int32)
-            node["degree"] = np.minimum(degrees, _MOST_DEGREES - 1)
+            node["degree"] = capped_degrees([degree for _, degree in item.degree])
         if not item.is_directed():
             back = np.flatnonzero(senders != receivers)
             edge = {k: np.concatenate([v, v[back]]) for k, v in edge.items()}
@@ -180,7 +190,7 @@ class NetworkXEncoder(GraphEncoder):
         """Return the `inputs` of a backbone."""
         self.require_adapted()
         if not self.attributes["node"]:
-            return {"degree": {"ids": _MOST_DEGREES}}
+            return {"degree": {"ids": MOST_DEGREES}}
         return attribute_inputs(self.attributes["node"])
 
     def get_config(self) -> dict:

@@ -11,6 +11,7 @@ from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
+from keras_bandgnn.preprocessing.encoding.vocabulary import MOST_DEGREES, capped_degrees
 
 _FIELDS = {"num_nodes", "senders", "receivers"}
 
@@ -23,6 +24,10 @@ class PyGEncoder(GraphEncoder):
     the arguments of `Graph` (`num_nodes`, `senders`, `receivers`, ...). For the former
     `adapt` learns whether an attribute belongs to nodes, edges or graphs, from the
     number of its rows, so that a single graph is converted as all others were.
+
+    Integers are ids as they are, below the largest of the data that `adapt` saw plus
+    one; larger ones need `node_inputs={"x": {"ids": 120}}`. Nodes without features
+    get their number of incoming edges, `node["degree"]`, at most 255.
 
     Args:
         levels: `"node"`, `"edge"` or `"context"` by name; None for `adapt` to learn.
@@ -103,8 +108,13 @@ class PyGEncoder(GraphEncoder):
     def encode_item(self, item: Any) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
         if not has_attributes(item):
-            return conversion([item])(item)
-        return graph_of(attributes_of(item), self.levels)
+            graph = conversion([item])(item)
+        else:
+            graph = graph_of(attributes_of(item), self.levels)
+        if self.node_inputs or graph.node:
+            return graph
+        degrees = np.bincount(graph.receivers, minlength=graph.num_nodes)
+        return graph.replace(node={"degree": capped_degrees(degrees)})
 
     def content(self, item: Any) -> bytes:
         """Return names, shapes and bytes of all arrays."""
@@ -130,6 +140,8 @@ class PyGEncoder(GraphEncoder):
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         self.require_adapted()
+        if not self.node_inputs:
+            return {"degree": {"ids": MOST_DEGREES}}
         return {name: dict(spec) for name, spec in self.node_inputs.items()}
 
     def get_config(self) -> dict:

@@ -17,6 +17,7 @@ from keras_bandgnn.preprocessing.encoding.vocabulary import (
     checked_attributes,
     encode_attribute,
     learn_attributes,
+    several_categories,
 )
 from keras_bandgnn.preprocessing.graph_layer import layers_from_config
 from keras_bandgnn.registration import class_entry
@@ -90,6 +91,9 @@ class TableEncoder(GraphEncoder):
     def _expected(self) -> str:
         return "a row of a table"
 
+    def _advice(self, item: Any) -> str:
+        return "Pass rows as dicts, or a data frame; of one row table.iloc[[0]]."
+
     @property
     def is_adapted(self) -> bool:
         """Whether the encoder of the column and the other columns are known."""
@@ -126,6 +130,12 @@ class TableEncoder(GraphEncoder):
                     "or empty."
                 )
             self.context = learnt
+
+    def categories(self) -> dict[str, list[str]]:
+        """Return those of the column's encoder, and the columns with categories."""
+        inner = self.encoder.categories()
+        own = several_categories(self.context or {})
+        return {**inner, "node": [*inner.get("node", []), *own]}
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a row; see `GraphEncoder`."""

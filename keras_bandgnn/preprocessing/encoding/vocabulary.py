@@ -9,6 +9,8 @@ from keras_bandgnn.checks import mapping, strings
 
 # Integers with more distinct values are numbers.
 MOST_CATEGORIES = 1000
+# Degrees of nodes without attributes are below this.
+MOST_DEGREES = 256
 
 
 def _kind(value: Any) -> str | None:
@@ -159,6 +161,22 @@ def _id(ids: Mapping, value: Any) -> int:
         return ids.get(plain(value), 0)
     except TypeError:  # a list, for example
         return 0
+
+
+def capped_degrees(degrees: Iterable[int]) -> np.ndarray:
+    """Return degrees of nodes as ids, int32 [N] below `MOST_DEGREES`."""
+    return np.minimum(np.asarray(degrees, np.int32), MOST_DEGREES - 1)
+
+
+def several_categories(attributes: Mapping[str, Mapping]) -> list[str]:
+    """Return the attributes with two or more categories.
+
+    One category marks some items, and the others lack it.
+
+    Args:
+        attributes: A result of `learn_attributes`.
+    """
+    return [n for n, spec in attributes.items() if len(spec.get("category", ())) > 1]
 
 
 def attribute_inputs(attributes: Mapping[str, Mapping]) -> dict[str, dict[str, int]]:
