@@ -7,7 +7,12 @@ import numpy as np
 
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.cumulative_link import CumulativeLink
-from keras_bandgnn.models.error_table import as_table, labelled_outputs
+from keras_bandgnn.models.error_table import (
+    as_table,
+    each,
+    labelled_outputs,
+    log_softmax,
+)
 from keras_bandgnn.models.labels import (
     ClassLabels,
     TargetLabels,
@@ -155,7 +160,7 @@ class ClassificationTask(Task):
         >>> round(float(task.predict_proba([graph])[0].sum()), 5)
         1.0
         """
-        return self._each(self._probabilities, self.predict(x, **kwargs))
+        return each(self._probabilities, self.predict(x, **kwargs))
 
     def predict_labels(self, x, **kwargs):
         """Return the classes with the largest probability, by name if they have names.
@@ -178,24 +183,15 @@ class ClassificationTask(Task):
         >>> task.predict_labels([graph])[0] in ("no", "yes")
         True
         """
-        return self._each(self._classes, self.predict(x, **kwargs))
-
-    @staticmethod
-    def _each(function, outputs):
-        # Of a batch, Keras returns one array.
-        if not isinstance(outputs, list):
-            return function(outputs)
-        return [None if rows is None else function(rows) for rows in outputs]
+        return each(self._classes, self.predict(x, **kwargs))
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         return np.exp(self._log_probabilities(logits)).astype(logits.dtype)
 
     def _log_probabilities(self, logits: np.ndarray) -> np.ndarray:
-        logits = np.asarray(logits, np.float64)
         if self.multi_label:
-            return -np.logaddexp(0.0, -logits)
-        logits = logits - logits.max(axis=-1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+            return -np.logaddexp(0.0, -np.asarray(logits, np.float64))
+        return log_softmax(logits)
 
     def _classes(self, logits: np.ndarray):
         logits = np.asarray(logits)

@@ -1,6 +1,6 @@
 """Tables of what a task gets wrong: one row per graph, for `Task.errors`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -50,6 +50,25 @@ def labelled_outputs(
                 label = np.asarray(part.label[low:high], np.float64)
                 yield position, outputs[position], label
             position += 1
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of classes, float64 [..., C]."""
+    logits = np.asarray(logits, np.float64)
+    logits = logits - logits.max(axis=-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True))
+
+
+def each(function: Callable, outputs):
+    """Return a function of the output for each graph, or of that for a batch.
+
+    Args:
+        function: From an array to what is returned.
+        outputs: What `predict` returned; None for graphs that the batcher drops.
+    """
+    if not isinstance(outputs, list):
+        return function(outputs)
+    return [None if rows is None else function(rows) for rows in outputs]
 
 
 def as_table(names: Sequence[str], rows: Sequence[tuple], as_frame: bool):

@@ -1,10 +1,17 @@
 """`NodeSelector`: one of the candidates of each graph."""
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.models.error_table import (
+    as_table,
+    each,
+    labelled_outputs,
+    log_softmax,
+)
 from keras_bandgnn.models.labels import ClassLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
@@ -103,6 +110,68 @@ class NodeSelector(Task):
     def default_metrics(self) -> list:
         """Accuracy over real graphs."""
         return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+
+    def predict_proba(self, x, **kwargs):
+        """Return the probabilities of the candidates.
+
+        Args:
+            x: Graphs, or what `predict` takes.
+            **kwargs: Passed to `predict`.
+
+        Returns:
+            For graphs a list of arrays as from `predict`, [C] per graph, which add up
+            to 1. None for graphs that the batcher drops.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]},
+        ...                  candidates=[1, 2])
+        >>> task = NodeSelector(kb.models.GGNNBackbone({"type": 4}, hidden_dim=8))
+        >>> round(float(task.predict_proba([graph])[0].sum()), 5)
+        1.0
+        """
+
+        def probabilities(logits):
+            return np.exp(log_softmax(logits)).astype(logits.dtype)
+
+        return each(probabilities, self.predict(x, **kwargs))
+
+    def errors(self, graphs, y=None, as_frame: bool = False):
+        """Return the selections and losses of labelled graphs as a table.
+
+        Args:
+            graphs: Graphs, in any form that `fit` takes.
+            y: Labels, as for `fit`; None if graphs hold them.
+            as_frame: Whether to return a `pandas.DataFrame`.
+
+        Returns:
+            Columns by name, one row per graph with a label: `graph`, its position,
+            `label` and `prediction`, positions among its candidates, `probability` (of
+            the label) and `loss`, the cross-entropy without smoothing.
+
+        Raises:
+            ValueError: For graphs without labels, or labels that do not fit.
+            ImportError: If pandas is not installed, with `as_frame=True`.
+
+        Example:
+        >>> import keras_bandgnn as kb
+        >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"type": [1, 2, 3]},
+        ...                  candidates=[1, 2], label=1)
+        >>> task = NodeSelector(kb.models.GGNNBackbone({"type": 4}, hidden_dim=8))
+        >>> list(task.errors([graph]))
+        ['graph', 'label', 'prediction', 'probability', 'loss']
+        """
+        boolean("as_frame", as_frame)
+        rows = []
+        for position, logits, label in labelled_outputs(self, graphs, y):
+            index = int(label.reshape(-1)[0])
+            if index < 0:
+                continue
+            loss = -float(log_softmax(logits)[index])
+            row = position, index, int(logits.argmax()), float(np.exp(-loss)), loss
+            rows.append(row)
+        names = ("graph", "label", "prediction", "probability", "loss")
+        return as_table(names, rows, as_frame)
 
     def check(self, loader: GraphLoader) -> None:
         """Raise a ValueError if graphs lack candidates or the slot."""

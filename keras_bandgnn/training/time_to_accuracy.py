@@ -23,7 +23,8 @@ class TrainingClock(keras.callbacks.Callback):
 
     It includes the steps and waiting for their batches. It excludes validation, other
     callbacks at the end of an epoch, and the first step of a `fit`, which compiles.
-    (A later step that recompiles for another shape is included.) At the end of an epoch
+    (A later step that recompiles for another shape is included.) The time of an epoch
+    ends when the results of its last step are there, before the set-up of validation;
     the clock waits for the device, so that no step is still running.
 
     Args:
@@ -45,6 +46,8 @@ class TrainingClock(keras.callbacks.Callback):
     def _reset(self) -> None:
         self.steps, self.first_step = 0, None
         self._counted, self._since, self._first_since = 0.0, None, None
+        # The last step of the epoch that began, and the last that ended, and when.
+        self._begun, self._ended = 0, (-1, 0.0)
 
     @property
     def seconds(self) -> float:
@@ -58,21 +61,28 @@ class TrainingClock(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock, unless the first step is still to come."""
+        self._ended = -1, 0.0
         if self.first_step is not None:
             self._since = self._clock()
 
-    # Not at the end of a batch: callbacks that wait for it make Keras fetch the
-    # results of every step from the device.
+    # At the end of a batch Keras fetches the results of the step from the device. For
+    # callbacks like this one a thread does, which training need not wait for.
+    async_safe = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Note when the step was done."""
+        self._ended = batch, self._clock()
+
     def on_train_batch_begin(self, batch, logs=None):
         """Measure the first step separately."""
-        self.steps += 1
+        self.steps, self._begun = self.steps + 1, batch
         if self.first_step is not None:
             return
         if self._first_since is None:
             self._first_since = self._clock()
             return
-        self._end_first()
         self._since = self._clock()
+        self.first_step = self._since - self._first_since
 
     def on_test_begin(self, logs=None):
         """Stop the clock during validation."""
@@ -82,16 +92,19 @@ class TrainingClock(keras.callbacks.Callback):
         """Stop the clock until the next epoch."""
         self._stop()
 
-    def _end_first(self) -> None:
-        self.first_step = self._clock() - self._first_since
-
     def _stop(self) -> None:
         if self.steps:
             # Waits for the last step.
             keras.ops.convert_to_numpy(self.model.optimizer.iterations)
+        batch, end = self._ended
+        if batch < self._begun:
+            # The thread has yet to note it.
+            end = self._clock()
         if self.first_step is None and self._first_since is not None:
-            self._end_first()
-        self._counted, self._since = self.seconds, None
+            self.first_step = end - self._first_since
+        if self._since is not None:
+            self._counted += end - self._since
+        self._since = None
 
 
 class TimeLimit(TrainingClock):
@@ -113,10 +126,13 @@ class TimeLimit(TrainingClock):
         super().__init__(seconds)
         self.limit = positive_number("limit", limit)
 
-    # This makes Keras fetch the results of every step. Otherwise the host would run
-    # ahead of the device and measure too little time.
+    # Training waits for the results of every step. Otherwise the host would run ahead
+    # of the device and measure too little time.
+    async_safe = False
+
     def on_train_batch_end(self, batch, logs=None):
         """End training when the time is up."""
+        super().on_train_batch_end(batch, logs)
         if self.seconds >= self.limit:
             self.model.stop_training = True
 

@@ -8,10 +8,12 @@ from keras_bandgnn import Graph
 from keras_bandgnn.models import (
     EdgeClassifier,
     GCNBackbone,
+    GGNNBackbone,
     GraphClassifier,
     GraphRegressor,
     NodeClassifier,
     NodeRegressor,
+    NodeSelector,
 )
 from keras_bandgnn.preprocessing import GraphPreprocessor, RCMKCompile, StaticBatcher
 
@@ -189,6 +191,48 @@ def test_errors_of_labels_beside():
         expected, table = task.errors(graphs), task.errors(bare, labels)
         for name, column in expected.items():
             np.testing.assert_allclose(table[name], column, atol=1e-6)
+
+
+def test_probabilities_and_errors_of_a_selection():
+    rng = np.random.default_rng(0)
+    graphs = []
+    for number in range(7):
+        nodes, count = 4 + number % 3, 2 + number % 2
+        graphs.append(
+            Graph(
+                nodes,
+                *rng.integers(0, nodes, (2, 2 * nodes)),
+                node={"kind": np.r_[0, 1, 2, rng.integers(0, 4, nodes - 3)]},
+                candidates=range(count),
+                label=number % count,
+            )
+        )
+    keras.utils.set_random_seed(0)
+    backbone = GGNNBackbone({"kind": 4}, 8, num_steps=1, num_edge_types=1)
+    preprocessor = GraphPreprocessor([], StaticBatcher(4))
+    task = NodeSelector(backbone, preprocessor, label_smoothing=0.1)
+    logits, shares = task.predict(graphs), task.predict_proba(graphs)
+    assert [len(share) for share in shares] == [len(g.candidates) for g in graphs]
+    for z, share in zip(logits, shares, strict=True):
+        np.testing.assert_allclose(share, softmax(z), atol=1e-6)
+    table = task.errors(graphs)
+    label = [int(graph.label) for graph in graphs]
+    assert table["graph"].tolist() == list(range(7))
+    assert table["label"].tolist() == label
+    assert table["prediction"].tolist() == [int(z.argmax()) for z in logits]
+    right = [share[k] for share, k in zip(shares, label, strict=True)]
+    np.testing.assert_allclose(table["probability"], right, atol=1e-6)
+    np.testing.assert_allclose(table["loss"], -np.log(right), atol=1e-5)
+    task.compile("sgd", "sparse_categorical_crossentropy")
+    loss = task.evaluate(graphs, verbose=0, return_dict=True)["loss"]
+    assert table["loss"].mean() == pytest.approx(loss, rel=1e-4)
+    # Of a batch the candidates that pad it have no share.
+    x = task.loader(graphs)[0][0]
+    share = task.predict_proba(x, verbose=0)
+    assert (share[~x["candidate"]["mask"] & x["graph"]["mask"][..., None]] == 0).all()
+    bare = [graph.replace(label=None) for graph in graphs]
+    other = task.errors(bare, label)
+    np.testing.assert_allclose(other["loss"], table["loss"], atol=1e-6)
 
 
 def test_errors_as_a_frame():

@@ -24,7 +24,10 @@ class Model:
 
 
 def play(watch, values, step=1.0, steps=4, first=100.0, validation=7.0):
-    """Plays epochs of some steps; the first step of all takes long."""
+    """Plays epochs of some steps; the first step of all takes long.
+
+    Validation is set up before it begins.
+    """
     clock, model = watch._clock, Model()
     watch.set_model(model)
     watch.on_train_begin()
@@ -34,6 +37,7 @@ def play(watch, values, step=1.0, steps=4, first=100.0, validation=7.0):
             watch.on_train_batch_begin(batch)
             clock.now += first if not (epoch or batch) else step
             watch.on_train_batch_end(batch)
+        clock.now += 13.0
         watch.on_test_begin()
         clock.now += validation
         watch.on_test_end()
@@ -82,6 +86,14 @@ def test_an_epoch_of_one_step():
     watch = TimeToAccuracy(0.5, seconds=Clock())
     play(watch, [0.1, 0.1, 0.1], steps=1)
     assert [row["seconds"] for row in watch.curve] == [0.0, 1.0, 2.0]
+
+
+def test_a_step_whose_end_is_not_noted_yet():
+    watch = TimeToAccuracy(0.5, seconds=Clock())
+    watch.on_train_batch_end = lambda batch: None
+    play(watch, [0.1, 0.1], steps=2)
+    # To the beginning of validation.
+    assert [row["seconds"] for row in watch.curve] == [14.0, 29.0]
 
 
 def test_time_limit_is_of_training_time():
