@@ -1,5 +1,7 @@
 """The style of all figures: plain axes, and colours for colour-blind readers."""
 
+import functools
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,16 @@ def new_figure(width: float, height: float) -> Any:
         ImportError: If matplotlib is not installed.
     """
     figures = optional_import("matplotlib.figure", "keras-bandgnn[plot]", "figures")
-    return figures.Figure(figsize=(width, height), layout="constrained")
+    figure = figures.Figure(figsize=(width, height), layout="constrained")
+    # For notebooks, which matplotlib tells how to show figures once pyplot is imported.
+    figure._repr_png_ = functools.partial(_png, figure)
+    return figure
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
 
 
 def axes_of(ax: Any, width: float, height: float) -> tuple[Any, Any]:

@@ -47,6 +47,13 @@ CALLS = {
 }
 
 
+def test_notebooks_get_a_picture():
+    figure = plotting.plot_history(HISTORY)
+    # IPython asks for it, and again when the cell is run anew.
+    for _ in range(2):
+        assert figure._repr_png_().startswith(b"\x89PNG")
+
+
 def points(line):
     return [tuple(row) for row in line.get_xydata().tolist()]
 
