@@ -400,6 +400,8 @@ def test_columns_beside_the_molecules_are_read():
     encoder = TableEncoder("smiles", context=["solvent", "t"]).adapt(table)
     inputs = encoder.inputs()
     assert inputs["solvent"] == {"ids": 3} and inputs["t"] == {"features": 1}
+    encoded = [graph.node["t"][0] for graph in encoder(table)]
+    np.testing.assert_allclose(encoded, (y - y.mean()) / y.std(), rtol=1e-6)
     task = GraphRegressor(gcn(encoder), 1, GraphPreprocessor([encoder]))
     task.compile(keras.optimizers.Adam(0.05))
     task.fit(table, y, epochs=30, verbose=0)
@@ -410,6 +412,25 @@ def test_columns_beside_the_molecules_are_read():
     with pytest.raises(ValueError, match="named in `context`"):
         TableEncoder("smiles", context=["nope"]).adapt(table)
     assert task.predict(table.iloc[:0]) == []
+
+
+def test_numbers_of_columns_are_standardized():
+    rows = [{"smiles": "CCO", "t": [t, 5.0]} for t in (280.0, 300.0, 320.0)]
+    encoder = TableEncoder("smiles", context=["t"]).adapt(rows)
+    std = np.std([280, 300, 320])
+    expected = {"number": [2], "mean": [300.0, 5.0], "std": [std, 1.0]}
+    assert encoder.context == {"t": expected}
+    again = TableEncoder.from_config(encoder.plain_config())
+    for one in (encoder, again):
+        node = one({"smiles": "C", "t": [300.0 + std, 7.0]}).node["t"]
+        np.testing.assert_allclose(node, [[1.0, 2.0]], rtol=1e-6)
+    # Contexts of files without these constants are read as they are.
+    raw = TableEncoder("smiles", context={"t": {"number": [2]}}, encoder=SmilesEncoder())
+    assert raw(rows[0]).node["t"][0].tolist() == [280.0, 5.0]
+    rows.append({"smiles": "C", "t": [np.inf, 0.0]})
+    assert TableEncoder("smiles", context=["t"]).adapt(rows).context == {"t": expected}
+    with pytest.raises(ValueError, match="item 3: .* to be finite"):
+        encoder(rows)
 
 
 def test_types_of_edges_of_dicts_and_pairs_of_a_generator():

@@ -32,7 +32,9 @@ class TableEncoder(GraphEncoder):
 
     Rows are those of a pandas data frame, or dicts. Further columns, such as a solvent
     or a temperature, become a feature of every node of the row's graph, which backbones
-    with `inputs` read; see `NetworkXEncoder` for strings and categories.
+    with `inputs` read. Strings, bools and integers of few values are categories, as
+    for `NetworkXEncoder`; other numbers are standardized by the mean and the standard
+    deviation of the data that `adapt` saw.
 
     Args:
         column: Name of the column with molecules or graphs.
@@ -121,7 +123,7 @@ class TableEncoder(GraphEncoder):
             self.encoder.learn(cells)
         if isinstance(self.context, list):
             columns = {name: [r.get(name) for r in rows] for name in self.context}
-            learnt = learn_attributes("context", columns, {})
+            learnt = learn_attributes("context", columns, {}, standardize=True)
             lacking = [name for name in self.context if name not in learnt]
             if lacking:
                 raise ValueError(

@@ -1,5 +1,6 @@
 """What attributes of items are: numbers, or categories with a vocabulary."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from keras_bandgnn.checks import mapping, strings
 MOST_CATEGORIES = 1000
 # Degrees of nodes without attributes are below this.
 MOST_DEGREES = 256
+_SPECS = ({"number"}, {"number", "mean", "std"}, {"category"})
 
 
 def _kind(value: Any) -> str | None:
@@ -54,11 +56,12 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
         return strings(name, value)
     mapping(name, value)
     for key, spec in value.items():
-        known = isinstance(spec, Mapping) and set(spec) in ({"number"}, {"category"})
-        if not known or not isinstance(next(iter(spec.values())), list | tuple):
+        known = isinstance(spec, Mapping) and set(spec) in _SPECS
+        if not known or not all(isinstance(v, list | tuple) for v in spec.values()):
             raise ValueError(
-                f"Expected {name}[{key!r}] to be {{'number': shape}} or "
-                f"{{'category': values}}. Received: {spec!r}."
+                f"Expected {name}[{key!r}] to be {{'number': shape}}, with or without "
+                "'mean' and 'std', or {'category': values}. "
+                f"Received: {spec!r}."
             )
     return {
         key: {kind: list(values) for kind, values in spec.items()}
@@ -67,7 +70,10 @@ def checked_attributes(name: str, value: Any) -> list[str] | dict[str, dict] | N
 
 
 def learn_attributes(
-    what: str, columns: Mapping[str, Iterable[Any]], known: Mapping[str, Any]
+    what: str,
+    columns: Mapping[str, Iterable[Any]],
+    known: Mapping[str, Any],
+    standardize: bool = False,
 ) -> dict[str, dict]:
     """Return what the attributes of nodes, edges or graphs are.
 
@@ -75,10 +81,12 @@ def learn_attributes(
         what: "node", "edge" or "graph", for errors.
         columns: Values of each attribute in the data; None where missing.
         known: Attributes that are not to be learnt, in the form of the result.
+        standardize: Whether numbers get mean 0 and standard deviation 1.
 
     Returns:
-        For each attribute `{"number": shape}`, or `{"category": values}` with the
-        values in sorted order: id 0 is unknown or missing, id k the k-th value.
+        For each attribute `{"number": shape}`, which has `"mean"` and `"std"` of the
+        data if numbers are standardized, or `{"category": values}` with the values in
+        sorted order: id 0 is unknown or missing, id k the k-th value.
 
     Raises:
         ValueError: For values that are neither, or numbers of several shapes.
@@ -123,6 +131,13 @@ def learn_attributes(
                 f"the attributes to convert with {what}=[...]."
             )
         learnt[name] = {"number": list(shapes.pop())}
+        rows = np.array([np.ravel(value) for value in present], np.float64)
+        # Infinite numbers are refused, with their position, when they are encoded.
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        if standardize and rows.size:
+            std = rows.std(axis=0)
+            learnt[name]["mean"] = rows.mean(axis=0).tolist()
+            learnt[name]["std"] = np.where(std > 0, std, 1.0).tolist()
     return learnt
 
 
@@ -151,7 +166,10 @@ def encode_attribute(what: str, name: str, spec: Mapping, values: list) -> np.nd
                 f"{value!r:.60} at {what} {position}. Set it, or choose the attributes "
                 f"to convert with {what}=[...]."
             )
-    return np.asarray(values, np.float32).reshape(len(values), *shape)
+    rows = np.asarray(values, np.float64).reshape(len(values), math.prod(shape))
+    if "mean" in spec:
+        rows = (rows - spec["mean"]) / spec["std"]
+    return rows.astype(np.float32).reshape(len(values), *shape)
 
 
 def _id(ids: Mapping, value: Any) -> int:
