@@ -46,7 +46,8 @@ class NodeEncoder(keras.layers.Layer):
         if not isinstance(inputs, Mapping):
             raise ValueError(
                 "Expected `inputs` to be a dict of node features, such as "
-                f"{{'type': 512}}. Received: inputs={inputs!r}."
+                f"{{'type': 512}}. Received: inputs={inputs!r}. For raw data pass "
+                "encoder.inputs()."
             )
         mapping("inputs", inputs)
         self.inputs = {name: self.spec_of(name, spec) for name, spec in inputs.items()}
@@ -100,9 +101,10 @@ class NodeEncoder(keras.layers.Layer):
                 raise ValueError(
                     f"Expected {self.level} features {sorted(self.inputs)}. "
                     f"Received: {sorted(node)}; {name!r} is missing. Give the "
-                    f"{self._owner} and Graph({self.level}={{...}}) the same names; "
-                    "prepare graphs of a SequenceLoader with backbone.graph_layers() "
-                    "first."
+                    f"{self._owner} and Graph({self.level}={{...}}) the same names. "
+                    "For raw data put the encoder of the inputs into the task: "
+                    "GraphPreprocessor([encoder]). Prepare graphs of a SequenceLoader "
+                    "with backbone.graph_layers()."
                 )
 
     @property

@@ -68,7 +68,9 @@ class AtomisticBackbone(Backbone):
         if "atomic_number" not in graphs.node:
             raise ValueError(
                 "Expected the node feature 'atomic_number'. "
-                f"Received: node features {sorted(graphs.node)}."
+                f"Received: node features {sorted(graphs.node)}. Pass ase.Atoms or "
+                "Graph(node={'atomic_number': ..., 'position': ...}), or take a "
+                "backbone that needs no positions, such as GGNNBackbone."
             )
         self.embedding.check(graphs.node["atomic_number"])
         if "displacement" in graphs.edge:

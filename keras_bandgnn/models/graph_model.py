@@ -120,7 +120,8 @@ class GraphModel(Replicated):
         if name == "preprocessor" and not isinstance(value, GraphPreprocessor | None):
             raise ValueError(
                 "Expected `preprocessor` to be a GraphPreprocessor or None. "
-                f"Received: {type(value).__name__}."
+                f"Received: {type(value).__name__}. Write GraphPreprocessor([layer, "
+                "...], batcher) for encoders, graph layers and batchers."
             )
         super().__setattr__(name, value)
 

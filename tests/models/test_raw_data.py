@@ -433,6 +433,19 @@ def test_numbers_of_columns_are_standardized():
         encoder(rows)
 
 
+def test_errors_about_inputs_say_how_to_pass_an_encoder():
+    rows = [{"smiles": s, "solvent": "water"} for s in SMILES]
+    encoder = TableEncoder("smiles", context=["solvent"]).adapt(rows)
+    with pytest.raises(ValueError, match=r"GraphPreprocessor\(\[encoder\]\)"):
+        GraphRegressor(gcn(encoder)).fit(rows, np.arange(24.0), verbose=0)
+    with pytest.raises(ValueError, match=r"Write GraphPreprocessor\("):
+        GraphRegressor(gcn(encoder), 1, [encoder])
+    with pytest.raises(ValueError, match=r"pass encoder.inputs\(\)"):
+        GCNBackbone(encoder, 8, 1)
+    with pytest.raises(ValueError, match="Pass ase.Atoms or .* no positions"):
+        GraphRegressor(SchNetBackbone(10, 4, 1)).fit(SMILES, np.arange(24.0), verbose=0)
+
+
 def test_types_of_edges_of_dicts_and_pairs_of_a_generator():
     fields = {"num_nodes": 2, "senders": [0], "receivers": [1], "edge_type": [3]}
     fields["node"] = {"k": [0, 4]}
