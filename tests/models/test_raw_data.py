@@ -425,7 +425,7 @@ def test_numbers_of_columns_are_standardized():
         node = one({"smiles": "C", "t": [300.0 + std, 7.0]}).node["t"]
         np.testing.assert_allclose(node, [[1.0, 2.0]], rtol=1e-6)
     # Contexts of files without these constants are read as they are.
-    raw = TableEncoder("smiles", context={"t": {"number": [2]}}, encoder=SmilesEncoder())
+    raw = TableEncoder("smiles", SmilesEncoder(), context={"t": {"number": [2]}})
     assert raw(rows[0]).node["t"][0].tolist() == [280.0, 5.0]
     rows.append({"smiles": "C", "t": [np.inf, 0.0]})
     assert TableEncoder("smiles", context=["t"]).adapt(rows).context == {"t": expected}
