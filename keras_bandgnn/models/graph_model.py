@@ -306,7 +306,8 @@ class GraphModel(Replicated):
             loss_weights: A number that scales the loss. With several targets, a list or
                 a dict by name of the target: the loss is the weighted sum of those of
                 the targets, each the mean over its labels, as is that of a list or
-                dict as `loss`.
+                dict as `loss`. Logs have that of each target with a name and a weight
+                above 0, without the weight, as `<target>_loss`.
             metrics: Names, functions or metrics; weights only mask padding. In a dict
                 by name of the target each sees that target, and is named
                 `<target>_<metric>`.
@@ -344,11 +345,13 @@ class GraphModel(Replicated):
             **options,
         }
         if self.labels is not None:
-            parts = self.loss_parts
+            parts, weights = self.loss_parts, {}
             if loss is not None:
                 loss, loss_weights = entry_losses(loss, loss_weights, self.labels)
             if isinstance(loss, TargetLosses):
                 parts += len(loss.losses) - 1
+                names = self.labels.names or ()
+                weights = dict(zip(names, loss.factors, strict=False))
             # Keras passes weights only to these. This order gives the same names as
             # Keras would.
             weighted_metrics = [
@@ -368,7 +371,7 @@ class GraphModel(Replicated):
             # call its `update_state`.
             group = self.distribution
             factor = group.size if group.sums_losses else 1
-            tracker = LossTracker(parts, not own, factor)
+            tracker = LossTracker(parts, not own, factor, weights)
             setattr(self, compat.LOSS_TRACKER, tracker)
 
     def loss_scale(self, y, y_pred):

@@ -9,7 +9,7 @@ classes of this module, which see entries: labels [n, 1], outputs [n, C] and wei
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import keras
@@ -251,11 +251,20 @@ class LossTracker(keras.metrics.Metric):
         overridden: Whether a class outside this library has its own `compute_loss`.
             What it adds counts once per step.
         factor: What makes a loss that is summed over the devices one that is averaged.
+        weights: For parts that are losses of targets with names their weights in the
+            loss, by name; those above 0 are logged without it, as `<target>_loss`.
     """
 
-    def __init__(self, parts: int, overridden: bool = False, factor: int = 1):
+    def __init__(
+        self,
+        parts: int,
+        overridden: bool = False,
+        factor: int = 1,
+        weights: Mapping[str, float] | None = None,
+    ):
         super().__init__(name="loss")
         self.overridden = overridden
+        self.target_weights = dict(weights or {})
         self.factor = factor
         # Threads, of which tf.distribute has one per device, whose step is recorded.
         self.__dict__["_recorded_by"] = set()
@@ -308,11 +317,19 @@ class LossTracker(keras.metrics.Metric):
         self.added.assign_add(self.factor * values)
 
     def result(self):
-        """Return the mean."""
+        """Return the mean, or a dict of it and of those of targets with names."""
         count = ops.convert_to_tensor(self.count)
         means = ops.divide_no_nan(ops.convert_to_tensor(self.total), count)
         steps = ops.maximum(ops.convert_to_tensor(self.steps), 1.0)
-        return ops.sum(means) + ops.convert_to_tensor(self.added) / steps
+        loss = ops.sum(means) + ops.convert_to_tensor(self.added) / steps
+        if not self.target_weights:
+            return loss
+        targets = {
+            f"{name}_loss": means[part] / weight
+            for part, (name, weight) in enumerate(self.target_weights.items())
+            if weight
+        }
+        return {"loss": loss, **targets}
 
 
 class _Values(keras.losses.Loss):

@@ -84,6 +84,9 @@ def expected(task, graphs):
     mae = means(np.abs(rows - labels), known)
     return {
         "loss": 2.0 * gap[0] + dipole[1] + 0.25 * charge[2],
+        "gap_loss": gap[0],
+        "dipole_loss": dipole[1],
+        "charge_loss": charge[2],
         "gap_mae": mae[0],
         "charge_mae": mae[2],
         "charge_rmse": np.sqrt(means((rows - labels) ** 2, known)[2]),
@@ -142,7 +145,15 @@ def test_weights_alone_and_one_loss():
                 loss, rel=1e-4
             )
     out = task.evaluate(graphs, verbose=0, return_dict=True)
-    assert set(out) == {"loss", "mae", "rmse", "gap_mae", "dipole_mae", "charge_mae"}
+    assert set(out) == {
+        "loss",
+        "mae",
+        "rmse",
+        *(f"{name}_{each}" for name in NAMES for each in ("loss", "mae")),
+    }
+    # In a list the loss is first, as ever.
+    values = task.evaluate(graphs, verbose=0)
+    assert values[0] == pytest.approx(out["loss"]) and len(values) == len(out)
 
 
 def test_a_target_without_labels_adds_nothing():
@@ -193,6 +204,9 @@ def test_targets_that_are_yes_or_no():
     right = ((z > 0) == (y > 0))[:, 0][known[:, 0]]
     assert out["gap_accuracy"] == pytest.approx(right.mean(), rel=1e-5)
     assert 0 <= out["gap_AUC"] <= 1
+    # A loss of weight 0 is not logged.
+    assert "gap_loss" not in out
+    assert out["dipole_loss"] == pytest.approx(losses[1], rel=1e-4)
 
 
 def test_wrong_arguments():

@@ -284,10 +284,10 @@ class GraphEncoder(GraphLayer):
                 unknown = np.flatnonzero((known == 0) & (np.diff(pointer) > 0))
                 if unknown.size:
                     _LOG.warning(
-                        "%s knows no value of the %s attribute %r in %d of %d graphs "
-                        "(first: item %d). Their ids are 0, as of missing values.",
+                        "%s knows no value of %s[%r] in %d of %d graphs (first: item "
+                        "%d). Their ids are 0, as of missing values.",
                         type(self).__name__,
-                        "graph" if level == "context" else level,
+                        level,
                         name,
                         unknown.size,
                         len(graphs),
