@@ -574,6 +574,9 @@ class GraphModel(Replicated):
             # With options for the encoder alone, the rest is as without any.
             layers = self.backbone.default_layers(encoded.graphs)
             self.preprocessor.graph_layers = [encoder, *layers]
+        if len(self.preprocessor.graph_layers) == 1:
+            # Before types of edges: inputs of other data are the likelier mistake.
+            self.backbone.check(encoded.graphs)
         return encoder, encoded
 
     def _validation_data(self, data):

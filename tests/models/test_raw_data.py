@@ -545,6 +545,10 @@ def test_ids_of_arrays_are_ids_of_the_backbone():
     wider = PyGEncoder(node_inputs={"k": {"ids": 9}}).adapt([fields])
     task = GraphRegressor(gcn(wider), 1, GraphPreprocessor([wider]))
     task.predict([{**fields, "node": {"k": [0, 8]}}])
+    other = GraphRegressor(GCNBackbone({"kind": 3}, 4), 1)
+    with pytest.raises(ValueError, match="'kind' is missing"):
+        # Bonds have types, which the backbone does not have either.
+        other.fit(["C=C"], [1.0], verbose=0)
     bare = {"num_nodes": 3, "senders": [0, 1], "receivers": [2, 2]}
     encoder = PyGEncoder().adapt([bare])
     assert encoder.inputs() == {"degree": {"ids": 256}}
