@@ -46,8 +46,9 @@ class TrainingClock(keras.callbacks.Callback):
     def _reset(self) -> None:
         self.steps, self.first_step = 0, None
         self._counted, self._since, self._first_since = 0.0, None, None
-        # The last step of the epoch that began, and the last that ended, and when.
-        self._begun, self._ended = 0, (-1, 0.0)
+        # The last step of the epoch that began, and those that ended, with their times.
+        self._begun: int = 0
+        self._ended: list[tuple[int, float]] = []
 
     @property
     def seconds(self) -> float:
@@ -61,7 +62,7 @@ class TrainingClock(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         """Start the clock, unless the first step is still to come."""
-        self._ended = -1, 0.0
+        self._ended = []
         if self.first_step is not None:
             self._since = self._clock()
 
@@ -71,7 +72,8 @@ class TrainingClock(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         """Note when the step was done."""
-        self._ended = batch, self._clock()
+        # Threads may come in another order.
+        self._ended.append((batch, self._clock()))
 
     def on_train_batch_begin(self, batch, logs=None):
         """Measure the first step separately."""
@@ -96,7 +98,7 @@ class TrainingClock(keras.callbacks.Callback):
         if self.steps:
             # Waits for the last step.
             keras.ops.convert_to_numpy(self.model.optimizer.iterations)
-        batch, end = self._ended
+        batch, end = map(max, zip((-1, 0.0), *self._ended, strict=True))
         if batch < self._begun:
             # The thread has yet to note it.
             end = self._clock()

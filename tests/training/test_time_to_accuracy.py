@@ -96,6 +96,21 @@ def test_a_step_whose_end_is_not_noted_yet():
     assert [row["seconds"] for row in watch.curve] == [14.0, 29.0]
 
 
+def test_ends_of_steps_in_the_order_of_threads():
+    watch = TimeToAccuracy(0.5, seconds=Clock())
+    watch.set_model(Model())
+    watch.on_train_begin()
+    watch.on_epoch_begin(0)
+    for batch in range(3):
+        watch.on_train_batch_begin(batch)
+        watch._clock.now += 1.0
+    for batch in (1, 2, 0):
+        watch.on_train_batch_end(batch)
+    watch._clock.now += 5.0
+    watch.on_test_begin()
+    assert watch.seconds == 2.0
+
+
 def test_time_limit_is_of_training_time():
     limit = TimeLimit(10.0, seconds=Clock())
     # 3 seconds in the first epoch, then 4 each: the third is a part of one.
