@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import boolean, optional, refuse
+from keras_bandgnn.checks import boolean, optional
 from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.backbone import Backbone, check_precision
@@ -528,6 +528,8 @@ class GraphModel(Replicated):
             encoder, encoded = self._encode(items, adapt)
             encoded.refuse_nothing()
             graphs, count = encoded.graphs, len(items)
+            if self.output_level == "edge":
+                graphs, order = graphs_for_labels(name, graphs)
             y = rows_of(y, encoded.positions, count)
             sample_weight = rows_of(sample_weight, encoded.positions, count)
             if split is not None:
@@ -536,13 +538,6 @@ class GraphModel(Replicated):
             graphs, order = graphs_for_labels(name, x)
         if y is not None:
             level = "graph" if self.output_level == "candidate" else self.output_level
-            if level == "edge" and order is None and is_raw(x):
-                refuse(
-                    name,
-                    "graphs, for labels of their edges beside them",
-                    first_item(x),
-                    "Convert the items first: graphs = [encoder(item) for item in x].",
-                )
             names = getattr(self, "class_names", None)
             graphs = with_labels(graphs, class_numbers(y, names), level, order)
         valid = None
@@ -563,9 +558,22 @@ class GraphModel(Replicated):
             encoder = encoder_for(first_item(items))
         if adapt and not encoder.is_adapted:
             encoder.adapt(items)
+        if not encoder.is_adapted:
+            name = type(encoder).__name__
+            raise ValueError(
+                f"Expected a preprocessor with an adapted {name}. Received: a task "
+                "that has seen no data (weights alone do not hold an encoder). Create "
+                f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
+                "load a preset."
+            )
         encoded = encoder.encode(items)
         if encoded.graphs is None:
             return encoder, encoded
+        if self.output_level == "edge":
+            # One by one, as a `FlatGraphs` sorts edges by receiver: labels and
+            # predictions are in the order of the items' edges.
+            graphs = [encoder(items[i]) for i in encoded.positions]
+            encoded = encoded._replace(graphs=graphs)
         if self.preprocessor is None:
             self.preprocessor = self.default_preprocessor(encoded.graphs)
         if self.preprocessor.encoder is None:

@@ -10,6 +10,7 @@ import pytest
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models import (
+    EdgeRegressor,
     ForceRegressor,
     GCNBackbone,
     GraphClassifier,
@@ -457,6 +458,44 @@ def test_types_of_edges_of_dicts_and_pairs_of_a_generator():
     with pytest.raises(ValueError, match="Pass labels of their own"):
         task.fit((pair for pair in [(fields, 1.0)]), verbose=0)
     task.fit([fields] * 2, (v for v in (1.0, 2.0)), epochs=1, verbose=0)
+
+
+def test_labels_and_predictions_of_edges_are_in_the_order_of_the_items():
+    rng = np.random.default_rng(0)
+    items, y = [], []
+    for n in (4, 3, 5, 4):
+        senders = rng.permutation(n)
+        kind = rng.integers(0, 3, n)
+        receivers = (senders + 1) % n  # not sorted
+        fields = {"num_nodes": n, "senders": senders, "receivers": receivers}
+        items.append({**fields, "node": {"kind": kind}})
+        y.append(10 * kind[senders] + kind[receivers])
+    encoder = PyGEncoder().adapt(items)
+    graphs = [
+        encoder(item).replace(label=label, label_level="edge")
+        for item, label in zip(items, y, strict=True)
+    ]
+    backbone = gcn(encoder)
+    task = EdgeRegressor(backbone, 1, GraphPreprocessor([encoder]))
+    task.fit(items, y, epochs=1, verbose=0)
+    known = task.evaluate(graphs, return_dict=True, verbose=0)
+    raw = task.evaluate(items, y, return_dict=True, verbose=0)
+    assert raw == pytest.approx(known, rel=1e-5)
+    for one, other in zip(task.predict(items), task.predict(graphs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    weights = [(row == row[0]).astype(float) for row in y]
+    history = task.fit(items, y, sample_weight=weights, epochs=1, verbose=0).history
+    assert np.isfinite(history["loss"]).all()
+    np.testing.assert_allclose(
+        task.errors(items, y)["mae"], task.errors(graphs)["mae"], rtol=1e-5
+    )
+
+
+def test_weights_alone_hold_no_encoder():
+    items = [{"edge_index": [[0], [1]], "x": [[1.0], [2.0]], "num_nodes": 2}]
+    task = GraphRegressor(GCNBackbone({"x": {"features": 1}}, 4), 1)
+    with pytest.raises(ValueError, match=r"Preprocessor\(\[PyGEncoder\(\).adapt"):
+        task.predict(items)
 
 
 def test_generators_are_not_used_up():
