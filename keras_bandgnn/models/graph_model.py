@@ -1,15 +1,16 @@
 """`GraphModel`: a Keras model that trains on graphs and predicts for them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import boolean, optional
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.models import raw_data
 from keras_bandgnn.models.backbone import Backbone, check_precision
 from keras_bandgnn.models.fitting import (
     Replicated,
@@ -24,17 +25,6 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
     resolve_data,
 )
-from keras_bandgnn.models.labelled_graphs import (
-    check_index,
-    class_numbers,
-    columns_of,
-    graphs_for_labels,
-    rows_of,
-    split_off,
-    with_class_weights,
-    with_labels,
-    with_sample_weights,
-)
 from keras_bandgnn.models.labels import Labels
 from keras_bandgnn.models.objective import (
     LossTracker,
@@ -44,12 +34,7 @@ from keras_bandgnn.models.objective import (
     one_loss,
     only_real,
 )
-from keras_bandgnn.preprocessing.encoding.graph_encoder import (
-    encoder_for,
-    first_item,
-    is_raw,
-    raw_items,
-)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
@@ -173,7 +158,7 @@ class GraphModel(Replicated):
         boolean("training", training)
         self.distribution.check_task(self)
         if is_raw(graphs):
-            encoded = self._encode(raw_items(graphs), adapt)[1]
+            encoded = raw_data.encode(self, raw_items(graphs), adapt)[1]
             encoded.refuse_nothing()
             graphs = encoded.graphs
         if self.preprocessor is None and not isinstance(graphs, GraphLoader):
@@ -504,93 +489,15 @@ class GraphModel(Replicated):
         split: float | None = None,
         adapt: bool = False,
     ) -> tuple:
-        """Return graphs with labels and weights, and those to validate on or None.
-
-        Args:
-            name: Name of the argument, for errors.
-            x: Graphs or raw data.
-            y: Labels, see `with_labels`; names of columns of a data frame.
-            sample_weight: See `with_sample_weights`.
-            class_weight: See `with_class_weights`.
-            split: Share to validate on, see `split_off`.
-            adapt: Whether an encoder learns from the data.
-        """
-        y = list(y) if isinstance(y, Iterator) else y
-        check_index("y", x, y)
-        check_index("sample_weight", x, sample_weight)
-        options = (y, sample_weight, class_weight, split)
-        if not is_raw(x) and all(option is None for option in options):
-            return x, None
-        groups = order = None
-        if is_raw(x):
-            y, sample_weight = columns_of(x, y), columns_of(x, sample_weight)
-            items = raw_items(x)
-            encoder, encoded = self._encode(items, adapt)
-            encoded.refuse_nothing()
-            graphs, count = encoded.graphs, len(items)
-            if self.output_level == "edge":
-                graphs, order = graphs_for_labels(name, graphs)
-            y = rows_of(y, encoded.positions, count)
-            sample_weight = rows_of(sample_weight, encoded.positions, count)
-            if split is not None:
-                groups = [encoder.group(items[i]) for i in encoded.positions]
-        else:
-            graphs, order = graphs_for_labels(name, x)
-        if y is not None:
-            level = "graph" if self.output_level == "candidate" else self.output_level
-            names = getattr(self, "class_names", None)
-            graphs = with_labels(graphs, class_numbers(y, names), level, order)
-        valid = None
-        if sample_weight is not None:
-            graphs = with_sample_weights(graphs, sample_weight, order)
-        if split is not None:
-            graphs, valid = split_off(graphs, split, groups)
-        if class_weight is not None:
-            num_classes = None if self.labels is None else self.labels.num_classes
-            names = getattr(self, "class_names", None)
-            graphs = with_class_weights(graphs, class_weight, num_classes, names)
-        return graphs, valid
-
-    def _encode(self, items, adapt: bool) -> tuple:
-        """Return the preprocessor's encoder, added if it has none, and the graphs."""
-        encoder = None if self.preprocessor is None else self.preprocessor.encoder
-        if encoder is None:
-            encoder = encoder_for(first_item(items))
-        if adapt and not encoder.is_adapted:
-            encoder.adapt(items)
-        if not encoder.is_adapted:
-            name = type(encoder).__name__
-            raise ValueError(
-                f"Expected a preprocessor with an adapted {name}. Received: a task "
-                "that has seen no data (weights alone do not hold an encoder). Create "
-                f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
-                "load a preset."
-            )
-        encoded = encoder.encode(items)
-        if encoded.graphs is None:
-            return encoder, encoded
-        if self.output_level == "edge":
-            # One by one, as a `FlatGraphs` sorts edges by receiver: labels and
-            # predictions are in the order of the items' edges.
-            graphs = [encoder(items[i]) for i in encoded.positions]
-            encoded = encoded._replace(graphs=graphs)
-        if self.preprocessor is None:
-            self.preprocessor = self.default_preprocessor(encoded.graphs)
-        if self.preprocessor.encoder is None:
-            self.preprocessor.add_encoder(encoder)
-        elif len(self.preprocessor.graph_layers) == 1:
-            # With options for the encoder alone, the rest is as without any.
-            layers = self.backbone.default_layers(encoded.graphs)
-            self.preprocessor.graph_layers = [encoder, *layers]
-        if len(self.preprocessor.graph_layers) == 1:
-            # Before types of edges: inputs of other data are the likelier mistake.
-            self.backbone.check(encoded.graphs)
-        return encoder, encoded
+        """Return graphs with labels and weights; see `raw_data.labelled`."""
+        return raw_data.labelled(
+            self, name, x, y, sample_weight, class_weight, split, adapt
+        )
 
     def _validation_data(self, data):
         """Return a loader of validation graphs; other data as it is."""
         try:
-            data = self._validation_graphs(data)
+            data = raw_data.validation_graphs(self, data)
             if is_graphs(data):
                 data = self.loader(data, training=False)
                 data = self._labelled(data, "validation_data")
@@ -599,18 +506,6 @@ class GraphModel(Replicated):
             if "validation_data" in str(error):
                 raise
             raise ValueError(f"In validation_data: {error}") from error
-
-    def _validation_graphs(self, data):
-        """Return validation graphs with their labels; other data as it is."""
-        if isinstance(data, tuple) and len(data) in (2, 3):
-            x = data[0]
-            if isinstance(x, Graph) and not isinstance(data[1], Graph):
-                x = [x]
-            if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
-                return self.labelled("validation_data", x, *data[1:])[0]
-        if is_raw(data):
-            return self.labelled("validation_data", data)[0]
-        return optional(resolve_data, "validation_data", data)
 
     def evaluate(self, x=None, y=None, *args, **kwargs):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
@@ -671,7 +566,7 @@ class GraphModel(Replicated):
         positions, count = None, 0
         if is_raw(x):
             items = raw_items(x)
-            _, (x, positions, _) = self._encode(items, adapt=False)
+            _, (x, positions, _) = raw_data.encode(self, items, adapt=False)
             count = len(items)
             if x is None:
                 return [None] * count

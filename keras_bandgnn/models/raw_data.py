@@ -1,0 +1,144 @@
+"""Raw data, and labels beside graphs, as tasks are given them."""
+
+from collections.abc import Iterator
+
+from keras_bandgnn.checks import optional
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
+from keras_bandgnn.models.labelled_graphs import (
+    check_index,
+    class_numbers,
+    columns_of,
+    graphs_for_labels,
+    rows_of,
+    split_off,
+    with_class_weights,
+    with_labels,
+    with_sample_weights,
+)
+from keras_bandgnn.preprocessing.encoding.graph_encoder import (
+    encoder_for,
+    first_item,
+    is_raw,
+    raw_items,
+)
+
+
+def encode(task, items, adapt: bool) -> tuple:
+    """Return the preprocessor's encoder, added if it has none, and the graphs.
+
+    Args:
+        task: The task.
+        items: Raw data, see `raw_items`.
+        adapt: Whether an encoder learns from the data.
+    """
+    encoder = None if task.preprocessor is None else task.preprocessor.encoder
+    if encoder is None:
+        encoder = encoder_for(first_item(items))
+    if adapt and not encoder.is_adapted:
+        encoder.adapt(items)
+    if not encoder.is_adapted:
+        name = type(encoder).__name__
+        raise ValueError(
+            f"Expected a preprocessor with an adapted {name}. Received: a task "
+            "that has seen no data (weights alone do not hold an encoder). Create "
+            f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
+            "load a preset."
+        )
+    encoded = encoder.encode(items)
+    if encoded.graphs is None:
+        return encoder, encoded
+    if task.preprocessor is None:
+        task.preprocessor = task.default_preprocessor(encoded.graphs)
+    if task.preprocessor.encoder is None:
+        task.preprocessor.add_encoder(encoder)
+    elif len(task.preprocessor.graph_layers) == 1:
+        # With options for the encoder alone, the rest is as without any.
+        layers = task.backbone.default_layers(encoded.graphs)
+        task.preprocessor.graph_layers = [encoder, *layers]
+    if len(task.preprocessor.graph_layers) == 1:
+        # Before types of edges: inputs of other data are the likelier mistake.
+        task.backbone.check(encoded.graphs)
+    if task.output_level == "edge":
+        # One by one, as a `FlatGraphs` sorts edges by receiver: labels and
+        # predictions are in the order of the items' edges.
+        graphs = [encoder(items[i]) for i in encoded.positions]
+        encoded = encoded._replace(graphs=graphs)
+    return encoder, encoded
+
+
+def labelled(
+    task,
+    name: str,
+    x,
+    y=None,
+    sample_weight=None,
+    class_weight=None,
+    split: float | None = None,
+    adapt: bool = False,
+) -> tuple:
+    """Return graphs with labels and weights, and those to validate on or None.
+
+    Args:
+        task: The task.
+        name: Name of the argument, for errors.
+        x: Graphs or raw data.
+        y: Labels, see `with_labels`; names of columns of a data frame.
+        sample_weight: See `with_sample_weights`.
+        class_weight: See `with_class_weights`.
+        split: Share to validate on, see `split_off`.
+        adapt: Whether an encoder learns from the data.
+    """
+    y = list(y) if isinstance(y, Iterator) else y
+    check_index("y", x, y)
+    check_index("sample_weight", x, sample_weight)
+    options = (y, sample_weight, class_weight, split)
+    if not is_raw(x) and all(option is None for option in options):
+        return x, None
+    groups = order = None
+    if is_raw(x):
+        y, sample_weight = columns_of(x, y), columns_of(x, sample_weight)
+        items = raw_items(x)
+        encoder, encoded = encode(task, items, adapt)
+        encoded.refuse_nothing()
+        graphs, count = encoded.graphs, len(items)
+        if task.output_level == "edge":
+            graphs, order = graphs_for_labels(name, graphs)
+        y = rows_of(y, encoded.positions, count)
+        sample_weight = rows_of(sample_weight, encoded.positions, count)
+        if split is not None:
+            groups = [encoder.group(items[i]) for i in encoded.positions]
+    else:
+        graphs, order = graphs_for_labels(name, x)
+    if y is not None:
+        level = "graph" if task.output_level == "candidate" else task.output_level
+        names = getattr(task, "class_names", None)
+        graphs = with_labels(graphs, class_numbers(y, names), level, order)
+    valid = None
+    if sample_weight is not None:
+        graphs = with_sample_weights(graphs, sample_weight, order)
+    if split is not None:
+        graphs, valid = split_off(graphs, split, groups)
+    if class_weight is not None:
+        num_classes = None if task.labels is None else task.labels.num_classes
+        names = getattr(task, "class_names", None)
+        graphs = with_class_weights(graphs, class_weight, num_classes, names)
+    return graphs, valid
+
+
+def validation_graphs(task, data):
+    """Return validation graphs with their labels; other data as it is.
+
+    Args:
+        task: The task.
+        data: The argument `validation_data` of `fit`.
+    """
+    if isinstance(data, tuple) and len(data) in (2, 3):
+        x = data[0]
+        if isinstance(x, Graph) and not isinstance(data[1], Graph):
+            x = [x]
+        if not isinstance(x, Graph) and (is_graphs(x) or is_raw(x)):
+            return task.labelled("validation_data", x, *data[1:])[0]
+    if is_raw(data):
+        return task.labelled("validation_data", data)[0]
+    return optional(resolve_data, "validation_data", data)
