@@ -297,7 +297,7 @@ def test_wrong_labels_and_weights_say_what_is_expected():
 def test_predict_needs_what_fit_learnt():
     nets = networks(4)
     task = GraphRegressor(GCNBackbone({"element": 4}, hidden_dim=4), 1)
-    with pytest.raises(ValueError, match="Expected an adapted NetworkXEncoder"):
+    with pytest.raises(ValueError, match="with an adapted NetworkXEncoder"):
         task.predict(nets)
     task.fit(nets, np.arange(4.0), epochs=1, verbose=0)
     nets[0].nodes["n0"]["element"] = "Xe"
