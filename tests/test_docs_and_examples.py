@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.parent.name != "api"]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES += sorted((ROOT / "examples" / "keras_io").glob("*.py"))
+EXAMPLES = [path for path in EXAMPLES if path.name != "tables.py"]
 # They compile many programs, and their parts have tests on every backend.
 FIRST_BACKEND = ("tutorials/crystals-and-forces.md", "tutorials/tuning.md")
 

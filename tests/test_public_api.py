@@ -139,7 +139,9 @@ def code_for_users():
         text = page.read_text()
         for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S):
             yield page.name, ast.parse(block)
-    for example in sorted((root / "examples").glob("*.py")):
+    examples = [*(root / "examples").glob("*.py")]
+    examples += (root / "examples" / "keras_io").glob("*.py")
+    for example in sorted(examples):
         yield example.name, ast.parse(example.read_text())
 
 

@@ -21,14 +21,9 @@ cites = pd.read_csv(folder / "cora.cites", sep="\t", header=None).to_numpy()
 subjects, label = np.unique(content.pop(content.columns[-1]), return_inverse=True)
 ends = content.index.get_indexer(cites.ravel()).reshape(-1, 2)
 keras.utils.set_random_seed(2)
-place = np.random.permutation(len(content)).argsort()
-half = len(content) // 2  # of which a tenth is for validation
-node = {
-    "word": content.to_numpy("float32"),
-    "train": place < int(0.9 * half),
-    "valid": (place >= int(0.9 * half)) & (place < half),
-    "test": place >= half,
-}
+place = np.random.permutation(len(content)).argsort() / (len(content) // 2)
+node = {"word": content.to_numpy("float32"), "test": place >= 1}
+node |= {"train": place < 0.9, "valid": (place >= 0.9) & (place < 1)}
 senders, receivers = np.concatenate([ends, ends[:, ::-1]]).T  # citations both ways
 graph = kb.Graph(
     len(content), senders, receivers, node=node, label=label, label_level="node"
