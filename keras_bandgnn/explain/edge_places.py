@@ -105,6 +105,39 @@ def edge_places(
     )
 
 
+def opposite_edges(edge: Mapping) -> np.ndarray:
+    """Return the edge of equal type in the other direction, itself where there is none.
+
+    The first of parallel edges belongs to the first in the other direction, and so on.
+
+    Args:
+        edge: `batch["edge"]`.
+
+    Returns:
+        int32 [G, E].
+    """
+    groups, count = edge["sender"].shape
+    ends = [edge[name].astype(np.int64) for name in ("sender", "receiver")]
+    size = max(int(each.max(initial=0)) for each in ends) + 1
+    group = np.arange(groups)[:, None]
+    kind = edge["type"].astype(np.int64)
+    kinds = int(kind.max(initial=0)) + 1
+
+    def keys(first, second):
+        return (((group * size + first) * size + second) * kinds + kind).reshape(-1)
+
+    own, back = keys(*ends), keys(*ends[::-1])
+    order = np.argsort(own, kind="stable")
+    ordered = own[order]
+    rank = np.empty(len(own), np.int64)
+    rank[order] = np.arange(len(own)) - np.searchsorted(ordered, ordered)
+    place = np.searchsorted(ordered, back) + rank
+    inside = np.minimum(place, max(len(own) - 1, 0))
+    found = (place < len(own)) & (ordered[inside] == back)
+    pair = np.where(found, order[inside], np.arange(len(own)))
+    return (pair.reshape(groups, count) - group * count).astype(np.int32)
+
+
 def _columns(features: Mapping, names: list[str], count: int) -> list[np.ndarray]:
     """Return the columns of features, as keys to sort by."""
     return [column for name in names for column in features[name].reshape(count, -1).T]

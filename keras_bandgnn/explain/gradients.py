@@ -1,5 +1,6 @@
 """`saliency` and `integrated_gradients`: explanations from gradients of the output."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,9 +14,11 @@ from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import EDGE, Probe
 from keras_bandgnn.explain.question import Question, answers, explanations
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.ops.loops import repeated
 
-# Pieces of the path that are tried before an error of the sum is accepted.
-_MOST_PIECES = 8
+# Pieces of the path that are tried before an error of the sum is accepted. Each kink
+# (ReLU) that a piece has costs a share of its length, so errors fall as pieces do.
+_MOST_PIECES = 64
 
 
 def by_name(scores: dict) -> dict:
@@ -71,42 +74,42 @@ class IntegratedGradients(Probe):
         inputs = self.inputs(batch)
         rows = self.rows(batch, inputs)
         column = self.columns(rows, batch)
-        names = list(inputs)
-        places, weights = (
-            ops.convert_to_tensor(batch["question"][name])
-            for name in ("place", "weight")
+        totals = {name: ops.zeros_like(values) for name, values in inputs.items()}
+        totals = repeated(
+            self._add,
+            batch["question"]["place"].shape[0],
+            totals,
+            {"batch": batch, "inputs": inputs, "column": column},
+            self.kept,
         )
-
-        def output(varied):
-            return self.scores(self.rows(batch, varied), column, batch)
-
-        def add(step, totals):
-            place = ops.take(places, step, axis=0)
-            slopes = self.slopes(
-                output, {name: place * values for name, values in inputs.items()}
-            )
-            weight = ops.take(weights, step, axis=0)
-            return [
-                total + weight * slopes[name]
-                for name, total in zip(names, totals, strict=True)
-            ]
-
-        zeros = [ops.zeros_like(values) for values in inputs.values()]
-        totals = ops.fori_loop(0, places.shape[0], add, zeros)
         scores = {}
-        for name, total in zip(names, totals, strict=True):
+        for name, total in totals.items():
             product = total * inputs[name]
             embedded = self.is_embedded(name)
             scores[name] = ops.sum(product, axis=-1) if embedded else product
-        baseline = output({n: ops.zeros_like(v) for n, v in inputs.items()})
+        nothing = {name: ops.zeros_like(values) for name, values in inputs.items()}
         return {
             "rows": rows,
             "column": column,
             "output": self.scores(rows, column, batch),
-            "baseline": baseline,
+            "baseline": self._output(nothing, column, batch),
             "sum": self._sums(scores, batch),
             **by_name(scores),
         }
+
+    def _output(self, varied, column, batch):
+        return self.scores(self.rows(batch, varied), column, batch)
+
+    def _add(self, step, totals, constants):
+        """Return the sums of gradients after another point of the path."""
+        batch, column = constants["batch"], constants["column"]
+        place, weight = (
+            ops.take(ops.convert_to_tensor(batch["question"][name]), step, axis=0)
+            for name in ("place", "weight")
+        )
+        inputs = {n: place * values for n, values in constants["inputs"].items()}
+        slopes = self.slopes(lambda varied: self._output(varied, column, batch), inputs)
+        return {name: totals[name] + weight * slopes[name] for name in totals}
 
     def _sums(self, scores, batch):
         """Return the sum of the scores of each graph, float32 [G, B]."""
@@ -188,8 +191,8 @@ def integrated_gradients(
     where x are the node features (of ids their embeddings) and factors of the edges,
     all at once. Scores add up to the output for the graph minus that for zero features
     without edges. The integral is a sum over `steps` points of the path. Where
-    the scores of a graph do not add up, the path is cut into 2, 4 or 8 pieces with as
-    many points each.
+    the scores of a graph do not add up, the path is cut into up to 64 pieces with as
+    many points each; a warning says what is then left.
 
     Args:
         task: The trained task.
@@ -251,9 +254,19 @@ def _integrated(model: Probe, batch: dict, steps: int, tolerance: float) -> dict
         }
         change = total["output"] - total["baseline"]
         error = np.abs(change - total["sum"]) / np.maximum(np.abs(change), 1.0)
-        if error.max() <= tolerance or pieces >= _MOST_PIECES:
+        worst = float(error.max())
+        if worst <= tolerance:
             return total
-        pieces *= 2
+        if pieces == _MOST_PIECES:
+            warnings.warn(
+                f"Scores add up to the difference of the outputs but for {worst:.1e} "
+                f"of it, more than tolerance={tolerance:g}, with {steps * pieces} "
+                "points. Raise `steps`, or read `residual` of each explanation.",
+                stacklevel=2,
+            )
+            return total
+        wanted = pieces * 2 ** int(np.ceil(np.log2(1.5 * worst / tolerance)))
+        pieces = min(max(wanted, 2 * pieces), _MOST_PIECES)
 
 
 def _points(steps: int, pieces: int) -> Iterator[dict[str, np.ndarray]]:

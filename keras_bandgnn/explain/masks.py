@@ -13,11 +13,14 @@ from keras_bandgnn.explain.gradients import by_name
 from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
 from keras_bandgnn.explain.question import Question, explanations
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.ops.loops import repeated
 
 # Weights of the loss, in this order.
 _TERMS = ("edge_size", "edge_entropy", "feature_size", "feature_entropy")
-# Logit of all masks before training. Entropy pulls away from it on both sides.
-_START = 0.0
+# Logit of all masks before training: close to the whole graph, whose prediction they
+# are to keep. A model that needs a whole motif has no gradient where half of each edge
+# is missing.
+_START = 3.0
 _BETA = (0.9, 0.999)
 _EPSILON = 1e-8
 # Gradients that are smaller, relative to the largest of the graph, are rounding errors.
@@ -45,7 +48,6 @@ class MaskTraining(Probe):
 
     def answers(self, batch) -> dict:
         """Return the trained masks, 0 where the output does not depend on the input."""
-        question = batch["question"]
         inputs = self.inputs(batch)
         rows = self.rows(batch, inputs)
         column = self.columns(rows, batch)
@@ -54,42 +56,57 @@ class MaskTraining(Probe):
         # The scale of differences between numbers.
         empty = self.scores(self.rows(batch, nothing), column, batch)
         scale = ops.maximum(ops.square(whole - empty), 1e-12)
-        pulls = self._pulls(batch, inputs)
+        constants = {
+            "batch": batch,
+            "inputs": inputs,
+            "column": column,
+            "whole": whole,
+            "scale": scale,
+            "pulls": self._pulls(batch, inputs),
+        }
+        zeros = {name: self._logits(name, values) for name, values in inputs.items()}
+        start = {name: each + _START for name, each in zeros.items()}
+        state = [start, dict(zeros), dict(zeros), dict(zeros)]
+        logits, _, _, used = repeated(
+            self._train, self.steps, state, constants, self.kept
+        )
+        masks = {name: ops.sigmoid(logits[name]) * used[name] for name in logits}
+        for name in masks:
+            if self.is_embedded(name):
+                masks[name] = ops.squeeze(masks[name], axis=-1)
+        return {"rows": rows, "column": column, **by_name(masks)}
+
+    def _train(self, step, state, constants):
+        """Return logits, Adam's means and which inputs matter after another step."""
+        batch, inputs = constants["batch"], constants["inputs"]
+        column, whole, scale = (constants[n] for n in ("column", "whole", "scale"))
 
         def loss(logits):
             masks = {name: ops.sigmoid(each) for name, each in logits.items()}
             varied = {name: inputs[name] * masks[name] for name in inputs}
             return self._loss(self.rows(batch, varied), column, whole, scale, batch)
 
-        def train(step, state):
-            logits, means, squares, used = state
-            slopes = self.slopes(loss, logits)
-            count = ops.cast(step + 1, "float32")
-            bias = [1.0 - ops.power(beta, count) for beta in _BETA]
-            new: list[dict] = [{}, {}, {}, {}]
-            for name, slope in slopes.items():
-                # The first gradient tells which inputs matter at all.
-                seen = self._matters(name, slope, batch)
-                new[3][name] = ops.where(step == 0, seen, used[name])
-                slope = slope + self._penalty(logits[name], *pulls[name])
-                mean = _BETA[0] * means[name] + (1 - _BETA[0]) * slope
-                square = _BETA[1] * squares[name]
-                square = square + (1 - _BETA[1]) * ops.square(slope)
-                size = ops.sqrt(square / bias[1]) + _EPSILON
-                change = question["rate"][0] * mean / bias[0] / size
-                new[0][name] = logits[name] - change
-                new[1][name], new[2][name] = mean, square
-            return new
-
-        zeros = {name: self._logits(name, values) for name, values in inputs.items()}
-        start = {name: each + _START for name, each in zeros.items()}
-        state = [start, dict(zeros), dict(zeros), dict(zeros)]
-        logits, _, _, used = ops.fori_loop(0, self.steps, train, state)
-        masks = {name: ops.sigmoid(logits[name]) * used[name] for name in logits}
-        for name in masks:
-            if self.is_embedded(name):
-                masks[name] = ops.squeeze(masks[name], axis=-1)
-        return {"rows": rows, "column": column, **by_name(masks)}
+        logits, means, squares, used = state
+        slopes = self.slopes(loss, logits)
+        count = ops.cast(step + 1, "float32")
+        bias = [1.0 - ops.power(beta, count) for beta in _BETA]
+        new: list[dict] = [{}, {}, {}, {}]
+        for name, slope in slopes.items():
+            # The first gradient tells which inputs matter at all.
+            seen = self._matters(name, slope, batch)
+            new[3][name] = ops.where(step == 0, seen, used[name])
+            slope = slope + self._penalty(logits[name], *constants["pulls"][name])
+            if name == EDGE:
+                pair = ops.convert_to_tensor(batch["question"]["pair"])
+                slope = 0.5 * (slope + ops.take_along_axis(slope, pair, axis=1))
+            mean = _BETA[0] * means[name] + (1 - _BETA[0]) * slope
+            square = _BETA[1] * squares[name]
+            square = square + (1 - _BETA[1]) * ops.square(slope)
+            size = ops.sqrt(square / bias[1]) + _EPSILON
+            change = batch["question"]["rate"][0] * mean / bias[0] / size
+            new[0][name] = logits[name] - change
+            new[1][name], new[2][name] = mean, square
+        return new
 
     def _logits(self, name: str, values):
         """Return zeros of the shape of an input's mask: ids have one for each node."""
@@ -191,10 +208,12 @@ def gnn_explainer(
                   + feature_size * mean over features of f + feature_entropy * ...
 
     with masks m of edges and f of node features (of ids one for each node and feature)
-    in (0, 1) and their entropy H. For numbers the first term is the squared difference
-    from the prediction, relative to that of an empty graph. The masks of all graphs of
-    a batch are trained at once, in one compiled loop: graphs do not see each other, so
-    each mask is as if trained alone. Nothing is random.
+    in (0, 1) and their entropy H. Masks start close to 1. Both directions of an edge
+    have one mask, where the graph has both with the same type. For numbers the first
+    term is the squared difference from the prediction, relative to that of an empty
+    graph. The masks of all graphs of a batch are trained at once, in one compiled loop:
+    graphs do not see each other, so each mask is as if trained alone. Nothing is
+    random.
 
     Args:
         task: The trained task.

@@ -9,7 +9,11 @@ import numpy as np
 
 from keras_bandgnn.batch import GraphRows, graph_rows
 from keras_bandgnn.checks import boolean, instance, int_array, positive_int
-from keras_bandgnn.explain.edge_places import EdgePlaces, edge_places
+from keras_bandgnn.explain.edge_places import (
+    EdgePlaces,
+    edge_places,
+    opposite_edges,
+)
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, output_kind
 from keras_bandgnn.graph import Graph
@@ -145,6 +149,7 @@ class Question(NamedTuple):
                 column[place] = _column(int(target[rows.id]), width, self.task, rows.id)
                 cases.append(case)
             question = {"row": row, "column": column, **more, **batch["question"]}
+            question["pair"] = opposite_edges(batch["edge"])
             yield {**batch, "question": question}, cases
 
     def _case(self, batch, rows: GraphRows, loader, nodes, count) -> Case:

@@ -76,6 +76,30 @@ def map_pieces(function, pieces, shared):
     return backend.map_pieces(function, pieces, shared)
 
 
+def repeated(body, steps: int, state, constants, kept: dict):
+    """Apply a step to a state again and again, without gradients.
+
+    On JAX and TensorFlow this is a loop in the compiled program. torch records the
+    step, which is its calls without Python between them.
+
+    Args:
+        body: `body(step, state, constants)` returns the next state; it reads weights
+            and `constants`, but no other tensors.
+        steps: Number of steps.
+        state: Nested tensors.
+        constants: Nested tensors that all steps read.
+        kept: What is kept of the loop for later calls, empty at first.
+
+    Returns:
+        The last state.
+    """
+    if backend.repeated is not None:
+        return backend.repeated(body, steps, state, constants, kept)
+    return keras.ops.fori_loop(
+        0, steps, lambda step, state: body(step, state, constants), state
+    )
+
+
 def numbered_dropout(x, rate: float, seed, number):
     """Apply dropout inside `map_pieces`, with the same mask when recomputed.
 

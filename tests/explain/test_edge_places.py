@@ -1,7 +1,7 @@
 import numpy as np
 
 import keras_bandgnn as kb
-from keras_bandgnn.explain.edge_places import edge_places
+from keras_bandgnn.explain.edge_places import edge_places, opposite_edges
 
 
 def of_model(senders, receivers, **edge):
@@ -48,3 +48,16 @@ def test_a_graph_without_edges_has_those_of_the_model():
     places = edge_places(graph, *of_model([2, 0], [0, 1]))
     assert places.senders.tolist() == [2, 0] and places.receivers.tolist() == [0, 1]
     assert places.to_caller(np.array([5.0, 6.0])).tolist() == [5, 6]
+
+
+def test_opposite_edges():
+    """In pairs of equal type; alone are loops, single edges and padding."""
+    edge = {
+        "sender": np.array([[0, 1, 0, 1, 2, 2, 0], [3, 0, 0, 0, 0, 0, 0]]),
+        "receiver": np.array([[1, 0, 1, 0, 2, 0, 9], [0, 3, 9, 9, 9, 9, 9]]),
+        "type": np.array([[0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0]]),
+    }
+    pair = opposite_edges(edge)
+    assert pair.tolist() == [[1, 0, 2, 3, 4, 5, 6], [1, 0, 2, 3, 4, 5, 6]]
+    empty = {name: values[:, :0] for name, values in edge.items()}
+    assert opposite_edges(empty).shape == (2, 0)

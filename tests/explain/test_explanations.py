@@ -7,6 +7,7 @@ from registered import BACKBONES, plain_graphs, registered, sample_of
 
 import keras_bandgnn as kb
 from keras_bandgnn import explain, models
+from keras_bandgnn.explain import gradients
 from keras_bandgnn.explain.measures import masked_rows
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
@@ -211,6 +212,17 @@ def test_nodes_candidates_and_numbers():
     assert one.target == 1 and 0 < one.edge.max() < 1
     with pytest.raises(ValueError, match="`target`, one of the 2 outputs of GraphReg"):
         explain.saliency(regressor, plain)
+
+
+def test_scores_that_do_not_add_up_are_named(monkeypatch):
+    """Networks with kinks take more points; those that do not suffice are reported."""
+    graphs = graph_labels(plain_graphs(2))
+    for one in explain.integrated_gradients(gcn(), graphs, tolerance=1e-3):
+        change = abs(one.output - one.baseline)
+        assert abs(one.residual) <= 1e-3 * max(change, 1) + 1e-5
+    monkeypatch.setattr(gradients, "_MOST_PIECES", 2)
+    with pytest.warns(UserWarning, match="more than tolerance=1e-09, with 4 points"):
+        explain.integrated_gradients(gcn(), graphs, steps=2, tolerance=1e-9)
 
 
 def test_embedded_ids_and_made_edges():

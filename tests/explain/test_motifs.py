@@ -19,8 +19,8 @@ GRADIENTS = (explain.saliency, explain.integrated_gradients, explain.gnn_explain
     [
         ("houses", "GGNN", 300, 30, GRADIENTS),
         ("houses", "GAT", 300, 30, (explain.saliency, explain.attention)),
-        # A model that is sure of a ring has small gradients: saliency finds nothing.
-        ("molecules", "GGNN", 400, 12, GRADIENTS[1:2]),
+        ("molecules", "GGNN", 600, 12, GRADIENTS),
+        ("molecules", "GAT", 200, 8, (explain.attention,)),
     ],
 )
 def test_motifs_are_found(data, network, count, epochs, methods):
@@ -28,8 +28,8 @@ def test_motifs_are_found(data, network, count, epochs, methods):
     if data == "molecules":
         pytest.importorskip("rdkit")
     rng = np.random.default_rng(0)
-    graphs = [graph for graph, _ in example[data](rng, count)]
-    cases = [case for case in example[data](rng, 16) if case[0].label]
+    graphs = example["known"](rng, network, data, count)
+    asked, edges = example["asked"](rng, data, 8)
     task = example["classifier"](network, data, graphs)
     # The same weights on every backend.
     drawn = np.random.default_rng(0 if network == "GAT" else 1)
@@ -41,9 +41,8 @@ def test_motifs_are_found(data, network, count, epochs, methods):
         weights.append(old)
     task.set_weights(weights)
     task.fit(graphs, epochs=epochs, verbose=0)
-    graphs, edges = (list(part) for part in zip(*cases, strict=True))
     for method in methods:
-        found = method(task, graphs, target=1)
+        found = method(task, asked, target=1)
         auc = explain.ground_truth_auc(found, edges).mean()
         print(f"{data} {network} {method.__name__}: {auc:.3f}")
         assert auc >= 0.95, (method.__name__, auc)

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.ops.loops import numbered_dropout
+from keras_bandgnn.ops.loops import numbered_dropout, repeated
 
 
 def test_no_mask_repeats_over_calls_and_pieces():
@@ -29,3 +29,32 @@ def test_a_piece_has_the_same_mask_whenever_it_is_computed():
     seed = keras.random.SeedGenerator(3).next()
     one, other = (numbered_dropout(ops.ones((64,)), 0.5, seed, 2) for _ in range(2))
     np.testing.assert_array_equal(*map(ops.convert_to_numpy, (one, other)))
+
+
+def test_repeated_reads_weights_and_constants_of_each_call():
+    """Also where a step is recorded, which it is from the second call on."""
+    dense = keras.layers.Dense(3, use_bias=False)
+    dense.build((None, 3))
+    rng, kept = np.random.default_rng(0), {}
+
+    def body(step, state, constants):
+        factor = ops.cast(step, "float32")
+        moved = dense(state["x"]) * constants["scale"] + constants["ids"][0] * factor
+        return {"x": ops.tanh(moved), "count": state["count"] + 1.0}
+
+    def run(scale, ids):
+        state = {"x": ops.ones((2, 3)), "count": ops.zeros(())}
+        constants = {"scale": ops.array(scale), "ids": ops.array(ids)}
+        out = repeated(body, 40, state, constants, kept)
+        assert float(out["count"]) == 40
+        return ops.convert_to_numpy(out["x"])
+
+    for _ in range(4):
+        kernel = rng.normal(size=(3, 3)).astype("float32") / 3
+        dense.set_weights([kernel])
+        scale = rng.normal(size=3).astype("float32")
+        ids = rng.normal(size=(2,)).astype("float32") / 40
+        x = np.ones((2, 3), "float32")
+        for step in range(40):
+            x = np.tanh(x @ kernel * scale + ids[0] * step)
+        np.testing.assert_allclose(run(scale, ids), x, atol=1e-5)

@@ -30,6 +30,9 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.
 
+`repeated(body, steps, state, constants, kept)`
+    See `ops.loops`.
+
 Functions that a backend lacks are None; `ops` then composes them from others.
 """
 

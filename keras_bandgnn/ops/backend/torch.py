@@ -13,6 +13,7 @@ from keras_bandgnn.ops.backend.torch_eager import (
     gated_rows,
     plain_gradients,
 )
+from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
 from keras_bandgnn.ops.context import is_portable
 
 # Torch implementations of `ops.loops`.
