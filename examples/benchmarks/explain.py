@@ -2,9 +2,10 @@
 
 The same random graphs are explained by our `gnn_explainer` and `saliency`, over a GCN,
 and by torch_geometric's `GNNExplainer` and gradients over a GCN of the same width and
-depth. Ours takes all graphs in one call, after one call to compile; the peer takes them
-one by one, as its explainer does, and runs in torch on every backend. Weights are
-random: only the time counts.
+depth. Ours takes all graphs in one call, after two calls to compile; the peer takes
+them one by one, as its explainer does, and runs in torch on every backend. Weights are
+random: only the time counts. It is that of the processor, which other programs on a
+busy machine change least.
 """
 
 import argparse
@@ -139,11 +140,12 @@ def run(options: argparse.Namespace) -> None:
             times: dict[str, list] = {name: [] for name in calls}
             for functions in calls.values():
                 functions[method](some)
+                functions[method](some)
             for _ in range(options.rounds):
                 for name, functions in calls.items():
-                    start = time.perf_counter()
+                    start = time.process_time()
                     functions[method](some)
-                    times[name].append(1e3 * (time.perf_counter() - start))
+                    times[name].append(1e3 * (time.process_time() - start))
             middle = {name: float(np.median(t)) for name, t in times.items()}
             peer = middle.get("torch_geometric", float("nan"))
             rows.append([method, count, middle["ours"], peer, peer / middle["ours"]])
@@ -151,7 +153,7 @@ def run(options: argparse.Namespace) -> None:
     report.say(
         f"{keras.backend.backend()}, graphs of {options.nodes} nodes, "
         f"{options.layers} layers of {options.hidden}, {options.steps} steps of the "
-        f"masks; medians of {options.rounds} alternated rounds"
+        f"masks; processor time, medians of {options.rounds} alternated rounds"
     )
     columns = ["method", "graphs", "ours, ms", "peer, ms", "times faster"]
     report.table("explanations", columns, rows)
