@@ -12,6 +12,9 @@ from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
 from keras_bandgnn.layers.banded_message_passing import (
     BandedMessagePassing as BandedMessagePassing,
 )
+from keras_bandgnn.layers.batch_normalization import (
+    MaskedBatchNormalization as MaskedBatchNormalization,
+)
 from keras_bandgnn.layers.character_encoder import CharacterEncoder as CharacterEncoder
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter as ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff as CosineCutoff
@@ -22,9 +25,20 @@ from keras_bandgnn.layers.dual_interleaved_attention import (
 )
 from keras_bandgnn.layers.edge_readout import EdgeReadout as EdgeReadout
 from keras_bandgnn.layers.element_embedding import ElementEmbedding as ElementEmbedding
+from keras_bandgnn.layers.gated_graph_convolution import (
+    GatedGraphConvolution as GatedGraphConvolution,
+)
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis as GaussianBasis
+from keras_bandgnn.layers.gin_convolution import GINConvolution as GINConvolution
 from keras_bandgnn.layers.graph_attention import GraphAttention as GraphAttention
+from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2 as GraphAttentionV2
 from keras_bandgnn.layers.graph_convolution import GraphConvolution as GraphConvolution
+from keras_bandgnn.layers.graph_normalization import (
+    GraphNormalization as GraphNormalization,
+)
+from keras_bandgnn.layers.graph_normalization import (
+    PairNormalization as PairNormalization,
+)
 from keras_bandgnn.layers.graph_readout import GraphReadout as GraphReadout
 from keras_bandgnn.layers.graph_transformer_layer import (
     GraphTransformerLayer as GraphTransformerLayer,
@@ -35,7 +49,9 @@ from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInterac
 from keras_bandgnn.layers.node_encoder import NodeEncoder as NodeEncoder
 from keras_bandgnn.layers.painn_message import PaiNNMessage as PaiNNMessage
 from keras_bandgnn.layers.painn_update import PaiNNUpdate as PaiNNUpdate
+from keras_bandgnn.layers.pna_convolution import PNAConvolution as PNAConvolution
 from keras_bandgnn.layers.readout_head import ReadoutHead as ReadoutHead
+from keras_bandgnn.layers.sage_convolution import SAGEConvolution as SAGEConvolution
 from keras_bandgnn.layers.schnet_interaction import (
     SchNetInteraction as SchNetInteraction,
 )
@@ -44,6 +60,13 @@ from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
 # Their names in PyTorch Geometric.
 GCNConv = GraphConvolution
 GATConv = GraphAttention
+GATv2Conv = GraphAttentionV2
+GINConv = GINEConv = GINConvolution
+PNAConv = PNAConvolution
+ResGatedGraphConv = GatedGraphConvolution
+SAGEConv = SAGEConvolution
+GraphNorm = GraphNormalization
+PairNorm = PairNormalization
 
 __all__ = [
     "AttentionBias",
@@ -55,18 +78,26 @@ __all__ = [
     "DualInterleavedAttention",
     "EdgeReadout",
     "ElementEmbedding",
+    "GINConvolution",
     "GRUReadout",
     "GRUUpdate",
+    "GatedGraphConvolution",
     "GaussianBasis",
     "GraphAttention",
+    "GraphAttentionV2",
     "GraphConvolution",
+    "GraphNormalization",
     "GraphReadout",
     "GraphTransformerLayer",
     "MPEUInteraction",
+    "MaskedBatchNormalization",
     "NodeEncoder",
+    "PNAConvolution",
     "PaiNNMessage",
     "PaiNNUpdate",
+    "PairNormalization",
     "ReadoutHead",
+    "SAGEConvolution",
     "SchNetInteraction",
     "SineBasis",
     "shifted_softplus",

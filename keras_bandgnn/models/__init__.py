@@ -15,6 +15,14 @@ from keras_bandgnn.models.graph_transformer import (
 from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
 from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
+from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBackbone
+from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
+from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
+from keras_bandgnn.models.message_passing import (
+    MessagePassingBackbone as MessagePassingBackbone,
+)
+from keras_bandgnn.models.message_passing import PNABackbone as PNABackbone
+from keras_bandgnn.models.message_passing import SAGEBackbone as SAGEBackbone
 from keras_bandgnn.models.mpeu import MPEUBackbone as MPEUBackbone
 from keras_bandgnn.models.node_classifier import NodeClassifier as NodeClassifier
 from keras_bandgnn.models.node_regressor import NodeRegressor as NodeRegressor
@@ -32,7 +40,10 @@ __all__ = [
     "EdgeRegressor",
     "ForceRegressor",
     "GATBackbone",
+    "GATv2Backbone",
     "GCNBackbone",
+    "GINEBackbone",
+    "GatedGCNBackbone",
     "GGNNBackbone",
     "GTBackbone",
     "GraphClassifier",
@@ -40,10 +51,13 @@ __all__ = [
     "GraphormerBackbone",
     "JointSelection",
     "MPEUBackbone",
+    "MessagePassingBackbone",
     "NodeClassifier",
     "NodeRegressor",
     "NodeSelector",
+    "PNABackbone",
     "PaiNNBackbone",
+    "SAGEBackbone",
     "SchNetBackbone",
     "Task",
     "list_presets",

@@ -102,7 +102,8 @@ class Backbone(keras.Model):
         """
         known = {}
         for layer in self.layers:
-            if isinstance(layer, NodeEncoder | ElementEmbedding):
+            of_edges = getattr(layer, "level", "node") == "edge"
+            if isinstance(layer, NodeEncoder | ElementEmbedding) and not of_edges:
                 known |= layer.known_ids()
         return known
 

@@ -26,6 +26,8 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     "train_function", "test_function" or "predict_function" of a compiled model that
     does not run eagerly, wrapped to call `report(batch)` for each batch that triggers
     a compilation.
+`sum_over_replicas(values)`
+    The sum of a tensor over the devices of `data_parallel`, with its gradient.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.

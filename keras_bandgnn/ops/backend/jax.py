@@ -213,6 +213,14 @@ def segment_max(data, ids, num_segments):
     return jax.ops.segment_max(data, ids, num_segments, mode="drop")
 
 
+def sum_over_replicas(values):
+    """Return the sum over the devices of `data_parallel`.
+
+    Arrays of a step are those of all devices.
+    """
+    return values
+
+
 def scatter_add(indices, values, shape):
     """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     if portable_sums() == "one_hot":

@@ -238,6 +238,14 @@ def segment_max(data, ids, num_segments):
     return tf.math.unsorted_segment_max(data, ids, num_segments)
 
 
+def sum_over_replicas(values):
+    """Return the sum over the devices of `data_parallel`."""
+    context = tf.distribute.get_replica_context()
+    if context is None or context.num_replicas_in_sync == 1:
+        return values
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, values)
+
+
 def scatter_add(indices, values, shape):
     """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     if portable_sums() == "scatter":

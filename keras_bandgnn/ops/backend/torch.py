@@ -128,6 +128,34 @@ def segment_max(data, ids, num_segments):
         return zeros.index_reduce(0, ids, data, "amax", include_self=False)
 
 
+class _ReplicaSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, values):
+        values = values.detach().clone()
+        torch.distributed.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        torch.distributed.all_reduce(gradient)
+        return gradient
+
+
+def sum_over_replicas(values):
+    """Return the sum over the processes of `data_parallel`."""
+    distributed = torch.distributed
+    # Shapes are traced on the device "meta", by each process alone.
+    if (
+        values.is_meta
+        or not distributed.is_available()
+        or not distributed.is_initialized()
+        or distributed.get_world_size() == 1
+    ):
+        return values
+    return _ReplicaSum.apply(values)
+
+
 def scatter_add(indices, values, shape):
     """Scatter-add `values` into zeros of `shape` at the N-d positions `indices`."""
     zeros = torch.zeros(shape, dtype=values.dtype, device=values.device)

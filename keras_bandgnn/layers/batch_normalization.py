@@ -1,0 +1,147 @@
+"""`MaskedBatchNormalization`: batch normalisation over the real rows of a batch."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import boolean, fraction, one_of, positive_number
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.ops.backend import current as backend
+
+LEVELS = ("node", "edge")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class MaskedBatchNormalization(BatchLayer):
+    """Batch normalisation of node or edge states that does not see padding.
+
+        out = gamma (x - mean) / sqrt(variance + epsilon) + beta
+
+    In training mean and variance are those of each channel over all real rows of the
+    batch, on all devices of `data_parallel`; otherwise they are moving averages. As in
+    torch, the moving variance is the unbiased one, of R - 1 of the R rows.
+    Statistics are computed in float32. Rows of padding have no meaning.
+
+    `keras.layers.BatchNormalization` counts rows of padding, whose states differ from
+    those of nodes, so that a prediction depends on the size of the batch.
+
+    Args:
+        momentum: Share of the old moving average that remains per step; torch's
+            `momentum` is 1 minus this one.
+        epsilon: Added to the variance.
+        center: Whether to add beta.
+        scale: Whether to multiply by gamma.
+        level: "node" for states [G, N, H], or "edge" for states [G, E, H].
+
+    Input shape:
+        states: float [G, N, H], or [G, E, H] with level="edge".
+        batch: A batch (see `keras_bandgnn.batch`); it reads `batch[level]["mask"]`.
+
+    Output shape:
+        That of the states.
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Ioffe and Szegedy 2015, https://arxiv.org/abs/1502.03167, Algorithms 1 and 2.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> out = MaskedBatchNormalization()(batch["node"]["h"], batch, training=True)
+    >>> [round(float(v), 2) for v in out[0, :2, 0]]
+    [-1.0, 1.0]
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        center: bool = True,
+        scale: bool = True,
+        level: str = "node",
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.momentum = fraction("momentum", momentum)
+        self.epsilon = positive_number("epsilon", epsilon)
+        self.center = boolean("center", center)
+        self.scale = boolean("scale", scale)
+        self.level = one_of("level", level, LEVELS)
+        # Edge states have other shapes than the nodes of the batch.
+        self.takes_states = self.level == "node"
+
+    def build(self, states_shape, batch_shape=None):
+        """Build gamma, beta and the moving averages, each [H]."""
+        shape = (states_shape[-1],)
+        self.gamma = self.beta = None
+        if self.scale:
+            self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
+        if self.center:
+            self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
+        options = {"shape": shape, "trainable": False, "autocast": False}
+        self.moving_mean = self.add_weight(
+            name="moving_mean", initializer="zeros", **options
+        )
+        self.moving_variance = self.add_weight(
+            name="moving_variance", initializer="ones", **options
+        )
+        self.built = True
+
+    def call(self, states, batch, training=False):
+        """Return the normalised states, and update the moving averages in training."""
+        rows = ops.cast(states, "float32")
+        if training and self.trainable:
+            mean, variance = self._statistics(rows, batch)
+        else:
+            mean, variance = self.moving_mean, self.moving_variance
+        mean, variance = ops.convert_to_tensor(mean), ops.convert_to_tensor(variance)
+        factor = ops.rsqrt(variance + self.epsilon)
+        if self.scale:
+            factor = factor * ops.cast(self.gamma, "float32")
+        out = (rows - mean) * factor
+        if self.center:
+            out = out + ops.cast(self.beta, "float32")
+        return ops.cast(out, self.compute_dtype)
+
+    def _statistics(self, rows, batch):
+        """Return mean and variance [H] over the real rows; update moving averages."""
+        mask = batch_part(batch, self.level, "mask")["mask"]
+        real = ops.expand_dims(ops.cast(mask, "float32"), -1)
+
+        def total(values):
+            return backend.sum_over_replicas(ops.sum(values, (0, 1)))
+
+        count = total(real)
+        some = ops.maximum(count, 1.0)
+        mean = total(rows * real) / some
+        variance = total(ops.square(rows - mean) * real) / some
+        # The estimate of torch. One row has no variance, and none change nothing.
+        unbiased = variance * (some / ops.maximum(some - 1.0, 1.0))
+        kept = ops.where(count > 0, self.momentum, 1.0)
+        for average, value in (
+            (self.moving_mean, mean),
+            (self.moving_variance, unbiased),
+        ):
+            value = ops.stop_gradient(value)
+            average.assign(average * kept + value * (1.0 - kept))
+        return mean, variance
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """That of the states."""
+        return tuple(states_shape)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "center": self.center,
+            "scale": self.scale,
+            "level": self.level,
+        }

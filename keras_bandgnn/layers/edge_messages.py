@@ -1,0 +1,99 @@
+"""`EdgeMessages`: rows of edges from those of nodes, and back, without a plan."""
+
+from typing import NamedTuple
+
+from keras import ops
+
+from keras_bandgnn.batch import explained
+from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.ops.batched import (
+    batched_gather,
+    batched_segment_max,
+    batched_segment_sum,
+)
+
+# Below every message, and finite in half precision.
+_LOWEST = -6e4
+
+
+class EdgeMessages(NamedTuple):
+    """The edges of a batch, for layers whose messages depend on the edge.
+
+    Attributes:
+        sender: int32 [G, E].
+        receiver: int32 [G, E], sorted; N for padding.
+        num_nodes: N.
+        factor: float32 [G, E], how often each edge counts; None for once.
+    """
+
+    sender: object
+    receiver: object
+    num_nodes: int
+    factor: object = None
+
+    @classmethod
+    def of(cls, batch, states) -> "EdgeMessages":
+        """Return the edges of a batch.
+
+        Args:
+            batch: A batch, or its `"edge"`.
+            states: [G, N, ...], rows of its nodes.
+        """
+        edge = batch_part(batch, "edge", "sender")
+        return cls(
+            ops.convert_to_tensor(edge["sender"]),
+            ops.convert_to_tensor(edge["receiver"]),
+            ops.shape(states)[1],
+            explained(batch, "edge"),
+        )
+
+    def sent(self, rows):
+        """Return the rows [G, E, ...] of the senders, of [G, N, ...]."""
+        return batched_gather(rows, self.sender)
+
+    def received(self, rows):
+        """Return the rows [G, E, ...] of the receivers, of [G, N, ...]."""
+        return batched_gather(rows, ops.minimum(self.receiver, self.num_nodes - 1))
+
+    def _weighted(self, messages):
+        if self.factor is None:
+            return messages
+        axes = (1,) * (len(messages.shape) - 2)
+        factor = ops.reshape(self.factor, (*ops.shape(self.factor), *axes))
+        return messages * ops.cast(factor, messages.dtype)
+
+    def total(self, messages):
+        """Return the sum [G, N, ...] of messages [G, E, ...] at their receivers."""
+        return batched_segment_sum(
+            self._weighted(messages), self.receiver, self.num_nodes, is_sorted=True
+        )
+
+    def count(self):
+        """Return the number of edges into each node, float32 [G, N, 1]."""
+        ones = ops.ones((*ops.shape(self.receiver), 1), dtype="float32")
+        return self.total(ones)
+
+    def mean(self, messages, count=None):
+        """Return the mean [G, N, U] of messages [G, E, U]; 0 without any.
+
+        Args:
+            messages: The messages.
+            count: Result of `count`, if it is known.
+        """
+        count = self.count() if count is None else count
+        count = ops.where(count > 0, count, 1.0)
+        return self.total(messages) / ops.cast(count, messages.dtype)
+
+    def largest(self, messages):
+        """Return the maximum [G, N, U] of messages [G, E, U]; 0 without any."""
+        if self.factor is not None:
+            seen = ops.expand_dims(self.factor > 0, -1)
+            messages = ops.where(seen, messages, _LOWEST)
+        top = batched_segment_max(messages, self.receiver, self.num_nodes)
+        if self.factor is None:
+            return top
+        return ops.where(top > _LOWEST, top, ops.zeros_like(top))
+
+    def smallest(self, messages):
+        """Return the minimum [G, N, U] of messages [G, E, U]; 0 without any."""
+        return -self.largest(-messages)

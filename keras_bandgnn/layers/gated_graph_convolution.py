@@ -1,0 +1,133 @@
+"""`GatedGraphConvolution`: the layer of a gated graph convolutional network."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.edge_messages import EdgeMessages
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GatedGraphConvolution(BatchLayer):
+    """Messages that a gate of each edge lets through, channel by channel.
+
+        c[j, n] = W_r h[n] + W_s h[j] + W_e e[j, n] + b_r
+        out[n] = W_own h[n] + sum over j of g[j, n] * (W_m h[j] + b_m) + b
+
+    with gates g = sigmoid(c), divided by their sum over j if `normalize`; * multiplies
+    channels. The new edge states are c. Edge types and `batch["plan"]` are ignored.
+
+    Args:
+        units: Width U of the new states, and of those of the edges.
+        normalize: Whether the gates of each node and channel sum to 1, as in Dwivedi et
+            al. 2020, Eq. 18.
+        edges_in_messages: Whether messages are W_m h[j] + W_em e[j, n] + b_m, as those
+            of torch_geometric.
+        use_bias: Whether to add b.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
+        edge_states: float [G, E, D], or None for none.
+
+    Output shape:
+        float [G, N, U] without edge states; otherwise a tuple of it and the new edge
+        states, float [G, E, U].
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Bresson and Laurent 2017, https://arxiv.org/abs/1711.07553, Eq. 11; Dwivedi et
+        al. 2020, https://arxiv.org/abs/2003.00982.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> GatedGraphConvolution(8)(batch["node"]["h"], batch).shape[-1]
+    8
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        units: int,
+        normalize: bool = True,
+        edges_in_messages: bool = False,
+        use_bias: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.normalize = boolean("normalize", normalize)
+        self.edges_in_messages = boolean("edges_in_messages", edges_in_messages)
+        self.use_bias = boolean("use_bias", use_bias)
+        # === Layers ===
+        options = {"dtype": self.dtype_policy}
+        self.receiver_dense = FlatDense(self.units, name="receiver", **options)
+        self.message_dense = FlatDense(self.units, name="message", **options)
+        self.own_dense = FlatDense(
+            self.units, use_bias=self.use_bias, name="own", **options
+        )
+        options["use_bias"] = False
+        self.sender_dense = FlatDense(self.units, name="sender", **options)
+        self.edge_dense = FlatDense(self.units, name="edge", **options)
+        self.edge_message_dense = FlatDense(self.units, name="edge_message", **options)
+
+    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+        """Build the maps."""
+        for layer in (
+            self.receiver_dense,
+            self.message_dense,
+            self.own_dense,
+            self.sender_dense,
+        ):
+            layer.build(states_shape)
+        if edge_states_shape is not None:
+            self.edge_dense.build(edge_states_shape)
+            if self.edges_in_messages:
+                self.edge_message_dense.build(edge_states_shape)
+        self.built = True
+
+    def call(self, states, batch, edge_states=None, training=False):
+        """Return the new states, and those of the edges if there are any."""
+        edges = EdgeMessages.of(batch, states)
+        logits = edges.sent(self.sender_dense(states)) + edges.received(
+            self.receiver_dense(states)
+        )
+        messages = edges.sent(self.message_dense(states))
+        if edge_states is not None:
+            logits = logits + self.edge_dense(edge_states)
+            if self.edges_in_messages:
+                messages = messages + self.edge_message_dense(edge_states)
+        gates = ops.sigmoid(logits)
+        total = edges.total(gates * messages)
+        if self.normalize:
+            total = total / (edges.total(gates) + 1e-6)
+        out = self.own_dense(states) + total
+        return out if edge_states is None else (out, logits)
+
+    def compute_output_shape(
+        self, states_shape, batch_shape=None, edge_states_shape=None
+    ):
+        """[G, N, U], and [G, E, U]."""
+        out = (*states_shape[:-1], self.units)
+        if edge_states_shape is None:
+            return out
+        return out, (*edge_states_shape[:-1], self.units)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "normalize": self.normalize,
+            "edges_in_messages": self.edges_in_messages,
+            "use_bias": self.use_bias,
+        }

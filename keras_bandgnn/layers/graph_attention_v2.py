@@ -1,0 +1,200 @@
+"""`GraphAttentionV2`: the layer of a GATv2."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import boolean, fraction, positive_int
+from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.segment_softmax import segment_softmax
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphAttentionV2(BatchLayer):
+    """Attention of each node over its senders and itself, with dynamic scores.
+
+    Brody et al. 2022, Eq. 7, without the activation, for each of K heads:
+
+        s[j, n] = a . leaky_relu(W_s h[j] + W_r h[n] + W_e e[j, n])
+        out[n] = sum over j of softmax over j (s[j, n]) W_s h[j] + b
+
+    where j ranges over the senders of the edges into n, and n itself once, whose edge
+    state is the mean of those into n. The output concatenates the heads. Edge types and
+    `batch["plan"]` are ignored. The softmax runs in float32.
+
+    Args:
+        units: Width U of the new states, all heads together.
+        num_heads: K, a divisor of U.
+        dropout: Dropout rate of the attention weights.
+        negative_slope: Slope of the leaky ReLU below 0.
+        self_loops: Whether nodes attend to themselves; otherwise only through loops of
+            the data.
+        share_kernel: Whether W_r is W_s.
+        use_bias: Whether W_s, W_r and the output have biases.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
+        edge_states: float [G, E, D], or None.
+
+    Output shape:
+        float [G, N, U].
+
+    Raises:
+        ValueError: For arguments out of range, or `units` that heads do not divide.
+
+    Reference:
+        Brody et al. 2022, https://arxiv.org/abs/2105.14491.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> GraphAttentionV2(8, num_heads=2)(batch["node"]["h"], batch).shape[-1]
+    8
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        units: int,
+        num_heads: int = 1,
+        dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        self_loops: bool = True,
+        share_kernel: bool = False,
+        use_bias: bool = True,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.num_heads = positive_int("num_heads", num_heads)
+        if self.units % self.num_heads:
+            raise ValueError(
+                "Expected `units` to be a multiple of `num_heads`. "
+                f"Received: units={units}, num_heads={num_heads}."
+            )
+        self.dropout = fraction("dropout", dropout)
+        self.negative_slope = fraction("negative_slope", negative_slope)
+        self.self_loops = boolean("self_loops", self_loops)
+        self.share_kernel = boolean("share_kernel", share_kernel)
+        self.use_bias = boolean("use_bias", use_bias)
+        # === Layers ===
+        options = {"dtype": self.dtype_policy}
+        self.sender_dense = FlatDense(
+            self.units, use_bias=self.use_bias, name="sender", **options
+        )
+        self.receiver_dense = self.sender_dense
+        if not self.share_kernel:
+            self.receiver_dense = FlatDense(
+                self.units, use_bias=self.use_bias, name="receiver", **options
+            )
+        self.edge_dense = FlatDense(self.units, use_bias=False, name="edge", **options)
+        self.dropout_layer = keras.layers.Dropout(self.dropout, **options)
+
+    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+        """Build W_s and W_r [H, U], W_e [D, U], a [K, U / K] and the biases."""
+        self.sender_dense.build(states_shape)
+        if not self.share_kernel:
+            self.receiver_dense.build(states_shape)
+        if edge_states_shape is not None:
+            self.edge_dense.build(edge_states_shape)
+        self.score_kernel = self.add_weight(
+            name="score_kernel",
+            shape=(self.num_heads, self.units // self.num_heads),
+            initializer="glorot_uniform",
+        )
+        self.bias = None
+        if self.use_bias:
+            self.bias = self.add_weight(
+                name="bias", shape=(self.units,), initializer="zeros"
+            )
+        self.built = True
+
+    def _score(self, rows):
+        """Return a . leaky_relu(rows) [..., K] of rows [..., U]."""
+        heads = (self.num_heads, self.units // self.num_heads)
+        rows = ops.reshape(
+            ops.leaky_relu(rows, self.negative_slope), (*ops.shape(rows)[:-1], *heads)
+        )
+        return ops.sum(rows * ops.convert_to_tensor(self.score_kernel), axis=-1)
+
+    def _each_head(self, weights):
+        """Repeat weights [..., K] for the channels [..., U] of each head."""
+        return ops.repeat(weights, self.units // self.num_heads, axis=-1)
+
+    def call(self, states, batch, edge_states=None, training=False):
+        """Return the new states."""
+        edges = EdgeMessages.of(batch, states)
+        sent = self.sender_dense(states)
+        wanted = sent if self.share_kernel else self.receiver_dense(states)
+        messages = edges.sent(sent)
+        rows = messages + edges.received(wanted)
+        # A node that attends to itself does so once.
+        mask = edges.receiver < edges.num_nodes
+        if self.self_loops:
+            mask = ops.not_equal(edges.sender, edges.receiver)
+        own = None
+        if self.self_loops:
+            own = sent + wanted
+        if edge_states is not None:
+            mapped = self.edge_dense(edge_states)
+            rows = rows + mapped
+            if self.self_loops:
+                own = own + self._mean_of_others(edges, mapped, mask)
+        scores = self._score(rows)
+        times = log_edge_factor(batch)
+        if times is not None:
+            scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
+        weights = segment_softmax(
+            scores,
+            edges.receiver,
+            mask,
+            edges.num_nodes,
+            extra=None if own is None else self._score(own),
+            is_sorted=True,
+        )
+        own_weights = None
+        if own is not None:
+            weights, own_weights = weights
+
+        def dropped(shares):
+            shares = ops.cast(shares, sent.dtype)
+            return self._each_head(self.dropout_layer(shares, training=training))
+
+        # The weights have the factors of the edges already.
+        out = edges._replace(factor=None).total(dropped(weights) * messages)
+        if own_weights is not None:
+            out = out + dropped(own_weights) * sent
+        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+
+    @staticmethod
+    def _mean_of_others(edges, mapped, mask):
+        """Return the mean [G, N, U] of edge rows, without those of loops."""
+        mask = ops.expand_dims(ops.cast(mask, "float32"), -1)
+        return edges.mean(
+            mapped * ops.cast(mask, mapped.dtype), count=edges.total(mask)
+        )
+
+    def compute_output_shape(
+        self, states_shape, batch_shape=None, edge_states_shape=None
+    ):
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "num_heads": self.num_heads,
+            "dropout": self.dropout,
+            "negative_slope": self.negative_slope,
+            "self_loops": self.self_loops,
+            "share_kernel": self.share_kernel,
+            "use_bias": self.use_bias,
+        }

@@ -1,0 +1,184 @@
+"""`GraphNormalization` and `PairNormalization`: statistics of each graph."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import boolean, positive_number
+from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+
+
+class _PerGraph:
+    """Sums of node rows over the graphs of a batch, in float32."""
+
+    def __init__(self, batch):
+        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
+        self.num_graphs = ops.shape(counts)[1]
+        ids = ops.cast(batch["node"]["graph_id"], "int32")
+        mask = ops.convert_to_tensor(batch["node"]["mask"])
+        # Padding is in a segment of its own, which is dropped.
+        self.ids = ops.where(mask, ids, self.num_graphs)
+        self.counts = ops.expand_dims(
+            ops.cast(ops.maximum(counts, 1), "float32"), axis=-1
+        )
+
+    def mean(self, rows):
+        """Return the mean [G, N, C] of rows [G, N, C] over the graph of each node."""
+        sums = batched_segment_sum(rows, self.ids, self.num_graphs)
+        means = sums / self.counts
+        return batched_gather(means, ops.minimum(self.ids, self.num_graphs - 1))
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GraphNormalization(BatchLayer):
+    """Normalisation of each channel over the nodes of each graph.
+
+        c = x - alpha mean;  out = gamma c / sqrt(mean of c^2 + epsilon) + beta
+
+    with means over the nodes of a graph, and alpha, gamma and beta a number per
+    channel. A graph's output does not depend on the rest of the batch. Rows of padding
+    have no meaning. Means are computed in float32.
+
+    Args:
+        epsilon: Added to the mean of squares.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"graph"`.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For an `epsilon` that is not positive.
+
+    Reference:
+        Cai et al. 2021, https://arxiv.org/abs/2009.03294, Eq. 6.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> out = GraphNormalization()(batch["node"]["h"], batch)
+    >>> [round(float(v), 2) for v in out[0, :2, 0]]
+    [-1.0, 1.0]
+    """
+
+    splits_sequences = False
+
+    def __init__(self, epsilon: float = 1e-5, **kwargs):
+        super().__init__(**kwargs)
+        self.epsilon = positive_number("epsilon", epsilon)
+
+    def build(self, states_shape, batch_shape=None):
+        """Build alpha, gamma and beta, each [H]."""
+        shape = (states_shape[-1],)
+        self.alpha, self.gamma, self.beta = (
+            self.add_weight(name=name, shape=shape, initializer=initializer)
+            for name, initializer in (
+                ("alpha", "ones"),
+                ("gamma", "ones"),
+                ("beta", "zeros"),
+            )
+        )
+        self.built = True
+
+    def call(self, states, batch):
+        """Return the normalised states."""
+        graphs = _PerGraph(batch)
+        rows = ops.cast(states, "float32")
+        alpha, gamma, beta = (
+            ops.cast(weight, "float32")
+            for weight in (self.alpha, self.gamma, self.beta)
+        )
+        rows = rows - alpha * graphs.mean(rows)
+        scale = ops.rsqrt(graphs.mean(ops.square(rows)) + self.epsilon)
+        return ops.cast(gamma * rows * scale + beta, self.compute_dtype)
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, N, H]."""
+        return tuple(states_shape)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {**super().get_config(), "epsilon": self.epsilon}
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class PairNormalization(BatchLayer):
+    """Normalisation that keeps the mean squared distance of the nodes of each graph.
+
+        c = x - mean;  out = scale c / sqrt(epsilon + mean of |c|^2)
+
+    with means over the nodes of a graph, and |c| the length of a node's row, or with
+    `individually` out = scale c / (epsilon + |c|). There are no weights. Rows of
+    padding have no meaning. Means are computed in float32.
+
+    Args:
+        scale: Length of the rows, s.
+        individually: Whether to scale each row by itself (PN-SI).
+        epsilon: Added to the divisor.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"graph"`.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For numbers that are not positive.
+
+    Reference:
+        Zhao and Akoglu 2020, https://arxiv.org/abs/1909.12223, Eqs. 10 and 11.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(2, [0], [1], node={"h": [[1.0], [3.0]]})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> out = PairNormalization(scale=2.0)(batch["node"]["h"], batch)
+    >>> [round(float(v), 2) for v in out[0, :2, 0]]
+    [-2.0, 2.0]
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        scale: float = 1.0,
+        individually: bool = False,
+        epsilon: float = 1e-5,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        self.scale = positive_number("scale", scale)
+        self.individually = boolean("individually", individually)
+        self.epsilon = positive_number("epsilon", epsilon)
+
+    def call(self, states, batch):
+        """Return the normalised states."""
+        graphs = _PerGraph(batch)
+        rows = ops.cast(states, "float32")
+        rows = rows - graphs.mean(rows)
+        square = ops.sum(ops.square(rows), axis=-1, keepdims=True)
+        if self.individually:
+            # The gradient of the root of 0 is infinite.
+            some = square > 0
+            length = ops.where(some, ops.sqrt(ops.where(some, square, 1.0)), 0.0)
+            scale = 1.0 / (self.epsilon + length)
+        else:
+            scale = ops.rsqrt(self.epsilon + graphs.mean(square))
+        return ops.cast(self.scale * rows * scale, self.compute_dtype)
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, N, H]."""
+        return tuple(states_shape)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "scale": self.scale,
+            "individually": self.individually,
+            "epsilon": self.epsilon,
+        }

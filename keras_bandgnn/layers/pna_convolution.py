@@ -1,0 +1,237 @@
+"""`PNAConvolution`: the layer of a PNA, principal neighbourhood aggregation."""
+
+from collections.abc import Sequence
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import (
+    boolean,
+    one_of,
+    positive_int,
+    positive_number,
+    sequence,
+)
+from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.edge_messages import EdgeMessages
+
+AGGREGATORS = ("mean", "min", "max", "std", "sum")
+SCALERS = ("identity", "amplification", "attenuation")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class PNAConvolution(BatchLayer):
+    """Several reductions of the messages, each scaled by the degree in several ways.
+
+        m[j, n] = M [h[n], h[j], E e[j, n]]
+        out[n] = W U [h[n], scaler(d[n]) * reduction over j of m[j, n]]
+
+    over all pairs of a scaler and a reduction, where d[n] is the number of edges into n
+    and M, U, W and E are linear maps with biases. Scalers are 1, log(d + 1) / delta
+    and its inverse, with delta the mean of log(d + 1) in the training graphs. With T
+    towers M and U are T maps of width H / T each if `divide_input`, else of width H.
+    Edge types and `batch["plan"]` are ignored.
+
+    Args:
+        units: Width U of the new states.
+        delta: Mean of log(degree + 1) over the nodes of the training graphs.
+        aggregators: Reductions: `"mean"`, `"min"`, `"max"`, `"std"`, `"sum"`.
+        scalers: `"identity"`, `"amplification"`, `"attenuation"`.
+        num_towers: T, a divisor of the units.
+        divide_input: Whether each tower reads its share of the channels.
+
+    Input shape:
+        states: float [G, N, H].
+        batch: A batch (see `keras_bandgnn.batch`); it reads
+            `batch["edge"]["sender"]` and `["receiver"]`, int32 [G, E].
+        edge_states: float [G, E, D], or None.
+
+    Output shape:
+        float [G, N, U].
+
+    Raises:
+        ValueError: For arguments out of range, or widths that towers do not divide.
+
+    Reference:
+        Corso et al. 2020, https://arxiv.org/abs/2004.05718, Eqs. 5 to 8.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3})
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> PNAConvolution(8)(batch["node"]["h"], batch).shape[-1]
+    8
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        units: int,
+        delta: float = 1.0,
+        aggregators: Sequence[str] = ("mean", "min", "max", "std"),
+        scalers: Sequence[str] = SCALERS,
+        num_towers: int = 1,
+        divide_input: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.units = positive_int("units", units)
+        self.delta = positive_number("delta", delta)
+        self.aggregators = [
+            one_of("aggregators", each, AGGREGATORS)
+            for each in sequence("aggregators", aggregators)
+        ]
+        self.scalers = [
+            one_of("scalers", each, SCALERS) for each in sequence("scalers", scalers)
+        ]
+        self.num_towers = positive_int("num_towers", num_towers)
+        self.divide_input = boolean("divide_input", divide_input)
+        if self.units % self.num_towers:
+            raise ValueError(
+                "Expected `units` to be a multiple of `num_towers`. "
+                f"Received: units={units}, num_towers={num_towers}."
+            )
+        # === Layers ===
+        self.output_dense = FlatDense(
+            self.units, dtype=self.dtype_policy, name="output"
+        )
+        self.edge_dense = None
+
+    def build(self, states_shape, batch_shape=None, edge_states_shape=None):
+        """Build the maps of the towers, E and W."""
+        width, towers = states_shape[-1], self.num_towers
+        if self.divide_input:
+            if width % towers:
+                raise ValueError(
+                    "Expected `states` with a multiple of `num_towers` channels. "
+                    f"Received: shape {tuple(states_shape)}, num_towers={towers}."
+                )
+            width //= towers
+
+        def kernel(name, fan_in, rows, columns):
+            limit = (6.0 / (fan_in + columns)) ** 0.5
+            return self.add_weight(
+                name=name,
+                shape=(towers, rows, columns),
+                initializer=keras.initializers.RandomUniform(-limit, limit),
+            )
+
+        ends = 2 if edge_states_shape is None else 3
+        names = ("receiver_kernel", "sender_kernel", "edge_kernel")
+        self.receiver_kernel, self.sender_kernel, self.edge_kernel = (
+            kernel(name, ends * width, width, width) if place < ends else None
+            for place, name in enumerate(names)
+        )
+        self.message_bias = self.add_weight(
+            name="message_bias", shape=(towers, width), initializer="zeros"
+        )
+        if edge_states_shape is not None:
+            self.edge_dense = FlatDense(width, dtype=self.dtype_policy, name="edge")
+            self.edge_dense.build(edge_states_shape)
+        columns = self.units // towers
+        rows = len(self.aggregators) * width
+        fan_in = width + len(self.scalers) * rows
+        self.own_kernel = kernel("own_kernel", fan_in, width, columns)
+        self.scaler_kernels = [
+            kernel(f"{name}_kernel", fan_in, rows, columns) for name in self.scalers
+        ]
+        self.tower_bias = self.add_weight(
+            name="tower_bias", shape=(towers, columns), initializer="zeros"
+        )
+        self.output_dense.build((None, None, self.units))
+        self.built = True
+
+    def _maps(self, rows, kernel):
+        """Map rows [G, N, T or 1, F] of each tower by its kernel [T, F, U]."""
+        kernel = ops.convert_to_tensor(kernel)
+        if self.divide_input:
+            return ops.einsum("gntf,tfu->gntu", rows, kernel)
+        # All towers read the same rows: one product.
+        towers, width, units = kernel.shape
+        flat = ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, towers * units))
+        out = ops.matmul(rows[:, :, 0], flat)
+        return ops.reshape(out, (*ops.shape(out)[:-1], towers, units))
+
+    def call(self, states, batch, edge_states=None, training=False):
+        """Return the new states."""
+        edges = EdgeMessages.of(batch, states)
+        towers = self.num_towers
+        parts = towers if self.divide_input else 1
+        width = self.own_kernel.shape[1]
+        rows = ops.reshape(states, (*ops.shape(states)[:2], parts, width))
+
+        def flat(values):
+            return ops.reshape(values, (*ops.shape(values)[:2], towers * width))
+
+        # Linear: the maps of nodes are computed once per node, not per edge.
+        received = flat(self._maps(rows, self.receiver_kernel)) + ops.reshape(
+            ops.convert_to_tensor(self.message_bias), (-1,)
+        )
+        messages = edges.sent(flat(self._maps(rows, self.sender_kernel)))
+        messages = messages + edges.received(received)
+        if edge_states is not None:
+            kernel = ops.convert_to_tensor(self.edge_kernel)
+            kernel = ops.reshape(
+                ops.transpose(kernel, (1, 0, 2)), (width, towers * width)
+            )
+            messages = messages + ops.matmul(self.edge_dense(edge_states), kernel)
+        degree = edges.count()
+        reduced = ops.concatenate(
+            [
+                ops.reshape(each, (*ops.shape(each)[:2], towers, width))
+                for each in self._reductions(edges, messages, degree)
+            ],
+            axis=-1,
+        )
+        degree = ops.expand_dims(ops.log(ops.maximum(degree, 1.0) + 1.0), -1)
+        out = self._maps(rows, self.own_kernel)
+        for name, kernel in zip(self.scalers, self.scaler_kernels, strict=True):
+            part = ops.einsum("gntf,tfu->gntu", reduced, ops.convert_to_tensor(kernel))
+            if name == "amplification":
+                part = part * ops.cast(degree / self.delta, part.dtype)
+            elif name == "attenuation":
+                part = part * ops.cast(self.delta / degree, part.dtype)
+            out = out + part
+        out = out + ops.convert_to_tensor(self.tower_bias)
+        return self.output_dense(ops.reshape(out, (*ops.shape(out)[:2], self.units)))
+
+    def _reductions(self, edges, messages, degree):
+        """Yield [G, N, T F] per aggregator."""
+        wide = ops.cast(messages, "float32")
+        mean = None
+        if {"mean", "std"} & {*self.aggregators}:
+            mean = edges.mean(wide, degree)
+        for name in self.aggregators:
+            if name == "std":
+                # As torch_geometric: 0 for less than 1e-5, also in the gradient.
+                variance = edges.mean(ops.square(wide - edges.received(mean)), degree)
+                some = variance > 1e-5
+                root = ops.sqrt(ops.where(some, variance, 1.0))
+                out = ops.where(some, root, 0.0)
+            elif name == "mean":
+                out = mean
+            else:
+                reduce = {"sum": edges.total, "max": edges.largest}
+                out = reduce.get(name, edges.smallest)(messages)
+            yield ops.cast(out, messages.dtype)
+
+    def compute_output_shape(
+        self, states_shape, batch_shape=None, edge_states_shape=None
+    ):
+        """[G, N, U]."""
+        return (*states_shape[:-1], self.units)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "units": self.units,
+            "delta": self.delta,
+            "aggregators": self.aggregators,
+            "scalers": self.scalers,
+            "num_towers": self.num_towers,
+            "divide_input": self.divide_input,
+        }

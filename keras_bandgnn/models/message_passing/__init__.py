@@ -1,0 +1,29 @@
+"""Message passing networks: layers that differ, in one frame."""
+
+from keras_bandgnn.models.message_passing.gated_gcn_backbone import (
+    GatedGCNBackbone as GatedGCNBackbone,
+)
+from keras_bandgnn.models.message_passing.gatv2_backbone import (
+    GATv2Backbone as GATv2Backbone,
+)
+from keras_bandgnn.models.message_passing.gine_backbone import (
+    GINEBackbone as GINEBackbone,
+)
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone as MessagePassingBackbone,
+)
+from keras_bandgnn.models.message_passing.pna_backbone import (
+    PNABackbone as PNABackbone,
+)
+from keras_bandgnn.models.message_passing.sage_backbone import (
+    SAGEBackbone as SAGEBackbone,
+)
+
+__all__ = [
+    "GATv2Backbone",
+    "GINEBackbone",
+    "GatedGCNBackbone",
+    "MessagePassingBackbone",
+    "PNABackbone",
+    "SAGEBackbone",
+]

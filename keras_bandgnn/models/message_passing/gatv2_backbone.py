@@ -1,0 +1,90 @@
+"""`GATv2Backbone`: the graph attention network with dynamic scores."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GATv2Backbone(MessagePassingBackbone):
+    """L layers of `GraphAttentionV2`, with or without edge features.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L, the distance in edges that a node sees.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
+            of the edge. None for messages without edge states.
+        num_heads: K, a divisor of H.
+        attention_dropout: Dropout rate of the attention weights.
+        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+            norm, activation, dropout, input_dropout, residual, feed_forward,
+            jumping_knowledge, virtual_node, ego_separation`.
+
+    Input shape:
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Brody et al. 2022, https://arxiv.org/abs/2105.14491.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = GATv2Backbone({"h": {"features": 2}}, 8, edge_inputs={"bond": 4})
+    >>> graph = kb.Graph(
+    ...     3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3}, edge={"bond": [1, 3]}
+    ... )
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
+    8
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 4,
+        edge_inputs: Mapping | None = None,
+        num_heads: int = 4,
+        attention_dropout: float = 0.0,
+        **kwargs,
+    ):
+        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        # === Config ===
+        if self.hidden_dim % positive_int("num_heads", num_heads):
+            raise ValueError(
+                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
+                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
+            )
+        self.num_heads = num_heads
+        self.attention_dropout = fraction("attention_dropout", attention_dropout)
+        self.make_layers()
+
+    def message_layer(self, number: int):
+        """Return the layer of messages of a number."""
+        return GraphAttentionV2(
+            self.hidden_dim,
+            self.num_heads,
+            self.attention_dropout,
+            dtype=self.dtype_policy,
+            name=f"message_{number}",
+        )
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "num_heads": self.num_heads,
+            "attention_dropout": self.attention_dropout,
+        }

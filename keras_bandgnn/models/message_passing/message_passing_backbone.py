@@ -1,0 +1,356 @@
+"""`MessagePassingBackbone`: the frame around layers of message passing."""
+
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import (
+    boolean,
+    fraction,
+    mapping,
+    one_of,
+    optional,
+    positive_int,
+)
+from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.graph_normalization import (
+    GraphNormalization,
+    PairNormalization,
+)
+from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.models.backbone import Backbone
+from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+
+NORMS = ("batch", "layer", "graph", "pair")
+JUMPS = ("concat", "max", "sum")
+
+
+class MessagePassingBackbone(Backbone):
+    """Layers of message passing, each with norm, activation, dropout and residual.
+
+        h(0) = encode(node features),  e = encode(edge features)
+        m(l) = message(l)(h(l-1), e)
+        h(l) = h(l-1) + dropout(activation(norm(m(l))))
+        h(l) = norm(h(l) + dropout(W_2 activation(W_1 h(l)))), if feed_forward
+
+    Subclasses override `message_layer`, and list the arguments that they add in
+    `get_config`.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L, the distance in edges that a node sees.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
+            of the edge. None for messages without edge states.
+        num_edge_types: P, types of edges that graphs may have. They count alike, unless
+            `edge_inputs` has `"type"`.
+        norm: `"batch"`, `"layer"`, `"graph"`, `"pair"` or None, as
+            `MaskedBatchNormalization`, `keras.layers.LayerNormalization`,
+            `GraphNormalization` and `PairNormalization`.
+        activation: Name of the activation, or a function.
+        dropout: Dropout rate of the states that each layer adds.
+        input_dropout: Dropout rate of the features given as `{"features": F}`.
+        residual: Whether layers add to the states before them, or replace them.
+        feed_forward: Whether a network with one hidden layer of width 2 H follows each
+            layer.
+        jumping_knowledge: Whether the output is a map of the concatenation of all
+            layers' states (`"concat"`), their maximum or their sum; by default it is
+            the states of the last layer.
+        virtual_node: Whether each graph has a state that is added to those of its
+            nodes before a layer, and updated with their sum after it.
+        ego_separation: Whether a node's own state is concatenated with its message
+            before the norm, and mapped to H, for graphs in which neighbours differ.
+    """
+
+    splits_sequences = False
+    weighs_edges = True
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 4,
+        edge_inputs: Mapping | None = None,
+        num_edge_types: int = 1,
+        norm: str | None = "batch",
+        activation="relu",
+        dropout: float = 0.0,
+        input_dropout: float = 0.0,
+        residual: bool = True,
+        feed_forward: bool = False,
+        jumping_knowledge: str | None = None,
+        virtual_node: bool = False,
+        ego_separation: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.hidden_dim = positive_int("hidden_dim", hidden_dim)
+        self.num_layers = positive_int("num_layers", num_layers)
+        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.norm = optional(one_of, "norm", norm, NORMS)
+        self.activation = keras.activations.get(activation)
+        self.dropout = fraction("dropout", dropout)
+        self.input_dropout = fraction("input_dropout", input_dropout)
+        self.residual = boolean("residual", residual)
+        self.feed_forward = boolean("feed_forward", feed_forward)
+        self.jumping_knowledge = optional(
+            one_of, "jumping_knowledge", jumping_knowledge, JUMPS
+        )
+        self.virtual_node = boolean("virtual_node", virtual_node)
+        self.ego_separation = boolean("ego_separation", ego_separation)
+        # === Layers ===
+        width, policy = self.hidden_dim, self.dtype_policy
+        self.encoder = NodeEncoder(width, inputs, dtype=policy, name="node_encoder")
+        self.edge_encoder = None
+        edge_inputs = optional(mapping, "edge_inputs", edge_inputs)
+        if edge_inputs:
+            self.edge_encoder = NodeEncoder(
+                width, edge_inputs, dtype=policy, name="edge_encoder"
+            )
+            self.edge_encoder.level = "edge"
+        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.input_dropout_layer = keras.layers.Dropout(
+            self.input_dropout, dtype=policy
+        )
+
+    # === What subclasses say ===
+
+    def message_layer(self, number: int):
+        """Return the layer of messages of a layer.
+
+        It is called as `layer(states, batch, edge_states, training=)` and returns new
+        states [G, N, H], or also new edge states [G, E, H].
+
+        Args:
+            number: Of the layer.
+        """
+        raise NotImplementedError
+
+    def prepare(self, batch):
+        """Return what the layers of messages take of a batch, the same for all."""
+        return batch
+
+    # === The frame ===
+
+    def _norm_layer(self, name: str):
+        kinds = {
+            "batch": MaskedBatchNormalization,
+            "graph": GraphNormalization,
+            "pair": PairNormalization,
+        }
+        options = {"dtype": self.dtype_policy, "name": name}
+        if self.norm is None:
+            return None
+        if self.norm == "layer":
+            return keras.layers.LayerNormalization(epsilon=1e-5, **options)
+        return kinds[self.norm](**options)
+
+    def make_layers(self) -> None:
+        """Make the layers of the frame, and build all weights; subclasses call it."""
+        numbers = range(self.num_layers)
+
+        def layers(name, make):
+            made = [make(f"{name}_{number}") for number in numbers]
+            return [layer for layer in made if layer is not None]
+
+        def dense(units, name, **options):
+            return FlatDense(units, dtype=self.dtype_policy, name=name, **options)
+
+        width = self.hidden_dim
+        self.messages = [self.message_layer(number) for number in numbers]
+        self.norms = layers("norm", self._norm_layer)
+        self.inner, self.outer, self.outer_norms = [], [], []
+        if self.feed_forward:
+            self.inner = layers("inner", lambda name: dense(2 * width, name))
+            self.outer = layers("outer", lambda name: dense(width, name))
+            self.outer_norms = layers("outer_norm", self._norm_layer)
+        self.ego = []
+        if self.ego_separation:
+            self.ego = layers("ego", lambda name: dense(width, name))
+        self.virtual_inner, self.virtual_outer = [], []
+        if self.virtual_node:
+            # The last layer's would be read by none.
+            self.virtual_inner, self.virtual_outer = (
+                layers(name, lambda name: dense(width, name))[:-1]
+                for name in ("virtual_inner", "virtual_outer")
+            )
+        self.jump = None
+        if self.jumping_knowledge == "concat":
+            self.jump = dense(width, "jump")
+        self.build()
+
+    def build(self, input_shape=None):
+        """Build every weight from the configuration."""
+        width = self.hidden_dim
+        rows = (None, None, width)
+        self.encoder.build()
+        edges = ()
+        if self.edge_encoder is not None:
+            self.edge_encoder.build()
+            edges = (rows,)
+        for layer in self.messages:
+            layer.build(rows, None, *edges)
+        for layer in (
+            *self.norms,
+            *self.outer_norms,
+            *self.inner,
+            *self.virtual_inner,
+            *self.virtual_outer,
+        ):
+            layer.build(rows)
+        for layer in (*self.outer, *self.ego):
+            layer.build((None, None, 2 * width))
+        if self.jump is not None:
+            self.jump.build((None, None, (self.num_layers + 1) * width))
+        if self.virtual_node:
+            self.virtual_state = self.add_weight(
+                name="virtual_state", shape=(width,), initializer="zeros"
+            )
+        self.built = True
+
+    def features_read(self):
+        """Return the inputs of the encoders."""
+        edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
+        edge = tuple(name for name in edge if name != "type")
+        return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
+
+    def check(self, graphs) -> None:
+        """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
+        self.encoder.check(graphs.node)
+        if self.edge_encoder is not None:
+            self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
+
+    def _normalized(self, norms, number, states, batch, training):
+        """Apply the norm of a layer, if there are norms."""
+        if not norms:
+            return states
+        if self.norm == "layer":
+            return norms[number](states)
+        if self.norm == "batch":
+            return norms[number](states, batch, training=training)
+        return norms[number](states, batch)
+
+    def _edge_states(self, batch):
+        if self.edge_encoder is None:
+            return None
+        return self.edge_encoder(batch["edge"])
+
+    def _layer(self, number, states, edge_states, batch, training):
+        """Return the states after a layer, and those of the edges."""
+        given = () if edge_states is None else (edge_states,)
+        message = self.messages[number](states, batch, *given, training=training)
+        if isinstance(message, tuple):
+            message, new = message
+            edge_states = edge_states + self.activation(new)
+        if self.ego:
+            message = self.ego[number](ops.concatenate([states, message], axis=-1))
+        message = self._normalized(self.norms, number, message, batch, training)
+        message = self.dropout_layer(self.activation(message), training=training)
+        states = states + message if self.residual else message
+        if self.inner:
+            rows = self.activation(self.inner[number](states))
+            rows = self.dropout_layer(rows, training=training)
+            rows = self.dropout_layer(self.outer[number](rows), training=training)
+            states = self._normalized(
+                self.outer_norms, number, states + rows, batch, training
+            )
+        return states, edge_states
+
+    def hidden_states(self, batch, training=False):
+        """Yield the embedded features and the states after each layer.
+
+        With `jumping_knowledge` the last ones are those that it joins.
+        """
+        node = dict(batch["node"])
+        for name, spec in self.encoder.inputs.items():
+            if "features" in spec and name in node:
+                node[name] = self.input_dropout_layer(node[name], training=training)
+        states = self.encoder({**batch, "node": node})
+        yield states
+        edge_states = self._edge_states(batch)
+        prepared = self.prepare(batch)
+        virtual = _VirtualNode(self, batch) if self.virtual_node else None
+        seen = [states]
+        for number in range(self.num_layers):
+            if virtual is not None:
+                states = virtual.added(states)
+            states, edge_states = self._layer(
+                number, states, edge_states, prepared, training
+            )
+            if virtual is not None and number < self.num_layers - 1:
+                virtual.update(number, states, training)
+            seen.append(states)
+            if number < self.num_layers - 1 or self.jumping_knowledge is None:
+                yield states
+        if self.jumping_knowledge is not None:
+            yield self._joined(seen)
+
+    def _joined(self, seen):
+        """Return the output of all layers' states [G, N, H]."""
+        if self.jumping_knowledge == "concat":
+            return self.jump(ops.concatenate(seen, axis=-1))
+        out = seen[0]
+        join = ops.maximum if self.jumping_knowledge == "max" else ops.add
+        for states in seen[1:]:
+            out = join(out, states)
+        return out
+
+    def call(self, batch, training=False):
+        """Return the node states."""
+        for states in self.hidden_states(batch, training):
+            last = states
+        return last
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        edge_inputs = None if self.edge_encoder is None else self.edge_encoder.inputs
+        return {
+            **super().get_config(),
+            "inputs": self.encoder.inputs,
+            "hidden_dim": self.hidden_dim,
+            "num_layers": self.num_layers,
+            "edge_inputs": edge_inputs,
+            "num_edge_types": self.num_edge_types,
+            "norm": self.norm,
+            "activation": keras.activations.serialize(self.activation),
+            "dropout": self.dropout,
+            "input_dropout": self.input_dropout,
+            "residual": self.residual,
+            "feed_forward": self.feed_forward,
+            "jumping_knowledge": self.jumping_knowledge,
+            "virtual_node": self.virtual_node,
+            "ego_separation": self.ego_separation,
+        }
+
+
+class _VirtualNode:
+    """The state [G, B, H] of each graph's virtual node."""
+
+    def __init__(self, backbone, batch):
+        self.backbone = backbone
+        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
+        groups, self.num_graphs = ops.shape(counts)[:2]
+        ids = ops.cast(batch["node"]["graph_id"], "int32")
+        # Padding is in a segment of its own, which is dropped.
+        self.ids = ops.where(batch["node"]["mask"], ids, self.num_graphs)
+        state = ops.cast(backbone.virtual_state, backbone.compute_dtype)
+        self.state = ops.broadcast_to(
+            state, (groups, self.num_graphs, backbone.hidden_dim)
+        )
+
+    def added(self, states):
+        """Return node states [G, N, H] plus that of their graph."""
+        ids = ops.minimum(self.ids, self.num_graphs - 1)
+        return states + batched_gather(self.state, ids)
+
+    def update(self, number: int, states, training):
+        """Update the states with the sum of the nodes' after a layer."""
+        backbone = self.backbone
+        sums = batched_segment_sum(states, self.ids, self.num_graphs) + self.state
+        rows = backbone.activation(backbone.virtual_inner[number](sums))
+        rows = backbone.activation(backbone.virtual_outer[number](rows))
+        rows = backbone.dropout_layer(rows, training=training)
+        self.state = self.state + rows if backbone.residual else rows

@@ -1,0 +1,94 @@
+"""`SAGEBackbone`: GraphSAGE."""
+
+from collections.abc import Mapping
+
+import keras
+
+from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.layers.sage_convolution import REDUCTIONS, SAGEConvolution
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone,
+)
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class SAGEBackbone(MessagePassingBackbone):
+    """L layers of `SAGEConvolution`, with or without edge features.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L, the distance in edges that a node sees.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
+            of the edge. None for messages without edge states.
+        reduce: `"mean"`, `"sum"`, `"max"` or `"pool"`, how messages are reduced.
+        normalize: Whether to divide each message by its length, as in the paper.
+        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+            norm, activation, dropout, input_dropout, residual, feed_forward,
+            jumping_knowledge, virtual_node, ego_separation`.
+
+    Input shape:
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`
+        with edge features, otherwise `"plan"`.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Reference:
+        Hamilton et al. 2017, https://arxiv.org/abs/1706.02216: L = 2, H = 128, no norm
+        and no residual, `normalize=True`.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = SAGEBackbone({"h": {"features": 2}}, 8, edge_inputs={"bond": 4})
+    >>> graph = kb.Graph(
+    ...     3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3}, edge={"bond": [1, 3]}
+    ... )
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
+    8
+    """
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 4,
+        edge_inputs: Mapping | None = None,
+        reduce: str = "mean",
+        normalize: bool = False,
+        **kwargs,
+    ):
+        super().__init__(inputs, hidden_dim, num_layers, edge_inputs, **kwargs)
+        # === Config ===
+        self.reduce = one_of("reduce", reduce, REDUCTIONS)
+        self.normalize = boolean("normalize", normalize)
+        self.make_layers()
+
+    def message_layer(self, number: int):
+        """Return the layer of messages of a number."""
+        return SAGEConvolution(
+            self.hidden_dim,
+            self.reduce,
+            self.normalize,
+            num_edge_types=self.num_edge_types,
+            dtype=self.dtype_policy,
+            name=f"message_{number}",
+        )
+
+    def prepare(self, batch):
+        """Prepare the plan, which layers without edge states share."""
+        if self.edge_encoder is not None:
+            return batch
+        return self.messages[0].prepare(batch)
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "reduce": self.reduce,
+            "normalize": self.normalize,
+        }
