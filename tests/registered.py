@@ -83,6 +83,11 @@ def _plain(cls, *arguments, **options):
     )
 
 
+def _framed(cls, **options):
+    edges = {"edge_inputs": {"type": 2}, "num_edge_types": 2}
+    return _plain(cls, num_layers=1, **edges, **options)
+
+
 def _atoms(cls, *arguments, **options):
     return lambda **more: (cls(9, WIDTH, 1, *arguments, **options, **more), molecules())
 
@@ -92,9 +97,14 @@ BACKBONES = {
     "GATBackbone": _plain(
         kb.models.GATBackbone, num_heads=2, num_layers=1, num_edge_types=2
     ),
+    "GATv2Backbone": _framed(kb.models.GATv2Backbone, num_heads=2),
     "GCNBackbone": _plain(kb.models.GCNBackbone, num_layers=1, num_edge_types=2),
+    "GINEBackbone": _framed(kb.models.GINEBackbone),
+    "GatedGCNBackbone": _framed(kb.models.GatedGCNBackbone),
     "GGNNBackbone": _plain(kb.models.GGNNBackbone, num_steps=1, num_edge_types=2),
     "GTBackbone": _plain(kb.models.GTBackbone, 1, 2, laplacian=2),
+    "PNABackbone": _framed(kb.models.PNABackbone),
+    "SAGEBackbone": _framed(kb.models.SAGEBackbone),
     "GraphormerBackbone": _plain(
         kb.models.GraphormerBackbone, 1, 2, max_distance=2, global_token=True
     ),

@@ -30,15 +30,18 @@ PUBLIC = {
     "ground_truth_auc integrated_gradients randomization_check saliency sparsity",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff CumulativeLink DualInterleavedAttention EdgeReadout "
-    "ElementEmbedding GRUReadout GRUUpdate GaussianBasis GraphAttention "
-    "GraphConvolution GraphReadout GraphTransformerLayer MPEUInteraction NodeEncoder "
-    "PaiNNMessage PaiNNUpdate ReadoutHead SchNetInteraction SineBasis "
+    "ElementEmbedding GINConvolution GRUReadout GRUUpdate GatedGraphConvolution "
+    "GaussianBasis GraphAttention GraphAttentionV2 GraphConvolution "
+    "GraphNormalization GraphReadout GraphTransformerLayer MPEUInteraction "
+    "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
+    "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SineBasis "
     "shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
-    "ForceRegressor GATBackbone GCNBackbone GGNNBackbone GTBackbone GraphClassifier "
-    "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone NodeClassifier "
-    "NodeRegressor NodeSelector "
-    "PaiNNBackbone SchNetBackbone Task list_presets upload_preset",
+    "ForceRegressor GATBackbone GATv2Backbone GCNBackbone GGNNBackbone GINEBackbone "
+    "GTBackbone GatedGCNBackbone GraphClassifier "
+    "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone "
+    "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
+    "PaiNNBackbone SAGEBackbone SchNetBackbone Task list_presets upload_preset",
     "keras_bandgnn.ops": "CSR CSRPair RowIndex batched_gather batched_segment_max "
     "batched_segment_sum edge_attention full_attention gather gather_rows "
     "gathered_grouped_matmul grouped_matmul offset_ids over_devices scatter_add "
@@ -125,6 +128,13 @@ def test_names_of_other_libraries():
     kb = keras_bandgnn
     assert kb.layers.GCNConv is kb.layers.GraphConvolution
     assert kb.layers.GATConv is kb.layers.GraphAttention
+    assert kb.layers.GATv2Conv is kb.layers.GraphAttentionV2
+    assert kb.layers.GINConv is kb.layers.GINEConv is kb.layers.GINConvolution
+    assert kb.layers.PNAConv is kb.layers.PNAConvolution
+    assert kb.layers.ResGatedGraphConv is kb.layers.GatedGraphConvolution
+    assert kb.layers.SAGEConv is kb.layers.SAGEConvolution
+    assert kb.layers.GraphNorm is kb.layers.GraphNormalization
+    assert kb.layers.PairNorm is kb.layers.PairNormalization
     assert kb.preprocessing.KNNGraph is kb.preprocessing.KNearestGraph
     assert kb.data.GraphLoader is kb.preprocessing.GraphLoader
     assert kb.visualization is kb.plotting
@@ -222,8 +232,11 @@ REGISTERED = (
     "DualInterleavedAttention "
     "DynamicBatcher EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding "
     "FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
-    "GCNBackbone GGNNBackbone GRUReadout GRUUpdate GTBackbone GaussianBasis "
-    "GraphAttention GraphClassifier GraphConvolution GraphPreprocessor GraphReadout "
+    "GATv2Backbone GCNBackbone GGNNBackbone GINConvolution GINEBackbone GRUReadout "
+    "GRUUpdate GTBackbone GatedGCNBackbone GatedGraphConvolution GaussianBasis "
+    "GraphAttention GraphAttentionV2 GraphClassifier GraphConvolution "
+    "GraphNormalization GraphPreprocessor GraphReadout MaskedBatchNormalization "
+    "PNABackbone PNAConvolution PairNormalization SAGEBackbone SAGEConvolution "
     "GraphRegressor GraphTransformerLayer GraphormerBackbone KNearestGraph LinearDecay "
     "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeRegressor "
     "NetworkXEncoder NodeSelector "

@@ -58,12 +58,16 @@ CALLS = {
     ),
     "EdgeReadout": (layers.EdgeReadout(2), (STATES, BATCH), None),
     "GRUReadout": (layers.GRUReadout(C), (STATES, BATCH), None),
+    "GINConvolution": (layers.GINConvolution(C), (STATES, BATCH, EDGES), None),
+    "GatedGraphConvolution": (layers.GatedGraphConvolution(C), (STATES, BATCH), None),
     "GraphAttention": (
         layers.GraphAttention(C),
         (STATES, BATCH),
         (STATES, BATCH["edge"]),
     ),
+    "GraphAttentionV2": (layers.GraphAttentionV2(C, 2), (STATES, BATCH, EDGES), None),
     "GraphConvolution": (layers.GraphConvolution(C), (STATES, BATCH), None),
+    "GraphNormalization": (layers.GraphNormalization(), (STATES, BATCH), None),
     "GraphReadout": (layers.GraphReadout(2), (STATES, BATCH), None),
     "GraphTransformerLayer": (
         layers.GraphTransformerLayer(2, 4, 16),
@@ -75,7 +79,15 @@ CALLS = {
         (STATES, BATCH, EDGES),
         (STATES, EDGES, BATCH["edge"]),
     ),
+    "MaskedBatchNormalization": (
+        layers.MaskedBatchNormalization(),
+        (STATES, BATCH),
+        None,
+    ),
     "NodeEncoder": (layers.NodeEncoder(C, {"kind": 3}), (BATCH,), (BATCH["node"],)),
+    "PNAConvolution": (layers.PNAConvolution(C), (STATES, BATCH, EDGES), None),
+    "PairNormalization": (layers.PairNormalization(), (STATES, BATCH), None),
+    "SAGEConvolution": (layers.SAGEConvolution(C), (STATES, BATCH, EDGES), None),
     "PaiNNMessage": (
         layers.PaiNNMessage(C),
         (STATES, BATCH, *MESSAGE),
