@@ -155,6 +155,10 @@ class PairNormalization(BatchLayer):
         self.individually = boolean("individually", individually)
         self.epsilon = positive_number("epsilon", epsilon)
 
+    def build(self, states_shape, batch_shape=None):
+        """There are no weights."""
+        self.built = True
+
     def call(self, states, batch):
         """Return the normalised states."""
         graphs = _PerGraph(batch)

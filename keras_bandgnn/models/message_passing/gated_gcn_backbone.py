@@ -52,6 +52,8 @@ class GatedGCNBackbone(MessagePassingBackbone):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         inputs: Mapping,

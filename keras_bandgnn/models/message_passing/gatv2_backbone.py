@@ -50,6 +50,8 @@ class GATv2Backbone(MessagePassingBackbone):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         inputs: Mapping,

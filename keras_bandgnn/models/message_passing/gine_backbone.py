@@ -51,6 +51,8 @@ class GINEBackbone(MessagePassingBackbone):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         inputs: Mapping,

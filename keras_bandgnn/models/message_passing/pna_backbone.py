@@ -62,6 +62,8 @@ class PNABackbone(MessagePassingBackbone):
     8
     """
 
+    splits_sequences = False
+
     def __init__(
         self,
         inputs: Mapping,

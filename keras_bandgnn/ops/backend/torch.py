@@ -137,9 +137,7 @@ class _ReplicaSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        gradient = gradient.clone()
-        torch.distributed.all_reduce(gradient)
-        return gradient
+        return _ReplicaSum.apply(gradient)
 
 
 def sum_over_replicas(values):
