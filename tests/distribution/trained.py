@@ -74,6 +74,15 @@ def made(kind, dropout=0.0):
         prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
         # Clips the global norm: of the gradient of all devices, not of each.
         return kb.models.NodeSelector(backbone, prepare), selector_graphs(50)
+    if kind == "norms":
+        # Statistics of the nodes of all devices.
+        backbone = kb.models.GINEBackbone(
+            {"kind": 3}, 8, 2, {"type": 2}, num_edge_types=2, norm="batch"
+        )
+        prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
+        task = kb.models.NodeSelector(backbone, prepare)
+        task.compile(keras.optimizers.SGD(0.05))
+        return task, selector_graphs(50)
     softplus = {"activation": kb.layers.shifted_softplus}
     backbone = kb.models.SchNetBackbone(
         [1, 6], hidden_dim=8, num_gaussians=10, num_steps=2
@@ -129,7 +138,7 @@ def train(
     """Trains, evaluates and predicts; returns plain results.
 
     Args:
-        task: "selector", "schnet" or "forces".
+        task: "selector", "norms", "schnet" or "forces".
         folder: Where progress and checkpoints go.
         stop: Epoch and batch after which `stopped_host` calls `end`.
         stopped_host: Number of the process.
