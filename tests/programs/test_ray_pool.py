@@ -205,14 +205,22 @@ def fail(value):
     raise ValueError(f"no {value}")
 
 
-def slow_first(value):
-    time.sleep(0.3 if value == 0 else 0.0)
+def slow_first(value, folder=None):
+    """The first waits for three others to write their files in the folder."""
+    if value:
+        if folder is not None:
+            (folder / str(value)).touch()
+        return value
+    end = time.monotonic() + 60
+    while len(list(folder.iterdir())) < 3 and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(0.3)  # Their results are on their way.
     return value
 
 
-def test_results_come_in_order_and_the_window_is_bounded(pool):
+def test_results_come_in_order_and_the_window_is_bounded(pool, tmp_path):
     finished = []
-    jobs = [(value,) for value in range(20)]
+    jobs = [(value, tmp_path) for value in range(20)]
     results = pool.ordered_map(slow_first, jobs, done=finished.append)
     assert next(results) == 0
     # Others came first, but no more than may wait.
