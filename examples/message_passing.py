@@ -70,9 +70,9 @@ def main() -> None:
         f"mean of the training data: {np.abs(y[-test:] - y[:-test].mean()).mean():.3f}"
     )
     for name in names:
-        for bonds in (None, {"bond_ids": 10}):
+        encoder = kb.preprocessing.SmilesEncoder()
+        for bonds in (None, encoder.edge_inputs()):
             keras.utils.set_random_seed(0)
-            encoder = kb.preprocessing.SmilesEncoder()
             backbone = BACKBONES[name](
                 encoder.inputs(),
                 hidden_dim=32,

@@ -1,6 +1,6 @@
 """Validation and conversion of arrays: 32-bit, contiguous and read-only."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -176,3 +176,26 @@ def checked_features(
             )
         out[name] = array
     return MappingProxyType(out)
+
+
+# Rows with more columns of ids are a bag, such as words, and no list of properties.
+_MOST_COLUMNS = 64
+
+
+def id_input(arrays: Sequence[np.ndarray]) -> dict[str, int | list[int]]:
+    """Return how a `NodeEncoder` embeds a feature of ids: see its `inputs`.
+
+    Ids [n, K] are a bag of one vocabulary if zeros only follow them, as padding does,
+    otherwise columns with a vocabulary each.
+
+    Args:
+        arrays: The feature in some graphs, int [n] or [n, K] each.
+    """
+    widths = {array.shape[1:] for array in arrays}
+    width = next(iter(widths)) if len(widths) == 1 else ()
+    if width and 1 < width[0] <= _MOST_COLUMNS:
+        zeros = (array == 0 for array in arrays)
+        if any(bool((z[:, :-1] & ~z[:, 1:]).any()) for z in zeros):
+            tops = np.max([a.max(axis=0, initial=0) for a in arrays], axis=0)
+            return {"columns": [int(top) + 1 for top in tops]}
+    return {"ids": 1 + max((int(a.max(initial=0)) for a in arrays), default=0)}

@@ -36,7 +36,7 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
     found: dict[str, keras.layers.Layer] = {}
     for layer in compat.sublayers(backbone):
         names: Sequence[str] = ()
-        if isinstance(layer, NodeEncoder):
+        if isinstance(layer, NodeEncoder) and layer.level == "node":
             names = [n for n, spec in layer.inputs.items() if "features" not in spec]
         elif isinstance(layer, ElementEmbedding):
             names = ["atomic_number"]

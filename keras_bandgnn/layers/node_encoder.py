@@ -5,12 +5,13 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_bandgnn.arrays import id_input
 from keras_bandgnn.batch import explained
-from keras_bandgnn.checks import mapping, positive_int, shown
+from keras_bandgnn.checks import mapping, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
-_KINDS = ("ids", "characters", "features")
+_KINDS = ("ids", "columns", "characters", "features")
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -20,9 +21,12 @@ class NodeEncoder(keras.layers.Layer):
     Args:
         units: Width H of a state.
         inputs: Feature name -> its kind: `{"ids": V}`, ids in [0, V) of shape [N] or
-            [N, K] (the mean over nonzero ids); `{"characters": L}`, character codes of
-            L positions; `{"features": F}`, numbers. An integer V is short for
-            `{"ids": V}`.
+            [N, K] (the mean over nonzero ids); `{"columns": [V_1, ..., V_K]}`, ids of
+            shape [N, K] whose column k is in [0, V_k) and has a table of its own (the
+            sum over columns, zeros included), such as atoms of the Open Graph
+            Benchmark; `{"characters": L}`, character codes of L positions;
+            `{"features": F}`, numbers. An integer V is short for `{"ids": V}`, a list
+            of integers for `{"columns": [...]}`.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
@@ -61,8 +65,10 @@ class NodeEncoder(keras.layers.Layer):
         for name, spec in self.inputs.items():
             options = {"dtype": self.dtype_policy, "name": f"encode_{name}"}
             ((kind, size),) = spec.items()
-            if kind == "ids":
-                layer = keras.layers.Embedding(size, self.units, **options)
+            if kind in ("ids", "columns"):
+                # The tables of columns are one after the other.
+                count = size if kind == "ids" else sum(size)
+                layer = keras.layers.Embedding(count, self.units, **options)
             elif kind == "characters":
                 layer = CharacterEncoder(self.units, **options)
             else:
@@ -71,18 +77,28 @@ class NodeEncoder(keras.layers.Layer):
             setattr(self, f"encode_{name}", layer)
 
     @staticmethod
-    def spec_of(name, spec) -> dict[str, int]:
+    def spec_of(name, spec) -> dict[str, int | list[int]]:
         """Return the kind of a feature and its size, or raise a ValueError."""
         if isinstance(spec, int):
             spec = {"ids": spec}
+        elif isinstance(spec, list | tuple):
+            spec = {"columns": spec}
         is_one = isinstance(spec, Mapping) and len(spec) == 1
         if not is_one or next(iter(spec)) not in _KINDS:
             raise ValueError(
-                f"Expected inputs[{name!r}] to be a vocabulary size, an integer, or a "
-                f"dict with one of the keys {_KINDS}. Received: {shown(spec)}."
+                f"Expected inputs[{name!r}] to be a vocabulary size, an integer, a "
+                f"list of one per column, or a dict with one of the keys {_KINDS}. "
+                f"Received: {shown(spec)}."
             )
         ((kind, size),) = spec.items()
-        return {kind: positive_int(f"inputs[{name!r}][{kind!r}]", size)}
+        label = f"inputs[{name!r}][{kind!r}]"
+        if kind != "columns":
+            return {kind: positive_int(label, size)}
+        if not isinstance(size, list | tuple) or not size:
+            refuse(label, "a list of vocabulary sizes, one for each column", size)
+        sizes = [positive_int(f"{label}[{k}]", v) for k, v in enumerate(size)]
+        positive_int(f"sum({label})", sum(sizes))
+        return {kind: sizes}
 
     def _encoder(self, name):
         return getattr(self, f"encode_{name}")
@@ -91,7 +107,8 @@ class NodeEncoder(keras.layers.Layer):
         """Build the embeddings; their shapes follow from the configuration."""
         for name, spec in self.inputs.items():
             ((kind, size),) = spec.items()
-            shape = (None, None) if kind == "ids" else (None, None, size)
+            is_embedding = kind in ("ids", "columns")
+            shape = (None, None) if is_embedding else (None, None, size)
             self._encoder(name).build(shape)
         self.built = True
 
@@ -129,23 +146,40 @@ class NodeEncoder(keras.layers.Layer):
                         "channels. "
                         f"Received: shape {values.shape}."
                     )
-                continue
-            upper = spec.get("ids", CharacterEncoder.num_codes)
-            low, high = int(values.min(initial=0)), int(values.max(initial=0))
-            if values.dtype.kind != "i" or low < 0 or high >= upper:
-                raise ValueError(
-                    f"Expected ids of {self.level}[{name!r}] in [0, {upper}). "
-                    f"Received: {values.dtype} in [{low}, {high}]. Raise the "
-                    f"vocabulary in the {self._owner}, or map ids that training does "
-                    "not have to one of their own."
-                )
+            elif "columns" in spec:
+                self._check_columns(name, values, spec["columns"])
+            else:
+                upper = spec.get("ids", CharacterEncoder.num_codes)
+                self._check_ids(f"{self.level}[{name!r}]", values, upper)
+
+    def _check_columns(self, name, values, sizes):
+        if values.shape[1:] != (len(sizes),):
+            raise ValueError(
+                f"Expected {self.level}[{name!r}] with {len(sizes)} columns of ids. "
+                f"Received: shape {values.shape}. List the vocabulary of each column "
+                f"in the {self._owner}."
+            )
+        for column, upper in enumerate(sizes):
+            label = f"{self.level}[{name!r}][:, {column}]"
+            self._check_ids(label, values[:, column], upper)
+
+    def _check_ids(self, label, values, upper):
+        low, high = int(values.min(initial=0)), int(values.max(initial=0))
+        if values.dtype.kind != "i" or low < 0 or high >= upper:
+            raise ValueError(
+                f"Expected ids of {label} in [0, {upper}). "
+                f"Received: {values.dtype} in [{low}, {high}]. Raise the "
+                f"vocabulary in the {self._owner}, or map ids that training does "
+                "not have to one of their own."
+            )
 
     def known_ids(self) -> dict[str, dict]:
         """Return the valid ids of features; see `Backbone.known_ids`."""
         return {
-            name: {"below": spec["ids"]}
+            name: {"below": size}
             for name, spec in self.inputs.items()
-            if "ids" in spec
+            for kind, size in spec.items()
+            if kind in ("ids", "columns")
         }
 
     def call(self, batch):
@@ -171,6 +205,12 @@ class NodeEncoder(keras.layers.Layer):
         spec, encoder = self.inputs[name], self._encoder(name)
         if "features" in spec and len(values.shape) == 2:
             values = ops.expand_dims(values, -1)
+        if "columns" in spec:
+            first, total = 0, 0
+            for k, size in enumerate(spec["columns"]):
+                total = total + encoder(values[..., k] + first)
+                first += size
+            return total
         if "ids" not in spec or len(values.shape) == 2:
             return encoder(values)
         weight = ops.cast(values > 0, self.compute_dtype)
@@ -194,8 +234,8 @@ class NodeEncoder(keras.layers.Layer):
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}
 
 
-def inputs_of(parts, excluded=()) -> dict[str, dict[str, int]]:
-    """Return the `inputs` of a `NodeEncoder` for the features of graphs.
+def inputs_of(parts, excluded=()) -> dict[str, dict[str, int | list[int]]]:
+    """Return the `inputs` of a `NodeEncoder` for the node features of graphs.
 
     Args:
         parts: The graphs, each part a `FlatGraphs`.
@@ -206,8 +246,7 @@ def inputs_of(parts, excluded=()) -> dict[str, dict[str, int]]:
         if name in excluded:
             continue
         if values.dtype.kind == "i" and values.ndim <= 2:
-            largest = max(int(part.node[name].max(initial=0)) for part in parts)
-            inputs[name] = {"ids": largest + 1}
+            inputs[name] = id_input([part.node[name] for part in parts])
         elif values.dtype.kind == "f" and values.ndim == 2:
             inputs[name] = {"features": values.shape[1]}
     return inputs

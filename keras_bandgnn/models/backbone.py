@@ -98,7 +98,8 @@ class Backbone(keras.Model):
         By default those of its layers of class `NodeEncoder` and `ElementEmbedding`.
 
         Returns:
-            Node feature -> `{"below": n}` or `{"among": [...]}`.
+            Node feature -> `{"below": n}`, `{"below": [n, ...]}` for columns, or
+            `{"among": [...]}`.
         """
         known = {}
         for layer in self.layers:

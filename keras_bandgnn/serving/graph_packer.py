@@ -130,7 +130,8 @@ class GraphPacker:
         signature: Names, shapes and dtypes of the inputs.
         output_level: Level of the output rows, one of `LEVELS`.
         num_edge_types: P, or 0 if types are not read.
-        ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values.
+        ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values;
+            `{"below": [n, ...]}` those of its columns.
 
     Example:
     >>> import tempfile
@@ -277,7 +278,9 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     positive_int("num_edge_types", config["num_edge_types"], 0)
     for name, known in config["ids"].items():
         if list(known) == ["below"]:
-            positive_int(f"ids of {name}", known["below"], 0)
+            below = known["below"]
+            for number in below if isinstance(below, list) else [below]:
+                positive_int(f"ids of {name}", number, 0)
         elif list(known) == ["among"]:
             for element in known["among"]:
                 positive_int(f"ids of {name}", element, 0)
@@ -338,8 +341,16 @@ def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
     if values is None:
         return  # The signature reports missing inputs.
     if "below" in known:
-        wrong = values[(values < 0) | (values >= known["below"])]
-        expected = f"in [0, {known['below']})"
+        below = known["below"]
+        if isinstance(below, list) and values.shape[1:] != (len(below),):
+            raise ValueError(
+                f"Expected node[{name!r}] with {len(below)} columns of ids, as the "
+                f"exported model has. Received: shape {values.shape}."
+            )
+        # One number, or one for each column.
+        wrong = values[(values < 0) | (values >= np.array(below))]
+        of_columns = ", by column" if isinstance(below, list) else ""
+        expected = f"in [0, {below}){of_columns}"
     else:
         wrong = values[~np.isin(values, known["among"])]
         expected = f"among {known['among']}"

@@ -95,7 +95,7 @@ def synthetic_graphs(task: NodeSelector, sizes: Sizes) -> list[Graph]:
             f"Received: {sizes}. Pass more nodes and edges, or fewer graphs."
         )
     rng = np.random.default_rng(0)
-    types = task.backbone.num_edge_types
+    types = max(task.backbone.num_edge_types, 1)
     return [
         _synthetic_graph(task, rng, nodes, edges, types) for _ in range(sizes.graphs)
     ]
@@ -112,30 +112,40 @@ def _synthetic_graph(task, rng, nodes: int, edges: int, types: int) -> Graph:
         senders,
         receivers,
         edge_type=rng.integers(0, types, edges),
-        node=_synthetic_features(task, nodes),
+        node=_synthetic_features(task.backbone.encoder, nodes, _lengths(task)),
+        edge=_synthetic_features(getattr(task.backbone, "edge_encoder", None), edges),
         candidates=[0, 1],
         slot=0,
         label=0,
     )
 
 
-def _synthetic_features(task, nodes: int) -> dict[str, np.ndarray]:
-    """Return node features with the shapes that the backbone's encoder expects."""
+def _lengths(task) -> dict[str, int]:
+    """Return the number of ids per node of features that have several."""
     lengths = {}
     layers = task.preprocessor.graph_layers if task.preprocessor else []
     for layer in layers:
         if isinstance(layer, ProgramEncoder):
             lengths["subtoken"] = layer.options["max_subtokens"]
+    return lengths
+
+
+def _synthetic_features(
+    encoder, rows: int, lengths: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """Return features with the shapes that a `NodeEncoder` expects; {} for None."""
     features = {}
-    for name, spec in task.backbone.encoder.inputs.items():
+    inputs = {} if encoder is None else encoder.inputs
+    for name, spec in inputs.items():
+        if encoder.level == "edge" and name == "type":
+            continue  # Each edge has one.
         ((kind, size),) = spec.items()
         if kind == "ids":
-            shape = (nodes, lengths[name]) if name in lengths else (nodes,)
-            features[name] = np.zeros(shape, np.int32)
-        elif kind == "characters":
-            features[name] = np.zeros((nodes, size), np.int32)
+            width = (lengths or {}).get(name)
+            shape = (rows,) if width is None else (rows, width)
         else:
-            features[name] = np.zeros((nodes, size), np.float32)
+            shape = (rows, len(size) if kind == "columns" else size)
+        features[name] = np.zeros(shape, np.float32 if kind == "features" else np.int32)
     return features
 
 

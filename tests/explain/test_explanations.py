@@ -99,6 +99,23 @@ def test_every_backbone_is_explained_by_attention_or_says_why_not(name):
             explain.attention(task, graphs)
 
 
+def test_columns_of_ids_are_explained_beside_edges_of_the_same_name():
+    rng = np.random.default_rng(0)
+    graphs = [
+        g.replace(
+            node={"feature": rng.integers(0, [4, 2], (g.num_nodes, 2))},
+            edge={"feature": rng.integers(0, [3, 2, 2], (g.num_edges, 3))},
+        )
+        for g in graph_labels(plain_graphs(2))
+    ]
+    backbone = models.GINEBackbone(
+        {"feature": [4, 2]}, 8, 1, edge_inputs={"feature": [3, 2, 2]}, norm=None
+    )
+    task = drawn(models.GraphClassifier(backbone, 3))
+    for one in explain.saliency(task, graphs):
+        assert one.node.any() and one.edge.any()
+
+
 def test_saliency_is_the_gradient():
     """By features, and by weights of edges, as finite differences give it."""
     graphs = graph_labels(plain_graphs(2))

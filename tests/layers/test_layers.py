@@ -3,13 +3,15 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
+from keras_bandgnn.arrays import id_input
+from keras_bandgnn.data import FlatGraphs, GraphLoader
 from keras_bandgnn.layers import (
     BandedMessagePassing,
     CharacterEncoder,
     GRUUpdate,
     NodeEncoder,
 )
+from keras_bandgnn.layers.node_encoder import inputs_of
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph, run_layer_test
@@ -107,6 +109,7 @@ def test_node_encoder_sums_embeddings():
         "subtoken": rng.integers(0, 5, (1, 7, 3)).astype("int32"),
         "x": rng.normal(size=(1, 7, 2)).astype("float32"),
         "name": rng.integers(0, 70, (1, 7, 19)).astype("int32"),
+        "atom": rng.integers(0, [4, 2, 3], (1, 7, 3)).astype("int32"),
         "mask": np.ones((1, 7), bool),
     }
     inputs = {
@@ -114,6 +117,7 @@ def test_node_encoder_sums_embeddings():
         "subtoken": {"ids": 5},
         "x": {"features": 2},
         "name": {"characters": 19},
+        "atom": [4, 2, 3],
     }
     whole = NodeEncoder(4, inputs)
     out = run_layer_test(whole, node)
@@ -139,6 +143,39 @@ def test_ids_of_padding_do_not_count():
     assert not numpy(encoder({"subtoken": 0 * padded})).any()
 
 
+def test_each_column_of_ids_has_a_table():
+    encoder = NodeEncoder(4, {"atom": {"columns": [4, 2, 3]}})
+    assert encoder.get_config()["inputs"] == {"atom": {"columns": [4, 2, 3]}}
+    assert encoder.known_ids() == {"atom": {"below": [4, 2, 3]}}
+    encoder.build()
+    (table,) = encoder.get_weights()
+    assert table.shape == (9, 4)
+    first, second, third = table[:4], table[4:6], table[6:]
+    atom = np.array([[[0, 0, 0], [3, 1, 2], [0, 1, 0]]], "int32")
+    column = atom[0].T
+    expected = first[column[0]] + second[column[1]] + third[column[2]]
+    np.testing.assert_allclose(numpy(encoder({"atom": atom}))[0], expected, atol=1e-6)
+    encoder.check({"atom": atom[0]})
+    for wrong, message in (
+        (atom[0] + [0, 1, 0], r"node\['atom'\]\[:, 1\] in \[0, 2\).*int64 in \[0, 2\]"),
+        (atom[0][:, :2], "with 3 columns of ids"),
+        (atom[0, :, 0], "with 3 columns of ids"),
+        (atom[0].astype("float32"), "float32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            encoder.check({"atom": wrong})
+
+
+def test_ids_that_follow_zeros_are_columns():
+    bag, column = np.array([[3, 1, 0], [2, 0, 0]]), np.array([[3, 0, 1], [2, 0, 0]])
+    assert id_input([bag]) == {"ids": 4}
+    assert id_input([bag, column]) == {"columns": [4, 2, 2]}
+    assert id_input([bag[:, 0], bag[:1, 0] + 5]) == {"ids": 9}
+    assert id_input([np.eye(100, dtype=int)]) == {"ids": 2}
+    part = FlatGraphs.from_graphs([Graph(2, [], [], node={"a": column})])
+    assert inputs_of([part]) == {"a": {"columns": [4, 1, 2]}}
+
+
 def test_characters_after_the_end_do_not_count():
     encoder = CharacterEncoder(8)
     codes = np.zeros((1, 2, 19), "int32")
@@ -157,6 +194,12 @@ def test_characters_after_the_end_do_not_count():
         (lambda: GRUUpdate(-1), "`units` to be at least 1"),
         (lambda: NodeEncoder(4, {}), "at least one node feature"),
         (lambda: NodeEncoder(4, {"a": {"words": 3}}), "one of the keys"),
+        (lambda: NodeEncoder(4, {"a": {"columns": 3}}), "list of vocabulary sizes"),
+        (lambda: NodeEncoder(4, {"a": []}), "list of vocabulary sizes"),
+        (
+            lambda: NodeEncoder(4, {"a": [3, 0]}),
+            r"\['columns'\]\[1\]` to be at least 1",
+        ),
         (lambda: NodeEncoder(4, {"a": 3})({"b": np.zeros((1, 2))}), "'a' is missing"),
         (lambda: GRUUpdate(4)(np.zeros((1, 2)), np.zeros((1, 2))), "4 channels"),
         (lambda: CharacterEncoder(4)(np.zeros((1, 2), "int32")), "kernel_size=3"),

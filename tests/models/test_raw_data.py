@@ -13,6 +13,7 @@ from keras_bandgnn.models import (
     EdgeRegressor,
     ForceRegressor,
     GCNBackbone,
+    GINEBackbone,
     GraphClassifier,
     GraphRegressor,
     NodeClassifier,
@@ -125,6 +126,63 @@ def test_raw_data_is_fitted_saved_and_predicted_alike(kind, tmp_path):
     graphs = [g.replace(label=v) for g, v in zip(encoder(items), y, strict=True)]
     inside = task.evaluate(graphs, verbose=0)
     np.testing.assert_allclose(task.evaluate(items, y, verbose=0), inside, rtol=1e-5)
+
+
+def edge_samples():
+    """Kind of raw data -> an encoder, items, and what `edge_inputs` returns."""
+    yield "smiles", SmilesEncoder(), SMILES, {"bond_ids": {"ids": 10}}
+    nets = networks()
+    for net in nets:
+        for end in net.edges.values():
+            end["vector"] = [1.0, 0.5]
+    bond = {"bond": {"ids": 3}, "vector": {"features": 2}}
+    yield "networkx", NetworkXEncoder(), nets, bond
+    types = {"vector": {"features": 2}, "type": {"ids": 3}}
+    yield "networkx, types", NetworkXEncoder(edge_type="bond"), nets, types
+    bare = [net.__class__(net.edges) for net in networks(4)]
+    yield "networkx, bare", NetworkXEncoder(), bare, None
+    yield "ase", AtomsEncoder(), atoms(), None
+    rng = np.random.default_rng(0)
+    arrays = [
+        {
+            "edge_index": [[0, 1, 2], [1, 2, 0]],
+            "x": rng.integers(0, [3, 2], (4, 2)),
+            "edge_attr": rng.normal(size=(3, 2)).astype("float32"),
+            "edge_kind": np.array([[0, 1], [1, 0], [2, 0]]),
+            "edge_type": [0, 1, 0],
+            "num_nodes": 4,
+        }
+        for _ in range(8)
+    ]
+    own = {"edge_attr": {"features": 2}, "edge_kind": {"columns": [3, 2]}}
+    yield "arrays", PyGEncoder(), arrays, {**own, "type": {"ids": 2}}
+    yield "pyg", PyGEncoder(), data_of_pyg(), None
+    fields = {"num_nodes": 2, "senders": [0], "receivers": [1], "node": {"k": [0, 1]}}
+    fields["edge"] = {"length": np.array([0.5], "float32")}
+    length = {"length": {"features": 1}}
+    yield "fields", PyGEncoder(), [fields] * 4, length
+    rows = [{"cell": item, "t": float(k)} for k, item in enumerate(arrays)]
+    table = TableEncoder("cell", PyGEncoder(), context=["t"])
+    yield "table", table, rows, {**own, "type": {"ids": 2}}
+
+
+KINDS_OF_EDGES = ["smiles", "networkx", "networkx, types", "networkx, bare", "ase"]
+KINDS_OF_EDGES += ["arrays", "pyg", "fields", "table"]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_EDGES)
+def test_edge_features_of_raw_data_reach_the_messages(kind):
+    _, encoder, items, expected = next(s for s in edge_samples() if s[0] == kind)
+    encoder.adapt(items)
+    assert encoder.edge_inputs() == expected
+    again = type(encoder).from_config(encoder.get_config())
+    assert again.edge_inputs() == expected
+    inputs = encoder.inputs()
+    backbone = GINEBackbone(inputs, 4, 1, edge_inputs=encoder.edge_inputs())
+    task = GraphRegressor(backbone, 1, GraphPreprocessor([encoder]))
+    task.fit(items, np.arange(1.0 * len(items)), epochs=1, verbose=0)
+    assert np.isfinite(task.predict(items)).all()
+    assert (backbone.edge_encoder is None) == (expected is None)
 
 
 def test_column_names_of_a_table_are_labels():

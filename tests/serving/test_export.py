@@ -141,6 +141,22 @@ def test_the_packer_needs_neither_the_model_nor_its_file(tmp_path):
             np.testing.assert_array_equal(mine[name], right[name])
 
 
+def test_ids_in_columns_are_checked_by_column(tmp_path):
+    atom = np.array([[0, 1], [3, 0], [2, 1]])
+    graphs = [kb.Graph(3, [0, 1], [1, 2], node={"atom": atom}, label=1.0)] * 3
+    backbone = kb.models.GCNBackbone({"atom": [4, 2]}, 4, num_layers=1)
+    assert backbone.known_ids() == {"atom": {"below": [4, 2]}}
+    task = kb.models.GraphRegressor(backbone)
+    kb.serving.GraphPacker.of_task(task, graphs).save(tmp_path)
+    packer = kb.serving.GraphPacker.load(tmp_path)
+    assert len(packer.pack(graphs)) > 0
+    wrong = graphs[0].replace(node={"atom": atom + [0, 1]})
+    with pytest.raises(ValueError, match=r"in \[0, \[4, 2\]\), by column.*Received: 2"):
+        packer.pack([wrong])
+    with pytest.raises(ValueError, match="with 2 columns of ids"):
+        packer.pack([graphs[0].replace(node={"atom": atom[:, 0]})])
+
+
 def test_folders_and_formats_are_checked(tmp_path):
     task, graphs = selector(), graphs_of()
     with pytest.raises(ValueError, match="Expected `format` to be one of"):

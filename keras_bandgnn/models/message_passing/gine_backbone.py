@@ -74,7 +74,7 @@ class GINEBackbone(MessagePassingBackbone):
             activation=self.activation,
             train_epsilon=self.train_epsilon,
             batch_norm=self.norm == "batch",
-            num_edge_types=self.num_edge_types,
+            num_edge_types=max(self.num_edge_types, 1),
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )

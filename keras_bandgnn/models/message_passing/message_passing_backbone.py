@@ -45,7 +45,8 @@ class MessagePassingBackbone(Backbone):
         edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
             of the edge. None for messages without edge states.
         num_edge_types: P, types of edges that graphs may have. They count alike, unless
-            `edge_inputs` has `"type"`.
+            `edge_inputs` has `"type"`. 0 for any, which are not read; by default 1, or
+            with `edge_inputs` the size of `"type"` there, 0 without it.
         norm: `"batch"`, `"layer"`, `"graph"`, `"pair"` or None, as
             `MaskedBatchNormalization`, `keras.layers.LayerNormalization`,
             `GraphNormalization` and `PairNormalization`.
@@ -73,7 +74,7 @@ class MessagePassingBackbone(Backbone):
         hidden_dim: int = 64,
         num_layers: int = 4,
         edge_inputs: Mapping | None = None,
-        num_edge_types: int = 1,
+        num_edge_types: int | None = None,
         norm: str | None = "batch",
         activation="relu",
         dropout: float = 0.0,
@@ -89,7 +90,9 @@ class MessagePassingBackbone(Backbone):
         # === Config ===
         self.hidden_dim = positive_int("hidden_dim", hidden_dim)
         self.num_layers = positive_int("num_layers", num_layers)
-        self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        self.num_edge_types = optional(
+            positive_int, "num_edge_types", num_edge_types, 0
+        )
         self.norm = optional(one_of, "norm", norm, NORMS)
         self.activation = keras.activations.get(activation)
         self.dropout = fraction("dropout", dropout)
@@ -111,6 +114,11 @@ class MessagePassingBackbone(Backbone):
                 width, edge_inputs, dtype=policy, name="edge_encoder"
             )
             self.edge_encoder.level = "edge"
+        if not self.num_edge_types:
+            inputs = {} if self.edge_encoder is None else self.edge_encoder.inputs
+            read = inputs.get("type", {}).get("ids", 0)
+            default = 1 if self.edge_encoder is None else 0
+            self.num_edge_types = read or (default if num_edge_types is None else 0)
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
         self.input_dropout_layer = keras.layers.Dropout(
             self.input_dropout, dtype=policy

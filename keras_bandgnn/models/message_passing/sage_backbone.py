@@ -76,7 +76,7 @@ class SAGEBackbone(MessagePassingBackbone):
             self.hidden_dim,
             self.reduce,
             self.normalize,
-            num_edge_types=self.num_edge_types,
+            num_edge_types=max(self.num_edge_types, 1),
             dtype=self.dtype_policy,
             name=f"message_{number}",
         )

@@ -143,6 +143,14 @@ class GraphEncoder(GraphLayer):
         """Return the `inputs` of a backbone for the node features of the graphs."""
         raise NotImplementedError
 
+    def edge_inputs(self) -> dict[str, dict] | None:
+        """Return the `edge_inputs` of a backbone for the edge features of the graphs.
+
+        None if edges have none, as backbones take it. Types of edges are among them,
+        as `"type"`, where no other feature says the same.
+        """
+        return None
+
     def categories(self) -> dict[str, list[str]]:
         """Return the features with a vocabulary, by level; their id 0 is unknown.
 

@@ -193,6 +193,16 @@ class NetworkXEncoder(GraphEncoder):
             return {"degree": {"ids": MOST_DEGREES}}
         return attribute_inputs(self.attributes["node"])
 
+    def edge_inputs(self) -> dict[str, dict] | None:
+        """Return the `edge_inputs` of a backbone, or None without edge attributes."""
+        self.require_adapted()
+        edge = dict(self.attributes["edge"])
+        types = edge.pop(self.edge_type, None)
+        inputs = attribute_inputs(edge)
+        if types is not None:
+            inputs["type"] = {"ids": self.num_edge_types}
+        return inputs or None
+
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
         own = {**self.attributes, "edge_type": self.edge_type}

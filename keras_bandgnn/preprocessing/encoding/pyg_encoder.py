@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bandgnn.arrays import id_input
 from keras_bandgnn.checks import mapping, optional, positive_int
 from keras_bandgnn.data.converters.attributes import as_numpy, graph_of, levels_of
 from keras_bandgnn.data.sources import SAMPLE, attributes_of, conversion, has_attributes
@@ -26,7 +27,9 @@ class PyGEncoder(GraphEncoder):
     number of its rows, so that a single graph is converted as all others were.
 
     Integers are ids as they are, below the largest of the data that `adapt` saw plus
-    one; larger ones need `node_inputs={"x": {"ids": 120}}`. Nodes without features
+    one; larger ones need `node_inputs={"x": {"ids": 120}}`. Integers in several columns
+    are ids of one vocabulary if zeros only follow them, as padding does, otherwise
+    each column has its own: `{"x": {"columns": [119, 5, 12]}}`. Nodes without features
     get their number of incoming edges, `node["degree"]`, at most 255.
 
     Args:
@@ -34,12 +37,18 @@ class PyGEncoder(GraphEncoder):
         node_inputs: What `inputs()` returns; None for `adapt` to learn.
         num_edge_types: P; None for `adapt` to learn.
         on_error: See `GraphEncoder`.
+        edge_inputs: What `edge_inputs()` returns; None for `adapt` to learn.
 
     Example:
-    >>> data = {"edge_index": [[0, 1], [1, 0]], "x": [[1.0], [2.0]], "num_nodes": 2}
+    >>> data = {
+    ...     "edge_index": [[0, 1], [1, 0]],
+    ...     "x": [[1.0], [2.0]],
+    ...     "edge_attr": [[0.5, 1.0], [0.5, 1.0]],
+    ...     "num_nodes": 2,
+    ... }
     >>> encoder = PyGEncoder().adapt([data])
-    >>> encoder(data).num_edges, encoder.inputs()
-    (2, {'x': {'features': 1}})
+    >>> encoder(data).num_edges, encoder.inputs(), encoder.edge_inputs()
+    (2, {'x': {'features': 1}}, {'edge_attr': {'features': 2}})
     """
 
     def __init__(
@@ -48,12 +57,14 @@ class PyGEncoder(GraphEncoder):
         node_inputs: Mapping[str, Mapping] | None = None,
         num_edge_types: int | None = None,
         on_error: str = "raise",
+        edge_inputs: Mapping[str, Mapping] | None = None,
         **kwargs,
     ):
         super().__init__(on_error, **kwargs)
         self.levels = _copied(optional(mapping, "levels", levels))
         self.node_inputs = _copied(optional(mapping, "node_inputs", node_inputs))
         self._edge_types = optional(positive_int, "num_edge_types", num_edge_types)
+        self._edge_inputs = _copied(optional(mapping, "edge_inputs", edge_inputs))
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -78,18 +89,12 @@ class PyGEncoder(GraphEncoder):
 
     def learn(self, items: Iterable[Any]) -> None:
         """Learn levels and inputs; see `GraphEncoder.adapt`."""
-        samples, node = [], {}
+        samples = []
         items = [item for item in items if self.accepts(item)]
         for item in items[:SAMPLE]:
             if has_attributes(item):
                 samples.append(attributes_of(item))
         levels = {**levels_of(samples), **(self.levels or {})}
-        for item in items:
-            for name, values in _node_features(item, levels):
-                largest = (
-                    int(values.max(initial=0)) if values.dtype.kind in "iub" else 0
-                )
-                node[name] = values, max(largest, node.get(name, (None, 0))[1])
         self.levels = levels
         if self._edge_types is None:
             types = [np.asarray(as_numpy(_edge_type(item))) for item in items]
@@ -97,13 +102,9 @@ class PyGEncoder(GraphEncoder):
                 (int(t.max(initial=0)) for t in types), default=0
             )
         if self.node_inputs is None:
-            self.node_inputs = {}
-            for name, (values, largest) in node.items():
-                if values.dtype.kind in "iub" and values.ndim <= 2:
-                    self.node_inputs[name] = {"ids": largest + 1}
-                elif values.dtype.kind == "f" and values.ndim <= 2:
-                    width = values.shape[1] if values.ndim == 2 else 1
-                    self.node_inputs[name] = {"features": width}
+            self.node_inputs = _learnt_inputs(items, levels, "node")
+        if self._edge_inputs is None:
+            self._edge_inputs = _learnt_inputs(items, levels, "edge")
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a graph; see `GraphEncoder`."""
@@ -144,6 +145,14 @@ class PyGEncoder(GraphEncoder):
             return {"degree": {"ids": MOST_DEGREES}}
         return {name: dict(spec) for name, spec in self.node_inputs.items()}
 
+    def edge_inputs(self) -> dict[str, dict] | None:
+        """Return the `edge_inputs` of a backbone, or None without edge features."""
+        self.require_adapted()
+        inputs = {name: dict(spec) for name, spec in (self._edge_inputs or {}).items()}
+        if self.num_edge_types > 1:
+            inputs.setdefault("type", {"ids": self.num_edge_types})
+        return inputs or None
+
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
         own = {
@@ -151,6 +160,8 @@ class PyGEncoder(GraphEncoder):
             "node_inputs": self.node_inputs,
             "num_edge_types": self._edge_types,
         }
+        if self._edge_inputs:
+            own["edge_inputs"] = self._edge_inputs
         return {**super().get_config(), **own}
 
 
@@ -165,12 +176,33 @@ def _edge_type(item: Any) -> Any:
     return [] if types is None else types
 
 
-def _node_features(item: Any, levels: Mapping[str, str]) -> Iterator[tuple]:
-    """Yield name and array of each node feature of an item."""
+def _learnt_inputs(
+    items: Iterable[Any], levels: Mapping[str, str], level: str
+) -> dict[str, dict]:
+    """Return the inputs of a `NodeEncoder` for the features of a level."""
+    arrays: dict[str, list[np.ndarray]] = {}
+    for item in items:
+        for name, values in _features(item, levels, level):
+            # An empty list has no type.
+            if values.size or name not in arrays:
+                arrays.setdefault(name, []).append(values)
+    inputs = {}
+    for name, parts in arrays.items():
+        parts = [part for part in parts if part.size] or parts
+        kinds, shape = {part.dtype.kind for part in parts}, parts[0].shape
+        if kinds <= set("iub") and len(shape) <= 2:
+            inputs[name] = id_input(parts)
+        elif kinds <= set("iubf") and len(shape) <= 2:
+            inputs[name] = {"features": shape[1] if len(shape) == 2 else 1}
+    return inputs
+
+
+def _features(item: Any, levels: Mapping[str, str], level: str) -> Iterator[tuple]:
+    """Yield name and array of each feature of a level of an item."""
     if has_attributes(item):
         for name, values in attributes_of(item).items():
-            if levels.get(name) == "node" and name != "y":
+            if levels.get(name) == level and name != "y":
                 yield name, values
         return
-    for name, values in (item.get("node") or {}).items():
+    for name, values in (item.get(level) or {}).items():
         yield name, np.asarray(as_numpy(values))

@@ -62,6 +62,8 @@ class SmilesEncoder(GraphEncoder):
     3
     >>> encoder.inputs(), encoder.num_edge_types
     ({'atom_ids': {'ids': 180}}, 5)
+    >>> encoder.edge_inputs()
+    {'bond_ids': {'ids': 10}}
     """
 
     def __init__(
@@ -125,6 +127,10 @@ class SmilesEncoder(GraphEncoder):
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         return {"atom_ids": {"ids": 1 + sum(_ATOM.values())}}
+
+    def edge_inputs(self) -> dict[str, dict]:
+        """Return the `edge_inputs` of a backbone: the properties of bonds."""
+        return {"bond_ids": {"ids": 1 + sum(_BOND.values())}}
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""

@@ -177,6 +177,11 @@ class TableEncoder(GraphEncoder):
         self.require_adapted()
         return {**self.encoder.inputs(), **attribute_inputs(self.context or {})}
 
+    def edge_inputs(self) -> dict[str, dict] | None:
+        """Return the `edge_inputs` of a backbone: those of the column's encoder."""
+        self.require_adapted()
+        return self.encoder.edge_inputs()
+
     def get_config(self) -> dict:
         """Return the arguments of the constructor, with what `adapt` learnt."""
         encoder = self.encoder
