@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bandgnn.arrays import id_input
 from keras_bandgnn.batch import explained
-from keras_bandgnn.checks import mapping, positive_int, refuse, shown
+from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
 
@@ -232,6 +232,26 @@ class NodeEncoder(keras.layers.Layer):
     def get_config(self):
         """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}
+
+
+def edge_encoder(
+    units: int, inputs: Mapping | None, name: str = "edge_encoder", **kwargs
+) -> NodeEncoder | None:
+    """Return a `NodeEncoder` of edge features, or None without any.
+
+    Call it with `batch["edge"]`.
+
+    Args:
+        units: Width of a state.
+        inputs: The argument `edge_inputs`.
+        name: Name of the layer.
+        **kwargs: Options of the layer.
+    """
+    if not optional(mapping, "edge_inputs", inputs):
+        return None
+    encoder = NodeEncoder(units, inputs, name=name, **kwargs)
+    encoder.level = "edge"
+    return encoder
 
 
 def inputs_of(parts, excluded=()) -> dict[str, dict[str, int | list[int]]]:

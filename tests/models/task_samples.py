@@ -178,6 +178,9 @@ BACKBONES = {
     "GGNNBackbone": lambda **o: kb.models.GGNNBackbone(
         INPUTS, 8, num_steps=2, num_edge_types=1, **o
     ),
+    "GGNNBackbone, with edge features": lambda **o: kb.models.GGNNBackbone(
+        INPUTS, 8, num_steps=2, num_edge_types=1, edge_inputs=EDGES, **o
+    ),
     "GTBackbone": lambda **o: kb.models.GTBackbone(
         INPUTS, 8, num_layers=1, num_heads=2, **o
     ),

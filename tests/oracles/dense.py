@@ -70,14 +70,36 @@ def _encode(graph, inputs, weights) -> np.ndarray:
     return total
 
 
+def _encode_edges(graph, inputs, weights) -> np.ndarray:
+    """Embedded features [E, H] of edges: numbers, ids and columns of ids."""
+    total = 0.0
+    for name, spec in inputs.items():
+        values = graph.edge_type if name == "type" else graph.edge[name]
+        if "features" in spec:
+            kernel = weights[f"encode_{name}/kernel"]
+            total = total + values @ kernel + weights[f"encode_{name}/bias"]
+            continue
+        table, first = weights[f"encode_{name}/embeddings"], 0
+        sizes = spec.get("columns", [spec.get("ids")])
+        for column, size in zip(values.reshape(len(values), -1).T, sizes, strict=True):
+            total = total + table[first : first + size][column]
+            first += size
+    return total
+
+
 def ggnn(graph, backbone, keep=None) -> np.ndarray:
     """States [N, H] of a graph under a `GGNNBackbone`, one edge at a time."""
     weights = backbone_weights(backbone)
     states = _encode(graph, backbone.encoder.inputs, weights)
     kernel = weights["message_passing/kernel"]
     bias = weights["message_passing/bias"]
+    sums = np.zeros_like(states)
+    if backbone.edge_encoder is not None:
+        rows = _encode_edges(graph, backbone.edge_encoder.inputs, weights)
+        for receiver, row in zip(graph.receivers, rows, strict=True):
+            sums[receiver] += row
     for _ in range(backbone.num_steps):
-        messages = typed_messages(graph, states, kernel, bias, keep)
+        messages = typed_messages(graph, states, kernel, bias, keep) + sums
         states = _gru(messages, states, weights)
     return states
 

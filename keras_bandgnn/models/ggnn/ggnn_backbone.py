@@ -8,8 +8,9 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.banded_message_passing import BandedMessagePassing
+from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.layers.gru_update import GRUUpdate
-from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops import remat as rematerialise
 from keras_bandgnn.primitives import Banded, ReceptiveField
@@ -71,6 +72,10 @@ class GGNNBackbone(Backbone):
         m(t)[n] = sum over edges (j -> n, type p) of (h(t)[j] W_p + b_p)
         h(t+1) = GRU(m(t), h(t)),  t = 0 .. T-1
 
+    With `edge_inputs` a message is h(t)[j] W_p + b_p + U e_jn, where U e is the sum of
+    the embedded edge features. It does not depend on the step, so its sum over the
+    edges into a node is computed once for all steps, beside the plan.
+
     How the sum is carried out is the plan's matter, and the plan is in the batch; the
     weights fit every plan and every block size.
 
@@ -84,9 +89,14 @@ class GGNNBackbone(Backbone):
         remat: Whether to compute each step again for the gradient, instead of keeping
             its intermediate values: memory of one step instead of T, for 1.4 times
             the operations. Large supergraphs on accelerators need it.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
+            of the edge. They count once for each edge, whatever the loader's
+            `edge_weight` and also where the plan drops the edge. None for messages
+            without edge features.
 
     Input shape:
-        A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"plan"`.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"plan"`, and
+        `"edge"` with edge features, which the plan may then not have a schedule for.
 
     Output shape:
         float [G, N, H]; under a plan with a schedule only the rows of the nodes that
@@ -118,6 +128,7 @@ class GGNNBackbone(Backbone):
         dropout: float = 0.0,
         message_dropout: float = 0.0,
         remat: bool = False,
+        edge_inputs: Mapping | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -143,6 +154,10 @@ class GGNNBackbone(Backbone):
         self.update = GRUUpdate(
             self.hidden_dim, dropout=self.dropout, dtype=policy, name="update"
         )
+        self.edge_encoder = edge_encoder(self.hidden_dim, edge_inputs, dtype=policy)
+        if self.edge_encoder is not None:
+            # Devices that share a supergraph number the edges anew.
+            self.splits_sequences = False
         self.build()
 
     def build(self, input_shape=None):
@@ -151,21 +166,32 @@ class GGNNBackbone(Backbone):
         self.encoder.build()
         self.message_passing.build(states)
         self.update.build(states, states)
+        if self.edge_encoder is not None:
+            self.edge_encoder.build()
         self.built = True
 
-    def receptive_field(self, training: bool) -> ReceptiveField:
-        """Return the schedule of a task that reads few nodes."""
+    def receptive_field(self, training: bool) -> ReceptiveField | None:
+        """Return the schedule of a task that reads few nodes; None with edge features.
+
+        Batches of a schedule lack edges.
+        """
+        if self.edge_encoder is not None:
+            return None
         # Dropout makes equal nodes differ.
         random = training and (self.dropout > 0 or self.message_dropout > 0)
         return ReceptiveField(self.num_steps, merge=not random)
 
     def features_read(self):
-        """Return the inputs of the encoder."""
-        return {"node": tuple(self.encoder.inputs), "edge": (), "graph": ()}
+        """Return the inputs of the encoders."""
+        edge = () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
+        edge = tuple(name for name in edge if name != "type")
+        return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
     def check(self, graphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
         self.encoder.check(graphs.node)
+        if self.edge_encoder is not None:
+            self.edge_encoder.check({**graphs.edge, "type": graphs.edge_type})
 
     def call(self, batch, training=False):
         """Return the node states after T steps.
@@ -173,6 +199,11 @@ class GGNNBackbone(Backbone):
         Under a plan with a schedule these are the states of the nodes that are read.
         """
         states = self.encoder(batch)
+        if self.edge_encoder is not None and is_scheduled(batch["plan"]):
+            raise ValueError(
+                "Expected a plan without a schedule for `edge_inputs`. Received: a "
+                "plan with a ReceptiveField. Leave it out of the Plan."
+            )
         if has_blocks(batch["plan"]):
             layers = (self.message_passing, self.update)
             return update_blocks(
@@ -180,16 +211,43 @@ class GGNNBackbone(Backbone):
             )
         if is_scheduled(batch["plan"]):
             return self._scheduled(states, batch["plan"], training)
+        sums = self._edge_sums(batch, states)
         step = self._step(batch["plan"], keras.ops.shape(states)[1], training)
         layers = (self.message_passing, self.update)
-        return rematerialise.repeat(step, states, self.num_steps, layers, self.remat)
+        if sums is None or not self.remat:
+            return rematerialise.repeat(
+                lambda states: step(states, sums),
+                states,
+                self.num_steps,
+                layers,
+                self.remat,
+            )
+
+        def joint_step(both):
+            # Gradients reach the argument of a checkpointed step, and not what it
+            # closes over.
+            states, sums = ops.split(both, 2, axis=-1)
+            return ops.concatenate([step(states, sums), sums], axis=-1)
+
+        both = ops.concatenate([states, sums], axis=-1)
+        both = rematerialise.repeat(joint_step, both, self.num_steps, layers)
+        return ops.split(both, 2, axis=-1)[0]
+
+    def _edge_sums(self, batch, states):
+        """Sums of the embedded edge features at receivers [G, N, H], or None."""
+        if self.edge_encoder is None:
+            return None
+        edges = EdgeMessages.of(batch, states)
+        return edges.total(self.edge_encoder(batch["edge"]))
 
     def _step(self, plan, num_nodes: int, training: bool):
         """One of the steps, for a plan without a schedule."""
         plan = self.message_passing.prepare(plan, num_nodes)
 
-        def step(states):
+        def step(states, sums=None):
             messages = self.message_passing(states, plan, training=training)
+            if sums is not None:
+                messages = messages + sums
             return self.update(messages, states, training=training)
 
         return step
@@ -201,9 +259,10 @@ class GGNNBackbone(Backbone):
         """
         states = self.encoder(batch)
         yield states
+        sums = self._edge_sums(batch, states)
         step = self._step(batch["plan"], keras.ops.shape(states)[1], training)
         for _ in range(self.num_steps):
-            states = step(states)
+            states = step(states, sums)
             yield states
 
     def _scheduled(self, states, plan, training):
@@ -227,8 +286,13 @@ class GGNNBackbone(Backbone):
 
     def get_config(self):
         """Return the arguments of the constructor."""
+        # Files without edge features are those of earlier versions.
+        edges = {}
+        if self.edge_encoder is not None:
+            edges = {"edge_inputs": self.edge_encoder.inputs}
         return {
             **super().get_config(),
+            **edges,
             "inputs": self.encoder.inputs,
             "hidden_dim": self.hidden_dim,
             "num_steps": self.num_steps,
