@@ -108,6 +108,7 @@ BY_NAME = {
     "candidates": "ids",
     "origin": "ids",
     "dropout": "fraction",
+    "input_dropout": "fraction",
     "attention_dropout": "fraction",
     "message_dropout": "fraction",
     "label_smoothing": "fraction",

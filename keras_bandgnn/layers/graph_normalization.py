@@ -5,28 +5,12 @@ from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_number
 from keras_bandgnn.layers.batch_layer import BatchLayer
-from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+from keras_bandgnn.ops.graph_segments import GraphSegments
 
 
-class _PerGraph:
-    """Sums of node rows over the graphs of a batch, in float32."""
-
-    def __init__(self, batch):
-        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
-        self.num_graphs = ops.shape(counts)[1]
-        ids = ops.cast(batch["node"]["graph_id"], "int32")
-        mask = ops.convert_to_tensor(batch["node"]["mask"])
-        # Padding is in a segment of its own, which is dropped.
-        self.ids = ops.where(mask, ids, self.num_graphs)
-        self.counts = ops.expand_dims(
-            ops.cast(ops.maximum(counts, 1), "float32"), axis=-1
-        )
-
-    def mean(self, rows):
-        """Return the mean [G, N, C] of rows [G, N, C] over the graph of each node."""
-        sums = batched_segment_sum(rows, self.ids, self.num_graphs)
-        means = sums / self.counts
-        return batched_gather(means, ops.minimum(self.ids, self.num_graphs - 1))
+def _mean(graphs: GraphSegments, rows):
+    """Return the mean [G, N, C] of rows [G, N, C] over the graph of each node."""
+    return graphs.gather(graphs.mean(rows))
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -85,14 +69,14 @@ class GraphNormalization(BatchLayer):
 
     def call(self, states, batch):
         """Return the normalised states."""
-        graphs = _PerGraph(batch)
+        graphs = GraphSegments(batch)
         rows = ops.cast(states, "float32")
         alpha, gamma, beta = (
             ops.cast(weight, "float32")
             for weight in (self.alpha, self.gamma, self.beta)
         )
-        rows = rows - alpha * graphs.mean(rows)
-        scale = ops.rsqrt(graphs.mean(ops.square(rows)) + self.epsilon)
+        rows = rows - alpha * _mean(graphs, rows)
+        scale = ops.rsqrt(_mean(graphs, ops.square(rows)) + self.epsilon)
         return ops.cast(gamma * rows * scale + beta, self.compute_dtype)
 
     def compute_output_shape(self, states_shape, batch_shape=None):
@@ -161,9 +145,9 @@ class PairNormalization(BatchLayer):
 
     def call(self, states, batch):
         """Return the normalised states."""
-        graphs = _PerGraph(batch)
+        graphs = GraphSegments(batch)
         rows = ops.cast(states, "float32")
-        rows = rows - graphs.mean(rows)
+        rows = rows - _mean(graphs, rows)
         square = ops.sum(ops.square(rows), axis=-1, keepdims=True)
         if self.individually:
             # The gradient of the root of 0 is infinite.
@@ -171,7 +155,7 @@ class PairNormalization(BatchLayer):
             length = ops.where(some, ops.sqrt(ops.where(some, square, 1.0)), 0.0)
             scale = 1.0 / (self.epsilon + length)
         else:
-            scale = ops.rsqrt(self.epsilon + graphs.mean(square))
+            scale = ops.rsqrt(self.epsilon + _mean(graphs, square))
         return ops.cast(self.scale * rows * scale, self.compute_dtype)
 
     def compute_output_shape(self, states_shape, batch_shape=None):

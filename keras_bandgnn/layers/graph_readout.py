@@ -3,12 +3,11 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, one_of, optional, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
-from keras_bandgnn.ops.sequence import over_devices
 
 REDUCTIONS = ("sum", "mean", "attention")
 
@@ -99,23 +98,20 @@ class GraphReadout(BatchLayer):
     def call(self, states, batch):
         """Return one vector per graph."""
         values = self.output_dense(self.hidden_dense(states))
-        counts = batch["graph"]["n_node"]
-        num_graphs = ops.shape(counts)[1]
-        # Padding goes to a separate segment, which is dropped.
-        mask = batch["node"]["mask"]
-        ids = ops.where(mask, ops.cast(batch["node"]["graph_id"], "int32"), num_graphs)
+        graphs = GraphSegments(batch)
         if self.reduce == "attention":
             shares = segment_softmax(
-                self.score_dense(states), ids, mask, num_graphs, split=True
+                self.score_dense(states),
+                graphs.ids,
+                graphs.mask,
+                graphs.num_graphs,
+                split=True,
             )
             values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
-        sums = graph_ops.batched_segment_sum(ops.cast(values, wide), ids, num_graphs)
-        sums = over_devices(sums)
-        if self.reduce == "mean":
-            counts = ops.cast(ops.maximum(counts, 1), wide)
-            sums = sums / ops.expand_dims(counts, axis=-1)
-        return ops.cast(sums, self.compute_dtype)
+        values = ops.cast(values, wide)
+        out = graphs.mean(values) if self.reduce == "mean" else graphs.sum(values)
+        return ops.cast(out, self.compute_dtype)
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, D]."""

@@ -3,12 +3,11 @@
 import keras
 from keras import ops
 
-from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
 from keras_bandgnn.layers.gru_update import GRUUpdate
+from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.segment_softmax import segment_softmax
-from keras_bandgnn.ops.sequence import over_devices
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -82,17 +81,11 @@ class GRUReadout(BatchLayer):
 
     def call(self, states, batch):
         """Return one state per graph."""
-        mask, slot = batch["node"]["mask"], ops.cast(batch["node"]["graph_id"], "int32")
-        counts = batch["graph"]["n_node"]
-        num_graphs = ops.shape(counts)[1]
-        ids = ops.where(mask, slot, num_graphs)
+        graphs = GraphSegments(batch)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
 
         def total(values):
-            sums = graph_ops.batched_segment_sum(
-                ops.cast(values, wide), ids, num_graphs
-            )
-            return ops.cast(over_devices(sums), self.compute_dtype)
+            return ops.cast(graphs.sum(ops.cast(values, wide)), self.compute_dtype)
 
         graph = ops.relu(total(states))
         rows = self.transform(states)
@@ -101,15 +94,15 @@ class GRUReadout(BatchLayer):
         for _ in range(self.num_steps):
             wanted = self.graph_score(self.transform(graph))
             weights = segment_softmax(
-                ops.leaky_relu(scores + graph_ops.batched_gather(wanted, slot), 0.01),
-                ids,
-                mask,
-                num_graphs,
+                ops.leaky_relu(scores + graphs.gather(wanted), 0.01),
+                graphs.ids,
+                graphs.mask,
+                graphs.num_graphs,
                 split=True,
             )
             context = ops.elu(total(rows * ops.cast(weights, rows.dtype)) + bias)
             graph = ops.relu(self.update(context, graph))
-        return ops.where(ops.expand_dims(counts > 0, -1), graph, 0.0)
+        return ops.where(ops.expand_dims(graphs.counts > 0, -1), graph, 0.0)
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, C]."""

@@ -175,6 +175,12 @@ TASKS = {
 BACKBONES = {
     "GATBackbone": lambda **o: kb.models.GATBackbone(INPUTS, 8, num_heads=2, **o),
     "GCNBackbone": lambda **o: kb.models.GCNBackbone(INPUTS, 8, **o),
+    "GATBackbone, with options": lambda **o: kb.models.GATBackbone(
+        INPUTS, 8, 2, norm="batch", residual="linear", activation_first=False, **o
+    ),
+    "GCNBackbone, with options": lambda **o: kb.models.GCNBackbone(
+        INPUTS, 8, norm="layer", residual=True, jumping_knowledge="max", **o
+    ),
     "GGNNBackbone": lambda **o: kb.models.GGNNBackbone(
         INPUTS, 8, num_steps=2, num_edge_types=1, **o
     ),

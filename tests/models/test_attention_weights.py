@@ -12,6 +12,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     StaticBatcher,
 )
+from tests.oracles import convolutions
 
 
 def dense(found, count, size):
@@ -28,6 +29,24 @@ def softmax(logits, seen):
     return shares / shares.sum(axis=1, keepdims=True)
 
 
+def attention_of(graph, layer, rows):
+    """What a layer attends to [n, K, H / K], and the weights [n, n, K]."""
+    n = graph.num_nodes
+    if layer.use_kernel:
+        rows = rows @ layer.transform.get_weights()[0]
+    rows = rows.reshape(n, K, -1)
+    sent = (rows * numpy(layer.sender_kernel)).sum(-1)
+    wanted = (rows * numpy(layer.receiver_kernel)).sum(-1)
+    logits = wanted[:, None] + sent[None]
+    logits = np.where(logits < 0, 0.2 * logits, logits)
+    # Equal edges count each, a node itself once.
+    times = np.zeros((n, n))
+    np.add.at(times, (graph.receivers, graph.senders), 1.0)
+    np.fill_diagonal(times, 1)
+    shares = np.exp(logits) * times[..., None]
+    return rows, shares / shares.sum(axis=1, keepdims=True)
+
+
 def test_gat_weights_equal_the_equations():
     graphs = graphs_of()
     backbone = drawn(models.GATBackbone({"kind": 4}, H, K, 2, 3))
@@ -40,24 +59,37 @@ def test_gat_weights_equal_the_equations():
             zip(backbone.convolutions, layers, strict=True)
         ):
             rows = np.where(states > 0, states, np.expm1(states)) if number else states
-            if layer.use_kernel:
-                rows = rows @ layer.transform.get_weights()[0]
-            rows = rows.reshape(n, K, -1)
-            sent = (rows * numpy(layer.sender_kernel)).sum(-1)
-            wanted = (rows * numpy(layer.receiver_kernel)).sum(-1)
-            logits = wanted[:, None] + sent[None]
-            logits = np.where(logits < 0, 0.2 * logits, logits)
-            # Equal edges count each, a node itself once.
-            times = np.zeros((n, n))
-            np.add.at(times, (graph.receivers, graph.senders), 1.0)
-            np.fill_diagonal(times, 1)
-            shares = np.exp(logits) * times[..., None]
-            shares /= shares.sum(axis=1, keepdims=True)
+            rows, shares = attention_of(graph, layer, rows)
             np.testing.assert_allclose(dense(found, n, n), shares, atol=1e-5)
             real = graph.senders != graph.receivers
             assert len(found.senders) == real.sum() + n
             out = np.einsum("rsk,skd->rkd", shares, rows).reshape(n, H)
             states = out + numpy(layer.bias)
+
+
+@pytest.mark.parametrize("activation_first", [True, False])
+def test_gat_weights_with_options_are_those_of_its_messages(
+    activation_first, monkeypatch
+):
+    graphs = graphs_of()
+    options = {"norm": "layer", "residual": True, "virtual_node": True}
+    options["activation_first"] = activation_first
+    backbone = drawn(models.GATBackbone({"kind": 4}, H, K, 3, 3, **options))
+    read, attend = [], convolutions.graph_attention
+
+    def spy(graph, states, weights):
+        read.append(states)
+        return attend(graph, states, weights)
+
+    monkeypatch.setattr(convolutions, "graph_attention", spy)
+    found = task_of(backbone).attention_weights(graphs)
+    for graph, layers in zip(graphs, found, strict=True):
+        read.clear()
+        convolutions.backbone(graph, backbone)
+        for layer, rows, weights in zip(backbone.messages, read, layers, strict=True):
+            shares = attention_of(graph, layer, rows)[1]
+            size = graph.num_nodes
+            np.testing.assert_allclose(dense(weights, size, size), shares, atol=1e-5)
 
 
 @pytest.mark.sweep

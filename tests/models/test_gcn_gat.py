@@ -58,9 +58,12 @@ def backbone_of(name, types=1, **options):
     else:
         made = GATBackbone(INPUTS, 8, 2, 2, types, **options)
     rng = np.random.default_rng(1)
+    drawn = ("bias", "beta", "gamma", "alpha", "moving_mean", "virtual_state")
     for weight in made.weights:
-        if "bias" in weight.path:
+        if weight.path.endswith(drawn):
             weight.assign(0.3 * rng.normal(size=weight.shape))
+        elif weight.path.endswith("moving_variance"):
+            weight.assign(rng.uniform(0.5, 2, weight.shape))
     return made
 
 
@@ -84,6 +87,78 @@ def test_states_equal_the_oracle(name, plan, types):
         np.testing.assert_allclose(rows, expected, atol=1e-5)
         start += len(expected)
     assert np.isfinite(out).all()
+
+
+# As Luo et al. 2024 and 2025 use them, and every other option once.
+OPTIONS = {
+    "linear residual": {
+        "norm": "layer",
+        "residual": "linear",
+        "activation": "relu",
+        "activation_first": False,
+    },
+    "residual": {
+        "norm": "batch",
+        "residual": True,
+        "activation_first": False,
+        "feed_forward": True,
+        "virtual_node": True,
+    },
+    "activation first": {
+        "norm": "graph",
+        "residual": True,
+        "jumping_knowledge": "concat",
+        "first_kernel": False,
+    },
+    "ego separation": {
+        "norm": "pair",
+        "ego_separation": True,
+        "jumping_knowledge": "max",
+        "virtual_node": True,
+    },
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_options_equal_the_oracle(name, options):
+    backbone = backbone_of(name, **OPTIONS[options])
+    task = NodeClassifier(backbone, 3)
+    graphs = graphs_of(6, low=2)
+    for found, graph in zip(task.embed(graphs), graphs, strict=True):
+        expected = oracle.backbone(graph, backbone)
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, atol=1e-5 * scale)
+    again = type(backbone).from_config(backbone.get_config())
+    assert again.get_config() == backbone.get_config()
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_gradients_with_options_equal_differences_of_the_oracle(name):
+    backbone = backbone_of(name, **OPTIONS["linear residual"])
+    task = NodeClassifier(backbone, 3, GraphPreprocessor())
+    check_gradients_of(task, graphs_of(4, seed=3))
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_masks_follow_the_rates_of_dropout(name):
+    (graph,) = graphs_of(1, low=24)
+    (x,) = GraphLoader([graph])[0][:1]
+    options = {"activation": "relu", "first_kernel": True}
+
+    def zeros(**more):
+        out = numpy(backbone_of(name, **options, **more)(x, training=True))
+        return (out == 0).mean()
+
+    # The last layer of the papers ends without an activation.
+    assert zeros(dropout=0.9) == 0
+    plain = zeros(activation_first=False)
+    assert 0 < plain < 0.9 < zeros(activation_first=False, dropout=0.95)
+    one, two = (
+        numpy(backbone_of(name, dropout=0.5, input_dropout=rate)(x, training=True))
+        for rate in (0.5, 0.0)
+    )
+    assert np.abs(one - two).max() > 1e-3
 
 
 TASKS = {
@@ -132,10 +207,7 @@ def loss_batch(task, graphs):
     return loader[0]
 
 
-@pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_gradients_equal_differences_of_the_oracle(name):
-    graphs = graphs_of(4, seed=3)
-    task = NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
+def check_gradients_of(task, graphs):
     gradients = gradients_of(task, loss_batch(task, graphs))
     strip = {path.split("/", 1)[1]: g for path, g in gradients.items()}
     weights = {**oracle.weights_of(task.backbone), **head_weights(task)}
@@ -151,6 +223,12 @@ def test_gradients_equal_differences_of_the_oracle(name):
         return total / count
 
     oracle.check_gradients(strip, weights, loss)
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_gradients_equal_differences_of_the_oracle(name):
+    task = NodeClassifier(backbone_of(name), 3, GraphPreprocessor())
+    check_gradients_of(task, graphs_of(4, seed=3))
 
 
 def head_name(path):
@@ -239,6 +317,14 @@ def test_a_regressor_takes_a_readout_and_keeps_its_own(tmp_path):
         (
             lambda: GATBackbone({"a": 3}, attention_dropout=-1),
             r"`attention_dropout` in \[0, 1\)",
+        ),
+        (
+            lambda: GCNBackbone({"a": 3}, residual="quadratic"),
+            "`residual` to be one of True, False, 'linear'",
+        ),
+        (
+            lambda: GCNBackbone({"a": 3}, edge_inputs={"bond": 4}),
+            "`edge_inputs` to be None.*Use GINEBackbone",
         ),
         (
             lambda: NodeClassifier(backbone_of("gcn"), 3).fit(graphs_of(2, types=3)),

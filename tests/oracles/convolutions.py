@@ -99,21 +99,65 @@ def _encode(graph, inputs, weights):
     return total
 
 
+def _norm(states, kind, own) -> np.ndarray:
+    """The norm of a frame for one graph, batch norm by its moving statistics."""
+    if kind == "batch":
+        mean, variance = own["moving_mean"], own["moving_variance"]
+    elif kind == "layer":
+        mean = states.mean(axis=1, keepdims=True)
+        variance = states.var(axis=1, keepdims=True)
+    elif kind == "graph":
+        mean = own["alpha"] * states.mean(axis=0)
+        variance = ((states - mean) ** 2).mean(axis=0)
+    else:
+        mean, own = states.mean(axis=0), {"gamma": 1.0, "beta": 0.0}
+        variance = ((states - mean) ** 2).sum(axis=1).mean()
+    return (states - mean) / np.sqrt(variance + 1e-5) * own["gamma"] + own["beta"]
+
+
 def backbone(graph, model, weights=None) -> np.ndarray:
     """States [N, H] under a `GCNBackbone` or a `GATBackbone`."""
     weights = weights_of(model) if weights is None else weights
-    states = _encode(graph, model.encoder.inputs, weights)
-    attends = model.activation == "elu"
-    for number in range(model.num_layers):
-        if number:
-            states = _elu(states) if attends else np.maximum(states, 0)
-        if attends:
-            own = below(weights, f"attention_{number}")
-            states = graph_attention(graph, states, own)
-        else:
-            own = below(weights, f"convolution_{number}")
-            states = graph_convolution(graph, states, own)
-    return states
+    config = model.get_config()
+    active = {"elu": _elu, "relu": lambda x: np.maximum(x, 0)}[config["activation"]]
+    name = "attention" if "num_heads" in config else "convolution"
+    message = graph_attention if name == "attention" else graph_convolution
+
+    def dense(rows, prefix):
+        return rows @ weights[f"{prefix}/kernel"] + weights[f"{prefix}/bias"]
+
+    def normed(rows, prefix):
+        if config["norm"] is None:
+            return rows
+        return _norm(rows, config["norm"], below(weights, prefix))
+
+    states = _encode(graph, config["inputs"], weights)
+    seen, virtual = [states], weights.get("virtual_state", 0.0)
+    for number in range(config["num_layers"]):
+        states = states + virtual
+        first = config["activation_first"]
+        rows = active(states) if first and number else states
+        out = message(graph, rows, below(weights, f"{name}_{number}"))
+        if config["ego_separation"]:
+            out = dense(np.concatenate([rows, out], axis=1), f"ego_{number}")
+        if config["residual"] == "linear":
+            out = out + dense(rows, f"linear_{number}")
+        out = normed(out, f"norm_{number}")
+        if not first:
+            out = active(out)
+        states = states + out if config["residual"] is True else out
+        if config["feed_forward"]:
+            rows = dense(active(dense(states, f"inner_{number}")), f"outer_{number}")
+            states = normed(states + rows, f"outer_norm_{number}")
+        if config["virtual_node"] and number < config["num_layers"] - 1:
+            rows = dense(states.sum(axis=0) + virtual, f"virtual_inner_{number}")
+            rows = active(dense(active(rows), f"virtual_outer_{number}"))
+            virtual = virtual + rows if config["residual"] else rows
+        seen.append(states)
+    if config["jumping_knowledge"] == "concat":
+        return dense(np.concatenate(seen, axis=1), "jump")
+    join = {"max": np.max, "sum": np.sum}.get(config["jumping_knowledge"])
+    return states if join is None else join(seen, axis=0)
 
 
 def cross_entropy(logits, labels) -> float:

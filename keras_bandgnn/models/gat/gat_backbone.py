@@ -6,13 +6,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import fraction, positive_int
+from keras_bandgnn.checks import boolean, fraction, optional, positive_int
 from keras_bandgnn.layers.graph_attention import GraphAttention
-from keras_bandgnn.models.layered_backbone import LayeredBackbone
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GATBackbone(LayeredBackbone):
+class GATBackbone(MessagePassingBackbone):
     """L layers of attention to the neighbours, over embedded features.
 
         h(1) = attend_1(encode(features))
@@ -23,18 +25,33 @@ class GATBackbone(LayeredBackbone):
     activation. The heads of every layer lie side by side, also those of the last one.
     Types of edges and `batch["plan"]` are not read.
 
+    Norm, residual connections and the other options are those of
+    `MessagePassingBackbone`; with `activation_first=False` each layer ends with
+    activation and dropout, also the last.
+
     Args:
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H, all heads together.
         num_heads: K, a divisor of H.
         num_layers: L, the distance in edges that a node sees.
         num_edge_types: P, types of edges that graphs may have; all count alike.
-        dropout: Share that is dropped of the features given as `{"features": F}`, and
-            of the states between two layers.
-        attention_dropout: Share of the attention weights that are dropped.
+        dropout: Dropout rate of the states between two layers.
+        attention_dropout: Dropout rate of the attention weights.
+        first_kernel: Whether the first layer has a W of its own. By default only with
+            `residual` or `ego_separation`, which read the embedded features, too.
+        norm: As for `MessagePassingBackbone`.
+        activation: Name of the activation, or a function.
+        input_dropout: Dropout rate of the features given as `{"features": F}`; None for
+            that of `dropout`.
+        residual: As for `MessagePassingBackbone`: True, False or `"linear"`.
+        activation_first: Whether activation and dropout come before a layer, rather
+            than after it.
+        **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
+            jumping_knowledge, virtual_node, ego_separation`.
 
     Input shape:
-        A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"edge"`.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"edge"` and
+        `"graph"`.
 
     Output shape:
         float [G, N, H].
@@ -44,7 +61,8 @@ class GATBackbone(LayeredBackbone):
 
     Reference:
         Velickovic et al. 2018, https://arxiv.org/abs/1710.10903: L = 2, H = 64, K = 8,
-        dropout and attention_dropout 0.6.
+        dropout and attention_dropout 0.6. Luo et al. 2024,
+        https://arxiv.org/abs/2406.08993: as for `GCNBackbone`, and with ReLUs.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -56,9 +74,7 @@ class GATBackbone(LayeredBackbone):
     """
 
     splits_sequences = False
-    weighs_edges = True
-
-    activation = "elu"
+    reads_edge_states = False
 
     def __init__(
         self,
@@ -69,10 +85,26 @@ class GATBackbone(LayeredBackbone):
         num_edge_types: int = 1,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        first_kernel: bool | None = None,
+        norm: str | None = None,
+        activation="elu",
+        input_dropout: float | None = None,
+        residual: bool | str = False,
+        activation_first: bool = True,
         **kwargs,
     ):
         super().__init__(
-            inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
+            inputs,
+            hidden_dim,
+            num_layers,
+            num_edge_types=num_edge_types,
+            norm=norm,
+            activation=activation,
+            dropout=dropout,
+            input_dropout=input_dropout,
+            residual=residual,
+            activation_first=activation_first,
+            **kwargs,
         )
         # === Config ===
         if self.hidden_dim % positive_int("num_heads", num_heads):
@@ -80,31 +112,37 @@ class GATBackbone(LayeredBackbone):
                 "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
                 f"hidden_dim={hidden_dim}, num_heads={num_heads}."
             )
+        self.num_heads = num_heads
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
-        # === Layers ===
-        self.convolutions = [
-            GraphAttention(
-                self.hidden_dim,
-                num_heads,
-                self.attention_dropout,
-                use_kernel=number > 0,
-                dtype=self.dtype_policy,
-                name=f"attention_{number}",
-            )
-            for number in range(self.num_layers)
-        ]
-        self.build()
+        self.first_kernel = optional(boolean, "first_kernel", first_kernel)
+        self.make_layers()
 
-    def convolve(self, layer, states, prepared, training):
-        """New states from one layer of attention."""
-        return layer(states, prepared, training=training)
+    def message_layer(self, number: int):
+        """Return the attention of a layer."""
+        first = self.first_kernel
+        if first is None:
+            first = bool(self.residual) or self.ego_separation
+        return GraphAttention(
+            self.hidden_dim,
+            self.num_heads,
+            self.attention_dropout,
+            use_kernel=first or number > 0,
+            dtype=self.dtype_policy,
+            name=f"attention_{number}",
+        )
+
+    @property
+    def convolutions(self) -> list:
+        """The layers of attention, under the name that they have in files."""
+        return self.messages
 
     def attention_terms(self, batch):
         """For each layer the scores of senders and of receivers, float32 [G, N, K]."""
-        inputs = zip(self.convolutions, self.hidden_states(batch), strict=False)
         out = []
-        for number, (layer, states) in enumerate(inputs):
-            _, sent, wanted = layer.scores(self.inputs_of(number, states))
+        given = [states for states, _ in self.steps(batch)][1:]
+        for number, states in enumerate(given):
+            read = self.read(number, states)
+            _, sent, wanted = self.messages[number].scores(read)
             sent, wanted = (ops.cast(t, "float32") for t in (sent, wanted))
             out.append({"sent": sent, "wanted": wanted})
         return out
@@ -127,13 +165,14 @@ class GATBackbone(LayeredBackbone):
         senders = np.append(senders[others], own)
         receivers = np.append(receivers[others], own)
         logits = terms["sent"][senders] + terms["wanted"][receivers]
-        slope = self.convolutions[number].negative_slope
+        slope = self.messages[number].negative_slope
         return senders, receivers, np.where(logits < 0, slope * logits, logits)
 
     def get_config(self):
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),
-            "num_heads": self.convolutions[0].num_heads,
+            "num_heads": self.num_heads,
             "attention_dropout": self.attention_dropout,
+            "first_kernel": self.first_kernel,
         }

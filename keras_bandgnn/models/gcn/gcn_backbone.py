@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_bandgnn.checks import boolean
+from keras_bandgnn.checks import boolean, optional
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
-from keras_bandgnn.models.layered_backbone import LayeredBackbone
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
-class GCNBackbone(LayeredBackbone):
+class GCNBackbone(MessagePassingBackbone):
     """L graph convolutions over embedded features.
 
         h(1) = S encode(features) + b_1
@@ -20,18 +22,33 @@ class GCNBackbone(LayeredBackbone):
     first layer's W, as in the paper; the head of a task follows the last layer without
     an activation. The plan in the batch carries the sums out, see `GraphConvolution`.
 
+    Norm, residual connections and the other options are those of
+    `MessagePassingBackbone`; with `activation_first=False` each layer ends with
+    activation and dropout, also the last.
+
     Args:
         inputs: Node features to embed, as for `NodeEncoder`.
         hidden_dim: H.
         num_layers: L, the distance in edges that a node sees.
         num_edge_types: P, types of edges that graphs may have; all count alike.
-        dropout: Share that is dropped of the features given as `{"features": F}`, and
-            of the states between two layers.
+        dropout: Dropout rate of the states between two layers.
         last_kernel: Whether the last layer has a W. Without one a task's head is the
             only map after the last sum.
+        first_kernel: Whether the first layer has a W of its own. By default only with
+            `residual` or `ego_separation`, which read the embedded features, too.
+        norm: As for `MessagePassingBackbone`.
+        activation: Name of the activation, or a function.
+        input_dropout: Dropout rate of the features given as `{"features": F}`; None for
+            that of `dropout`.
+        residual: As for `MessagePassingBackbone`: True, False or `"linear"`.
+        activation_first: Whether activation and dropout come before a layer, rather
+            than after it.
+        **kwargs: Further options of `MessagePassingBackbone`: `feed_forward,
+            jumping_knowledge, virtual_node, ego_separation`.
 
     Input shape:
-        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"` and `"edge"`.
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"plan"`, `"edge"`
+        and `"graph"`.
 
     Output shape:
         float [G, N, H].
@@ -41,7 +58,9 @@ class GCNBackbone(LayeredBackbone):
 
     Reference:
         Kipf and Welling 2017, https://arxiv.org/abs/1609.02907: L = 2, H = 16, dropout
-        0.5.
+        0.5. Luo et al. 2024, https://arxiv.org/abs/2406.08993: up to 12 layers, H = 64
+        to 512, `activation_first=False`, and for most graphs `norm="layer"` or
+        `"batch"` and `residual="linear"`.
 
     Example:
     >>> import keras_bandgnn as kb
@@ -53,9 +72,7 @@ class GCNBackbone(LayeredBackbone):
     """
 
     splits_sequences = False
-    weighs_edges = True
-
-    activation = "relu"
+    reads_edge_states = False
 
     def __init__(
         self,
@@ -65,35 +82,59 @@ class GCNBackbone(LayeredBackbone):
         num_edge_types: int = 1,
         dropout: float = 0.0,
         last_kernel: bool = True,
+        first_kernel: bool | None = None,
+        norm: str | None = None,
+        activation="relu",
+        input_dropout: float | None = None,
+        residual: bool | str = False,
+        activation_first: bool = True,
         **kwargs,
     ):
         super().__init__(
-            inputs, hidden_dim, num_layers, num_edge_types, dropout, **kwargs
+            inputs,
+            hidden_dim,
+            num_layers,
+            num_edge_types=num_edge_types,
+            norm=norm,
+            activation=activation,
+            dropout=dropout,
+            input_dropout=input_dropout,
+            residual=residual,
+            activation_first=activation_first,
+            **kwargs,
         )
         # === Config ===
         self.last_kernel = boolean("last_kernel", last_kernel)
-        # === Layers ===
-        last = self.num_layers if self.last_kernel else self.num_layers - 1
-        self.convolutions = [
-            GraphConvolution(
-                self.hidden_dim,
-                self.num_edge_types,
-                use_kernel=0 < number < last,
-                dtype=self.dtype_policy,
-                name=f"convolution_{number}",
-            )
-            for number in range(self.num_layers)
-        ]
-        self.build()
+        self.first_kernel = optional(boolean, "first_kernel", first_kernel)
+        self.make_layers()
+
+    def message_layer(self, number: int):
+        """Return the graph convolution of a layer."""
+        first = self.first_kernel
+        if first is None:
+            first = bool(self.residual) or self.ego_separation
+        last = self.last_kernel or number < self.num_layers - 1
+        return GraphConvolution(
+            self.hidden_dim,
+            self.num_edge_types,
+            use_kernel=last and (first or number > 0),
+            dtype=self.dtype_policy,
+            name=f"convolution_{number}",
+        )
+
+    @property
+    def convolutions(self) -> list:
+        """The graph convolutions, under the name that they have in files."""
+        return self.messages
 
     def prepare(self, batch):
-        """Return the plan and the degrees, once per batch."""
-        return self.convolutions[0].prepare(batch)
-
-    def convolve(self, layer, states, prepared, training):
-        """New states from one graph convolution."""
-        return layer(states, prepared)
+        """Return the batch with the plan and the degrees, once for all layers."""
+        return {**batch, **self.messages[0].prepare(batch)}
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        return {**super().get_config(), "last_kernel": self.last_kernel}
+        return {
+            **super().get_config(),
+            "last_kernel": self.last_kernel,
+            "first_kernel": self.first_kernel,
+        }

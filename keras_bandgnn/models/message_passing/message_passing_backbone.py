@@ -12,6 +12,7 @@ from keras_bandgnn.checks import (
     one_of,
     optional,
     positive_int,
+    shown,
 )
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
@@ -21,10 +22,11 @@ from keras_bandgnn.layers.graph_normalization import (
 )
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
-from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
+from keras_bandgnn.ops.graph_segments import GraphSegments
 
 NORMS = ("batch", "layer", "graph", "pair")
 JUMPS = ("concat", "max", "sum")
+RESIDUALS = (True, False, "linear")
 
 
 class MessagePassingBackbone(Backbone):
@@ -34,6 +36,11 @@ class MessagePassingBackbone(Backbone):
         m(l) = message(l)(h(l-1), e)
         h(l) = h(l-1) + dropout(activation(norm(m(l))))
         h(l) = norm(h(l) + dropout(W_2 activation(W_1 h(l)))), if feed_forward
+
+    With `activation_first` activation and dropout come before each layer but the
+    first, instead of after each layer:
+
+        h(l) = h(l-1) + norm(message(l)(dropout(activation(h(l-1))), e))
 
     Subclasses override `message_layer`, and list the arguments that they add in
     `get_config`.
@@ -52,8 +59,11 @@ class MessagePassingBackbone(Backbone):
             `GraphNormalization` and `PairNormalization`.
         activation: Name of the activation, or a function.
         dropout: Dropout rate of the states that each layer adds.
-        input_dropout: Dropout rate of the features given as `{"features": F}`.
+        input_dropout: Dropout rate of the features given as `{"features": F}`; None for
+            that of `dropout`.
         residual: Whether layers add to the states before them, or replace them.
+            `"linear"` replaces them, but adds a linear map of the states that a layer
+            reads to its messages, before the norm.
         feed_forward: Whether a network with one hidden layer of width 2 H follows each
             layer.
         jumping_knowledge: Whether the output is a map of the concatenation of all
@@ -63,10 +73,14 @@ class MessagePassingBackbone(Backbone):
             nodes before a layer, and updated with their sum after it.
         ego_separation: Whether a node's own state is concatenated with its message
             before the norm, and mapped to H, for graphs in which neighbours differ.
+        activation_first: Whether activation and dropout come before a layer, rather
+            than after it.
     """
 
     splits_sequences = False
     weighs_edges = True
+    # Whether messages can read edge states.
+    reads_edge_states = True
 
     def __init__(
         self,
@@ -78,12 +92,13 @@ class MessagePassingBackbone(Backbone):
         norm: str | None = "batch",
         activation="relu",
         dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        residual: bool = True,
+        input_dropout: float | None = 0.0,
+        residual: bool | str = True,
         feed_forward: bool = False,
         jumping_knowledge: str | None = None,
         virtual_node: bool = False,
         ego_separation: bool = False,
+        activation_first: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -96,19 +111,27 @@ class MessagePassingBackbone(Backbone):
         self.norm = optional(one_of, "norm", norm, NORMS)
         self.activation = keras.activations.get(activation)
         self.dropout = fraction("dropout", dropout)
-        self.input_dropout = fraction("input_dropout", input_dropout)
-        self.residual = boolean("residual", residual)
+        self.input_dropout = optional(fraction, "input_dropout", input_dropout)
+        self.residual = one_of("residual", residual, RESIDUALS)
         self.feed_forward = boolean("feed_forward", feed_forward)
         self.jumping_knowledge = optional(
             one_of, "jumping_knowledge", jumping_knowledge, JUMPS
         )
         self.virtual_node = boolean("virtual_node", virtual_node)
         self.ego_separation = boolean("ego_separation", ego_separation)
+        self.activation_first = boolean("activation_first", activation_first)
         # === Layers ===
         width, policy = self.hidden_dim, self.dtype_policy
         self.encoder = NodeEncoder(width, inputs, dtype=policy, name="node_encoder")
         self.edge_encoder = None
         edge_inputs = optional(mapping, "edge_inputs", edge_inputs)
+        if edge_inputs and not self.reads_edge_states:
+            raise ValueError(
+                "Expected `edge_inputs` to be None, as messages of a "
+                f"{type(self).__name__} have no edge states. Received: "
+                f"edge_inputs={shown(edge_inputs)}. Use GINEBackbone or "
+                "GATv2Backbone for graphs with edge features."
+            )
         if edge_inputs:
             self.edge_encoder = NodeEncoder(
                 width, edge_inputs, dtype=policy, name="edge_encoder"
@@ -120,9 +143,11 @@ class MessagePassingBackbone(Backbone):
             default = 1 if self.edge_encoder is None else 0
             self.num_edge_types = read or (default if num_edge_types is None else 0)
         self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
-        self.input_dropout_layer = keras.layers.Dropout(
-            self.input_dropout, dtype=policy
-        )
+        self.input_dropout_layer = self.dropout_layer
+        if self.input_dropout is not None:
+            self.input_dropout_layer = keras.layers.Dropout(
+                self.input_dropout, dtype=policy
+            )
 
     # === What subclasses say ===
 
@@ -178,6 +203,9 @@ class MessagePassingBackbone(Backbone):
         self.ego = []
         if self.ego_separation:
             self.ego = layers("ego", lambda name: dense(width, name))
+        self.linear = []
+        if self.residual == "linear":
+            self.linear = layers("linear", lambda name: dense(width, name))
         self.virtual_inner, self.virtual_outer = [], []
         if self.virtual_node:
             # The last layer's would be read by none.
@@ -205,6 +233,7 @@ class MessagePassingBackbone(Backbone):
             *self.norms,
             *self.outer_norms,
             *self.inner,
+            *self.linear,
             *self.virtual_inner,
             *self.virtual_outer,
         ):
@@ -246,18 +275,28 @@ class MessagePassingBackbone(Backbone):
             return None
         return self.edge_encoder(batch["edge"])
 
+    def read(self, number: int, states, training=False):
+        """Return what a layer reads of the states [G, N, H] that it is given."""
+        if not self.activation_first or number == 0:
+            return states
+        return self.dropout_layer(self.activation(states), training=training)
+
     def _layer(self, number, states, edge_states, batch, training):
         """Return the states after a layer, and those of the edges."""
+        read = self.read(number, states, training)
         given = () if edge_states is None else (edge_states,)
-        message = self.messages[number](states, batch, *given, training=training)
+        message = self.messages[number](read, batch, *given, training=training)
         if isinstance(message, tuple):
             message, new = message
             edge_states = edge_states + self.activation(new)
         if self.ego:
-            message = self.ego[number](ops.concatenate([states, message], axis=-1))
+            message = self.ego[number](ops.concatenate([read, message], axis=-1))
+        if self.linear:
+            message = message + self.linear[number](read)
         message = self._normalized(self.norms, number, message, batch, training)
-        message = self.dropout_layer(self.activation(message), training=training)
-        states = states + message if self.residual else message
+        if not self.activation_first:
+            message = self.dropout_layer(self.activation(message), training=training)
+        states = states + message if self.residual is True else message
         if self.inner:
             rows = self.activation(self.inner[number](states))
             rows = self.dropout_layer(rows, training=training)
@@ -272,29 +311,36 @@ class MessagePassingBackbone(Backbone):
 
         With `jumping_knowledge` the last ones are those that it joins.
         """
+        for _, states in self.steps(batch, training):
+            yield states
+
+    def steps(self, batch, training=False):
+        """Yield the states given to each layer, and those after it.
+
+        The first pair is None and the embedded features.
+        """
         node = dict(batch["node"])
         for name, spec in self.encoder.inputs.items():
             if "features" in spec and name in node:
                 node[name] = self.input_dropout_layer(node[name], training=training)
         states = self.encoder({**batch, "node": node})
-        yield states
+        yield None, states
         edge_states = self._edge_states(batch)
         prepared = self.prepare(batch)
         virtual = _VirtualNode(self, batch) if self.virtual_node else None
         seen = [states]
         for number in range(self.num_layers):
-            if virtual is not None:
-                states = virtual.added(states)
+            last = number == self.num_layers - 1
+            given = states if virtual is None else virtual.added(states)
             states, edge_states = self._layer(
-                number, states, edge_states, prepared, training
+                number, given, edge_states, prepared, training
             )
-            if virtual is not None and number < self.num_layers - 1:
+            if virtual is not None and not last:
                 virtual.update(number, states, training)
             seen.append(states)
-            if number < self.num_layers - 1 or self.jumping_knowledge is None:
-                yield states
-        if self.jumping_knowledge is not None:
-            yield self._joined(seen)
+            if last and self.jumping_knowledge is not None:
+                states = self._joined(seen)
+            yield given, states
 
     def _joined(self, seen):
         """Return the output of all layers' states [G, N, H]."""
@@ -331,6 +377,7 @@ class MessagePassingBackbone(Backbone):
             "jumping_knowledge": self.jumping_knowledge,
             "virtual_node": self.virtual_node,
             "ego_separation": self.ego_separation,
+            "activation_first": self.activation_first,
         }
 
 
@@ -339,25 +386,19 @@ class _VirtualNode:
 
     def __init__(self, backbone, batch):
         self.backbone = backbone
-        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
-        groups, self.num_graphs = ops.shape(counts)[:2]
-        ids = ops.cast(batch["node"]["graph_id"], "int32")
-        # Padding is in a segment of its own, which is dropped.
-        self.ids = ops.where(batch["node"]["mask"], ids, self.num_graphs)
+        self.graphs = GraphSegments(batch)
         state = ops.cast(backbone.virtual_state, backbone.compute_dtype)
-        self.state = ops.broadcast_to(
-            state, (groups, self.num_graphs, backbone.hidden_dim)
-        )
+        shape = (*ops.shape(self.graphs.counts), backbone.hidden_dim)
+        self.state = ops.broadcast_to(state, shape)
 
     def added(self, states):
         """Return node states [G, N, H] plus that of their graph."""
-        ids = ops.minimum(self.ids, self.num_graphs - 1)
-        return states + batched_gather(self.state, ids)
+        return states + self.graphs.gather(self.state)
 
     def update(self, number: int, states, training):
         """Update the states with the sum of the nodes' after a layer."""
         backbone = self.backbone
-        sums = batched_segment_sum(states, self.ids, self.num_graphs) + self.state
+        sums = self.graphs.sum(states) + self.state
         rows = backbone.activation(backbone.virtual_inner[number](sums))
         rows = backbone.activation(backbone.virtual_outer[number](rows))
         rows = backbone.dropout_layer(rows, training=training)
