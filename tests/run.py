@@ -29,6 +29,7 @@ HOST_ONLY = (
     "tests/preprocessing/ordering",
     "tests/preprocessing/test_program_store.py",
     "tests/preprocessing/test_structural_encoding.py",
+    "tests/preprocessing/test_transforms.py",
     "tests/test_rooms.py",
 )
 # Graphs and readers of files do not depend on the backend, though some make tensors.

@@ -284,6 +284,19 @@ VALID = {
         "programs": [program()],
     },
     # === preprocessing ===
+    "preprocessing.AddSelfLoops": {},
+    "preprocessing.LargestComponent": {},
+    "preprocessing.NormalizeFeatures": {},
+    "preprocessing.RandomNodeSplit": {},
+    "preprocessing.ToUndirected": {},
+    "preprocessing.node_splits": lambda tmp: {
+        "graph": graph().replace(node={"train_mask": [1, 0, 1]})
+    },
+    "preprocessing.shchur_splits": lambda tmp: {
+        "graph": node_graph().replace(label=[0, 0, 0]),
+        "train": 1,
+        "valid": 1,
+    },
     "preprocessing.AttentionEdges": {},
     "preprocessing.AttentionPlan": {"block_size": 4},
     "preprocessing.Batcher": BASE,
@@ -818,6 +831,13 @@ KINDS: dict[str, str] = {
     "preprocessing.AttentionPlan.share": "not negative",
     "preprocessing.AttentionPlan.threshold": "not negative",
     "preprocessing.RCMKCompile.call.graphs": "graph layer",
+    "preprocessing.AddSelfLoops.edge_type": "from 0",
+    "preprocessing.AddSelfLoops.fill_value": "number",
+    "preprocessing.NormalizeFeatures.features": "names",
+    "preprocessing.RandomNodeSplit.per_class": "names",
+    "preprocessing.RandomNodeSplit.test": "from 0",
+    "preprocessing.RandomNodeSplit.train": "from 0",
+    "preprocessing.RandomNodeSplit.valid": "from 0",
     "preprocessing.AtomsEncoder.label": "name",
     "preprocessing.NetworkXEncoder.edge_type": "name",
     "preprocessing.TableEncoder.column": "name",

@@ -50,7 +50,9 @@ PUBLIC = {
     "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_confusion_matrix "
     "plot_embeddings plot_history plot_parity plot_shapes plot_speedups "
     "plot_step_times",
-    "keras_bandgnn.preprocessing": "AtomsEncoder AttentionEdges AttentionPlan "
+    "keras_bandgnn.preprocessing": "AddSelfLoops AtomsEncoder AttentionEdges "
+    "AttentionPlan LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
+    "node_splits shchur_splits "
     "Batcher BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
     "FullyConnectedGraph GraphEncoder GraphLayer GraphLoader GraphPreprocessor "
     "KNearestGraph NetworkXEncoder ProgramEncoder PyGEncoder RCMKCompile RadiusGraph "
@@ -227,6 +229,7 @@ def test_keras_finds_the_classes_when_imported_first():
 
 
 REGISTERED = (
+    "AddSelfLoops LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
     "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
     "ClusterCompile ContinuousFilter CosineCutoff CumulativeLink "
     "DualInterleavedAttention "

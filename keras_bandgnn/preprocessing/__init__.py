@@ -75,11 +75,29 @@ from keras_bandgnn.preprocessing.reachability_filter import (
 from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
 )
+from keras_bandgnn.preprocessing.transforms.components import (
+    LargestComponent as LargestComponent,
+)
+from keras_bandgnn.preprocessing.transforms.edges import AddSelfLoops as AddSelfLoops
+from keras_bandgnn.preprocessing.transforms.edges import ToUndirected as ToUndirected
+from keras_bandgnn.preprocessing.transforms.features import (
+    NormalizeFeatures as NormalizeFeatures,
+)
+from keras_bandgnn.preprocessing.transforms.node_splits import (
+    RandomNodeSplit as RandomNodeSplit,
+)
+from keras_bandgnn.preprocessing.transforms.node_splits import (
+    node_splits as node_splits,
+)
+from keras_bandgnn.preprocessing.transforms.node_splits import (
+    shchur_splits as shchur_splits,
+)
 
 # Its name in PyTorch Geometric.
 KNNGraph = KNearestGraph
 
 __all__ = [
+    "AddSelfLoops",
     "AtomsEncoder",
     "AttentionEdges",
     "AttentionPlan",
@@ -94,11 +112,14 @@ __all__ = [
     "GraphLoader",
     "GraphPreprocessor",
     "KNearestGraph",
+    "LargestComponent",
     "NetworkXEncoder",
+    "NormalizeFeatures",
     "ProgramEncoder",
     "PyGEncoder",
     "RCMKCompile",
     "RadiusGraph",
+    "RandomNodeSplit",
     "ReachabilityFilter",
     "Reformation",
     "SequenceLoader",
@@ -107,14 +128,17 @@ __all__ = [
     "StructuralEncoding",
     "TableEncoder",
     "TargetNormalizer",
+    "ToUndirected",
     "attention_conditions",
     "canonical_path",
     "choose_batcher",
     "cluster_order",
     "compile_programs",
     "fastest",
+    "node_splits",
     "random_tiles",
     "reform",
+    "shchur_splits",
 ]
 
 _HOMES = {

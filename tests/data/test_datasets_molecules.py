@@ -1,5 +1,8 @@
 """MoleculeNet and ZINC: ready arrays, and SMILES where RDKit is installed."""
 
+import csv
+import gzip
+
 import numpy as np
 import pytest
 
@@ -124,3 +127,68 @@ def test_smiles_and_arrays_agree(shared_data):
     assert (made.node["atom"] == ready.node["atom"]).all()
     assert (np.sort(made.edge_type) == np.sort(ready.edge_type)).all()
     np.testing.assert_allclose(made.label, ready.label, rtol=1e-6)
+
+
+@pytest.fixture
+def zinc_text(tmp_path):
+    (tmp_path / "train.txt").write_text("CCO\nc1ccccc1\nCCN\n")
+    (tmp_path / "valid.txt").write_text("CC(=O)O\nCCC\n")
+    (tmp_path / "test.txt").write_text("C1CCCCCCC1\n")
+    (tmp_path / "train.index").write_text("2,0\r\n")
+    (tmp_path / "val.index").write_text("1\r\n")
+    (tmp_path / "test.index").write_text("0\r\n")
+    return tmp_path
+
+
+def test_official_zinc(zinc_text):
+    pytest.importorskip("rdkit")
+    graphs = load("zinc", path=zinc_text)
+    names = [info["smiles"] for info in graphs.info]
+    assert names == ["CCN", "CCO", "CCC", "C1CCCCCCC1"]
+    assert graphs.context["split"].tolist() == [0, 0, 1, 2]
+    assert graphs.label.shape == (4,) and graphs.label.dtype == np.float32
+    both = load("zinc", "test", zinc_text, target=["y", "penalized_logp"])
+    assert both.num_nodes.tolist() == [8] and both.label.shape == (1, 2)
+    # A ring of eight atoms costs two.
+    ring = pytest.importorskip("rdkit.Chem").MolFromSmiles("C1CCCCCCC1")
+    scorer = pytest.importorskip("rdkit.Contrib.SA_Score.sascorer")
+    logp = pytest.importorskip("rdkit.Chem.Crippen").MolLogP(ring)
+    expected = logp - scorer.calculateScore(ring) - 2
+    np.testing.assert_allclose(both.label[0, 1], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("val.index", "2\n3\n", "val.index to have numbers of lines of valid.txt.*3"),
+        ("val.index", "1,x\n", "val.index to have numbers.*Received: x"),
+        ("test.index", "\n", "test.index to have numbers of lines.*Received: none"),
+        ("test.txt", "C1CC\n", "test.txt to have a molecule in line 1"),
+    ],
+)
+def test_official_zinc_bad_input(zinc_text, name, text, reason):
+    pytest.importorskip("rdkit")
+    (zinc_text / name).write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        load("zinc", path=zinc_text)
+
+
+def test_targets_of_official_zinc(shared_data, zinc_text):
+    """Computed targets are those of the stored graphs."""
+    pytest.importorskip("rdkit")
+    table = shared_data / "graph_zinc_official" / "zinc_12k_official.csv.gz"
+    with gzip.open(table, "rt") as file:
+        smiles = [row["smiles"] for row in csv.DictReader(file)]
+    # Among these are some whose cycle basis has a longer ring than RDKit's rings.
+    rows = np.r_[0:40, 10_000:10_040]
+    (zinc_text / "train.txt").write_text("\n".join(smiles))
+    (zinc_text / "train.index").write_text(",".join(map(str, rows)))
+    graphs = load("zinc", "train", zinc_text)
+    stored = load("zinc", path=shared_data / "graph_zinc_official").take(rows)
+    np.testing.assert_allclose(graphs.label, stored.label, atol=1e-5)
+    for name in ("num_nodes", "senders", "receivers", "node/atom", "edge/bond"):
+        np.testing.assert_array_equal(graphs.columns()[name], stored.columns()[name])
+    counts = np.bincount(
+        load("zinc", path=shared_data / "graph_zinc_official").context["split"]
+    )
+    assert counts.tolist() == [10_000, 1_000, 1_000]

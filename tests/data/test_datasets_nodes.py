@@ -1,6 +1,7 @@
 """Cora and its kin: plain arrays, and the original pickles without running them."""
 
 import io
+import json
 import pickle
 import pickletools
 import struct
@@ -11,6 +12,7 @@ import scipy.sparse as sp
 
 from keras_bandgnn.data.datasets.load import load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
+from keras_bandgnn.preprocessing import node_splits
 
 # The files were written by Python 2: strings of bytes, and names of its modules.
 
@@ -210,3 +212,90 @@ def test_real(shared_data, name):
         assert [int(graph.node[mask].sum()) for mask in names] == masks
     if name == "citeseer":
         assert (graph.label == -1).sum() == 15
+
+
+def heterophilous(path, **changes):
+    arrays = {
+        "node_features": np.arange(8, dtype=np.float32).reshape(4, 2),
+        "node_labels": np.array([0, 1, 1, 0]),
+        "edges": np.array([[0, 1], [1, 2], [2, 1]]),
+        "train_masks": np.eye(2, 4, dtype=bool),
+        "val_masks": np.eye(2, 4, 1, dtype=bool),
+        "test_masks": np.eye(2, 4, 2, dtype=bool),
+    }
+    np.savez(path, **{**arrays, **changes})
+
+
+def test_heterophilous(tmp_path):
+    heterophilous(tmp_path / "roman_empire.npz")
+    (graph,) = load("roman_empire", path=tmp_path)
+    edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    assert edges == [(1, 0), (0, 1), (2, 1), (1, 2)]
+    assert graph.label.tolist() == [0, 1, 1, 0] and graph.label_level == "node"
+    assert graph.node["feature"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert graph.node["train_mask"].tolist() == [[1, 0], [0, 1], [0, 0], [0, 0]]
+    second = list(node_splits(graph))[1]
+    assert second.node["valid_mask"].tolist() == [0, 0, 1, 0]
+    assert second.node["test_mask"].tolist() == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"edges": np.array([[0, 4]])}, "edges between nodes in .0, 4.*4 in edge 0"),
+        ({"edges": np.array([[0], [1]])}, r"'edges' of integers of shape \[any, 2\]"),
+        ({"val_masks": np.zeros((3, 4), bool)}, r"'val_masks'.*\[2, 4\]"),
+        ({"test_masks": np.full((2, 4), 2)}, "'test_masks' of 0 and 1.*up to 2"),
+        ({"node_features": np.zeros((3, 2))}, r"'node_features'.*\[4, any\]"),
+        ({"node_labels": np.array([0, 1, 1, 9])}, r"'node_labels' of classes in"),
+        ({"node_labels": np.array([None] * 4)}, "'node_labels' that is complete"),
+    ],
+)
+def test_heterophilous_bad_input(tmp_path, changes, reason):
+    heterophilous(tmp_path / "questions.npz", **changes)
+    with pytest.raises(ValueError, match=reason):
+        load("questions", path=tmp_path)
+
+
+WIKI_CS = {
+    "features": [[0.5, -1], [0.25, 2.0], [1, 0]],
+    "labels": [0, 2, 1],
+    "links": [[1, 1], [0, 2], []],
+    "train_masks": [[True, False, False], [False, True, False]],
+    "val_masks": [[False, True, False], [False, False, True]],
+    "stopping_masks": [[False, False, True], [True, False, False]],
+    "test_mask": [False, False, True],
+}
+
+
+def test_wiki_cs(tmp_path):
+    (tmp_path / "data.json").write_text(json.dumps(WIKI_CS))
+    (graph,) = load("wiki_cs", path=tmp_path)
+    edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))
+    assert edges == [(1, 0), (0, 1), (2, 1), (1, 2)]
+    assert graph.label.tolist() == [0, 2, 1]
+    assert graph.node["feature"].tolist() == [[0.5, -1], [0.25, 2], [1, 0]]
+    assert graph.node["valid_mask"].tolist() == [[0, 0], [1, 0], [0, 1]]
+    assert graph.node["stopping_mask"].tolist() == [[0, 1], [0, 0], [1, 0]]
+    assert graph.node["test_mask"].tolist() == [0, 0, 1]
+    assert len(list(node_splits(graph))) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"features": [[1], [1, 2], [3]]}, "'features', a table"),
+        ({"features": [["1"], ["2"], ["3"]]}, "'features', numbers along 2 axes"),
+        ({"features": [[1.0], [2.0]]}, "features of 3 nodes"),
+        ({"labels": [0, 1, 3]}, r"labels in \[0, 3\)"),
+        ({"links": [[1], [3], []]}, "edges between nodes in .0, 3"),
+        ({"links": [[1], [0]]}, "links, a list of 3 lists"),
+        ({"val_masks": [[True, False]]}, "val_masks of 0 and 1 for each of 3 nodes"),
+        ({"val_masks": [[True, False, False]]}, "as many masks of each kind"),
+        ({"test_mask": None}, "'test_mask', numbers along 1 axes"),
+    ],
+)
+def test_wiki_cs_bad_input(tmp_path, changes, reason):
+    (tmp_path / "data.json").write_text(json.dumps({**WIKI_CS, **changes}))
+    with pytest.raises(ValueError, match=reason):
+        load("wiki_cs", path=tmp_path)

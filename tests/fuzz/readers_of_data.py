@@ -214,6 +214,46 @@ def gnn_benchmark_npz() -> Files:
     }
 
 
+def heterophilous_npz() -> Files:
+    masks = {
+        "train_masks": np.array([[1, 0, 0], [0, 1, 0]], bool),
+        "val_masks": np.array([[0, 1, 0], [0, 0, 1]], bool),
+        "test_masks": np.array([[0, 0, 1], [1, 0, 0]], bool),
+    }
+    return {
+        "roman_empire.npz": npz(
+            node_features=np.arange(6, dtype=np.float32).reshape(3, 2),
+            node_labels=np.array([0, 1, 0]),
+            edges=np.array([[0, 1], [1, 2]]),
+            **masks,
+        )
+    }
+
+
+def wiki_cs() -> Files:
+    data = {
+        "features": [[0.5, -1.0], [0.25, 2.0], [1.0, 0.0]],
+        "labels": [0, 2, 1],
+        "links": [[1], [0, 2], []],
+        "train_masks": [[True, False, False], [False, True, False]],
+        "val_masks": [[False, True, False], [False, False, True]],
+        "stopping_masks": [[False, True, False], [False, False, True]],
+        "test_mask": [False, False, True],
+    }
+    return {"data.json": json.dumps(data).encode()}
+
+
+def zinc_text() -> Files:
+    return {
+        "train.txt": b"CCO\nc1ccccc1\nCCN\n",
+        "valid.txt": b"CC(=O)O\nCCC\n",
+        "test.txt": b"C1CCCCCCC1\n",
+        "train.index": b"2,0\r\n",
+        "val.index": b"1\r\n",
+        "test.index": b"0\r\n",
+    }
+
+
 def _text(value: bytes) -> bytes:
     return b"U" + bytes([len(value)]) + value
 
@@ -415,6 +455,9 @@ SAMPLES: dict[str, Callable[[], Files]] = {
     "molecules:read_csv csv": lambda: {"zinc_a.csv": SMILES.encode()},
     "molecules:read_csv csv.gz": lambda: {"zinc_a.csv.gz": gz(SMILES)},
     "node_graphs:read_npz npz": planetoid_npz,
+    "node_graphs:read_heterophilous npz": heterophilous_npz,
+    "node_graphs:read_wiki_cs json": wiki_cs,
+    "zinc:read test+test_index+train+train_index+valid+valid_index": zinc_text,
     "node_graphs:read_planetoid allx+ally+graph+test+tx+ty+x+y": planetoid,
     "aflow:read_npz npz": crystals_npz,
     "aflow:read json": aflow_json,
@@ -427,7 +470,14 @@ SAMPLES: dict[str, Callable[[], Files]] = {
 }
 """The sample of each form of a data set, by `form_name`."""
 
-NEEDS = {"molecules:read_csv csv": ("rdkit",), "molecules:read_csv csv.gz": ("rdkit",)}
+NEEDS = {
+    "molecules:read_csv csv": ("rdkit",),
+    "molecules:read_csv csv.gz": ("rdkit",),
+    "zinc:read test+test_index+train+train_index+valid+valid_index": (
+        "rdkit",
+        "networkx",
+    ),
+}
 
 
 def _of_data_set(name: str) -> Callable:

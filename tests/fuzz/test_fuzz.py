@@ -68,6 +68,7 @@ _COVERED = {
     "data/datasets/qm9": "qm9*",
     "data/datasets/tables": "all readers of tables",
     "data/datasets/tu": "tu:*",
+    "data/datasets/zinc": "zinc:*",
     "data/files": "writes only",
     "data/flat_columns": "store",
     "data/reading": "all readers of data",

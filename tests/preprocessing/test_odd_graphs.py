@@ -328,9 +328,53 @@ def listed(made, original):
     assert set(pairs) == near and made.num_edges == len(near)
 
 
+def both_ways(made, original):
+    """Asserts that edges go both ways, each once, with the features of the first."""
+    rows = zip(made.senders, made.receivers, made.edge_type, strict=True)
+    number = dict(zip(rows, made.edge["number"].tolist(), strict=True))
+    assert len(number) == made.num_edges
+    assert all((r, s, t) in number for s, r, t in number)
+    own = list(
+        zip(original.senders, original.receivers, original.edge_type, strict=True)
+    )
+    assert all(number[edge] == own.index(edge) for edge in set(own))
+    assert all(n in (own.index(e) for e in own) for n in number.values())
+
+
+def looped(made, original):
+    """Asserts that each node has a loop, and that the edges are still there."""
+    loops = made.senders[made.senders == made.receivers]
+    assert set(loops.tolist()) == set(range(made.num_nodes))
+    assert set(edges_of(original)) <= set(edges_of(made))
+    assert (made.edge_type[original.num_edges :] == 2).all()
+
+
+def unchanged(made, original):
+    """Asserts that a layer keeps nodes and edges."""
+    assert edges_of(made) == edges_of(original)
+    np.testing.assert_array_equal(made.node["x"], original.node["x"])
+
+
+def masked(made, original):
+    """Asserts that each node is in one of three parts."""
+    unchanged(made, original)
+    parts = [made.node[f"{part}_mask"] for part in ("train", "valid", "test")]
+    np.testing.assert_array_equal(sum(parts), 1)
+
+
 RCMK = preprocessing.RCMKCompile
 # Of each layer samples, and what has to hold of their graphs. None: it takes no graphs.
 LAYERS = {
+    preprocessing.AddSelfLoops: ([preprocessing.AddSelfLoops(7, 2)], looped),
+    # Candidates may not be left out.
+    preprocessing.LargestComponent: ([preprocessing.LargestComponent(99)], unchanged),
+    # It reads no edges.
+    preprocessing.NormalizeFeatures: None,
+    preprocessing.RandomNodeSplit: (
+        [preprocessing.RandomNodeSplit(0.5, 0.25, None, per_class=())],
+        masked,
+    ),
+    preprocessing.ToUndirected: ([preprocessing.ToUndirected()], both_ways),
     preprocessing.AttentionEdges: (
         [preprocessing.AttentionEdges(path=True, edge_types=True)],
         attends,

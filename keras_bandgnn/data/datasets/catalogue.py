@@ -37,6 +37,18 @@ PLANETOID_BLOBS = {
 }
 """Git blob id of each `ind.<name>.<part>` in the repository kimiyoung/planetoid."""
 
+# Git blob ids of the molecules, and of the rows that the benchmark takes.
+_ZINC_SMILES = {
+    "train.txt": "6b74ace82b9d7091186c6efc08b1f401a0d86ab9",
+    "valid.txt": "b6c51cb245602f46f7a5ccf6003d5d4d3f6a96fc",
+    "test.txt": "7dc73bee7f7889c2de7fd5836938a1bcfba66b4f",
+}
+_ZINC_INDICES = {
+    "train.index": "c4b804d9cdf36d42d0c98149a412dfa01d49b9f4",
+    "val.index": "78db245ba10348d0f677a8ea72ced7daea3bc35e",
+    "test.index": "428bc2610e8c288b5460150ae36117acb403e0e4",
+}
+
 _OGB = "http://snap.stanford.edu/ogb/data/"
 # Name of the archive, and whether the benchmark adds the reverse of each edge.
 _OGB_NODES = {"arxiv": False, "products": True, "proteins": True}
@@ -118,6 +130,22 @@ _GNN_BENCHMARK = (
     "https://raw.githubusercontent.com/shchur/gnn-benchmark/"
     "1e72912a0810cdf27ae54fd589a3b43358a2b161/data/npz/"
 )
+_JTNN = (
+    "https://raw.githubusercontent.com/wengong-jin/icml18-jtnn/"
+    "d4c425a8a28fce7d0e8f5da741d27d3fce4a7ec0/data/zinc/"
+)
+_BENCHMARKING_GNNS = (
+    "https://raw.githubusercontent.com/graphdeeplearning/benchmarking-gnns/"
+    "b6c407712fa576e9699555e1e035d1e327ccae6c/data/molecules/"
+)
+_HETEROPHILOUS = (
+    "https://raw.githubusercontent.com/yandex-research/heterophilous-graphs/"
+    "a431395582e929d88271309716bea4fe24ce6318/data/"
+)
+_WIKI_CS = (
+    "https://raw.githubusercontent.com/pmernyei/wiki-cs-dataset/"
+    "f5207315d649377f936edb66d7d93f5342f01d81/dataset/data.json"
+)
 _AFLOW = (
     "http://aflow.org/API/aflux/v1.0/?enthalpy_formation_atom(*),Egap(*),"
     "Egap_type(*),dft_type(*),ldau_type(*),energy_cutoff(*),energy_atom(*),density(*),"
@@ -156,7 +184,7 @@ def _qm9() -> Dataset:
 def _zinc() -> Dataset:
     return Dataset(
         "zinc",
-        "drug-like molecules with penalised logP",
+        "drug-like molecules with penalised logP, ZINC-12k",
         "12,000, 23 heavy atoms",
         "regression",
         "free to use (ZINC)",
@@ -164,6 +192,23 @@ def _zinc() -> Dataset:
             Form("molecules:read_zinc_npz", {"npz": "zinc*.npz"}),
             Form("molecules:read_csv", {"csv": "zinc*.csv.gz"}),
             Form("molecules:read_csv", {"csv": "zinc*.csv"}),
+            Form(
+                "zinc:read",
+                {
+                    **{part: f"{part}.txt" for part in ("train", "valid", "test")},
+                    "train_index": "train.index",
+                    "valid_index": "val.index",
+                    "test_index": "test.index",
+                },
+            ),
+        ),
+        downloads=tuple(
+            Remote(file, address + file, f"git:{blob}")
+            for address, files in (
+                (_JTNN, _ZINC_SMILES),
+                (_BENCHMARKING_GNNS, _ZINC_INDICES),
+            )
+            for file, blob in files.items()
         ),
         refused={
             "*.pickle": _PICKLE,
@@ -227,6 +272,37 @@ def _gnn_benchmark(
             Form("node_graphs:read_npz", {"npz": file}),
         ),
         downloads=(Remote(file, _GNN_BENCHMARK + file, f"git:{blob}"),),
+    )
+
+
+def _heterophilous(
+    name: str, blob: str, summary: str, graphs: str, task: str
+) -> Dataset:
+    file = f"{name}.npz"
+    return Dataset(
+        name,
+        f"{summary}; ten splits",
+        graphs,
+        task,
+        "MIT (repository)",
+        forms=(Form("node_graphs:read_heterophilous", {"npz": file}),),
+        downloads=(Remote(file, _HETEROPHILOUS + file, f"git:{blob}"),),
+    )
+
+
+def _wiki_cs() -> Dataset:
+    checksum = "git:f1b743119df1a7a3bca449039c54034ae623a756"
+    return Dataset(
+        "wiki_cs",
+        "articles of Wikipedia about computer science; twenty splits",
+        "1, with 11,701 nodes",
+        "node classification",
+        "MIT (repository)",
+        forms=(
+            Form("node_graphs:read_wiki_cs", {"json": "data.json"}),
+            Form("node_graphs:read_wiki_cs", {"json": "wiki*cs*.json"}),
+        ),
+        downloads=(Remote("data.json", _WIKI_CS, checksum),),
     )
 
 
@@ -361,6 +437,42 @@ _ALL = (
         "authors of papers in physics",
         "1, with 34,493 nodes",
     ),
+    _heterophilous(
+        "roman_empire",
+        "1f9bae5e95b28e529015269e98acb237b65d8d3b",
+        "words of an article, linked by syntax and order",
+        "1, with 22,662 nodes and 65,854 edges",
+        "node classification",
+    ),
+    _heterophilous(
+        "amazon_ratings",
+        "29647a8b0ff0ef856d73d683a8c3595bd5efbd38",
+        "articles bought together, with their ratings",
+        "1, with 24,492 nodes and 186,100 edges",
+        "node classification",
+    ),
+    _heterophilous(
+        "minesweeper",
+        "cc2387032c65b92a5c520c473db1527cbb329d32",
+        "a grid of cells, some with mines",
+        "1, with 10,000 nodes and 78,804 edges",
+        "binary node classification",
+    ),
+    _heterophilous(
+        "tolokers",
+        "b8375a91a8f3c9e32c84fed7c151bbaf6ea6f0c7",
+        "workers of a crowdsourcing platform, some banned",
+        "1, with 11,758 nodes and 1,038,000 edges",
+        "binary node classification",
+    ),
+    _heterophilous(
+        "questions",
+        "4c7cb65057dbc9771af00fdfdee64a41b3875079",
+        "users of a question-answering site who stay active or not",
+        "1, with 48,921 nodes and 307,080 edges",
+        "binary node classification",
+    ),
+    _wiki_cs(),
     _crystals(
         "carbon24",
         "carbon crystals at 10 GPa",

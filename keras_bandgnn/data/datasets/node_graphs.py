@@ -1,4 +1,4 @@
-"""One large graph with labelled nodes: Planetoid, Amazon, Coauthor."""
+"""One large graph with labelled nodes: citations, articles, heterophilous graphs."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,13 @@ from keras_bandgnn.data.datasets.parts import dense_rows, undirected
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
 from keras_bandgnn.data.datasets.tables import read_matrix
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.reading import Arrays, open_npz, refuse_file, size_of
+from keras_bandgnn.data.reading import (
+    Arrays,
+    open_npz,
+    read_json,
+    refuse_file,
+    size_of,
+)
 
 _MASKS = {
     "train_mask": "train_mask",
@@ -112,6 +118,93 @@ def _features(arrays: Arrays, name: str, rows: int, width: int) -> np.ndarray:
     else:
         arrays.refuse(values, "of numbers", f"members {', '.join(arrays.names)}")
     return dense_rows(arrays.path, name, data, indices, counts, width)
+
+
+def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress: bool):
+    """Read the arrays of Platonov et al. 2023, with their ten splits.
+
+    They are `node_features` [N, F], `node_labels` [N], `edges` [E, 2], each undirected
+    edge once, and `train_masks`, `val_masks` and `test_masks` [S, N].
+
+    Args:
+        files: `{"npz": path}`.
+        split: Not used; the splits are of nodes.
+        progress: Not used.
+
+    Returns:
+        As `read_npz`, with masks int32 [N, S]: column s is split s.
+
+    Raises:
+        ValueError: If arrays are missing or disagree in their number of nodes.
+    """
+    with open_npz(files["npz"]) as arrays:
+        label = _classes(arrays, "node_labels")
+        feature = arrays.take("node_features", "numbers", (len(label), None))
+        ends = arrays.take("edges", "integers", (None, 2)).astype(np.int64)
+        node, count = {}, None
+        for theirs, ours in _MASKS.items():
+            name = f"{theirs}s"
+            masks = arrays.take(name, "integers", (count, len(label)))
+            if masks.size and not 0 <= masks.min() <= masks.max() <= 1:
+                arrays.refuse(name, "of 0 and 1", f"up to {masks.max()}")
+            node[ours], count = masks.T.astype(np.int32), len(masks)
+    return _one_graph(files["npz"], *ends.T, feature, label, node)
+
+
+def read_wiki_cs(files: Mapping[str, Path], *, split: str | None, progress: bool):
+    """Read `data.json` of WikiCS, with its twenty splits.
+
+    Args:
+        files: `{"json": path}`.
+        split: Not used; the splits are of nodes.
+        progress: Not used.
+
+    Returns:
+        As `read_npz`, with `train_mask`, `valid_mask` and `stopping_mask` int32
+        [N, 20] and `test_mask` int32 [N]. The authors stop training early on
+        `stopping_mask` and choose settings on `valid_mask`.
+
+    Raises:
+        ValueError: If fields are missing or disagree in their number of nodes.
+    """
+    path = files["json"]
+    data = read_json(path, dict)
+    label = _field(path, data, "labels", "biu", 1)
+    if not label.size or label.min() < 0 or label.max() >= len(label):
+        received = f"{label.min(initial=0)} to {label.max(initial=0)} of {len(label)}"
+        refuse_file(path, f"to have labels in [0, {len(label)})", received)
+    node = {}
+    for name in ("train_masks", "val_masks", "stopping_masks", "test_mask"):
+        masks = _field(path, data, name, "biu", 1 if name == "test_mask" else 2)
+        if masks.shape[-1] != len(label) or not np.isin(masks, (0, 1)).all():
+            expected = f"to have {name} of 0 and 1 for each of {len(label)} nodes"
+            refuse_file(path, expected, f"shape {masks.shape}")
+        ours = name.removesuffix("s").replace("val_", "valid_")
+        node[ours] = masks.T.astype(np.int32)
+    if len({mask.shape for mask in node.values() if mask.ndim == 2}) > 1:
+        received = {name: mask.shape for name, mask in node.items()}
+        refuse_file(path, "to have as many masks of each kind", received)
+    feature = _field(path, data, "features", "biuf", 2)
+    if len(feature) != len(label):
+        expected = f"to have features of {len(label)} nodes, as labels"
+        refuse_file(path, expected, len(feature))
+    links = data.get("links")
+    if not isinstance(links, list) or len(links) != len(label):
+        refuse_file(path, f"to have links, a list of {len(label)} lists", links)
+    ends = _neighbours(path, dict(enumerate(links)))
+    return _one_graph(path, *ends, feature, label, node)
+
+
+def _field(path: Path, data: dict, name: str, kinds: str, axes: int) -> np.ndarray:
+    """Return a field of a JSON object as an array of numbers."""
+    try:
+        array = np.asarray(data.get(name, ()))
+    except (ValueError, OverflowError) as error:  # rows of differing lengths
+        refuse_file(path, f"to have {name!r}, a table", str(error), cause=error)
+    if array.ndim != axes or array.dtype.kind not in kinds or not array.size:
+        received = f"shape {array.shape} of type {array.dtype}"
+        refuse_file(path, f"to have {name!r}, numbers along {axes} axes", received)
+    return array
 
 
 def read_planetoid(files: Mapping[str, Path], *, split: str | None, progress: bool):

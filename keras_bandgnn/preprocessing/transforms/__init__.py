@@ -1,0 +1,1 @@
+"""Transforms of single graphs: their edges, features, components and splits."""
