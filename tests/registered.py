@@ -100,6 +100,7 @@ BACKBONES = {
     "GATv2Backbone": _framed(kb.models.GATv2Backbone, num_heads=2),
     "GCNBackbone": _plain(kb.models.GCNBackbone, num_layers=1, num_edge_types=2),
     "GINEBackbone": _framed(kb.models.GINEBackbone),
+    "GPSBackbone": _framed(kb.models.GPSBackbone, num_heads=2),
     "GatedGCNBackbone": _framed(kb.models.GatedGCNBackbone),
     "GGNNBackbone": _plain(kb.models.GGNNBackbone, num_steps=1, num_edge_types=2),
     "GTBackbone": _plain(kb.models.GTBackbone, 1, 2, laplacian=2),

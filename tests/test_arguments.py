@@ -424,6 +424,7 @@ VALID = {
     "models.GATv2Backbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
     "models.GCNBackbone": {"inputs": {"kind": 2}, "hidden_dim": 4},
     "models.GINEBackbone": {"inputs": {"kind": 2}, "hidden_dim": 4},
+    "models.GPSBackbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
     "models.GatedGCNBackbone": {"inputs": {"kind": 2}, "hidden_dim": 4},
     "models.GGNNBackbone": {"inputs": {"kind": 2}, "hidden_dim": 4},
     "models.GTBackbone": {"inputs": {"kind": 2}, "hidden_dim": 8},

@@ -38,7 +38,7 @@ PUBLIC = {
     "shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
     "ForceRegressor GATBackbone GATv2Backbone GCNBackbone GGNNBackbone GINEBackbone "
-    "GTBackbone GatedGCNBackbone GraphClassifier "
+    "GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
     "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone "
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
     "PaiNNBackbone SAGEBackbone SchNetBackbone Task list_presets upload_preset",
@@ -236,7 +236,8 @@ REGISTERED = (
     "DynamicBatcher EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding "
     "FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
     "GATv2Backbone GCNBackbone GGNNBackbone GINConvolution GINEBackbone GRUReadout "
-    "GRUUpdate GTBackbone GatedGCNBackbone GatedGraphConvolution GaussianBasis "
+    "GPSBackbone GRUUpdate GTBackbone GatedGCNBackbone GatedGraphConvolution "
+    "GaussianBasis "
     "GraphAttention GraphAttentionV2 GraphClassifier GraphConvolution "
     "GraphNormalization GraphPreprocessor GraphReadout MaskedBatchNormalization "
     "PNABackbone PNAConvolution PairNormalization SAGEBackbone SAGEConvolution "

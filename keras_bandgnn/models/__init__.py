@@ -18,6 +18,7 @@ from keras_bandgnn.models.joint_selection import JointSelection as JointSelectio
 from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBackbone
 from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
 from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
+from keras_bandgnn.models.message_passing import GPSBackbone as GPSBackbone
 from keras_bandgnn.models.message_passing import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "GATv2Backbone",
     "GCNBackbone",
     "GINEBackbone",
+    "GPSBackbone",
     "GatedGCNBackbone",
     "GGNNBackbone",
     "GTBackbone",

@@ -218,8 +218,9 @@ def attention_weights(task, graphs) -> list:
     """Return attention weights; see `Task.attention_weights`."""
     if not hasattr(task.backbone, "attention_terms"):
         raise ValueError(
-            "Expected a backbone with attention: GATBackbone, GraphormerBackbone or "
-            f"GTBackbone. Received: {type(task.backbone).__name__}."
+            "Expected a backbone with attention: GATBackbone, GPSBackbone, "
+            "GraphormerBackbone or GTBackbone. "
+            f"Received: {type(task.backbone).__name__}."
         )
     if task.distribution.several:
         raise ValueError(

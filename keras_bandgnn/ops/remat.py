@@ -11,7 +11,7 @@ from keras_bandgnn.ops.backend import current as backend
 
 
 def _state(layers) -> list:
-    """Return the variables that a step may update: the seeds of dropout."""
+    """Return the variables that a step may update: seeds and moving averages."""
     return [v for layer in layers for v in layer.non_trainable_variables]
 
 
@@ -21,16 +21,17 @@ def _checkpointed(step, states, variables: list):
     before = [backend.copy(v.value) for v in variables]
     after = []
 
-    def pure(states):
-        # Both runs start from the same seeds, and neither assigns them.
+    def pure(*leaves):
+        # Both runs start from the same state, and neither assigns it.
         mapping = list(zip(variables, before, strict=True))
         with keras.StatelessScope(state_mapping=mapping) as scope:
-            states = step(states)
+            out = step(leaves if several else leaves[0])
         if not after:
             after.extend(scope.get_current_value(v) for v in variables)
-        return states
+        return out
 
-    states = backend.recomputed(pure)(states)
+    several = isinstance(states, tuple)
+    states = backend.recomputed(pure)(*(states if several else (states,)))
     for variable, value in zip(variables, after, strict=True):
         variable.assign(value)
     return states
@@ -39,11 +40,13 @@ def _checkpointed(step, states, variables: list):
 def checkpoint(step, states, layers=()):
     """Return `step(states)`, storing only `states` for the gradient.
 
-    The recomputation draws the same dropout masks, and the seeds advance once.
+    The recomputation draws the same dropout masks; seeds advance and moving averages
+    move once.
 
     Args:
-        step: Function from a tensor to a tensor. On TensorFlow, of the values that it
-            closes over, only variables get gradients.
+        step: Function from a tensor to a tensor, or from a tuple of tensors to one of
+            as many. On TensorFlow, of the values that it closes over, only variables
+            get gradients.
         states: Its argument.
         layers: Keras layers that it calls.
 

@@ -276,6 +276,75 @@ def test_layer_equals_torch_geometric(case, batch):
     compare_gradients(ours, expected, batch, inputs, [x, edge_rows][: len(inputs)])
 
 
+@pytest.mark.parametrize("max_length", [None, 13])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("local", ["gine", None])
+def test_gps_equals_torch_geometric(local, training, max_length, batch):
+    network = torch.nn.Sequential(
+        torch.nn.Linear(UNITS, UNITS), torch.nn.ReLU(), torch.nn.Linear(UNITS, UNITS)
+    )
+    theirs = draw(
+        peer.GPSConv(UNITS, local and peer.GINEConv(network, eps=0.0), heads=2)
+    ).train(training)
+    ours = kb.models.GPSBackbone(
+        {"h": {"features": WIDTH}},
+        UNITS,
+        1,
+        {"e": {"features": EDGE_WIDTH}} if local else None,
+        local,
+        num_heads=2,
+        max_length=max_length,
+    )
+    # The peer has no encoders.
+    encoders = [draw(torch.nn.Linear(width, UNITS)) for width in (WIDTH, EDGE_WIDTH)]
+    for layer, linear in zip((ours.encoder, ours.edge_encoder), encoders, strict=True):
+        if layer is not None:
+            dense(layer, linear)
+    attention = ours.attentions[0]
+    # The peer's maps are one matrix.
+    rows = np.split(array(theirs.attn.in_proj_weight), 3)
+    biases = np.split(array(theirs.attn.in_proj_bias), 3)
+    for name, kernel, bias in zip(("query", "key", "value"), rows, biases, strict=True):
+        getattr(attention, f"{name}_dense").set_weights([kernel.T, bias])
+    dense(attention.output_dense, theirs.attn.out_proj)
+    dense(ours.inner[0], theirs.mlp[0])
+    dense(ours.outer[0], theirs.mlp[3])
+    norms = [ours.attention_norms[0], ours.outer_norms[0]]
+    their_norms = [theirs.norm2, theirs.norm3]
+    if local:
+        dense(ours.messages[0].hidden_dense, network[0])
+        dense(ours.messages[0].output_dense, network[2])
+        norms, their_norms = [ours.norms[0], *norms], [theirs.norm1, *their_norms]
+    for norm, their_norm in zip(norms, their_norms, strict=True):
+        assign(norm.gamma, array(their_norm.module.weight))
+        assign(norm.beta, array(their_norm.module.bias))
+    x, index, edge_rows, ids = peer_inputs(batch)
+    more = {"edge_attr": encoders[1](edge_rows)} if local else {}
+    expected = theirs(encoders[0](x), index, ids, **more)
+
+    def called(states, batch, *edges, training):
+        features = {"e": edges[0]} if edges else {}
+        given = {
+            **batch,
+            "node": {**batch["node"], "h": states},
+            "edge": {**batch["edge"], **features},
+        }
+        return ours(given, training=training)
+
+    inputs = [batch["node"]["h"]] + [batch["edge"]["e"]] * bool(local)
+    out = called(inputs[0], batch, *inputs[1:], training=training)
+    assert_close(real(out, batch, "node"), array(expected))
+    for norm, their_norm in zip(norms, their_norms, strict=True):
+        module = their_norm.module
+        for weight, tensor in (
+            (norm.moving_mean, module.running_mean),
+            (norm.moving_variance, module.running_var),
+        ):
+            assert_close(keras.ops.convert_to_numpy(weight), array(tensor))
+    if training:
+        compare_gradients(called, expected, batch, inputs, [x, edge_rows])
+
+
 def compare_gradients(layer, expected, batch, inputs, peers):
     """Gradients of a random combination of the outputs, with respect to the inputs."""
     shape = (*batch["node"]["mask"].shape, expected.shape[-1])

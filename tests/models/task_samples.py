@@ -202,6 +202,9 @@ BACKBONES = {
     "GINEBackbone, without edge features": lambda **o: kb.models.GINEBackbone(
         INPUTS, 8, 2, jumping_knowledge="concat", **o
     ),
+    "GPSBackbone": lambda **o: kb.models.GPSBackbone(
+        INPUTS, 8, 2, EDGES, num_heads=2, max_length=9, **o
+    ),
     "GatedGCNBackbone": lambda **o: kb.models.GatedGCNBackbone(
         INPUTS, 8, 2, EDGES, feed_forward=True, **o
     ),

@@ -299,6 +299,7 @@ BACKBONES = {
     "GCNBackbone": lambda c: c(INPUTS, 8, num_layers=1),
     "GGNNBackbone": lambda c: c(INPUTS, 8, 1, 3),
     "GINEBackbone": lambda c: c(INPUTS, 8, 1),
+    "GPSBackbone": lambda c: c(INPUTS, 8, 1, local="pna"),
     "GTBackbone": lambda c: c(INPUTS, 8, 1, 2, 2, attention="conditions"),
     "GatedGCNBackbone": lambda c: c(INPUTS, 8, 1),
     "GraphormerBackbone": lambda c: c(INPUTS, 8, 1, 2, attention="conditions"),

@@ -9,6 +9,9 @@ from keras_bandgnn.models.message_passing.gatv2_backbone import (
 from keras_bandgnn.models.message_passing.gine_backbone import (
     GINEBackbone as GINEBackbone,
 )
+from keras_bandgnn.models.message_passing.gps_backbone import (
+    GPSBackbone as GPSBackbone,
+)
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone as MessagePassingBackbone,
 )
@@ -22,6 +25,7 @@ from keras_bandgnn.models.message_passing.sage_backbone import (
 __all__ = [
     "GATv2Backbone",
     "GINEBackbone",
+    "GPSBackbone",
     "GatedGCNBackbone",
     "MessagePassingBackbone",
     "PNABackbone",

@@ -23,6 +23,7 @@ from keras_bandgnn.layers.graph_normalization import (
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.ops.remat import checkpoint
 
 NORMS = ("batch", "layer", "graph", "pair")
 JUMPS = ("concat", "max", "sum")
@@ -75,6 +76,8 @@ class MessagePassingBackbone(Backbone):
             before the norm, and mapped to H, for graphs in which neighbours differ.
         activation_first: Whether activation and dropout come before a layer, rather
             than after it.
+        remat: Whether training computes the layers again for gradients, so that memory
+            is that of one layer and the states between layers.
     """
 
     splits_sequences = False
@@ -99,6 +102,7 @@ class MessagePassingBackbone(Backbone):
         virtual_node: bool = False,
         ego_separation: bool = False,
         activation_first: bool = False,
+        remat: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -120,6 +124,7 @@ class MessagePassingBackbone(Backbone):
         self.virtual_node = boolean("virtual_node", virtual_node)
         self.ego_separation = boolean("ego_separation", ego_separation)
         self.activation_first = boolean("activation_first", activation_first)
+        self.remat = boolean("remat", remat)
         # === Layers ===
         width, policy = self.hidden_dim, self.dtype_policy
         self.encoder = NodeEncoder(width, inputs, dtype=policy, name="node_encoder")
@@ -193,8 +198,9 @@ class MessagePassingBackbone(Backbone):
             return FlatDense(units, dtype=self.dtype_policy, name=name, **options)
 
         width = self.hidden_dim
-        self.messages = [self.message_layer(number) for number in numbers]
-        self.norms = layers("norm", self._norm_layer)
+        made = [self.message_layer(number) for number in numbers]
+        self.messages = [layer for layer in made if layer is not None]
+        self.norms = layers("norm", self._norm_layer) if self.messages else []
         self.inner, self.outer, self.outer_norms = [], [], []
         if self.feed_forward:
             self.inner = layers("inner", lambda name: dense(2 * width, name))
@@ -298,13 +304,35 @@ class MessagePassingBackbone(Backbone):
             message = self.dropout_layer(self.activation(message), training=training)
         states = states + message if self.residual is True else message
         if self.inner:
-            rows = self.activation(self.inner[number](states))
-            rows = self.dropout_layer(rows, training=training)
-            rows = self.dropout_layer(self.outer[number](rows), training=training)
-            states = self._normalized(
-                self.outer_norms, number, states + rows, batch, training
-            )
+            states = self._fed_forward(number, states, batch, training)
         return states, edge_states
+
+    def _fed_forward(self, number, states, batch, training):
+        """Return the states after the feed-forward network of a layer."""
+        rows = self.activation(self.inner[number](states))
+        rows = self.dropout_layer(rows, training=training)
+        rows = self.dropout_layer(self.outer[number](rows), training=training)
+        return self._normalized(
+            self.outer_norms, number, states + rows, batch, training
+        )
+
+    def _checkpointed_layer(self, number, states, edge_states, batch, training):
+        """Return what `_layer` does, which gradients compute again."""
+        # Edge states are an argument of the step, so that they get gradients.
+        given = (states,) if edge_states is None else (states, edge_states)
+        unread = (None,) * (2 - len(given))
+
+        def step(rows):
+            rows = self._layer(number, *rows, *unread, batch, training)
+            return rows[: len(given)]
+
+        return (*checkpoint(step, given, self._layers_of(number)), *unread)
+
+    def _layers_of(self, number: int) -> list:
+        """Return the layers that hold state of a layer of the frame."""
+        lists = (self.messages, self.norms, self.outer_norms)
+        own = [layers[number] for layers in lists if layers]
+        return [*own, self.dropout_layer]
 
     def hidden_states(self, batch, training=False):
         """Yield the embedded features and the states after each layer.
@@ -329,12 +357,12 @@ class MessagePassingBackbone(Backbone):
         prepared = self.prepare(batch)
         virtual = _VirtualNode(self, batch) if self.virtual_node else None
         seen = [states]
+        again = self.remat and training
         for number in range(self.num_layers):
             last = number == self.num_layers - 1
             given = states if virtual is None else virtual.added(states)
-            states, edge_states = self._layer(
-                number, given, edge_states, prepared, training
-            )
+            layer = self._checkpointed_layer if again else self._layer
+            states, edge_states = layer(number, given, edge_states, prepared, training)
             if virtual is not None and not last:
                 virtual.update(number, states, training)
             seen.append(states)
@@ -378,6 +406,7 @@ class MessagePassingBackbone(Backbone):
             "virtual_node": self.virtual_node,
             "ego_separation": self.ego_separation,
             "activation_first": self.activation_first,
+            "remat": self.remat,
         }
 
 

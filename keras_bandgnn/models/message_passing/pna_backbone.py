@@ -17,6 +17,17 @@ from keras_bandgnn.models.message_passing.message_passing_backbone import (
 )
 
 
+def mean_log_degree(parts) -> float:
+    """Return the mean of log(degree + 1) over the nodes of parts of `FlatGraphs`."""
+    total = count = 0
+    for part in parts:
+        starts = np.repeat(part.node_ptr[:-1], part.num_edges)
+        degree = np.bincount(part.receivers + starts, minlength=part.node_ptr[-1])
+        total += float(np.log(degree + 1.0).sum())
+        count += len(degree)
+    return max(total / max(count, 1), 1e-6)
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class PNABackbone(MessagePassingBackbone):
     """L layers of `PNAConvolution`, with or without edge features.
@@ -36,7 +47,7 @@ class PNABackbone(MessagePassingBackbone):
             that of the graphs given to `fit`.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
-            jumping_knowledge, virtual_node, ego_separation`.
+            jumping_knowledge, virtual_node, ego_separation, remat`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.
@@ -107,13 +118,7 @@ class PNABackbone(MessagePassingBackbone):
         """
         if self.delta is not None:
             return False
-        total = count = 0
-        for part in parts:
-            starts = np.repeat(part.node_ptr[:-1], part.num_edges)
-            degree = np.bincount(part.receivers + starts, minlength=part.node_ptr[-1])
-            total += float(np.log(degree + 1.0).sum())
-            count += len(degree)
-        self.delta = max(total / max(count, 1), 1e-6)
+        self.delta = mean_log_degree(parts)
         for layer in self.messages:
             layer.delta = self.delta
         return True

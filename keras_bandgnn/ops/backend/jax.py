@@ -134,7 +134,7 @@ def _recomputed(body):
         # everything. It does not merge across branches, and it cannot know that this
         # one is always taken.
         cotangent = cotangents[0]
-        first = cotangent.reshape(-1)[0]
+        first = jax.tree.leaves(cotangent)[0].reshape(-1)[0]
         gradients = jax.lax.cond(
             (first == first) | (first != 0),
             gradient,

@@ -1,0 +1,318 @@
+"""`GPSBackbone`: messages along edges beside attention between all nodes."""
+
+from collections.abc import Mapping
+
+import keras
+from keras import ops
+
+from keras_bandgnn.checks import (
+    fraction,
+    one_of,
+    optional,
+    positive_int,
+    positive_number,
+)
+from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
+from keras_bandgnn.layers.gated_graph_convolution import GatedGraphConvolution
+from keras_bandgnn.layers.gin_convolution import GINConvolution
+from keras_bandgnn.layers.graph_attention_v2 import GraphAttentionV2
+from keras_bandgnn.layers.pna_convolution import PNAConvolution
+from keras_bandgnn.layers.sage_convolution import SAGEConvolution
+from keras_bandgnn.models.graph_transformer.graph_transformer_backbone import pairs
+from keras_bandgnn.models.message_passing.message_passing_backbone import (
+    MessagePassingBackbone,
+)
+from keras_bandgnn.models.message_passing.pna_backbone import mean_log_degree
+
+# Layers of messages, of a backbone and the options that all layers have.
+LOCAL = {
+    "gine": lambda b, **o: GINConvolution(
+        b.hidden_dim,
+        activation=b.activation,
+        train_epsilon=False,
+        num_edge_types=max(b.num_edge_types, 1),
+        **o,
+    ),
+    "gatedgcn": lambda b, **o: GatedGraphConvolution(b.hidden_dim, **o),
+    "gatv2": lambda b, **o: GraphAttentionV2(
+        b.hidden_dim, b.num_heads, b.attention_dropout, **o
+    ),
+    "sage": lambda b, **o: SAGEConvolution(
+        b.hidden_dim, num_edge_types=max(b.num_edge_types, 1), **o
+    ),
+    "pna": lambda b, **o: PNAConvolution(b.hidden_dim, b.delta or 1.0, **o),
+}
+# Options of the frame that a layer of GPS has or has not.
+_FIXED = {
+    "residual": True,
+    "feed_forward": True,
+    "ego_separation": False,
+    "activation_first": False,
+}
+ATTENTION = ("full", "sparse", "periodic")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class GPSBackbone(MessagePassingBackbone):
+    """L layers of messages along edges and, beside them, attention between nodes.
+
+        a = norm(h + dropout(message(h, e)))
+        b = norm(h + dropout(attend(h)))
+        h' = norm(a + b + W_2 activation(W_1 (a + b)))
+
+    with hidden width 2 H and dropout after each map of the last line; the three norms
+    have weights of their own. Messages go along the graph's own edges with their
+    features. Attention is `DualInterleavedAttention`, between all nodes of a graph and
+    never between graphs. Positions of nodes come from encodings among `inputs`, such as
+    the random walks of `StructuralEncoding`.
+
+    To put another layer of messages beside attention, override `message_layer`.
+
+    Args:
+        inputs: Node features to embed, as for `NodeEncoder`.
+        hidden_dim: H.
+        num_layers: L.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
+            of the edge. None for messages without edge states.
+        local: Messages: `"gine"`, `"gatedgcn"`, `"gatv2"`, `"sage"` or `"pna"`, as in
+            the backbones of these names; None for attention alone.
+        num_heads: K, a divisor of H.
+        attention: `"full"`: between all nodes of a graph. `"sparse"`: along edges and
+            to the node itself. `"periodic"`: sparse, and full in every `full_every`-th
+            layer.
+        full_every: See `"periodic"`.
+        attention_dropout: Dropout rate of the attention weights.
+        max_length: The most nodes that a graph has. Full attention then costs its
+            square for each graph, without it the square of the nodes of a batch.
+        fused: Whether full attention uses `keras.ops.dot_product_attention`, without
+            dropout.
+        delta: Of `"pna"`, see `PNABackbone`.
+        **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
+            norm, activation, dropout, input_dropout, jumping_knowledge,
+            virtual_node, remat`.
+
+    Input shape:
+        A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, `"edge"`, and
+        `"plan"` for `"gine"` and `"sage"` without edge features.
+
+    Output shape:
+        float [G, N, H].
+
+    Raises:
+        ValueError: For arguments out of range, and graphs of more than `max_length`
+            nodes.
+
+    Reference:
+        Rampášek et al. 2022, https://arxiv.org/abs/2205.12454. For molecules of ZINC:
+        L = 10, H = 64, K = 4, `"gine"`, batch normalisation, random walks of 20 steps,
+        attention dropout 0.5.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> backbone = GPSBackbone(
+    ...     {"h": {"features": 2}}, 8, 2, edge_inputs={"bond": 4}, num_heads=2
+    ... )
+    >>> graph = kb.Graph(
+    ...     3, [0, 1], [1, 2], node={"h": [[1.0, 2.0]] * 3}, edge={"bond": [1, 3]}
+    ... )
+    >>> batch, = kb.preprocessing.GraphLoader([graph])[0]
+    >>> backbone(batch).shape[-1]
+    8
+    """
+
+    splits_sequences = False
+
+    def __init__(
+        self,
+        inputs: Mapping,
+        hidden_dim: int = 64,
+        num_layers: int = 4,
+        edge_inputs: Mapping | None = None,
+        local: str | None = "gine",
+        num_heads: int = 4,
+        attention: str = "full",
+        full_every: int = 2,
+        attention_dropout: float = 0.0,
+        max_length: int | None = None,
+        fused: bool = False,
+        delta: float | None = None,
+        **kwargs,
+    ):
+        super().__init__(
+            inputs,
+            hidden_dim,
+            num_layers,
+            edge_inputs,
+            **_FIXED,
+            **kwargs,
+        )
+        # === Config ===
+        self.local = optional(one_of, "local", local, tuple(LOCAL))
+        self.num_heads = positive_int("num_heads", num_heads)
+        if self.hidden_dim % self.num_heads:
+            raise ValueError(
+                "Expected `hidden_dim` to be a multiple of `num_heads`. Received: "
+                f"hidden_dim={hidden_dim}, num_heads={num_heads}."
+            )
+        self.attention = one_of("attention", attention, ATTENTION)
+        self.full_every = positive_int("full_every", full_every)
+        self.attention_dropout = fraction("attention_dropout", attention_dropout)
+        self.max_length = optional(positive_int, "max_length", max_length)
+        self.delta = optional(positive_number, "delta", delta)
+        # === Layers ===
+        self.attentions = [
+            DualInterleavedAttention(
+                self.num_heads,
+                self.hidden_dim // self.num_heads,
+                self.pattern_of(number),
+                dropout=self.attention_dropout,
+                max_length=self.max_length,
+                fused=fused,
+                dtype=self.dtype_policy,
+                name=f"attention_{number}",
+            )
+            for number in range(self.num_layers)
+        ]
+        self.fused = self.attentions[0].fused
+        norms = [
+            self._norm_layer(f"attention_norm_{number}")
+            for number in range(self.num_layers)
+        ]
+        self.attention_norms = [norm for norm in norms if norm is not None]
+        self.make_layers()
+
+    def pattern_of(self, layer: int) -> str:
+        """Return the pattern of a layer's attention, `"sparse"` or `"full"`."""
+        if self.attention == "periodic":
+            return "sparse" if (layer + 1) % self.full_every else "full"
+        return self.attention
+
+    def message_layer(self, number: int):
+        """Return the layer of messages of a number, or None for attention alone."""
+        if self.local is None:
+            return None
+        options = {"dtype": self.dtype_policy, "name": f"message_{number}"}
+        return LOCAL[self.local](self, **options)
+
+    def build(self, input_shape=None):
+        """Build every weight from the configuration."""
+        if not self.messages and self.edge_encoder is not None:
+            raise ValueError(
+                "Expected no `edge_inputs` with local=None, which has no messages. "
+                f"Received: {sorted(self.edge_encoder.inputs)}. Name a layer."
+            )
+        for layer in (*self.attentions, *self.attention_norms):
+            layer.build((None, None, self.hidden_dim))
+        super().build(input_shape)
+
+    def prepare(self, batch):
+        """Prepare the plan, which layers without edge states share."""
+        first = self.messages[0] if self.messages else None
+        if self.edge_encoder is not None or not hasattr(first, "prepare"):
+            return batch
+        return first.prepare(batch)
+
+    def check(self, graphs) -> None:
+        """Raise a ValueError if graphs do not fit."""
+        super().check(graphs)
+        if self.max_length is not None and len(graphs):
+            largest = int(graphs.num_nodes.max())
+            if largest > self.max_length:
+                raise ValueError(
+                    f"Expected graphs of at most max_length={self.max_length} nodes. "
+                    f"Received: one of {largest}. Raise max_length; it changes no "
+                    "weights."
+                )
+
+    def adapt(self, parts) -> bool:
+        """Set `delta` by the graphs to train on, if `"pna"` reads it and none is given.
+
+        Args:
+            parts: The graphs, each part a `FlatGraphs`.
+
+        Returns:
+            Whether the model's computation has changed.
+        """
+        if self.local != "pna" or self.delta is not None:
+            return False
+        self.delta = mean_log_degree(parts)
+        for layer in self.messages:
+            layer.delta = self.delta
+        return True
+
+    @property
+    def variant(self) -> float | None:
+        """The degrees of the training graphs, which programs hold as a number."""
+        return self.delta
+
+    def _layer(self, number, states, edge_states, batch, training):
+        """Return the states after a layer, and those of the edges."""
+        total = None
+        if self.messages:
+            given = () if edge_states is None else (edge_states,)
+            message = self.messages[number](states, batch, *given, training=training)
+            if isinstance(message, tuple):
+                message, new = message
+                edge_states = edge_states + self.activation(new)
+            total = self._added(self.norms, number, states, message, batch, training)
+        # Attention takes no plan, and all edges.
+        edges = {name: batch["edge"][name] for name in ("sender", "receiver")}
+        message = self.attentions[number](
+            states, {**batch, "edge": edges, "plan": {}}, training=training
+        )
+        seen = self._added(
+            self.attention_norms, number, states, message, batch, training
+        )
+        total = seen if total is None else total + seen
+        return self._fed_forward(number, total, batch, training), edge_states
+
+    def _added(self, norms, number, states, message, batch, training):
+        """Return the norm of states and what a branch adds to them."""
+        message = self.dropout_layer(message, training=training)
+        return self._normalized(norms, number, states + message, batch, training)
+
+    def _layers_of(self, number: int) -> list:
+        """Return the layers that hold state of a layer of the frame."""
+        lists = (self.attentions, self.attention_norms)
+        own = [layers[number] for layers in lists if layers]
+        return [*super()._layers_of(number), *own]
+
+    def attention_terms(self, batch):
+        """For each layer queries and keys of all nodes, float32 [G, N, H]."""
+        out = []
+        given = [states for states, _ in self.steps(batch)][1:]
+        for layer, states in zip(self.attentions, given, strict=True):
+            rows = layer.query_dense(states), layer.key_dense(states)
+            query, key = (ops.cast(each, "float32") for each in rows)
+            out.append({"query": query, "key": key})
+        return out
+
+    def attention_pairs(self, number: int, terms, graph):
+        """Pairs of a layer's attention in one graph, and their logits.
+
+        Args:
+            number: Of the layer.
+            terms: `attention_terms` of that layer, cut to the graph: [n, H].
+            graph: `SeenGraph`.
+
+        Returns:
+            Senders and receivers int [P], and float [P, K].
+        """
+        return pairs(self.attentions[number], terms, graph._replace(edge={}))
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        config = super().get_config()
+        for name in _FIXED:
+            del config[name]
+        names = (
+            "local",
+            "num_heads",
+            "attention",
+            "full_every",
+            "attention_dropout",
+            "max_length",
+            "fused",
+            "delta",
+        )
+        return {**config, **{name: getattr(self, name) for name in names}}
