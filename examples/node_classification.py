@@ -1,4 +1,4 @@
-"""Node classification: a GCN and a GAT on one graph with a few labelled nodes.
+"""Node classification: GCNs and a GAT on one graph with a few labelled nodes.
 
     python examples/node_classification.py
     python examples/node_classification.py --data cora --path PATH
@@ -105,6 +105,18 @@ def main() -> None:
         inputs, hidden_dim=64, num_layers=2, dropout=0.5, last_kernel=False
     )
     print(f"GCN: accuracy {train(graph, gcn, options.epochs, 0.01):.3f} on test nodes")
+    # Every layer ends with norm, activation and dropout, and adds a map of the states.
+    deep = models.GCNBackbone(
+        inputs,
+        hidden_dim=64,
+        num_layers=4,
+        dropout=0.5,
+        norm="layer",
+        residual="linear",
+        activation_first=False,
+    )
+    accuracy = train(graph, deep, options.epochs, 0.005)
+    print(f"GCN, four layers: accuracy {accuracy:.3f} on test nodes")
     gat = models.GATBackbone(
         inputs,
         hidden_dim=64,

@@ -374,3 +374,53 @@ def test_a_gcn_without_its_last_kernel_leaves_it_to_the_head():
         want = second(first(torch.tensor(graph.node["h"]), ends).relu(), ends)
     (found,) = task.predict([graph])
     np.testing.assert_allclose(found, want.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch"])
+@pytest.mark.parametrize("name", ["gcn", "gat"])
+def test_options_equal_layers_of_torch_geometric(name, norm):
+    """The networks of Luo et al. 2024, put together from torch_geometric's layers."""
+    torch = pytest.importorskip("torch")
+    nn = pytest.importorskip("torch_geometric.nn")
+    (graph,) = graphs_of(1, low=20, loops=False)
+    pairs = np.unique(np.stack([graph.senders, graph.receivers]), axis=1)
+    graph = graph.replace(senders=pairs[0], receivers=pairs[1], edge_type=None)
+    backbone = backbone_of(
+        name, norm=norm, residual="linear", activation="relu", activation_first=False
+    )
+    weights = {
+        path: torch.tensor(value.astype("float32"))
+        for path, value in oracle.weights_of(backbone).items()
+    }
+    encoded = backbone.encoder(
+        {name: value[None] for name, value in graph.node.items() if name in INPUTS}
+    )
+    states = torch.tensor(numpy(encoded)[0])
+    ends = torch.tensor(pairs.astype("int64"))
+    with torch.no_grad():
+        for number in range(2):
+            layer = f"{'attention' if name == 'gat' else 'convolution'}_{number}"
+            own = oracle.below(weights, layer)
+            if name == "gcn":
+                conv = nn.GCNConv(8, 8)
+                conv.lin.weight.copy_(own["kernel"].T)
+            else:
+                conv = nn.GATConv(8, 4, heads=2)
+                conv.lin.weight.copy_(own["transform/kernel"].T)
+                conv.att_src[0] = own["sender_kernel"]
+                conv.att_dst[0] = own["receiver_kernel"]
+            conv.bias.copy_(own["bias"])
+            added = oracle.below(weights, f"linear_{number}")
+            rows = conv(states, ends) + states @ added["kernel"] + added["bias"]
+            own = oracle.below(weights, f"norm_{number}")
+            if norm == "layer":
+                normed = torch.nn.LayerNorm(8)
+            else:
+                normed = torch.nn.BatchNorm1d(8).eval()
+                normed.running_mean.copy_(own["moving_mean"])
+                normed.running_var.copy_(own["moving_variance"])
+            normed.weight.copy_(own["gamma"])
+            normed.bias.copy_(own["beta"])
+            states = normed(rows).relu()
+    (found,) = NodeClassifier(backbone, 3).embed([graph])
+    np.testing.assert_allclose(found, states.numpy(), atol=1e-5)
