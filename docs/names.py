@@ -34,13 +34,15 @@ GROUPS = {
     "data": {
         "From other libraries": "from_.*|graphs_of|read_structures",
         "To other libraries": "to_.*",
-        "Data sets": "load|list_datasets|Limits",
+        "Data sets": "load|list_datasets|Limits|scaffold_split",
         "Graphs on disk and in columns": ".*",
     },
     "preprocessing": {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
         "Batchers": ".*Batcher|.*_batcher|BatchingForecast|fastest",
         "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
+        "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
+        "|NormalizeFeatures|RandomNodeSplit|.*_splits",
         "Graph transformers": ".*[aA]ttention.*|[rR]eform.*|.*tiles|canonical_path"
         "|[cC]luster.*|StructuralEncoding",
         "Graph layers": ".*",

@@ -267,6 +267,7 @@ VALID = {
     "programs.program_graphs": {"source": "def f(a):\n    return a\n"},
     "programs.python_files": lambda tmp: {"paths": tmp},
     "data.read_structures": OPTIONAL,
+    "data.scaffold_split": OPTIONAL,
     "programs.read_tree": lambda tmp: {"paths": tmp},
     "programs.read_varmisuse": lambda tmp: {"path": tmp},
     "programs.split_of": {"filename": "a/b.py"},

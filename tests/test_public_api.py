@@ -22,9 +22,8 @@ PUBLIC = {
     "planning plotting preprocessing primitives programs serving training tuning",
     "keras_bandgnn.data": "FlatGraphs GraphStore Limits StoreWriter from_ase "
     "from_jraph from_networkx from_pandas from_pyg from_rdkit from_scipy from_smiles "
-    "graphs_of "
-    "list_datasets load open_store read_structures to_ase to_jraph to_networkx "
-    "to_pandas to_pyg to_scipy write_store",
+    "graphs_of list_datasets load open_store read_structures scaffold_split to_ase "
+    "to_jraph to_networkx to_pandas to_pyg to_scipy write_store",
     "keras_bandgnn.distribution": "data_parallel sequence_parallel",
     "keras_bandgnn.explain": "Explanation Fidelity attention fidelity gnn_explainer "
     "ground_truth_auc integrated_gradients randomization_check saliency sparsity",

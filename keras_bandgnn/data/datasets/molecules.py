@@ -18,6 +18,7 @@ from keras_bandgnn.data.datasets.parts import (
 from keras_bandgnn.data.datasets.tables import read_table
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import Arrays, open_npz, refuse_file
+from keras_bandgnn.data.scaffolds import scaffold_split
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
 
@@ -123,6 +124,7 @@ def read_csv(
     progress: bool,
     target: str | Sequence[str] | None = None,
     on_error: str = "skip",
+    split_by: str | None = None,
 ) -> FlatGraphs:
     """Read SMILES and targets from a table, with RDKit.
 
@@ -135,6 +137,8 @@ def read_csv(
             none of these, all numeric columns.
         on_error: `"skip"` skips molecules that RDKit cannot read, with one warning that
             counts them; `"raise"` raises an error.
+        split_by: `"scaffold"` splits the molecules by `scaffold_split`, 80, 10 and
+            10 %, instead of by a column of the table.
 
     Returns:
         As `read_npz`, with `info["smiles"]`.
@@ -144,6 +148,7 @@ def read_csv(
         ImportError: If RDKit is not installed.
     """
     one_of("on_error", on_error, ("skip", "raise"))
+    one_of("split_by", split_by, (None, "scaffold"))
     path = files["csv"]
     table = read_table(path)
     column = next((c for c in _SMILES_COLUMNS if c in table.column_names), None)
@@ -185,7 +190,12 @@ def read_csv(
     flat = FlatGraphs.from_graphs(graphs)
     label = label[rows].astype(np.float64)
     extra = {"label/graph": narrowed("label", label, missing=True)}
-    if "split" in table.column_names:
+    if split_by is not None:
+        codes = np.empty(len(rows), np.int32)
+        for code, part in enumerate(scaffold_split([smiles[row] for row in rows])):
+            codes[part] = code
+        extra["context/split"] = codes
+    elif "split" in table.column_names:
         extra["context/split"] = _csv_split(path, table)[rows]
     # Graphs and label have been checked.
     return FlatGraphs.from_columns({**flat.columns(), **extra}, flat.info)
