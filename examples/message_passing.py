@@ -1,4 +1,4 @@
-"""Message passing with edge features: five backbones on molecules that SMILES name.
+"""Message passing with edge features: six backbones on molecules that SMILES name.
 
 PATH is a CSV file with a column of SMILES and a column of numbers.
 
@@ -21,6 +21,7 @@ import keras_bandgnn as kb
 
 BACKBONES = {
     "GINE": kb.models.GINEBackbone,
+    "GPS": kb.models.GPSBackbone,
     "GATv2": kb.models.GATv2Backbone,
     "GatedGCN": kb.models.GatedGCNBackbone,
     "PNA": kb.models.PNABackbone,

@@ -191,6 +191,7 @@ FRAMES = {
 }
 
 
+@pytest.mark.sweep(core=["GPSBackbone"])
 @pytest.mark.parametrize("name", FRAMES)
 def test_layers_that_are_computed_again_train_the_same(name):
     """Gradients, moving averages and seeds, which move once in a step."""
