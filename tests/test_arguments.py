@@ -869,6 +869,7 @@ KINDS: dict[str, str] = {
     "planning.choose_plan.candidates": "sequence",
     "preprocessing.GraphPreprocessor.loader.num_edge_types": "from 0",
     "planning.choose_plan.parts": "sequence",
+    "preprocessing.AttentionEdges.edge_features": "names",
     "preprocessing.AttentionEdges.path": "boolean",
     "serving.ExportedModel.path": "existing",
     "serving.GraphPacker.load.path": "existing",

@@ -234,9 +234,7 @@ class NodeEncoder(keras.layers.Layer):
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}
 
 
-def edge_encoder(
-    units: int, inputs: Mapping | None, name: str = "edge_encoder", **kwargs
-) -> NodeEncoder | None:
+def edge_encoder(units: int, inputs: Mapping | None, **kwargs) -> NodeEncoder | None:
     """Return a `NodeEncoder` of edge features, or None without any.
 
     Call it with `batch["edge"]`.
@@ -244,12 +242,11 @@ def edge_encoder(
     Args:
         units: Width of a state.
         inputs: The argument `edge_inputs`.
-        name: Name of the layer.
         **kwargs: Options of the layer.
     """
     if not optional(mapping, "edge_inputs", inputs):
         return None
-    encoder = NodeEncoder(units, inputs, name=name, **kwargs)
+    encoder = NodeEncoder(units, inputs, name="edge_encoder", **kwargs)
     encoder.level = "edge"
     return encoder
 

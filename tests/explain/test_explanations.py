@@ -60,12 +60,21 @@ def without(graph, edges):
     )
 
 
+@pytest.mark.parametrize("name", ["GGNNBackbone", "GTBackbone", "GraphormerBackbone"])
+def test_edge_features_are_weighed_with_their_edges(name):
+    test_every_backbone_weighs_edges(name, edge_inputs={"w": {"features": 2}})
+
+
 @pytest.mark.parametrize("name", sorted(registered(kb.models.Backbone)))
-def test_every_backbone_weighs_edges(name):
+def test_every_backbone_weighs_edges(name, **options):
     """Edges of factor 0 are as if they were not there."""
-    backbone, graphs = sample_of(BACKBONES, name)()
+    backbone, graphs = sample_of(BACKBONES, name)(**options)
     assert type(backbone).weighs_edges, "see `Backbone.weighs_edges`"
     graphs = graph_labels(graphs)[:2]
+    if options:
+        ends = [np.stack([g.senders, g.receivers], axis=1) for g in graphs]
+        pairs = zip(graphs, ends, strict=True)
+        graphs = [g.replace(edge={"w": w / 9.0}) for g, w in pairs]
     prepared = GraphPreprocessor(backbone.graph_layers())
     graphs = [prepared.transform([graph])[0] for graph in graphs]
     plan = backbone.auto_plan() or Plan()

@@ -190,6 +190,12 @@ BACKBONES = {
     "GTBackbone": lambda **o: kb.models.GTBackbone(
         INPUTS, 8, num_layers=1, num_heads=2, **o
     ),
+    "GTBackbone, with edge features": lambda **o: kb.models.GTBackbone(
+        INPUTS, 8, num_layers=1, num_heads=2, edge_inputs=EDGES, **o
+    ),
+    "GraphormerBackbone, with edge features": lambda **o: kb.models.GraphormerBackbone(
+        INPUTS, 8, num_layers=1, num_heads=2, edge_inputs=EDGES, **o
+    ),
     "GraphormerBackbone": lambda **o: kb.models.GraphormerBackbone(
         INPUTS, 8, num_layers=1, num_heads=2, **o
     ),

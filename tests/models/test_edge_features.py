@@ -1,4 +1,4 @@
-"""Edge features of GGNN, against NumPy, and what must not change them."""
+"""Edge features of GGNN, GT and Graphormer, against NumPy and other batches."""
 
 import keras
 import numpy as np
@@ -9,7 +9,7 @@ from keras_bandgnn.batch import unbatch
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField
 from keras_bandgnn.testing import gradients_of
-from tests.oracles import dense
+from tests.oracles import attention, dense
 
 EDGES = {"length": {"features": 2}, "bond": [3, 2], "type": 2}
 
@@ -151,3 +151,106 @@ def test_bad_edge_features_of_ggnn():
     assert np.isfinite(kb.models.NodeSelector(backbone).predict(graphs)).all()
     with pytest.raises(ValueError, match="without a schedule"):
         task.predict(graphs)
+
+
+PATTERNS = ["sparse", "full", "periodic", "augment"]
+TYPES = ["GTBackbone", "GraphormerBackbone"]
+
+
+def transformer(name, pattern="sparse", **options):
+    options = {"edge_inputs": EDGES, **options}
+    if name == "GTBackbone":
+        options = {"laplacian": 0, **options}
+    else:
+        options = {"max_distance": 2, **options}
+    cls = getattr(kb.models, name)
+    return drawn(cls({"kind": 4}, 8, 2, 2, attention=pattern, **options))
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("name", TYPES)
+def test_biases_of_edge_features_against_numpy(name, pattern):
+    graphs, backbone = graphs_of(), transformer(name, pattern)
+    for graph, states in zip(graphs, states_of(backbone, graphs), strict=True):
+        expected = attention.states(backbone, graph)
+        np.testing.assert_allclose(states, expected, atol=2e-5)
+    again = type(backbone).from_config(backbone.get_config())
+    assert again.get_config() == backbone.get_config()
+    assert [w.path for w in again.weights] == [w.path for w in backbone.weights]
+    assert backbone.features_read()["edge"] == ("distance", "length", "bond")
+    assert backbone.num_edge_types == 3 and not backbone.splits_sequences
+    # Without biases by distance and type.
+    backbone = transformer("GTBackbone", pattern, edge_inputs={"bond": [3, 2]})
+    assert backbone.bias is None
+    (states,) = states_of(backbone, graphs[:1])
+    expected = attention.states(backbone, graphs[0])
+    np.testing.assert_allclose(states, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_transformers_without_edge_features_are_as_before(name):
+    backbone = transformer(name, edge_inputs=None)
+    assert "edge_inputs" not in backbone.get_config()
+    assert not any("edge" in weight.path for weight in backbone.weights)
+    (edges,) = (x for x in backbone.graph_layers() if hasattr(x, "edge_features"))
+    assert "edge_features" not in edges.get_config() and backbone.splits_sequences
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_biases_of_edge_features_do_not_depend_on_batch_or_order(name):
+    graphs, backbone = graphs_of(), transformer(name, "periodic")
+    rows = transformer(name, "periodic", max_length=9)
+    rows.set_weights(backbone.get_weights())
+    together = states_of(backbone, graphs)
+    for one, other in zip(states_of(rows, graphs), together, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-5)
+    np.testing.assert_allclose(
+        states_of(backbone, graphs[:1])[0], together[0], atol=2e-5
+    )
+    other, order = turned(graphs[0])
+    (found,) = states_of(backbone, [other])
+    np.testing.assert_allclose(found, together[0][order], atol=2e-5)
+
+
+def test_tiles_have_the_biases_of_edge_features():
+    pytest.importorskip("pymetis")
+    (graph,) = graphs_of(1, low=40, high=41)
+    graph = kb.preprocessing.ClusterCompile(4, block_size=8)(graph)
+    backbone = transformer("GraphormerBackbone", edge_inputs={"bond": [3, 2]})
+    (one,) = states_of(backbone, [graph])
+    plan = kb.preprocessing.AttentionPlan(8, share=1.0)
+    prepared = graph
+    for layer in backbone.graph_layers():
+        prepared = layer(prepared)
+    batcher = kb.preprocessing.StaticBatcher(2, padding="64")
+    x = kb.preprocessing.GraphLoader([prepared], batcher, plan)[0][0]
+    assert (x["plan"]["tiles:8"]["edge"] < x["edge"]["mask"].shape[1]).any()
+    np.testing.assert_allclose(numpy(backbone(x))[0, :40], one, atol=2e-5)
+
+
+def test_training_changes_the_biases_of_edge_features(tmp_path):
+    graphs, backbone = graphs_of(6), transformer("GTBackbone", edge_inputs=EDGES)
+    task = kb.models.GraphRegressor(backbone)
+    before = [w.numpy().copy() for w in backbone.edge_encoder.trainable_variables]
+    task.fit(graphs, epochs=1, verbose=0)
+    after = [numpy(w) for w in backbone.edge_encoder.trainable_variables]
+    assert all(np.abs(a - b).max() > 0 for a, b in zip(after, before, strict=True))
+    task.save_to_preset(tmp_path / "gt")
+    again = kb.models.Task.from_preset(tmp_path / "gt")
+    np.testing.assert_allclose(again.predict(graphs), task.predict(graphs), atol=1e-5)
+
+
+def test_bad_edge_features_of_transformers():
+    with pytest.raises(ValueError, match="use_bias=True with 'type'"):
+        transformer("GTBackbone", use_bias=False)
+    with pytest.raises(ValueError, match="to be the number of types"):
+        transformer("GTBackbone", edge_inputs={"type": {"features": 2}})
+    with pytest.raises(ValueError, match=r"'distance'\].*Rename"):
+        transformer("GTBackbone", edge_inputs={"distance": 3})
+    task = kb.models.GraphRegressor(transformer("GraphormerBackbone"))
+    graph = graphs_of(1)[0]
+    with pytest.raises(ValueError, match="'length' is missing"):
+        task.predict([graph.replace(edge={"bond": graph.edge["bond"]})])
+    bond = graph.edge["bond"] + [[0, 5]]
+    with pytest.raises(ValueError, match=r"edge\['bond'\]\[:, 1\] in \[0, 2\)"):
+        task.predict([graph.replace(edge={**graph.edge, "bond": bond})])

@@ -36,6 +36,22 @@ def types(graph):
     return np.where(np.isinf(own), 0, own + 1).astype(int)
 
 
+def edges_of(graph, names):
+    """The edge that speaks for each pair, int [N, N], -1 where there is none."""
+    out = np.full((graph.num_nodes,) * 2, -1)
+
+    def rank(edge):
+        features = [graph.edge[name][edge].ravel().tolist() for name in names]
+        return graph.edge_type[edge], *features
+
+    for edge, pair in enumerate(zip(graph.receivers, graph.senders, strict=True)):
+        if out[pair] < 0 or rank(edge) < rank(out[pair]):
+            out[pair] = edge
+    out = np.where(out < 0, out.T, out)
+    np.fill_diagonal(out, -1)
+    return out
+
+
 def links(graph):
     """The links of the path through all nodes, bool [N, N]."""
     order = canonical_path(graph)
@@ -88,6 +104,21 @@ def states(backbone, graph):
             bias = bias + kinds[types(graph)] - kinds[0]
         if backbone.global_token:
             token_bias = of("attention_bias", "tokens")[0] - table[-1]
+    if backbone.edge_encoder is not None:
+        inputs, total = backbone.edge_encoder.inputs, 0.0
+        for name, spec in inputs.items():
+            values = graph.edge[name]
+            if "features" in spec:
+                total = total + dense(values, "edge_encoder", f"encode_{name}")
+                continue
+            tables, first = of("edge_encoder", f"encode_{name}", "embeddings"), 0
+            sizes = spec.get("columns", [spec.get("ids")])
+            rows = values.reshape(len(values), -1).T
+            for column, count in zip(rows, sizes, strict=True):
+                total = total + tables[first : first + count][column]
+                first += count
+        speaker = edges_of(graph, inputs)
+        bias = bias + np.where((speaker >= 0)[..., None], total[speaker], 0.0)
     if backbone.global_token:
         states, size = np.concatenate([states, numpy(backbone.token)[None]]), n + 1
         bias = np.pad(bias, ((0, 1), (0, 1), (0, 0)))

@@ -7,10 +7,18 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
+from keras_bandgnn.checks import (
+    boolean,
+    fraction,
+    mapping,
+    one_of,
+    optional,
+    positive_int,
+    refuse,
+)
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
-from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
@@ -130,6 +138,11 @@ class GraphTransformerBackbone(Backbone):
         max_length: The most nodes that a graph has; see `DualInterleavedAttention`.
         fused: See `DualInterleavedAttention`.
         conditions_hold: What `"conditions"` found, as saved; None before training.
+        edge_inputs: Edge features to embed, as for `NodeEncoder`, to one number per
+            head: a pair that is an edge of the graph has their sum as a bias, the same
+            in all layers; other pairs that attend have none. A reverse that the graph
+            lacks has the features of its original. `"type"` of size P is the same as
+            `num_edge_types=P + 1`. None for no such biases.
         remat: Whether the branches of blocks are computed again for gradients, so that
             memory is that of one branch and two inputs per block (JAX and torch).
     """
@@ -155,6 +168,7 @@ class GraphTransformerBackbone(Backbone):
         fused: bool = False,
         remat: bool = False,
         conditions_hold: bool | None = None,
+        edge_inputs: Mapping | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -175,6 +189,18 @@ class GraphTransformerBackbone(Backbone):
         self.max_distance = positive_int("max_distance", max_distance)
         self.use_bias = boolean("use_bias", use_bias)
         self.num_edge_types = positive_int("num_edge_types", num_edge_types)
+        edge_inputs = dict(optional(mapping, "edge_inputs", edge_inputs) or {})
+        if "type" in edge_inputs:
+            types = NodeEncoder.spec_of("type", edge_inputs.pop("type"))
+            if "ids" not in types:
+                refuse("edge_inputs['type']", "the number of types", types)
+            # Type 0 is "no edge".
+            self.num_edge_types = max(self.num_edge_types, types["ids"] + 1)
+            if not self.use_bias:
+                raise ValueError(
+                    "Expected use_bias=True with 'type' in `edge_inputs`. Received: "
+                    "use_bias=False. Leave one of them out."
+                )
         global_token = boolean("global_token", global_token)
         self.global_token = global_token or self.attention == "augment"
         self.dropout = fraction("dropout", dropout)
@@ -203,6 +229,12 @@ class GraphTransformerBackbone(Backbone):
                 dtype=policy,
                 name="attention_bias",
             )
+        self.edge_encoder = edge_encoder(self.num_heads, edge_inputs, dtype=policy)
+        # It refuses names that it writes itself.
+        AttentionEdges(edge_features=self._edge_names())
+        if self.edge_encoder is not None:
+            # Devices that share a supergraph have some of the heads each.
+            self.splits_sequences = False
         self.blocks = [
             GraphTransformerLayer(
                 self.num_heads,
@@ -238,6 +270,8 @@ class GraphTransformerBackbone(Backbone):
         self.encoder.build()
         if self.bias is not None:
             self.bias.build()
+        if self.edge_encoder is not None:
+            self.edge_encoder.build()
         if self.global_token:
             self.token = self.add_weight(
                 name="token",
@@ -264,16 +298,21 @@ class GraphTransformerBackbone(Backbone):
                 max_distance=pairs,
                 edge_types=self.num_edge_types > 1,
                 path_distance=path,
+                edge_features=self._edge_names(),
             )
         ]
+
+    def _edge_names(self) -> tuple[str, ...]:
+        return () if self.edge_encoder is None else tuple(self.edge_encoder.inputs)
 
     def auto_plan(self) -> Plan:
         """Return the plan of loaders that are told `"auto"`."""
         return AttentionPlan()
 
     def features_read(self):
-        """Return the inputs of the encoder, and distances."""
-        return {"node": tuple(self.encoder.inputs), "edge": ("distance",), "graph": ()}
+        """Return the inputs of the encoders, and distances."""
+        edge = ("distance", *self._edge_names())
+        return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
     def check(self, graphs) -> None:
         """Raise a ValueError if graphs do not fit."""
@@ -284,6 +323,8 @@ class GraphTransformerBackbone(Backbone):
                 f"features {sorted(graphs.edge)}. Pass "
                 "GraphPreprocessor(backbone.graph_layers()) to the task."
             )
+        if self.edge_encoder is not None:
+            self.edge_encoder.check(graphs.edge)
         if self.max_length is not None and len(graphs):
             largest = int(graphs.num_nodes.max())
             if largest > self.max_length:
@@ -366,7 +407,16 @@ class GraphTransformerBackbone(Backbone):
 
     def biases(self, batch):
         """Biases of edges, of nodes themselves and of tokens, None without any."""
-        return (None, None, None) if self.bias is None else self.bias(batch)
+        biases = (None, None, None) if self.bias is None else self.bias(batch)
+        if self.edge_encoder is None:
+            return biases
+        edge = batch["edge"]
+        of_edges = self.edge_encoder(edge)
+        # Other pairs that attend are further apart.
+        direct = ops.equal(ops.convert_to_tensor(edge["distance"]), 1)
+        of_edges = of_edges * ops.expand_dims(ops.cast(direct, of_edges.dtype), -1)
+        shared, *rest = biases
+        return (of_edges if shared is None else shared + of_edges, *rest)
 
     def hidden_states(self, batch, training=False):
         """Yield the first states, those after each block, the last ones normed."""
@@ -404,6 +454,8 @@ class GraphTransformerBackbone(Backbone):
         decided = {}
         if self.conditions_hold is not None:
             decided["conditions_hold"] = self.conditions_hold
+        if self.edge_encoder is not None:
+            decided["edge_inputs"] = self.edge_encoder.inputs
         names = (
             "hidden_dim",
             "num_layers",

@@ -16,9 +16,11 @@ class GraphormerBackbone(GraphTransformerBackbone):
     """Graphormer, with full, sparse or interleaved attention.
 
         h(0) = x + z-[in-degree] + z+[out-degree]
-        s_ij = q_i . k_j / sqrt(d) + b[shortest-path distance]
+        s_ij = q_i . k_j / sqrt(d) + b[shortest-path distance] + c(features of j -> i)
 
-    followed by pre-norm blocks; the biases b are shared by all layers. The defaults are
+    followed by pre-norm blocks; the biases b and c are shared by all layers. c, with
+    `edge_inputs`, is that of the paper's Eq. 7 for pairs that are edges, and 0 for
+    pairs further apart, whose paths are not followed. The defaults are
     GraphormerSlim; GraphormerLarge is `hidden_dim=768, num_layers=12, num_heads=32`.
     `graph_layers()` are the preprocessing layers that it needs; tasks use them by
     themselves unless they are given a preprocessor.
@@ -31,7 +33,8 @@ class GraphormerBackbone(GraphTransformerBackbone):
         max_degree: Larger degrees count as this one.
         **options: `ffn_dim`, `attention`, `full_every`, `max_distance`,
             `num_edge_types`, `global_token`, `dropout`, `attention_dropout`,
-            `max_length`, `fused` and `remat`, see `GraphTransformerBackbone`.
+            `max_length`, `fused`, `remat` and `edge_inputs`, see
+            `GraphTransformerBackbone`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.

@@ -31,8 +31,9 @@ class GTBackbone(GraphTransformerBackbone):
         laplacian: Number of eigenvectors, 0 for none.
         **options: `ffn_dim`, `attention`, `full_every`, `num_edge_types` (biases by
             type of edge if more than 1), `global_token`, `dropout`,
-            `attention_dropout`, `max_length`, `fused` and `remat`, see
-            `GraphTransformerBackbone`.
+            `attention_dropout`, `max_length`, `fused`, `remat` and `edge_inputs`
+            (biases by edge features; the paper multiplies the scores with them and
+            updates them, which these biases do not), see `GraphTransformerBackbone`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.
@@ -73,7 +74,9 @@ class GTBackbone(GraphTransformerBackbone):
         inputs = dict(inputs)
         if vectors:
             inputs["laplacian"] = {"features": vectors}
-        options = {"use_bias": options.get("num_edge_types", 1) > 1, **options}
+        typed = options.get("num_edge_types", 1) > 1
+        typed = typed or "type" in (options.get("edge_inputs") or {})
+        options = {"use_bias": typed, **options}
         super().__init__(inputs, hidden_dim, num_layers, num_heads, **options)
         self.laplacian = vectors
 

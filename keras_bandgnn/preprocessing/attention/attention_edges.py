@@ -1,9 +1,12 @@
 """`AttentionEdges`: the pairs of nodes that attend to each other."""
 
+import math
+from collections.abc import Sequence
+
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import boolean, optional, positive_int
+from keras_bandgnn.checks import boolean, optional, positive_int, strings
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.attention.adjacency import (
     adjacency,
@@ -13,6 +16,8 @@ from keras_bandgnn.preprocessing.attention.adjacency import (
 )
 from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
+
+_WRITTEN = ("attend", "distance")
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -30,9 +35,9 @@ class AttentionEdges(GraphLayer):
       up to `path_distance`; one more for links of the path between nodes that are
       further apart or not connected.
 
-    Other edge features are dropped. Listing all pairs within a distance takes memory
-    and time in proportion to them, and social graphs have nearly all nodes within
-    three steps.
+    Edge features are dropped unless `edge_features` names them. Listing all pairs
+    within a distance takes memory and time in proportion to them, and social graphs
+    have nearly all nodes within three steps.
 
     Args:
         symmetric: Whether edges also attend in the other direction.
@@ -49,6 +54,10 @@ class AttentionEdges(GraphLayer):
             there are several edges, and a reverse that the graph lacks has the type
             of its original. Pairs that are no edges have the type 0. Otherwise all
             types are 0.
+        edge_features: Names of edge features to keep. If there are several edges, those
+            of the edge with the lowest type count, then of the one with the lowest
+            features; a reverse that the graph lacks has the features of its original.
+            Pairs that are no edges, whose distance is above 1, have zeros.
 
     Example:
     >>> graph = Graph(4, [0, 1], [1, 2])
@@ -66,6 +75,7 @@ class AttentionEdges(GraphLayer):
         max_distance: int = 1,
         edge_types: bool = False,
         path_distance: int | None = None,
+        edge_features: Sequence[str] | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -74,6 +84,13 @@ class AttentionEdges(GraphLayer):
         self.max_distance = positive_int("max_distance", max_distance)
         self.edge_types = boolean("edge_types", edge_types)
         self.path_distance = optional(positive_int, "path_distance", path_distance)
+        self.edge_features = optional(strings, "edge_features", edge_features) or []
+        taken = sorted(set(self.edge_features) & set(_WRITTEN))
+        if taken:
+            raise ValueError(
+                f"Expected `edge_features` without {_WRITTEN}, which the layer writes. "
+                f"Received: {taken}. Rename the feature of the graphs."
+            )
 
     def call(self, graph: Graph) -> Graph:
         """Return the graph with these edges."""
@@ -93,15 +110,19 @@ class AttentionEdges(GraphLayer):
             steps = self._steps(edges, *np.divmod(links[new], size))
             distance = np.insert(distance, place[new], steps)
         types = np.zeros(keys.size, np.int32)
+        features = {"distance": distance, "attend": attend}
+        if self.edge_types or self.edge_features:
+            own, edge = self._own_edges(graph)
+            place = np.searchsorted(keys, own)
         if self.edge_types:
-            own, own_type = self._typed(graph)
-            types[np.searchsorted(keys, own)] = own_type + 1
+            types[place] = graph.edge_type[edge] + 1
+        for name in self.edge_features:
+            values = graph.edge[name]
+            features[name] = np.zeros((keys.size, *values.shape[1:]), values.dtype)
+            features[name][place] = values[edge]
         receivers, senders = np.divmod(keys, size)
         return graph.replace(
-            senders=senders,
-            receivers=receivers,
-            edge_type=types,
-            edge={"distance": distance, "attend": attend},
+            senders=senders, receivers=receivers, edge_type=types, edge=features
         )
 
     def _steps(self, edges, receivers, senders) -> np.ndarray | int:
@@ -110,22 +131,33 @@ class AttentionEdges(GraphLayer):
             return self.max_distance + 1
         return distances_between(edges, receivers, senders, self.path_distance)
 
-    def _typed(self, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
-        """Return the keys of the graph's own edges, ascending, and their types."""
-        real = graph.senders != graph.receivers
-        sender, receiver = graph.senders[real], graph.receivers[real]
-        kind = graph.edge_type[real]
+    def _own_edges(self, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+        """Return the keys of pairs that are edges, ascending, and an edge of each."""
+        lacking = [name for name in self.edge_features if name not in graph.edge]
+        if lacking:
+            raise ValueError(
+                f"Expected the edge features {self.edge_features}. Received: "
+                f"{sorted(graph.edge)}; {lacking[0]!r} is missing. Give the "
+                "`edge_inputs` of the model and Graph(edge={...}) the same names."
+            )
+        edges = np.flatnonzero(graph.senders != graph.receivers)
+        sender, receiver = graph.senders[edges], graph.receivers[edges]
         keys = receiver.astype(np.int64) * graph.num_nodes + sender
         reverse = np.zeros(keys.size, bool)
         if self.symmetric:
             back = sender.astype(np.int64) * graph.num_nodes + receiver
             reverse = np.repeat([False, True], keys.size)
-            keys, kind = np.append(keys, back), np.append(kind, kind)
-        order = np.lexsort((kind, reverse, keys))
-        keys, kind = keys[order], kind[order]
+            keys, edges = np.append(keys, back), np.append(edges, edges)
+        # What is sorted by first comes last.
+        columns = []
+        for name in self.edge_features:
+            values = graph.edge[name][edges]
+            columns += list(values.reshape(len(values), math.prod(values.shape[1:])).T)
+        order = np.lexsort((*columns[::-1], graph.edge_type[edges], reverse, keys))
+        keys, edges = keys[order], edges[order]
         first = np.ones(keys.size, bool)
         first[1:] = keys[1:] != keys[:-1]
-        return keys[first], kind[first]
+        return keys[first], edges[first]
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
@@ -136,9 +168,11 @@ class AttentionEdges(GraphLayer):
             "max_distance": self.max_distance,
             "edge_types": self.edge_types,
         }
-        # Stores of earlier versions name their layers without it.
+        # Stores of earlier versions name their layers without these.
         if self.path_distance is not None:
             config["path_distance"] = self.path_distance
+        if self.edge_features:
+            config["edge_features"] = list(self.edge_features)
         return config
 
 

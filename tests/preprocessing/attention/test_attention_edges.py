@@ -97,6 +97,41 @@ def test_types_of_reverse_edges():
     assert found.edge_type.tolist() == [2, 4, 3, 3]
 
 
+def test_features_of_edges_that_are_kept():
+    bond = [[5, 0], [1, 2], [9, 9], [4, 4], [3, 7]]
+    graph = Graph(
+        4,
+        [0, 1, 1, 1, 2],
+        [1, 0, 2, 2, 2],
+        edge_type=[3, 1, 2, 2, 0],
+        edge={"bond": bond, "w": [0.5, 1.5, 2.5, 3.5, 4.5], "other": [0] * 5},
+    )
+    layer = AttentionEdges(path=True, max_distance=2, edge_features=["bond", "w"])
+    assert AttentionEdges(**layer.get_config()).get_config() == layer.get_config()
+    found = layer(graph)
+    rows = {
+        (s, r): (b.tolist(), w)
+        for s, r, b, w in zip(
+            found.senders.tolist(),
+            found.receivers.tolist(),
+            found.edge["bond"],
+            found.edge["w"].tolist(),
+            strict=True,
+        )
+    }
+    assert rows[0, 1] == ([5, 0], 0.5) and rows[1, 0] == ([1, 2], 1.5)
+    # Of two edges of one type that with the lower features; its reverse is not there.
+    assert rows[1, 2] == rows[2, 1] == ([4, 4], 3.5)
+    far = {pair: row for pair, row in rows.items() if pair not in _NEAR}
+    assert len(far) == 4 and set(map(str, far.values())) == {"([0, 0], 0.0)"}
+    assert set(found.edge) == {"distance", "attend", "bond", "w"}
+    empty = Graph(2, [], [], edge={"bond": np.zeros((0, 2), int), "w": []})
+    assert layer(empty).edge["bond"].shape == (2, 2)
+
+
+_NEAR = {(0, 1), (1, 0), (1, 2), (2, 1)}
+
+
 def test_the_rest_of_a_graph_stays():
     graph = Graph(
         3,
@@ -133,6 +168,10 @@ def test_batches_and_configuration():
 def test_bad_arguments():
     with pytest.raises(ValueError, match="`max_distance` to be at least 1"):
         AttentionEdges(max_distance=0)
+    with pytest.raises(ValueError, match=r"\['attend'\]. Rename the feature"):
+        AttentionEdges(edge_features=["attend"])
+    with pytest.raises(ValueError, match="'bond' is missing. Give the `edge_inputs`"):
+        AttentionEdges(edge_features=["bond"])(Graph(2, [0], [1]))
 
 
 def gaps(graph, order):
