@@ -97,7 +97,7 @@ class GATBackbone(MessagePassingBackbone):
             inputs,
             hidden_dim,
             num_layers,
-            num_edge_types=num_edge_types,
+            num_edge_types=positive_int("num_edge_types", num_edge_types),
             norm=norm,
             activation=activation,
             dropout=dropout,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_bandgnn.checks import boolean, optional
+from keras_bandgnn.checks import boolean, optional, positive_int
 from keras_bandgnn.layers.graph_convolution import GraphConvolution
 from keras_bandgnn.models.message_passing.message_passing_backbone import (
     MessagePassingBackbone,
@@ -94,7 +94,7 @@ class GCNBackbone(MessagePassingBackbone):
             inputs,
             hidden_dim,
             num_layers,
-            num_edge_types=num_edge_types,
+            num_edge_types=positive_int("num_edge_types", num_edge_types),
             norm=norm,
             activation=activation,
             dropout=dropout,
