@@ -15,6 +15,7 @@ from examples.benchmarks import (
     explain,
     geometry,
     host,
+    messages,
     propagate,
     train,
 )
@@ -28,6 +29,7 @@ _SUBJECTS = {
     "batching": (batching, "padding, assembly and feeding of batches"),
     "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
     "attention": (attention, "attention along edges, against peers"),
+    "messages": (messages, "a training step of message passing, against a peer"),
     "explain": (explain, "explanations of predictions, against a peer"),
 }
 

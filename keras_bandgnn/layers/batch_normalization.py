@@ -95,22 +95,35 @@ class MaskedBatchNormalization(BatchLayer):
     def call(self, states, batch, training=False):
         """Return the normalised states, and update the moving averages in training."""
         rows = ops.cast(states, "float32")
-        if training and self.trainable:
-            mean, variance = self._statistics(rows, batch)
+        scale, shift = (
+            None if weight is None else ops.cast(weight, "float32")
+            for weight in (self.gamma, self.beta)
+        )
+        if not (training and self.trainable):
+            mean = ops.convert_to_tensor(self.moving_mean)
+            variance = ops.convert_to_tensor(self.moving_variance)
+            out = self._normalized(rows, mean, variance, scale, shift)
         else:
-            mean, variance = self.moving_mean, self.moving_variance
-        mean, variance = ops.convert_to_tensor(mean), ops.convert_to_tensor(variance)
-        factor = ops.rsqrt(variance + self.epsilon)
-        if self.scale:
-            factor = factor * ops.cast(self.gamma, "float32")
-        out = (rows - mean) * factor
-        if self.center:
-            out = out + ops.cast(self.beta, "float32")
+            out = self._normalized_in_training(rows, batch, scale, shift)
         return ops.cast(out, self.compute_dtype)
 
-    def _statistics(self, rows, batch):
-        """Return mean and variance [H] over the real rows; update moving averages."""
-        mask = batch_part(batch, self.level, "mask")["mask"]
+    def _normalized(self, rows, mean, variance, scale, shift):
+        factor = ops.rsqrt(variance + self.epsilon)
+        out = (rows - mean) * (factor if scale is None else factor * scale)
+        return out if shift is None else out + shift
+
+    def _normalized_in_training(self, rows, batch, scale, shift):
+        """Normalise by the statistics of the real rows."""
+        mask = ops.convert_to_tensor(
+            batch_part(batch, self.level, "mask")["mask"], "bool"
+        )
+        if backend.normalized_rows is not None:
+            found = backend.normalized_rows(rows, mask, scale, shift, self.epsilon)
+            if found is not None:
+                out, mean, variance, count = found
+                kept = self.momentum
+                self._update(mean, variance * (count / max(count - 1, 1)), kept)
+                return out
         real = ops.expand_dims(ops.cast(mask, "float32"), -1)
 
         def total(values):
@@ -120,16 +133,20 @@ class MaskedBatchNormalization(BatchLayer):
         some = ops.maximum(count, 1.0)
         mean = total(rows * real) / some
         variance = total(ops.square(rows - mean) * real) / some
-        # The estimate of torch. One row has no variance, and none change nothing.
         unbiased = variance * (some / ops.maximum(some - 1.0, 1.0))
+        # A batch without rows changes nothing.
         kept = ops.where(count > 0, self.momentum, 1.0)
+        self._update(mean, unbiased, kept)
+        return self._normalized(rows, mean, variance, scale, shift)
+
+    def _update(self, mean, variance, kept):
+        """Update the moving averages; torch keeps the unbiased variance."""
         for average, value in (
             (self.moving_mean, mean),
-            (self.moving_variance, unbiased),
+            (self.moving_variance, variance),
         ):
             value = ops.stop_gradient(value)
             average.assign(average * kept + value * (1.0 - kept))
-        return mean, variance
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """That of the states."""

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
-from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense, flat_matmul
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
@@ -117,15 +117,24 @@ class GraphAttentionV2(BatchLayer):
 
     def _score(self, rows):
         """Return a . leaky_relu(rows) [..., K] of rows [..., U]."""
-        heads = (self.num_heads, self.units // self.num_heads)
-        rows = ops.reshape(
-            ops.leaky_relu(rows, self.negative_slope), (*ops.shape(rows)[:-1], *heads)
+        kernel = ops.cast(self.score_kernel, self.compute_dtype)
+        heads, width = kernel.shape
+        # Each head's weights in a column of their own: one product of matrices, without
+        # rows of products in memory.
+        columns = ops.expand_dims(kernel, -1) * ops.expand_dims(
+            ops.eye(heads, dtype=kernel.dtype), 1
         )
-        return ops.sum(rows * ops.convert_to_tensor(self.score_kernel), axis=-1)
+        return flat_matmul(
+            ops.leaky_relu(rows, self.negative_slope),
+            ops.reshape(columns, (heads * width, heads)),
+        )
 
-    def _each_head(self, weights):
-        """Repeat weights [..., K] for the channels [..., U] of each head."""
-        return ops.repeat(weights, self.units // self.num_heads, axis=-1)
+    def _weighted(self, weights, rows):
+        """Return rows [..., U], of each head by its weight [..., K]."""
+        shape = ops.shape(rows)
+        heads = (self.num_heads, self.units // self.num_heads)
+        rows = ops.reshape(rows, (*shape[:-1], *heads))
+        return ops.reshape(rows * ops.expand_dims(weights, -1), shape)
 
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states."""
@@ -164,12 +173,13 @@ class GraphAttentionV2(BatchLayer):
 
         def dropped(shares):
             shares = ops.cast(shares, sent.dtype)
-            return self._each_head(self.dropout_layer(shares, training=training))
+            return self.dropout_layer(shares, training=training)
 
         # The weights have the factors of the edges already.
-        out = edges._replace(factor=None).total(dropped(weights) * messages)
+        messages = self._weighted(dropped(weights), messages)
+        out = edges._replace(factor=None).total(messages)
         if own_weights is not None:
-            out = out + dropped(own_weights) * sent
+            out = out + self._weighted(dropped(own_weights), sent)
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     @staticmethod

@@ -28,6 +28,10 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     a compilation.
 `sum_over_replicas(values)`
     The sum of a tensor over the devices of `data_parallel`, with its gradient.
+`normalized_rows(rows, mask, scale, shift, epsilon)`
+    Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
+    scale and shift [H] or None: the result, and without gradients mean and (biased)
+    variance [H] and the number of rows. None where it does not apply.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.

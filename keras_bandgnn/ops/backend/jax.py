@@ -187,7 +187,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = filtered_sum = repeated = None
+flat_edge_attention = filtered_sum = repeated = normalized_rows = None
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 

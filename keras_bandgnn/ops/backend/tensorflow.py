@@ -210,7 +210,7 @@ def index_add(out, ids, rows):
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = filtered_sum = repeated = None
+flat_edge_attention = filtered_sum = repeated = normalized_rows = None
 copy = tf.identity
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False

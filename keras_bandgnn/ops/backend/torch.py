@@ -128,6 +128,13 @@ def segment_max(data, ids, num_segments):
         return zeros.index_reduce(0, ids, data, "amax", include_self=False)
 
 
+def _num_processes() -> int:
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return distributed.get_world_size()
+
+
 class _ReplicaSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, values):
@@ -142,16 +149,37 @@ class _ReplicaSum(torch.autograd.Function):
 
 def sum_over_replicas(values):
     """Return the sum over the processes of `data_parallel`."""
-    distributed = torch.distributed
     # Shapes are traced on the device "meta", by each process alone.
-    if (
-        values.is_meta
-        or not distributed.is_available()
-        or not distributed.is_initialized()
-        or distributed.get_world_size() == 1
-    ):
+    if values.is_meta or _num_processes() == 1:
         return values
     return _ReplicaSum.apply(values)
+
+
+def normalized_rows(rows, mask, scale, shift, epsilon):
+    """Normalise rows over those of a mask, or return None; see `ops.backend`."""
+    if rows.is_meta or not _is_eager(rows) or _num_processes() > 1:
+        return None
+    mask, shape = mask.reshape(-1), rows.shape
+    rows = rows.reshape(-1, shape[-1])
+    # Shapes may differ from batch to batch here. torch has one fused operation for
+    # each direction, which takes all rows that it is given.
+    index = torch.nonzero(mask).reshape(-1)
+    count = index.shape[0]
+    if count == 0:
+        return None
+    is_first = bool(index[-1] == count - 1)
+    real = rows[:count] if is_first else torch.index_select(rows, 0, index)
+    out, mean, inverse = torch.native_batch_norm(
+        real, scale, shift, None, None, True, 0.0, epsilon
+    )
+    if count < len(rows):
+        padding = (0, 0, 0, len(rows) - count)
+        if is_first:
+            out = torch.nn.functional.pad(out, padding)
+        else:
+            out = torch.zeros_like(rows).index_copy(0, index, out)
+    variance = inverse.detach() ** -2 - epsilon
+    return out.reshape(shape), mean.detach(), variance.clamp_min(0), count
 
 
 def scatter_add(indices, values, shape):
