@@ -25,6 +25,10 @@ class BatchLayer(keras.layers.Layer):
 
     # Whether the first argument holds states of the batch's nodes.
     takes_states = True
+    # What `call` reads of each part of a batch, None for the whole part; by default all
+    # of the batch. Keras walks through all tensors of a call several times, which takes
+    # as long as a small layer.
+    reads: Mapping[str, tuple[str, ...] | None] | None = None
 
     def __call__(self, *args, **kwargs):
         """Call the layer; see `call`."""
@@ -39,12 +43,29 @@ class BatchLayer(keras.layers.Layer):
             if places:
                 args = list(args)
                 args.insert(1, args.pop(places[0]))
-        if self.takes_states:
-            states = args[0] if args else kwargs.get("states")
-            batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
-            if batch is not _MISSING:
-                check_call(states, batch)
+        batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
+        if self.takes_states and batch is not _MISSING:
+            check_call(args[0] if args else kwargs.get("states"), batch)
+        if self.reads is not None and isinstance(batch, Mapping):
+            read = self._read(batch)
+            if len(args) > 1:
+                args = (args[0], read, *args[2:])
+            else:
+                kwargs["batch"] = read
         return super().__call__(*args, **kwargs)
+
+    def _read(self, batch):
+        """Return what the layer reads of a batch; parts of a batch as they are."""
+        if not any(isinstance(batch.get(part), Mapping) for part in self.reads):
+            return batch
+        read = {
+            part: batch[part] if keys is None else _some(batch[part], keys)
+            for part, keys in self.reads.items()
+            if part in batch
+        }
+        if "explained" in batch:
+            read["explained"] = batch["explained"]
+        return read
 
     def build_from_config(self, config):
         """Build the layer as it was when a model was saved."""
@@ -54,6 +75,10 @@ class BatchLayer(keras.layers.Layer):
             shapes = {name: shapes[name] for name in shapes if name not in old}
             config = {"shapes_dict": shapes}
         super().build_from_config(config)
+
+
+def _some(part, keys):
+    return {key: part[key] for key in keys if key in part}
 
 
 def check_call(states, batch) -> None:

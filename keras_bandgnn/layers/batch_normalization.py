@@ -74,6 +74,7 @@ class MaskedBatchNormalization(BatchLayer):
         self.level = one_of("level", level, LEVELS)
         # Edge states have other shapes than the nodes of the batch.
         self.takes_states = self.level == "node"
+        self.reads = {self.level: ("mask",)}
 
     def build(self, states_shape, batch_shape=None):
         """Build gamma, beta and the moving averages, each [H]."""

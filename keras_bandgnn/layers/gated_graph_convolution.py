@@ -53,6 +53,7 @@ class GatedGraphConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"edge": ("sender", "receiver")}
 
     def __init__(
         self,

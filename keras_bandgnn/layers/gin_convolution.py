@@ -57,6 +57,7 @@ class GINConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"edge": ("sender", "receiver"), "node": ("mask",), "plan": None}
 
     def __init__(
         self,

@@ -57,6 +57,7 @@ class GraphAttentionV2(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"edge": ("sender", "receiver")}
 
     def __init__(
         self,

@@ -49,6 +49,7 @@ class GraphNormalization(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
     def __init__(self, epsilon: float = 1e-5, **kwargs):
         super().__init__(**kwargs)
@@ -126,6 +127,7 @@ class PairNormalization(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"node": ("mask", "graph_id"), "graph": ("n_node",)}
 
     def __init__(
         self,

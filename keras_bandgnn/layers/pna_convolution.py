@@ -65,6 +65,7 @@ class PNAConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"edge": ("sender", "receiver")}
 
     def __init__(
         self,

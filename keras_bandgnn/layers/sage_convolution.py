@@ -54,6 +54,7 @@ class SAGEConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    reads = {"edge": ("sender", "receiver"), "node": ("mask",), "plan": None}
 
     def __init__(
         self,
