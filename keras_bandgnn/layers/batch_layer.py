@@ -54,6 +54,10 @@ class BatchLayer(keras.layers.Layer):
                 kwargs["batch"] = read
         return super().__call__(*args, **kwargs)
 
+    def prepare(self, batch):
+        """Return what calls take of a batch, computed once for several layers."""
+        return batch
+
     def _read(self, batch):
         """Return what the layer reads of a batch; parts of a batch as they are."""
         if not any(isinstance(batch.get(part), Mapping) for part in self.reads):

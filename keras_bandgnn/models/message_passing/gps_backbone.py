@@ -207,10 +207,9 @@ class GPSBackbone(MessagePassingBackbone):
 
     def prepare(self, batch):
         """Prepare the plan, which layers without edge states share."""
-        first = self.messages[0] if self.messages else None
-        if self.edge_encoder is not None or not hasattr(first, "prepare"):
+        if self.edge_encoder is not None or not self.messages:
             return batch
-        return first.prepare(batch)
+        return self.messages[0].prepare(batch)
 
     def check(self, graphs) -> None:
         """Raise a ValueError if graphs do not fit."""
