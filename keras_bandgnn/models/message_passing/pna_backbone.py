@@ -47,7 +47,7 @@ class PNABackbone(MessagePassingBackbone):
             that of the graphs given to `fit`.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, residual, feed_forward,
-            jumping_knowledge, virtual_node, ego_separation, remat`.
+            jumping_knowledge, virtual_node, ego_separation, activation_first, remat`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"`, `"graph"`, and `"edge"`.
