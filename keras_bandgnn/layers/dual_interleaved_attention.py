@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.batch import explained
-from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
+from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
@@ -17,6 +17,8 @@ from keras_bandgnn.ops.attention import (
     join,
     tiles_and_rest,
 )
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.tiles import Tiles
@@ -145,6 +147,10 @@ class DualInterleavedAttention(BatchLayer):
         fused: Whether full attention uses `keras.ops.dot_product_attention`. That has
             neither biases nor dropout nor tokens.
         use_bias: Whether the four linear maps have biases.
+        usual_length: Without `max_length`: the number of nodes that few graphs exceed.
+            Full attention then runs per graph, padded to that, in batches without
+            larger graphs where this is the cheaper way, and over whole supergraphs in
+            the others.
 
     Input shape:
         states: float [G, N, H].
@@ -187,6 +193,7 @@ class DualInterleavedAttention(BatchLayer):
         max_length: int | None = None,
         fused: bool = False,
         use_bias: bool = True,
+        usual_length: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -196,9 +203,8 @@ class DualInterleavedAttention(BatchLayer):
         self.pattern = one_of("pattern", pattern, PATTERNS)
         self.self_loops = boolean("self_loops", self_loops)
         self.dropout = fraction("dropout", dropout)
-        self.max_length = max_length
-        if max_length is not None:
-            self.max_length = positive_int("max_length", max_length)
+        self.max_length = optional(positive_int, "max_length", max_length)
+        self.usual_length = optional(positive_int, "usual_length", usual_length)
         self.fused = boolean("fused", fused)
         self.use_bias = boolean("use_bias", use_bias)
         if self.fused and self.dropout:
@@ -367,30 +373,57 @@ class DualInterleavedAttention(BatchLayer):
         return edge_attention(q, k, v, bias, weight, sender, graph, self._heads)
 
     def _full(self, q, k, v, batch, edge_bias, self_bias, dropping):
-        rows = AttentionRows(batch, self.max_length)
         factor = explained(batch, "edge")
         if factor is not None and edge_bias is not None:
             # Pairs without an edge have no bias, and all nodes are seen.
             edge_bias = ops.cast(edge_bias, "float32") * ops.expand_dims(factor, -1)
-        pairs, bias = None, None
-        if edge_bias is not None or self_bias is not None:
-            pairs, bias = rows.pairs(batch["edge"], edge_bias, self_bias, self._heads)
         seed = self.seed_generator.next() if dropping else None
-        out, logs = full_attention(
-            *(rows.spread(t) for t in (q, k, v)),
-            rows.mask,
-            bias,
-            pairs,
-            self._heads,
-            self.dropout if dropping else 0.0,
-            seed,
-        )
-        return rows.collect(out), rows.collect(logs)
+
+        def attend(rows):
+            pairs, bias = None, None
+            if edge_bias is not None or self_bias is not None:
+                biases = edge_bias, self_bias
+                pairs, bias = rows.pairs(batch["edge"], *biases, self._heads)
+            out, logs = full_attention(
+                *(rows.spread(t) for t in (q, k, v)),
+                rows.mask,
+                bias,
+                pairs,
+                self._heads,
+                self.dropout if dropping else 0.0,
+                seed,
+            )
+            return rows.collect(out), rows.collect(logs)
+
+        return self._by_rows(attend, batch)
 
     def _fused(self, q, k, v, batch):
-        rows = AttentionRows(batch, self.max_length)
-        sequences = (rows.spread(t) for t in (q, k, v))
-        return rows.collect(fused_attention(*sequences, rows.mask, self._heads))
+        def attend(rows):
+            sequences = (rows.spread(t) for t in (q, k, v))
+            return rows.collect(fused_attention(*sequences, rows.mask, self._heads))
+
+        return self._by_rows(attend, batch)
+
+    def _by_rows(self, attend, batch):
+        """Return `attend(AttentionRows)` for sequences that hold the batch's graphs."""
+        usual, (_, nodes) = self.usual_length, ops.shape(batch["node"]["mask"])
+        counts = ops.convert_to_tensor(batch["graph"]["n_node"])
+        slots = ops.shape(counts)[1]
+        known = type(slots) is int and type(nodes) is int
+        if (
+            self.max_length is not None
+            or usual is None
+            or not known
+            or slots * usual**2 >= nodes**2
+            or is_portable()
+            or not backend.can_branch()
+        ):
+            return attend(AttentionRows(batch, self.max_length))
+        return ops.cond(
+            ops.all(counts <= usual),
+            lambda: attend(AttentionRows(batch, usual)),
+            lambda: attend(AttentionRows(batch, None)),
+        )
 
     def compute_output_shape(
         self,
@@ -418,4 +451,5 @@ class DualInterleavedAttention(BatchLayer):
             "max_length": self.max_length,
             "fused": self.fused,
             "use_bias": self.use_bias,
+            "usual_length": self.usual_length,
         }

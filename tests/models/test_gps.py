@@ -6,6 +6,7 @@ import pytest
 from registered import plain_graphs
 
 import keras_bandgnn as kb
+import keras_bandgnn.layers.dual_interleaved_attention as attention_layer
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.models.message_passing.gps_backbone import ATTENTION, LOCAL
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
@@ -133,6 +134,55 @@ def test_what_does_not_fit_is_refused():
         make(local=None, **EDGES)
     with pytest.raises(ValueError, match="no dropout with fused=True"):
         make(fused=True, attention_dropout=0.1)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_sizes_of_the_training_graphs_change_no_result(fused):
+    """Batches with larger graphs and without, also in several chunks of pairs."""
+    kinds = {"fused": fused, "num_heads": 2, "norm": "layer"}
+    plain, adapted = (
+        drawn(kb.models.GPSBackbone(INPUTS, 8, 1, usual_length=n, **kinds, **EDGES))
+        for n in (None, 12)
+    )
+    assert adapted.attentions[0].usual_length == 12
+    for sizes in ([9, 4, 12, 1] * 2, [9, 4, 13, 12] * 2, [9, 1060, 4]):
+        graphs, found = graphs_of(sizes), []
+        for backbone in (plain, adapted):
+            task = kb.models.GraphRegressor(backbone, normalizer=None)
+            task.head.set_weights([np.full(w.shape, 0.1) for w in task.head.weights])
+            task.compile(keras.optimizers.SGD(1e-3))
+            batch = task.loader(graphs, shuffle=False)[0]
+            drawn(backbone)
+            task.train_on_batch(*batch)
+            found.append(task.predict(graphs) + backbone.get_weights())
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_attention_after_training_costs_the_squares_of_the_graphs(monkeypatch):
+    shapes = []
+    whole = attention_layer.full_attention
+
+    def counted(q, *arguments):
+        shapes.append(tuple(q.shape))
+        return whole(q, *arguments)
+
+    monkeypatch.setattr(attention_layer, "full_attention", counted)
+    task = kb.models.GraphRegressor(kb.models.GPSBackbone(INPUTS, 8, 1, **EDGES))
+    graphs = graphs_of([9, 7, 8] * 10)
+    batch = task.loader(graphs, shuffle=False)[0][0]
+    slots, nodes = batch["graph"]["mask"].shape[1], batch["node"]["mask"].shape[1]
+    task.backbone(batch)
+    assert shapes == [(1, nodes, 8)]
+    task.fit(graphs, epochs=1, verbose=0)
+    assert task.backbone.usual_length == 9
+    config = task.backbone.get_config()
+    assert kb.models.GPSBackbone.from_config(config).attentions[0].usual_length == 9
+    del shapes[:]
+    task.backbone(batch)
+    assert (slots, 9, 8) in shapes
+    if keras.backend.backend() == "torch":
+        assert len(shapes) == 1
 
 
 def test_degrees_of_the_training_graphs_are_saved(tmp_path):

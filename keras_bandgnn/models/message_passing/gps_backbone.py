@@ -82,11 +82,16 @@ class GPSBackbone(MessagePassingBackbone):
             layer.
         full_every: See `"periodic"`.
         attention_dropout: Dropout rate of the attention weights.
-        max_length: The most nodes that a graph has. Full attention then costs its
-            square for each graph, without it the square of the nodes of a batch.
+        max_length: The most nodes that a graph may have. Full attention then costs its
+            square for each graph of a batch. By default graphs may have any size, and
+            that of the largest graph given to `fit` takes its place in batches without
+            larger ones; full attention in other batches costs the square of their
+            nodes.
         fused: Whether full attention uses `keras.ops.dot_product_attention`, without
             dropout.
         delta: Of `"pna"`, see `PNABackbone`.
+        usual_length: Nodes of the largest graph given to `fit`, as saved; None before
+            training. It changes no result.
         **kwargs: Options of `MessagePassingBackbone`: `num_edge_types,
             norm, activation, dropout, input_dropout, jumping_knowledge,
             virtual_node, remat`.
@@ -136,6 +141,7 @@ class GPSBackbone(MessagePassingBackbone):
         max_length: int | None = None,
         fused: bool = False,
         delta: float | None = None,
+        usual_length: int | None = None,
         **kwargs,
     ):
         super().__init__(
@@ -159,6 +165,7 @@ class GPSBackbone(MessagePassingBackbone):
         self.attention_dropout = fraction("attention_dropout", attention_dropout)
         self.max_length = optional(positive_int, "max_length", max_length)
         self.delta = optional(positive_number, "delta", delta)
+        self.usual_length = optional(positive_int, "usual_length", usual_length)
         # === Layers ===
         self.attentions = [
             DualInterleavedAttention(
@@ -168,6 +175,7 @@ class GPSBackbone(MessagePassingBackbone):
                 dropout=self.attention_dropout,
                 max_length=self.max_length,
                 fused=fused,
+                usual_length=self.usual_length,
                 dtype=self.dtype_policy,
                 name=f"attention_{number}",
             )
@@ -224,7 +232,7 @@ class GPSBackbone(MessagePassingBackbone):
                 )
 
     def adapt(self, parts) -> bool:
-        """Set `delta` by the graphs to train on, if `"pna"` reads it and none is given.
+        """Set `delta` and `usual_length` by the graphs to train on.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -232,17 +240,22 @@ class GPSBackbone(MessagePassingBackbone):
         Returns:
             Whether the model's computation has changed.
         """
-        if self.local != "pna" or self.delta is not None:
-            return False
-        self.delta = mean_log_degree(parts)
-        for layer in self.messages:
-            layer.delta = self.delta
-        return True
+        before = self.variant
+        if self.local == "pna" and self.delta is None:
+            self.delta = mean_log_degree(parts)
+            for layer in self.messages:
+                layer.delta = self.delta
+        largest = max((int(p.num_nodes.max()) for p in parts if len(p)), default=0)
+        if largest > (self.usual_length or 0):
+            self.usual_length = largest
+            for layer in self.attentions:
+                layer.usual_length = largest
+        return self.variant != before
 
     @property
-    def variant(self) -> float | None:
-        """The degrees of the training graphs, which programs hold as a number."""
-        return self.delta
+    def variant(self) -> tuple:
+        """What programs know of the training graphs: degrees and the largest size."""
+        return self.delta, self.usual_length
 
     def _layer(self, number, states, edge_states, batch, training):
         """Return the states after a layer, and those of the edges."""
@@ -313,5 +326,6 @@ class GPSBackbone(MessagePassingBackbone):
             "max_length",
             "fused",
             "delta",
+            "usual_length",
         )
         return {**config, **{name: getattr(self, name) for name in names}}

@@ -32,6 +32,8 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
     scale and shift [H] or None: the result, and without gradients mean and (biased)
     variance [H] and the number of rows. None where it does not apply.
+`can_branch()`
+    Whether values may decide which branch of a program runs.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.

@@ -457,6 +457,11 @@ def late_zeros(like):
     return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
 
 
+def can_branch():
+    """Return True: conditions are part of programs."""
+    return True
+
+
 def map_pieces(function, pieces, shared):
     """Map a checkpointed function over axis 0; see `ops.loops`."""
     return jax.lax.map(

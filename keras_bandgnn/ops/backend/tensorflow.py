@@ -186,6 +186,11 @@ def recomputed(function):
     return run
 
 
+def can_branch():
+    """Return True: conditions are part of programs."""
+    return True
+
+
 def map_pieces(function, pieces, shared):
     """Map a checkpointed function over axis 0; see `ops.loops`."""
     safe = recomputed(function)

@@ -1,5 +1,6 @@
 """Torch implementations."""
 
+import sys
 import warnings
 
 import torch
@@ -73,6 +74,12 @@ def recomputed(function):
         return checkpoint(function, *tensors, use_reentrant=False)
 
     return run
+
+
+def can_branch():
+    """Return False while `torch_recording` records a program, which has one branch."""
+    recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
+    return recorder is None or recorder.get_proxy_mode() is None
 
 
 def map_pieces(function, pieces, shared):
