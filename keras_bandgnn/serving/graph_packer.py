@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.checks import (
     as_path,
@@ -132,6 +133,7 @@ class GraphPacker:
         num_edge_types: P, or 0 if types are not read.
         ids: Node feature -> `{"below": n}` or `{"among": [...]}`, its valid values;
             `{"below": [n, ...]}` those of its columns.
+        edge_ids: Likewise for edge features.
 
     Example:
     >>> import tempfile
@@ -151,12 +153,14 @@ class GraphPacker:
         output_level: str,
         num_edge_types: int,
         ids: Mapping[str, Mapping] | None = None,
+        edge_ids: Mapping[str, Mapping] | None = None,
     ):
         self.preprocessor = preprocessor
         self.signature = signature
         self.output_level = output_level
         self.num_edge_types = num_edge_types
         self.ids = {name: dict(known) for name, known in (ids or {}).items()}
+        self.edge_ids = {name: dict(known) for name, known in (edge_ids or {}).items()}
 
     @classmethod
     def of_task(cls, task, graphs, budget=None, plan=None) -> "GraphPacker":
@@ -192,7 +196,7 @@ class GraphPacker:
         )
         types = task.backbone.num_edge_types
         ids = task.backbone.known_ids()
-        packer = cls(preprocessor, None, task.output_level, types, ids)
+        packer = cls(preprocessor, None, task.output_level, types, ids, _edge_ids(task))
         if isinstance(graphs, GraphLoader):
             graphs = graphs.parts[0]
         loader = packer._loader(graphs, adapt=True)
@@ -211,8 +215,11 @@ class GraphPacker:
             graphs, adapt, shuffle=False, num_edge_types=self.num_edge_types, prefetch=0
         )
         for part in loader.parts:
-            for name, known in self.ids.items():
-                _check_ids(name, part.node[name] if name in part.node else None, known)
+            for level, ids in (("node", self.ids), ("edge", self.edge_ids)):
+                features = getattr(part, level)
+                for name, known in ids.items():
+                    if name in features:  # The signature reports missing inputs.
+                        _check_ids(f"{level}[{name!r}]", features[name], known)
         return loader
 
     def pack(self, graphs) -> PackedGraphs:
@@ -239,6 +246,7 @@ class GraphPacker:
             "output_level": self.output_level,
             "num_edge_types": self.num_edge_types,
             "ids": self.ids,
+            **({"edge_ids": self.edge_ids} if self.edge_ids else {}),
             "preprocessor": _plain(self.preprocessor),
             **self.signature.get_config(),
         }
@@ -269,6 +277,7 @@ class GraphPacker:
             config["output_level"],
             config["num_edge_types"],
             config["ids"],
+            config.get("edge_ids"),
         )
 
 
@@ -276,7 +285,7 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
     """Raise a ValueError for values that `task.export` never writes."""
     one_of("output_level", config["output_level"], LEVELS)
     positive_int("num_edge_types", config["num_edge_types"], 0)
-    for name, known in config["ids"].items():
+    for name, known in (*config["ids"].items(), *config.get("edge_ids", {}).items()):
         if list(known) == ["below"]:
             below = known["below"]
             for number in below if isinstance(below, list) else [below]:
@@ -337,14 +346,25 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
     ]
 
 
-def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
-    if values is None:
-        return  # The signature reports missing inputs.
+def _edge_ids(task) -> dict[str, dict]:
+    """Return the valid ids of edge features, of each `NodeEncoder` of a task."""
+    known: dict[str, dict] = {}
+    for layer in compat.sublayers(task):
+        if getattr(layer, "level", None) == "edge":
+            for name, ids in layer.known_ids().items():
+                # Several layers may embed a feature: it has to fit all of them.
+                old = known.get(name, ids)["below"]
+                known[name] = {"below": np.minimum(old, ids["below"]).tolist()}
+    known.pop("type", None)  # The loader checks types.
+    return known
+
+
+def _check_ids(name: str, values: np.ndarray, known: Mapping) -> None:
     if "below" in known:
         below = known["below"]
         if isinstance(below, list) and values.shape[1:] != (len(below),):
             raise ValueError(
-                f"Expected node[{name!r}] with {len(below)} columns of ids, as the "
+                f"Expected {name} with {len(below)} columns of ids, as the "
                 f"exported model has. Received: shape {values.shape}."
             )
         # One number, or one for each column.
@@ -356,6 +376,6 @@ def _check_ids(name: str, values: np.ndarray | None, known: Mapping) -> None:
         expected = f"among {known['among']}"
     if wrong.size:
         raise ValueError(
-            f"Expected node[{name!r}] {expected}, the values of the exported model. "
+            f"Expected {name} {expected}, the values of the exported model. "
             f"Received: {wrong.flat[0]}."
         )

@@ -60,7 +60,7 @@ def without(graph, edges):
     )
 
 
-@pytest.mark.parametrize("name", ["GGNNBackbone", "GTBackbone", "GraphormerBackbone"])
+@pytest.mark.parametrize("name", ["GGNNBackbone", "GraphormerBackbone"])
 def test_edge_features_are_weighed_with_their_edges(name):
     test_every_backbone_weighs_edges(name, edge_inputs={"w": {"features": 2}})
 

@@ -153,7 +153,7 @@ def test_bad_edge_features_of_ggnn():
         task.predict(graphs)
 
 
-PATTERNS = ["sparse", "full", "periodic", "augment"]
+PATTERNS = ["full", "periodic", "augment"]
 TYPES = ["GTBackbone", "GraphormerBackbone"]
 
 

@@ -157,6 +157,40 @@ def test_ids_in_columns_are_checked_by_column(tmp_path):
         packer.pack([graphs[0].replace(node={"atom": atom[:, 0]})])
 
 
+def test_ids_of_edges_are_checked(tmp_path):
+    edge = {"bond": [[0, 1], [2, 0]], "kind": [0, 3], "length": [0.5, 1.5]}
+    node = {"kind": [0, 1, 0]}
+    graphs = [kb.Graph(3, [0, 1], [1, 2], node=node, edge=edge, label=[0, 1])] * 3
+    graphs = [g.replace(label_level="edge") for g in graphs]
+    inputs = {"bond": [3, 2], "kind": 5, "length": {"features": 1}}
+    backbone = kb.models.GINEBackbone({"kind": 2}, 4, 1, edge_inputs=inputs)
+    task = kb.models.EdgeClassifier(backbone, 2, edge_inputs={"kind": 4, "type": 1})
+    kb.serving.GraphPacker.of_task(task, graphs).save(tmp_path)
+    packer = kb.serving.GraphPacker.load(tmp_path)
+    assert packer.edge_ids == {"bond": {"below": [3, 2]}, "kind": {"below": 4}}
+    assert len(packer.pack(graphs)) > 0
+    for name, wrong in (("kind", [0, 4]), ("bond", [[0, 2], [0, 0]])):
+        graph = graphs[0].replace(edge={**edge, name: wrong})
+        with pytest.raises(ValueError, match=rf"Expected edge\['{name}'\] in \[0, "):
+            packer.pack([graph])
+
+
+@pytest.mark.parametrize("name", ["GGNNBackbone", "GraphormerBackbone"])
+def test_models_with_edge_features_are_exported(name, tmp_path):
+    rng = np.random.default_rng(0)
+    graphs = [
+        g.replace(edge={"w": rng.normal(size=(g.num_edges, 2)), "unread": g.senders})
+        for g in plain(graphs_of())
+    ]
+    options = {"edge_inputs": {"w": {"features": 2}}}
+    backbone = getattr(kb.models, name)({"kind": 4}, 8, 1, 2, **options)
+    task = kb.models.NodeClassifier(backbone, 3)
+    model = kb.serving.ExportedModel(exported(tmp_path, task, graphs))
+    assert "edge_w" in model.packer.signature.names
+    for mine, right in zip(model.predict(graphs), task.predict(graphs), strict=True):
+        np.testing.assert_allclose(mine, right, atol=1e-4)
+
+
 def test_folders_and_formats_are_checked(tmp_path):
     task, graphs = selector(), graphs_of()
     with pytest.raises(ValueError, match="Expected `format` to be one of"):

@@ -197,6 +197,15 @@ def test_made_up_batch_has_the_sizes():
         synthetic_batch(small_task(), plan, Sizes(10, 300, 7, 5))
 
 
+def test_made_up_batch_has_what_edges_and_columns_need():
+    edges = {"bond": [3, 2], "w": {"features": 4}, "type": 3}
+    backbone = GGNNBackbone({"atom": [5, 2]}, 8, 1, 3, edge_inputs=edges)
+    x, *_ = synthetic_batch(NodeSelector(backbone), Plan(), Sizes(40, 90, 3, 2))
+    assert x["node"]["atom"].shape == (1, 40, 2)
+    assert x["edge"]["bond"].shape == (1, 90, 2)
+    assert x["edge"]["w"].shape == (1, 90, 4)
+
+
 def test_missing_compiler_and_other_backends(monkeypatch, capsys):
     find = importlib.util.find_spec
     monkeypatch.setattr(
