@@ -54,7 +54,7 @@ GROUPS = {
     "layers": {
         "Messages and attention": "BandedMessagePassing|Graph(Attention|Convolution)"
         "|DualInterleavedAttention|GraphTransformerLayer|AttentionBias|GRUUpdate",
-        "Encoders": ".*Encoder|ElementEmbedding",
+        "Encoders": ".*Encoder|ElementEmbedding|SignNet",
         "Readouts": ".*Readout|ReadoutHead",
         "Molecules and crystals": ".*",
     },

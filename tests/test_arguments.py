@@ -412,6 +412,7 @@ VALID = {
     },
     "layers.SAGEConvolution": LAYER_1,
     "layers.SchNetInteraction": LAYER_1,
+    "layers.SignNet": LAYER_1,
     "layers.EdgeReadout": {"units": 2},
     "layers.SineBasis": {"num_functions": 4, "cutoff": 2.0},
     "layers.shifted_softplus": PROTOCOL,

@@ -33,8 +33,8 @@ PUBLIC = {
     "GaussianBasis GraphAttention GraphAttentionV2 GraphConvolution "
     "GraphNormalization GraphReadout GraphTransformerLayer MPEUInteraction "
     "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
-    "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SineBasis "
-    "shifted_softplus",
+    "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
+    "SineBasis shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
     "ForceRegressor GATBackbone GATv2Backbone GCNBackbone GGNNBackbone GINEBackbone "
     "GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
@@ -229,6 +229,7 @@ def test_keras_finds_the_classes_when_imported_first():
 
 REGISTERED = (
     "AddSelfLoops LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
+    "SignNet "
     "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
     "ClusterCompile ContinuousFilter CosineCutoff CumulativeLink "
     "DualInterleavedAttention "

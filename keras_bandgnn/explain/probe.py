@@ -10,7 +10,7 @@ from keras import ops
 from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
-from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.layers.node_encoder import NUMBERS, NodeEncoder
 from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task
@@ -37,7 +37,8 @@ def encoders(backbone) -> dict[str, keras.layers.Layer]:
     for layer in compat.sublayers(backbone):
         names: Sequence[str] = ()
         if isinstance(layer, NodeEncoder) and layer.level == "node":
-            names = [n for n, spec in layer.inputs.items() if "features" not in spec]
+            inputs = layer.inputs.items()
+            names = [n for n, spec in inputs if {*NUMBERS}.isdisjoint(spec)]
         elif isinstance(layer, ElementEmbedding):
             names = ["atomic_number"]
         for name in names:

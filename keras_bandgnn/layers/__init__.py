@@ -55,6 +55,7 @@ from keras_bandgnn.layers.sage_convolution import SAGEConvolution as SAGEConvolu
 from keras_bandgnn.layers.schnet_interaction import (
     SchNetInteraction as SchNetInteraction,
 )
+from keras_bandgnn.layers.sign_net import SignNet as SignNet
 from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
 
 # Their names in PyTorch Geometric.
@@ -99,6 +100,7 @@ __all__ = [
     "ReadoutHead",
     "SAGEConvolution",
     "SchNetInteraction",
+    "SignNet",
     "SineBasis",
     "shifted_softplus",
 ]

@@ -10,8 +10,11 @@ from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import mapping, optional, positive_int, refuse, shown
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.character_encoder import CharacterEncoder
+from keras_bandgnn.layers.sign_net import SignNet
 
-_KINDS = ("ids", "columns", "characters", "features")
+_KINDS = ("ids", "columns", "characters", "features", "eigenvectors")
+# Kinds of numbers, whose size is the last axis.
+NUMBERS = ("features", "eigenvectors")
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -25,8 +28,9 @@ class NodeEncoder(keras.layers.Layer):
             shape [N, K] whose column k is in [0, V_k) and has a table of its own (the
             sum over columns, zeros included), such as atoms of the Open Graph
             Benchmark; `{"characters": L}`, character codes of L positions;
-            `{"features": F}`, numbers. An integer V is short for `{"ids": V}`, a list
-            of integers for `{"columns": [...]}`.
+            `{"features": F}`, numbers; `{"eigenvectors": K}`, K eigenvectors whose
+            signs do not matter, for nodes alone (see `SignNet`). An integer V is short
+            for `{"ids": V}`, a list of integers for `{"columns": [...]}`.
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
@@ -71,6 +75,8 @@ class NodeEncoder(keras.layers.Layer):
                 layer = keras.layers.Embedding(count, self.units, **options)
             elif kind == "characters":
                 layer = CharacterEncoder(self.units, **options)
+            elif kind == "eigenvectors":
+                layer = SignNet(self.units, **options)
             else:
                 layer = keras.layers.Dense(self.units, **options)
             # One attribute each: the names of the weights in a file.
@@ -113,7 +119,13 @@ class NodeEncoder(keras.layers.Layer):
         self.built = True
 
     def _check_names(self, node):
-        for name in self.inputs:
+        for name, spec in self.inputs.items():
+            if "eigenvectors" in spec and self.level != "node":
+                refuse(
+                    f"inputs[{name!r}]",
+                    "of another kind, as eigenvectors are features of nodes",
+                    spec,
+                )
             if name not in node:
                 raise ValueError(
                     f"Expected {self.level} features {sorted(self.inputs)}. "
@@ -138,12 +150,12 @@ class NodeEncoder(keras.layers.Layer):
         self._check_names(node)
         for name, spec in self.inputs.items():
             values = node[name]
-            if "features" in spec:
+            ((kind, size),) = spec.items()
+            if kind in NUMBERS:
                 width = 1 if values.ndim == 1 else values.shape[-1]
-                if width != spec["features"]:
+                if width != size:
                     raise ValueError(
-                        f"Expected {self.level}[{name!r}] with {spec['features']} "
-                        "channels. "
+                        f"Expected {self.level}[{name!r}] with {size} channels. "
                         f"Received: shape {values.shape}."
                     )
             elif "columns" in spec:
@@ -192,19 +204,22 @@ class NodeEncoder(keras.layers.Layer):
             if name in embedded:
                 total = total + embedded[name]
             else:
-                total = total + self.encode(name, node[name])
+                total = total + self.encode(name, node[name], batch)
         return total
 
-    def encode(self, name: str, values):
+    def encode(self, name: str, values, batch=None):
         """Return the embedding of one feature, float [G, N, H].
 
         Args:
             name: The feature.
             values: Its values, such as int32 [G, N].
+            batch: The batch; eigenvectors are read along its edges.
         """
         spec, encoder = self.inputs[name], self._encoder(name)
-        if "features" in spec and len(values.shape) == 2:
+        if not {*NUMBERS}.isdisjoint(spec) and len(values.shape) == 2:
             values = ops.expand_dims(values, -1)
+        if "eigenvectors" in spec:
+            return encoder(values, batch)
         if "columns" in spec:
             first, total = 0, 0
             for k, size in enumerate(spec["columns"]):

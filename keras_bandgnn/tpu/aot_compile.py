@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_bandgnn import compat
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.layers.node_encoder import NUMBERS
 from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -145,7 +146,7 @@ def _synthetic_features(
             shape = (rows,) if width is None else (rows, width)
         else:
             shape = (rows, len(size) if kind == "columns" else size)
-        features[name] = np.zeros(shape, np.float32 if kind == "features" else np.int32)
+        features[name] = np.zeros(shape, np.float32 if kind in NUMBERS else np.int32)
     return features
 
 

@@ -103,6 +103,7 @@ CALLS = {
         (STATES, BATCH, EDGES),
         (STATES, EDGES, BATCH["edge"]),
     ),
+    "SignNet": (layers.SignNet(C), (STATES, BATCH), None),
 }
 
 
