@@ -182,7 +182,9 @@ def checked_features(
 _MOST_COLUMNS = 64
 
 
-def id_input(arrays: Sequence[np.ndarray]) -> dict[str, int | list[int]]:
+def id_input(
+    arrays: Sequence[np.ndarray], bags: bool = True
+) -> dict[str, int | list[int]]:
     """Return how a `NodeEncoder` embeds a feature of ids: see its `inputs`.
 
     Ids [n, K] are a bag of one vocabulary if zeros only follow them, as padding does,
@@ -190,12 +192,13 @@ def id_input(arrays: Sequence[np.ndarray]) -> dict[str, int | list[int]]:
 
     Args:
         arrays: The feature in some graphs, int [n] or [n, K] each.
+        bags: Whether it may be a bag.
     """
     widths = {array.shape[1:] for array in arrays}
     width = next(iter(widths)) if len(widths) == 1 else ()
     if width and 1 < width[0] <= _MOST_COLUMNS:
         zeros = (array == 0 for array in arrays)
-        if any(bool((z[:, :-1] & ~z[:, 1:]).any()) for z in zeros):
+        if not bags or any(bool((z[:, :-1] & ~z[:, 1:]).any()) for z in zeros):
             tops = np.max([a.max(axis=0, initial=0) for a in arrays], axis=0)
             return {"columns": [int(top) + 1 for top in tops]}
     return {"ids": 1 + max((int(a.max(initial=0)) for a in arrays), default=0)}

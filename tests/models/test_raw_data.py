@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.data import FlatGraphs, from_smiles
 from keras_bandgnn.models import (
     EdgeRegressor,
     ForceRegressor,
@@ -185,6 +185,24 @@ def test_edge_features_of_raw_data_reach_the_messages(kind):
         task.fit(items, np.arange(1.0 * len(items)), epochs=1, verbose=0)
         assert np.isfinite(task.predict(items)).all()
     assert (backbone.edge_encoder is None) == (expected is None)
+
+
+def test_columns_of_ids_of_smiles_and_of_torch_geometric():
+    pytest.importorskip("rdkit")
+    atoms, bonds = [120, 12, 17, 10, 6, 2, 2, 10], [5, 2, 2]
+    backbone = GINEBackbone({"atom": atoms}, 4, 1, edge_inputs={"bond": bonds})
+    graphs = FlatGraphs.from_graphs([from_smiles(smiles) for smiles in SMILES])
+    backbone.check(graphs)
+    items = [
+        {"edge_index": np.stack([g.senders, g.receivers]), "x": g.node["atom"]}
+        | {"edge_attr": g.edge["bond"], "num_nodes": g.num_nodes}
+        for g in graphs
+    ]
+    encoder = PyGEncoder().adapt(items)
+    inputs = {**encoder.inputs(), **encoder.edge_inputs()}
+    for name, most in (("x", atoms), ("edge_attr", bonds)):
+        assert len(inputs[name]["columns"]) == len(most)
+        assert all(np.array(inputs[name]["columns"]) <= most)
 
 
 def test_column_names_of_a_table_are_labels():

@@ -22,9 +22,10 @@ def from_smiles(smiles: str, label: Any = None) -> Graph:
     Features:
         `node["atom"]`: int32 [N, 8]: atomic number; total degree (with hydrogens);
             formal charge + 8; number of hydrogens; hybridisation (0 other, 1 sp,
-            2 sp2, 3 sp3, 4 sp3d, 5 sp3d2); aromatic; in a ring; chiral tag.
+            2 sp2, 3 sp3, 4 sp3d, 5 sp3d2); aromatic; in a ring; chiral tag. As
+            `inputs` of a backbone: `{"atom": [120, 12, 17, 10, 6, 2, 2, 10]}`.
         `edge["bond"]`: int32 [E, 3]: type (1 single, 2 double, 3 triple, 4 aromatic,
-            0 other); conjugated; in a ring.
+            0 other); conjugated; in a ring. As `edge_inputs`: `{"bond": [5, 2, 2]}`.
         `edge_type`: the type of the bond, 0 to 4.
         `info["smiles"]`: the string.
 

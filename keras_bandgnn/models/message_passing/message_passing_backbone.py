@@ -20,7 +20,7 @@ from keras_bandgnn.layers.graph_normalization import (
     GraphNormalization,
     PairNormalization,
 )
-from keras_bandgnn.layers.node_encoder import NodeEncoder
+from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.ops.remat import checkpoint
@@ -128,7 +128,6 @@ class MessagePassingBackbone(Backbone):
         # === Layers ===
         width, policy = self.hidden_dim, self.dtype_policy
         self.encoder = NodeEncoder(width, inputs, dtype=policy, name="node_encoder")
-        self.edge_encoder = None
         edge_inputs = optional(mapping, "edge_inputs", edge_inputs)
         if edge_inputs and not self.reads_edge_states:
             raise ValueError(
@@ -137,11 +136,7 @@ class MessagePassingBackbone(Backbone):
                 f"edge_inputs={shown(edge_inputs)}. Use GINEBackbone or "
                 "GATv2Backbone for graphs with edge features."
             )
-        if edge_inputs:
-            self.edge_encoder = NodeEncoder(
-                width, edge_inputs, dtype=policy, name="edge_encoder"
-            )
-            self.edge_encoder.level = "edge"
+        self.edge_encoder = edge_encoder(width, edge_inputs, dtype=policy)
         if not self.num_edge_types:
             inputs = {} if self.edge_encoder is None else self.edge_encoder.inputs
             read = inputs.get("type", {}).get("ids", 0)

@@ -28,8 +28,8 @@ class PyGEncoder(GraphEncoder):
 
     Integers are ids as they are, below the largest of the data that `adapt` saw plus
     one; larger ones need `node_inputs={"x": {"ids": 120}}`. Integers in several columns
-    are ids of one vocabulary if zeros only follow them, as padding does, otherwise
-    each column has its own: `{"x": {"columns": [119, 5, 12]}}`. Nodes without features
+    have a vocabulary per column: `{"x": {"columns": [119, 5, 12]}}`; those of nodes
+    share one if zeros only follow the ids, as padding does. Nodes without features
     get their number of incoming edges, `node["degree"]`, at most 255.
 
     Args:
@@ -191,7 +191,8 @@ def _learnt_inputs(
         parts = [part for part in parts if part.size] or parts
         kinds, shape = {part.dtype.kind for part in parts}, parts[0].shape
         if kinds <= set("iub") and len(shape) <= 2:
-            inputs[name] = id_input(parts)
+            # Edges with a list of words are rare.
+            inputs[name] = id_input(parts, bags=level == "node")
         elif kinds <= set("iubf") and len(shape) <= 2:
             inputs[name] = {"features": shape[1] if len(shape) == 2 else 1}
     return inputs
