@@ -17,6 +17,7 @@ import numpy as np
 
 import keras_bandgnn as kb
 from keras_bandgnn import models
+from keras_bandgnn.preprocessing import NormalizeFeatures, RandomNodeSplit
 
 
 def block_model(rng: np.random.Generator, count: int, classes: int = 4) -> kb.Graph:
@@ -34,19 +35,6 @@ def block_model(rng: np.random.Generator, count: int, classes: int = 4) -> kb.Gr
         label=label,
         label_level="node",
     )
-
-
-def prepared(graph: kb.Graph, rng: np.random.Generator) -> kb.Graph:
-    """Add masks where there are none: 20 nodes a class to train, 30 to validate."""
-    if "train_mask" in graph.node:
-        return graph
-    masks = {f"{n}_mask": np.zeros(graph.num_nodes, int) for n in ("train", "valid")}
-    for kind in np.unique(graph.label[graph.label >= 0]):
-        nodes = rng.permutation(np.flatnonzero(graph.label == kind))
-        masks["train_mask"][nodes[:20]] = 1
-        masks["valid_mask"][nodes[20:50]] = 1
-    masks["test_mask"] = 1 - masks["train_mask"] - masks["valid_mask"]
-    return graph.replace(node={**graph.node, **masks})
 
 
 def train(graph: kb.Graph, backbone: models.Backbone, epochs: int, rate: float):
@@ -90,12 +78,15 @@ def main() -> None:
             # Few words of a document, as in the papers: shares instead of counts.
             # With hundreds of features per node, as in Amazon Photo, they would be
             # so small that little is learnt.
-            feature = graph.node["feature"]
-            share = feature / np.maximum(feature.sum(axis=1, keepdims=True), 1)
-            graph = graph.replace(node={**graph.node, "feature": share})
+            graph = NormalizeFeatures()(graph)
     else:
         graph = block_model(rng, 300 if options.short else 1000)
-    graph = prepared(graph, rng)
+    if "train_mask" not in graph.node:
+        # 20 nodes of each class to train, 30 to validate, the rest to test.
+        split = RandomNodeSplit(
+            20, 30, None, per_class=("train", "valid"), seed=options.seed
+        )
+        graph = split(graph)
     count = {k: int(v.sum()) for k, v in graph.node.items() if k.endswith("_mask")}
     print(f"{graph.num_nodes} nodes, {graph.num_edges} edges, {count}")
 
