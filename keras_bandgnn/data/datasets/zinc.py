@@ -32,7 +32,7 @@ def read(
     Each text file has a SMILES string a line (icml18-jtnn), each index file the lines
     that belong to ZINC-12k (benchmarking-gnns): 10,000, 1,000 and 1,000. Graphs are in
     the order of the index files. Targets are computed; those of the benchmark are of an
-    older RDKit and may differ by some 0.001. It takes half a minute.
+    older RDKit and may differ slightly. It takes half a minute.
 
     Args:
         files: Paths by role: `train`, `valid`, `test`, `train_index`, `valid_index`,
