@@ -7,6 +7,7 @@ import threading
 import jax
 import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from keras_bandgnn.ops.context import portable_sums
 
@@ -95,13 +96,33 @@ def _run_stateless(run, states, variables):
     return states
 
 
+def _open(function, *arguments):
+    """Return `function` with the tracers that it closes over as arguments, and those.
+
+    As arguments they get gradients. `jax.closure_convert` leaves integers behind, which
+    the gradient of a program of several devices must not find there.
+    """
+    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    tree = jax.tree.structure(shapes)
+    traced = [isinstance(value, jax.core.Tracer) for value in closed.consts]
+
+    def opened(*arguments):
+        count = len(arguments) - sum(traced)
+        rest = iter(arguments[count:])
+        pairs = zip(closed.consts, traced, strict=True)
+        values = [next(rest) if is_traced else value for value, is_traced in pairs]
+        run = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, values))
+        return jax.tree.unflatten(tree, run(*jax.tree.leaves(arguments[:count])))
+
+    pairs = zip(closed.consts, traced, strict=True)
+    return opened, [value for value, is_traced in pairs if is_traced]
+
+
 def checkpointed(step, states, variables):
     """Return `step(states)` with gradient checkpointing; see `ops.remat`."""
 
     def run(states, values):
-        # Closed-over values become arguments, so that they get gradients.
-        arguments = _stateless(step, variables), states, values
-        body, closed_over = jax.closure_convert(*arguments)
+        body, closed_over = _open(_stateless(step, variables), states, values)
         return _recomputed(body)(states, values, *closed_over)
 
     return _run_stateless(run, states, variables)
