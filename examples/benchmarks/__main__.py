@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from examples.benchmarks import (
+    accuracy,
     attention,
     batching,
     explain,
@@ -30,6 +31,7 @@ _SUBJECTS = {
     "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
     "attention": (attention, "attention along edges, against peers"),
     "messages": (messages, "a training step of message passing, against a peer"),
+    "accuracy": (accuracy, "scores of published protocols, beside those in print"),
     "explain": (explain, "explanations of predictions, against a peer"),
 }
 

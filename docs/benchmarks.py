@@ -1,0 +1,94 @@
+"""Writes `benchmarks.md` from `benchmarks.json`: scores beside those in print.
+
+python docs/benchmarks.py
+
+`python -m examples.benchmarks accuracy SET MODEL --results docs/benchmarks.json` adds a
+record to the file. `tests/benchmarks/test_bench_accuracy.py` checks that the page is
+the one written here.
+"""
+
+import json
+import runpy
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+TITLES = {
+    "zinc": "ZINC-12k, official split, mean absolute error",
+    "cora": "Cora, public split, accuracy in %",
+    "citeseer": "CiteSeer, public split, accuracy in %",
+    "cora_by_class": "Cora, one random split, accuracy in %",
+    "citeseer_by_class": "CiteSeer, one random split, accuracy in %",
+    "amazon_computers": "Amazon Computers, draws after Shchur et al., accuracy in %",
+    "amazon_photo": "Amazon Photo, draws after Shchur et al., accuracy in %",
+    "coauthor_cs": "Coauthor CS, draws after Shchur et al., accuracy in %",
+    "roman_empire": "roman-empire, ten splits, accuracy in %",
+    "amazon_ratings": "amazon-ratings, ten splits, accuracy in %",
+    "minesweeper": "minesweeper, ten splits, ROC AUC in %",
+    "tolokers": "tolokers, ten splits, ROC AUC in %",
+    "questions": "questions, ten splits, ROC AUC in %",
+    "esol": "ESOL, split by scaffold, RMSE",
+    "freesolv": "FreeSolv, split by scaffold, RMSE",
+    "lipo": "Lipophilicity, split by scaffold, RMSE",
+    "bbbp": "BBBP, split by scaffold, ROC AUC in %",
+    "bace": "BACE, split by scaffold, ROC AUC in %",
+    "hiv": "HIV, split by scaffold, ROC AUC in %",
+    "tox21": "Tox21, split by scaffold, ROC AUC in %",
+}
+HEAD = """# Benchmarks
+
+Scores of the library's models under published protocols, beside those in print. Made by
+`python docs/benchmarks.py` from the records of
+
+```bash
+python -m examples.benchmarks accuracy SET MODEL --results docs/benchmarks.json
+```
+
+Each line is the mean and the standard deviation of the test scores over the seeds or
+splits of the protocol, with the weights of the best validation score. Times are those
+of all runs together on two cores that other work may have used, too. Scores in print
+are not run again; their sources are named. The splits of Luo et al. for Cora and
+CiteSeer are random ones with 20 labels per class, not the public split.
+"""
+
+
+def score(record: dict) -> str:
+    """Return the mean and the deviation of a record as text."""
+    if record["metric"] in ("accuracy", "auc"):
+        return f"{100 * record['mean']:.1f} ± {100 * record['deviation']:.1f}"
+    return f"{record['mean']:.3f} ± {record['deviation']:.3f}"
+
+
+def page() -> str:
+    """Return the text of the page."""
+    records = json.loads((FOLDER / "benchmarks.json").read_text())
+    source = FOLDER.parent / "examples" / "benchmarks" / "published.py"
+    published = runpy.run_path(str(source))["PUBLISHED"]
+    parts = [HEAD]
+    for name, title in TITLES.items():
+        ours = [record for record in records if record["set"] == name]
+        if not ours:
+            continue
+        lines = [
+            f"## {title}",
+            "",
+            "| model | test | runs and source |",
+            "| --- | --- | --- |",
+        ]
+        for record in ours:
+            lines.append(
+                f"| {record['model']}, keras-bandgnn | {score(record)} | "
+                f"{len(record['scores'])} runs, {record['parameters']:,} parameters, "
+                f"{record['minutes']:.0f} min, {record['backend']}, {record['date']} |"
+            )
+        for model, value, where in published.get(name, ()):
+            lines.append(f"| {model} | {value} | {where} |")
+        lines += ["", "Settings:", ""]
+        for record in ours:
+            given = ", ".join(f"{k}={v}" for k, v in record["settings"].items())
+            lines.append(f"- `{record['model']}`: {given}")
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    (FOLDER / "benchmarks.md").write_text(page())

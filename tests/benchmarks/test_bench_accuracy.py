@@ -1,0 +1,79 @@
+import json
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.benchmarks.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    """A graph in the files of Platonov et al., with two splits."""
+    count, splits = 40, 2
+    part = np.stack([RNG.permutation(count) for _ in range(splits)]) % 4
+    np.savez(
+        tmp_path / "minesweeper.npz",
+        node_features=RNG.normal(size=(count, 3)).astype("float32"),
+        node_labels=np.arange(count) // 2 % 2,
+        edges=RNG.integers(0, count, (80, 2)),
+        train_masks=part < 2,
+        val_masks=part == 2,
+        test_masks=part == 3,
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def molecules(tmp_path):
+    """Molecules in arrays, as for the sets of MoleculeNet."""
+    sizes = np.arange(3, 15)
+    node_ptr = np.append(0, np.cumsum(sizes))
+    ends = [[np.arange(n - 1), np.arange(1, n)] for n in sizes]
+    edge_ptr = node_ptr - np.arange(len(node_ptr))
+    part = np.arange(len(sizes)) % 3
+    np.savez(
+        tmp_path / "esol.npz",
+        atom=RNG.integers(0, 5, (node_ptr[-1], 8)).astype(np.uint8),
+        node_ptr=node_ptr,
+        edge_index=np.concatenate(ends, axis=1).astype(np.uint16),
+        bond=RNG.integers(0, 4, (edge_ptr[-1], 3)).astype(np.uint8),
+        edge_ptr=edge_ptr,
+        y=RNG.normal(size=(len(sizes), 1)).astype(np.float32),
+        task=["a"],
+        split_random=part,
+        split_scaffold=part,
+    )
+    return tmp_path
+
+
+def run(capsys, *line):
+    assert main(["accuracy", *line, "--allocator", "default"]) == 0
+    return capsys.readouterr().out
+
+
+def test_scores_of_nodes_are_kept(nodes, tmp_path, capsys):
+    results = tmp_path / "results.json"
+    line = ["minesweeper", "sage", "--path", str(nodes), "--results", str(results)]
+    line += ["--setting", "epochs=2", "--setting", "num_layers=2", "--seeds"]
+    assert "minesweeper, auc" in run(capsys, *line, "2")
+    run(capsys, *line, "1")
+    (record,) = json.loads(results.read_text())
+    assert len(record["scores"]) == 1 and 0 <= record["mean"] <= 1
+    assert record["settings"]["num_layers"] == 2 and record["parameters"] > 0
+
+
+def test_scores_of_graphs_stand_beside_those_in_print(molecules, capsys):
+    line = ["esol", "gine", "--path", str(molecules), "--seeds", "1"]
+    out = run(capsys, *line, "--setting", "epochs=1", "--setting", "hidden_dim=8")
+    assert "keras-bandgnn, gine" in out and "1 runs" in out
+
+
+def test_the_page_is_made_from_the_records():
+    page = runpy.run_path(str(ROOT / "docs" / "benchmarks.py"))["page"]()
+    message = "records have changed: run `python docs/benchmarks.py` and commit"
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == page, message
