@@ -60,6 +60,12 @@ def parts(kind):
     if kind.startswith("ggnn"):
         backbone = kb.models.GGNNBackbone(inputs, WIDTH, num_steps=3, num_edge_types=2)
         plan = Plan(Banded(SIZE), rest="drop" if "drop" in kind else Segment())
+    elif kind == "gps":
+        # Batch statistics of the nodes of all devices, also where computed again.
+        backbone = kb.models.GPSBackbone(
+            inputs, 8, 1, {"type": 2}, num_heads=2, remat=True
+        )
+        plan = Plan(Segment())
     else:
         patterns = {"full": "full", "augment": "augment"}
         backbone = kb.models.GraphormerBackbone(

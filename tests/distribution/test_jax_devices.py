@@ -34,7 +34,7 @@ def run(*cases):
 @on_jax
 def test_steps_are_those_of_one_device():
     cases = ["schnet:data", "ggnn:mixed", "ggnn_drop:sequence", "sparse:sequence"]
-    cases += ["full:mixed", "blocks:mixed", "augment:mixed", "fit:mixed"]
+    cases += ["full:mixed", "blocks:mixed", "augment:mixed", "gps:data", "fit:mixed"]
     found = dict(zip(cases, run(*cases), strict=True))
     for case, result in found.items():
         bound = 1e-4 if case.startswith("fit") else 1e-5

@@ -1,5 +1,6 @@
 """JAX implementations."""
 
+import contextlib
 import functools
 import math
 import threading
@@ -234,12 +235,28 @@ def segment_max(data, ids, num_segments):
     return jax.ops.segment_max(data, ids, num_segments, mode="drop")
 
 
-def sum_over_replicas(values):
-    """Return the sum over the devices of `data_parallel`.
+_devices = threading.local()
 
-    Arrays of a step are those of all devices.
+
+def sum_over_replicas(values):
+    """Return the sum over the devices of `data_parallel`, within `over_replicas`."""
+    axis = getattr(_devices, "axis", None)
+    return values if axis is None else jax.lax.psum(values, axis)
+
+
+@contextlib.contextmanager
+def over_replicas(axis: str):
+    """Trace what one device of several computes, in this thread.
+
+    Args:
+        axis: Name of the mesh axis over the devices.
     """
-    return values
+    before = getattr(_devices, "axis", None)
+    _devices.axis = axis
+    try:
+        yield
+    finally:
+        _devices.axis = before
 
 
 def scatter_add(indices, values, shape):

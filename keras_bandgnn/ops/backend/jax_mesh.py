@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from keras_bandgnn.ops.backend.jax import over_replicas
 from keras_bandgnn.ops.sequence import along
 
 
@@ -129,8 +130,9 @@ def split_over_cores(
     """Shard a task's stateless call over supergraphs, and over nodes of each.
 
     Gathers and sums over nodes stay on one core. The only communication is the
-    all-reduce of the weights' gradients and, with an axis "sequence" in the mesh, the
-    calls of layers to `ops.sequence.sequence_axis`.
+    all-reduce of the weights' gradients and of the sums of batch normalisation, and,
+    with an axis "sequence" in the mesh, the calls of layers to
+    `ops.sequence.sequence_axis`.
 
     Args:
         call: `call(trainable, non_trainable, x, **options)` returns values with axis
@@ -157,9 +159,10 @@ def split_over_cores(
 
     def split_call(trainable, non_trainable, x, **options):
         def run(trainable, non_trainable, x):
-            values, updated, *rest = call(
-                trainable, shift(non_trainable, 1), x, **options
-            )
+            with over_replicas(BATCH):
+                values, updated, *rest = call(
+                    trainable, shift(non_trainable, 1), x, **options
+                )
             return values, shift(updated, -1), *rest
 
         def run_sequence(trainable, non_trainable, x, node):
