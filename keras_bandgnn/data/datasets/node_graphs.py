@@ -152,7 +152,7 @@ def read_heterophilous(files: Mapping[str, Path], *, split: str | None, progress
 
 
 def read_wiki_cs(files: Mapping[str, Path], *, split: str | None, progress: bool):
-    """Read `data.json` of WikiCS, with its twenty splits.
+    """Read the JSON file of WikiCS, with its twenty splits.
 
     Args:
         files: `{"json": path}`.
