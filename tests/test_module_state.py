@@ -29,6 +29,7 @@ ALLOWED = {
     ): "hidden names of the process; a set changes at once",
     ("data/reading.py", "_STACK"): "a ContextVar: per thread",
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
+    ("ops/backend/jax.py", "_devices"): "thread-local",
     ("ops/backend/jax.py", "_step"): "thread-local",
     ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
     ("ops/context.py", "_tracing"): "thread-local",
