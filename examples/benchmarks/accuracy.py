@@ -424,6 +424,13 @@ def keep(path: Path, record: dict) -> None:
         stream.write((json.dumps(kept, indent=1) + "\n").encode())
 
 
+def command_of(options, seeds: int) -> str:
+    """Return the command of a run, without the paths of a machine."""
+    given = [f"--setting {item}" for item in options.setting]
+    words = ["python -m examples.benchmarks accuracy", options.set, options.model]
+    return " ".join([*words, f"--seeds {seeds}", *given])
+
+
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
     allocator.apply(options.allocator)
@@ -451,7 +458,7 @@ def run(options: argparse.Namespace) -> None:
         "parameters": parameters,
         "minutes": round(minutes, 2),
         "settings": settings,
-        "command": options.line,
+        "command": command_of(options, len(scores)),
         "backend": f"{keras.backend.backend()} {backend.version()}",
         "python": platform.python_version(),
         "date": datetime.date.today().isoformat(),

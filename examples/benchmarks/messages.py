@@ -127,8 +127,9 @@ def our_step(model: str, case: Case, options):
     }
     frame = {"hidden_dim": options.hidden, "num_layers": options.layers}
     if model == "gcn":
-        frame.update(norm="batch", residual=True)
-    else:
+        frame.update(norm="batch", residual=True, activation_first=False)
+    elif model != "sage":
+        # The peer's layers of these two have no edge vectors.
         frame["edge_inputs"] = case.edge_inputs
     if model == "pna":
         frame["delta"] = case.delta
