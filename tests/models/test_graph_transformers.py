@@ -21,7 +21,6 @@ from keras_bandgnn.preprocessing import (
     StaticBatcher,
 )
 from keras_bandgnn.preprocessing.attention.reformation import LADDER
-from keras_bandgnn.testing import gradients_of
 from keras_bandgnn.training import ElasticTuner, RecompileGuard
 
 H, K, LAYERS, DISTANCE = 8, 2, 2, 2
@@ -324,6 +323,12 @@ def test_blocks_that_are_computed_again_have_the_same_gradients(token):
         for variable in task.variables:
             if variable.path.endswith("seed_generator_state"):
                 variable.assign([1, 0])
-        found.append(gradients_of(task, batch))
-    for name, one, other in zip(found[0], *map(dict.values, found), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-4, err_msg=name)
+        # Blocks are computed again in training alone.
+        task.compile(keras.optimizers.SGD(0.1))
+        before = [keras.ops.convert_to_numpy(w) for w in task.trainable_variables]
+        task.train_on_batch(*batch)
+        after = [keras.ops.convert_to_numpy(w) for w in task.trainable_variables]
+        found.append([b - a for b, a in zip(before, after, strict=True)])
+    assert max(np.abs(change).max() for change in found[0]) > 1e-2
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
