@@ -1,8 +1,9 @@
-"""Settings of the C library's memory allocator."""
+"""Settings of the C library's memory allocator, and the memory that is held."""
 
 import argparse
 import os
 import sys
+from pathlib import Path
 
 # Keeps freed memory, in large pages: page faults are slow on many machines, and every
 # operation of an eager backend allocates.
@@ -41,3 +42,16 @@ def apply(choice: str) -> str:
         arguments = [sys.executable, "-m", "examples.benchmarks", *sys.argv[1:]]
         os.execve(sys.executable, arguments, {**os.environ, **TUNED})
     return "allocator: " + " ".join(f"{k}={v}" for k, v in TUNED.items())
+
+
+def peak() -> float:
+    """Return the GiB that the process has held at most since `forget` (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    held = {line.split(":")[0]: line.split() for line in lines}
+    return int(held["VmHWM"][1]) / 2**20
+
+
+def forget() -> float:
+    """Forget the peak; return the GiB that the process holds now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak()

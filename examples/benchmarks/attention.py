@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 from examples.benchmarks import allocator
 from keras_bandgnn.cli import options as shared
@@ -123,19 +122,6 @@ def peer_step(length: int, ends, options):
     return step
 
 
-def _peak() -> float:
-    """GiB that the process has held at most since `_forget`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    held = {line.split(":")[0]: line.split() for line in lines}
-    return int(held["VmHWM"][1]) / 2**20
-
-
-def _forget() -> float:
-    """Forget the peak; GiB that the process holds now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _peak()
-
-
 def _both(options: argparse.Namespace) -> None:
     """Run the command once with each allocator."""
     figures = {}
@@ -183,14 +169,14 @@ def run(options: argparse.Namespace) -> None:
             makers["full"] = lambda e=ends, n=length: our_step(n, e, "full", options)
         steps, held = {}, {}
         for name, make in makers.items():
-            before = _forget() if with_memory else 0.0
+            before = allocator.forget() if with_memory else 0.0
             try:
                 steps[name] = make()
             except ImportError as error:
                 report.say(f"torch_geometric is left out: {error}")
                 continue
             steps[name](), steps[name]()
-            held[name] = _peak() - before if with_memory else float("nan")
+            held[name] = allocator.peak() - before if with_memory else float("nan")
         times = {name: [] for name in steps}
         for number in range(options.rounds):
             for name, step in steps.items():
