@@ -37,9 +37,14 @@ class PyGModel:
         torch.manual_seed(0)
         self.kind, self.steps = kind, steps
         self.embeddings = torch.nn.ModuleDict()
+        # First id of each column in a table that columns share.
+        self.starts = {}
         for name, spec in inputs.items():
             ((form, size),) = spec.items()
-            make = torch.nn.Embedding if form == "ids" else torch.nn.Linear
+            make = torch.nn.Linear if form == "features" else torch.nn.Embedding
+            if form == "columns":
+                self.starts[name] = torch.tensor([0, *size[:-1]]).cumsum(0)
+                size = sum(size)
             self.embeddings[f"of_{name}"] = make(size, hidden)
         self.gru = torch.nn.GRUCell(hidden, hidden)
         self.head = torch.nn.Linear(3 * hidden, 1)
@@ -93,7 +98,11 @@ class PyGModel:
         degree = degree.reshape(count, types)
         states = 0
         for name, embedding in self.embeddings.items():
-            ids = batch[name.removeprefix("of_")]
+            name = name.removeprefix("of_")
+            ids = batch[name]
+            if name in self.starts:
+                states = states + embedding(ids.long() + self.starts[name]).sum(1)
+                continue
             if ids.is_floating_point():
                 states = states + embedding(ids)
                 continue

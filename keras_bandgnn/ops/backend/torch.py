@@ -164,7 +164,7 @@ def sum_over_replicas(values):
 
 def normalized_rows(rows, mask, scale, shift, epsilon):
     """Normalise rows over those of a mask, or return None; see `ops.backend`."""
-    if rows.is_meta or not _is_eager(rows) or _num_processes() > 1:
+    if rows.is_meta or not _is_eager(rows) or not can_branch() or _num_processes() > 1:
         return None
     mask, shape = mask.reshape(-1), rows.shape
     rows = rows.reshape(-1, shape[-1])
