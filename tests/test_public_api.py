@@ -219,6 +219,18 @@ def test_import_is_light():
     assert run(code) == "set()"
 
 
+def test_import_after_keras_leaves_scipy_for_its_use():
+    # Keras imports scikit-learn where it is installed, which imports SciPy.
+    code = (
+        "import sys; sys.modules['sklearn'] = None\n"
+        "import keras; before = set(sys.modules)\n"
+        "import keras_bandgnn\n"
+        "heavy = {'scipy', 'rdkit', 'ase', 'pandas', 'networkx', 'matplotlib'}\n"
+        "print(heavy & (set(sys.modules) - before))"
+    )
+    assert run(code) == "set()"
+
+
 def test_keras_finds_the_classes_when_imported_first():
     code = (
         "import keras, keras_bandgnn\n"

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
-from scipy.stats import rankdata
 
 from keras_bandgnn.checks import (
     fraction,
@@ -229,6 +228,8 @@ def ground_truth_auc(
     >>> ground_truth_auc(kb.explain.saliency(task, [graph]), [[True, False]]).shape
     (1,)
     """
+    from scipy.stats import rankdata
+
     one_of("level", level, LEVELS)
     explanations = _explanations(explanations)
     truth = sequence("truth", truth, "a list of masks")
@@ -319,6 +320,8 @@ def _shuffled(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
+    from scipy.stats import rankdata
+
     ranks = [rankdata(scores) - (len(scores) + 1) / 2 for scores in (one, two)]
     sizes = [np.linalg.norm(rank) for rank in ranks]
     return float(ranks[0] @ ranks[1] / (sizes[0] * sizes[1])) if all(sizes) else 0.0

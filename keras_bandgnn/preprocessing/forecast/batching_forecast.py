@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import keras
 import numpy as np
-from scipy.optimize import nnls
 
 from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.checks import one_of, positive_int, strings
@@ -46,6 +45,8 @@ class TimeModel:
     """
 
     def __init__(self, shapes: Sequence[Mapping[str, int]], times: Sequence[float]):
+        from scipy.optimize import nnls
+
         names = [name for name in shapes[0] if name not in (*PER_GRAPH, "graph")]
         # Nodes and edges first: of equal columns the first is kept.
         names.sort(key=lambda name: (name != "node", name != "edge", name))

@@ -4,8 +4,6 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import null_space
-from scipy.spatial import cKDTree
 
 from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.flat_columns import pointers
@@ -141,6 +139,8 @@ def _all_of(num_nodes: np.ndarray, graphs: np.ndarray) -> tuple:
 
 def _tree(position: np.ndarray, radius: float | None, k: int | None) -> tuple:
     """Return the receiver, sender and shift in one graph without a cell."""
+    from scipy.spatial import cKDTree
+
     tree = cKDTree(position)
     if k is None:
         one, other = tree.query_pairs(radius + _MARGIN, output_type="ndarray").T
@@ -195,6 +195,8 @@ def _box(position: np.ndarray, cell: np.ndarray, periodic: np.ndarray) -> np.nda
     """Return the cell, with vectors that enclose the atoms where it is open."""
     if periodic.all():
         return cell
+    from scipy.linalg import null_space
+
     across = null_space(cell[periodic]).T
     extent = np.ptp(position @ across.T, axis=0) + 1
     box = cell.copy()
