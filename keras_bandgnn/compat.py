@@ -44,6 +44,12 @@ def forget_programs(model: keras.Model) -> None:
     model.__dict__.pop("_derived", None)
 
 
+def forget_steps(model: keras.Model) -> None:
+    """Discard what is derived from the arguments of `compile`."""
+    for name in ("steps", "built"):
+        derived(model).pop(name, None)
+
+
 # === State of `Model.compile` ===
 
 
@@ -72,6 +78,16 @@ def added_loss(model: keras.Model, value):
     return model._aggregate_additional_loss(value)
 
 
+def whole_loss(model: keras.Model, x, y, outputs, weight):
+    """Return the loss of a training step, recorded in the metric "loss"."""
+    loss = model._compute_loss(
+        x=x, y=y, y_pred=outputs, sample_weight=weight, training=True
+    )
+    rows = next(each for each in keras.tree.flatten(x) if each is not None)
+    model._loss_tracker.update_state(loss, sample_weight=rows.shape[0])
+    return loss
+
+
 # === Building before the first step ===
 
 
@@ -92,7 +108,11 @@ class BuildHooks(keras.Model):
         return True
 
     def _symbolic_build(self, iterator=None, data_batch=None):
-        super()._symbolic_build(iterator, self.batch_to_build(data_batch))
+        # Keras looks through all layers and variables, at each `train_on_batch`.
+        done = derived(self).get("built") if data_batch is not None else None
+        if done is None or done is not self.optimizer or not done.built:
+            super()._symbolic_build(iterator, self.batch_to_build(data_batch))
+            derived(self)["built"] = self.optimizer
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         # Exists only in the TensorFlow trainer.
@@ -166,6 +186,22 @@ def torch_compilations() -> dict:
     from torch._dynamo.utils import counters
 
     return counters["stats"]
+
+
+def held_values(variables: list) -> list:
+    """Return the tensors of variables, without casts."""
+    return [variable._value for variable in variables]
+
+
+def has_hooks(layer) -> bool:
+    """Return whether functions of others run with a layer on torch."""
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+
+
+def writes(target) -> bool:
+    """Return whether an operation that torch has recorded changes its inputs."""
+    schema = getattr(target, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def softplus_in_place(x) -> None:

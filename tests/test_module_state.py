@@ -31,6 +31,7 @@ ALLOWED = {
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
     ("ops/backend/jax.py", "_devices"): "thread-local",
     ("ops/backend/jax.py", "_step"): "thread-local",
+    ("ops/backend/torch_steps.py", "_recording"): "thread-local",
     ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
     ("ops/context.py", "_tracing"): "thread-local",
     ("assembly/padded_rows.py", "_table"): "a cache, replaced whole",

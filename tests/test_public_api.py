@@ -42,7 +42,7 @@ PUBLIC = {
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
     "PaiNNBackbone SAGEBackbone SchNetBackbone Task list_presets upload_preset",
     "keras_bandgnn.ops": "CSR CSRPair RowIndex batched_gather batched_segment_max "
-    "batched_segment_sum edge_attention full_attention gather gather_rows "
+    "batched_segment_sum dropout edge_attention full_attention gather gather_rows "
     "gathered_grouped_matmul grouped_matmul offset_ids over_devices scatter_add "
     "segment_max segment_sum sparse_matmul with_scatter_index with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
@@ -244,7 +244,7 @@ REGISTERED = (
     "SignNet "
     "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
     "ClusterCompile ContinuousFilter CosineCutoff CumulativeLink "
-    "DualInterleavedAttention "
+    "Dropout DualInterleavedAttention "
     "DynamicBatcher EdgeClassifier EdgeReadout EdgeRegressor ElementEmbedding "
     "FlatDense ForceRegressor FullyConnectedGraph GATBackbone "
     "GATv2Backbone GCNBackbone GGNNBackbone GINConvolution GINEBackbone GRUReadout "

@@ -5,6 +5,7 @@ import keras
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.primitives.propagation import is_prepared
 
 
@@ -71,7 +72,7 @@ class BandedMessagePassing(BatchLayer):
         self.dropout = fraction("dropout", dropout)
         self.reduce = one_of("reduce", reduce, ("sum", "mean", "max"))
         # === Layers ===
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, states_shape, batch_shape=None):
         """Build the kernel [P, H, U] and the bias [P, U]."""

@@ -119,11 +119,14 @@ class MaskedBatchNormalization(BatchLayer):
             batch_part(batch, self.level, "mask")["mask"], "bool"
         )
         if backend.normalized_rows is not None:
-            found = backend.normalized_rows(rows, mask, scale, shift, self.epsilon)
+            averages = [ops.convert_to_tensor(each) for each in self._averages]
+            found = backend.normalized_rows(
+                rows, mask, scale, shift, averages, self.momentum, self.epsilon
+            )
             if found is not None:
-                out, mean, variance, count = found
-                kept = self.momentum
-                self._update(mean, variance * (count / max(count - 1, 1)), kept)
+                out, new = found
+                for average, value in zip(self._averages, new, strict=True):
+                    average.assign(value)
                 return out
         real = ops.expand_dims(ops.cast(mask, "float32"), -1)
 
@@ -137,17 +140,14 @@ class MaskedBatchNormalization(BatchLayer):
         unbiased = variance * (some / ops.maximum(some - 1.0, 1.0))
         # A batch without rows changes nothing.
         kept = ops.where(count > 0, self.momentum, 1.0)
-        self._update(mean, unbiased, kept)
-        return self._normalized(rows, mean, variance, scale, shift)
-
-    def _update(self, mean, variance, kept):
-        """Update the moving averages; torch keeps the unbiased variance."""
-        for average, value in (
-            (self.moving_mean, mean),
-            (self.moving_variance, variance),
-        ):
+        for average, value in zip(self._averages, (mean, unbiased), strict=True):
             value = ops.stop_gradient(value)
             average.assign(average * kept + value * (1.0 - kept))
+        return self._normalized(rows, mean, variance, scale, shift)
+
+    @property
+    def _averages(self) -> tuple:
+        return self.moving_mean, self.moving_variance
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """That of the states."""

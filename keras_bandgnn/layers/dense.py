@@ -5,6 +5,8 @@ import math
 import keras
 from keras import ops
 
+from keras_bandgnn.ops.backend import current as backend
+
 # Activations that Keras lacks.
 
 
@@ -75,7 +77,14 @@ class FlatDense(keras.layers.Dense):
     def call(self, inputs, training=None):
         """Return the rows times the kernel, with bias and activation."""
         shape = ops.shape(inputs)
-        rows = super().call(ops.reshape(inputs, (-1, shape[-1])), training)
+        rows, out = ops.reshape(inputs, (-1, shape[-1])), None
+        if backend.affine is not None and self.bias is not None:
+            weights = map(ops.convert_to_tensor, (self.kernel, self.bias))
+            out = backend.affine(rows, *weights)
+        if out is None:
+            rows = super().call(rows, training)
+        else:
+            rows = out if self.activation is None else self.activation(out)
         return ops.reshape(rows, (*shape[:-1], self.units))
 
     def quantize(self, mode=None, type_check=True, config=None):

@@ -314,9 +314,7 @@ class DualInterleavedAttention(BatchLayer):
         """Return dropout factors, or None."""
         if not dropping:
             return None
-        return keras.random.dropout(
-            ops.ones_like(like), self.dropout, seed=self.seed_generator
-        )
+        return graph_ops.dropout(ops.ones_like(like), self.dropout, self.seed_generator)
 
     def _sparse(self, q, k, v, batch, edge_bias, dropping):
         edge = batch["edge"]

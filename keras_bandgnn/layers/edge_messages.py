@@ -55,6 +55,17 @@ class EdgeMessages(NamedTuple):
         """Return the rows [G, E, ...] of the receivers, of [G, N, ...]."""
         return batched_gather(rows, ops.minimum(self.receiver, self.num_nodes - 1))
 
+    def fused(self, operation, *arguments):
+        """Return an operation of `ops.edges` for these edges, or None.
+
+        Args:
+            operation: The operation, which takes sender and receiver last.
+            *arguments: Its other arguments.
+        """
+        if self.factor is not None:
+            return None
+        return operation(*arguments, self.sender, self.receiver)
+
     def _weighted(self, messages):
         if self.factor is None:
             return messages
@@ -80,9 +91,13 @@ class EdgeMessages(NamedTuple):
             messages: The messages.
             count: Result of `count`, if it is known.
         """
+        return self.divided(self.total(messages), count)
+
+    def divided(self, total, count=None):
+        """Return the mean [G, N, U] of messages, from their sum; see `mean`."""
         count = self.count() if count is None else count
         count = ops.where(count > 0, count, 1.0)
-        return self.total(messages) / ops.cast(count, messages.dtype)
+        return total / ops.cast(count, total.dtype)
 
     def largest(self, messages):
         """Return the maximum [G, N, U] of messages [G, E, U]; 0 without any."""

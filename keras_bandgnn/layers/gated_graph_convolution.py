@@ -7,6 +7,7 @@ from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.edges import gated_sum
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -99,18 +100,27 @@ class GatedGraphConvolution(BatchLayer):
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states, and those of the edges if there are any."""
         edges = EdgeMessages.of(batch, states)
-        logits = edges.sent(self.sender_dense(states)) + edges.received(
-            self.receiver_dense(states)
+        sent, received, rows = (
+            layer(states)
+            for layer in (self.sender_dense, self.receiver_dense, self.message_dense)
         )
-        messages = edges.sent(self.message_dense(states))
-        if edge_states is not None:
-            logits = logits + self.edge_dense(edge_states)
-            if self.edges_in_messages:
+        mapped = None if edge_states is None else self.edge_dense(edge_states)
+        found = None
+        if edge_states is None or not self.edges_in_messages:
+            found = edges.fused(gated_sum, sent, received, rows, mapped)
+        if found is None:
+            logits = edges.sent(sent) + edges.received(received)
+            logits = logits if mapped is None else logits + mapped
+            messages = edges.sent(rows)
+            if edge_states is not None and self.edges_in_messages:
                 messages = messages + self.edge_message_dense(edge_states)
-        gates = ops.sigmoid(logits)
-        total = edges.total(gates * messages)
+            gates = ops.sigmoid(logits)
+            count = edges.total(gates) if self.normalize else None
+            total = edges.total(gates * messages)
+        else:
+            count, total, logits = found
         if self.normalize:
-            total = total / (edges.total(gates) + 1e-6)
+            total = total / (count + 1e-6)
         out = self.own_dense(states) + total
         return out if edge_states is None else (out, logits)
 

@@ -9,6 +9,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.primitives.propagation import is_prepared
 
 
@@ -137,8 +138,13 @@ class GINConvolution(BatchLayer):
             )
         else:
             edges = EdgeMessages.of(batch, states)
-            messages = self.activation(edges.sent(states) + edge_states)
-            hidden = self.hidden_dense(own + edges.total(messages))
+            total = None
+            if self.activation is keras.activations.relu:
+                total = edges.fused(relu_sum, states, edge_states)
+            if total is None:
+                messages = self.activation(edges.sent(states) + edge_states)
+                total = edges.total(messages)
+            hidden = self.hidden_dense(own + total)
         if self.norm is not None:
             hidden = self.norm(hidden, batch, training=training)
         return self.output_dense(self.activation(hidden))

@@ -11,6 +11,8 @@ from keras_bandgnn.layers.batch_layer import (
     check_width,
     log_edge_factor,
 )
+from keras_bandgnn.layers.dropout import Dropout
+from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
@@ -89,7 +91,7 @@ class GraphAttention(BatchLayer):
             self.transform = keras.layers.Dense(
                 self.units, use_bias=False, dtype=policy, name="transform"
             )
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
     def build(self, states_shape, batch_shape=None):
         """Build W [H, U], a_s and a_r [K, U / K] and the bias [U]."""
@@ -152,17 +154,19 @@ class GraphAttention(BatchLayer):
             is_sorted=True,
         )
         weights, own = (
-            ops.expand_dims(
-                self.dropout_layer(ops.cast(w, rows.dtype), training=training), -1
-            )
+            self.dropout_layer(ops.cast(w, rows.dtype), training=training)
             for w in (weights, own)
         )
-        total = own * rows + graph_ops.batched_segment_sum(
-            graph_ops.batched_gather(rows, sender) * weights,
-            receiver,
-            num_nodes,
-            is_sorted=True,
-        )
+        flat = ops.reshape(rows, (-1, num_nodes, self.units))
+        sums = share_sum(weights, flat, sender, receiver)
+        if sums is None:
+            sums = graph_ops.batched_segment_sum(
+                graph_ops.batched_gather(rows, sender) * ops.expand_dims(weights, -1),
+                receiver,
+                num_nodes,
+                is_sorted=True,
+            )
+        total = ops.expand_dims(own, -1) * rows + ops.reshape(sums, ops.shape(rows))
         out = ops.reshape(total, (-1, num_nodes, self.units))
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 

@@ -6,7 +6,10 @@ from keras import ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
 from keras_bandgnn.layers.dense import FlatDense, flat_matmul
+from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.edges import scores as edge_scores
+from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
@@ -95,7 +98,7 @@ class GraphAttentionV2(BatchLayer):
                 self.units, use_bias=self.use_bias, name="receiver", **options
             )
         self.edge_dense = FlatDense(self.units, use_bias=False, name="edge", **options)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, **options)
+        self.dropout_layer = Dropout(self.dropout, **options)
 
     def build(self, states_shape, batch_shape=None, edge_states_shape=None):
         """Build W_s and W_r [H, U], W_e [D, U], a [K, U / K] and the biases."""
@@ -116,9 +119,8 @@ class GraphAttentionV2(BatchLayer):
             )
         self.built = True
 
-    def _score(self, rows):
+    def _score(self, rows, kernel):
         """Return a . leaky_relu(rows) [..., K] of rows [..., U]."""
-        kernel = ops.cast(self.score_kernel, self.compute_dtype)
         heads, width = kernel.shape
         # Each head's weights in a column of their own: one product of matrices, without
         # rows of products in memory.
@@ -142,21 +144,25 @@ class GraphAttentionV2(BatchLayer):
         edges = EdgeMessages.of(batch, states)
         sent = self.sender_dense(states)
         wanted = sent if self.share_kernel else self.receiver_dense(states)
-        messages = edges.sent(sent)
-        rows = messages + edges.received(wanted)
         # A node that attends to itself does so once.
         mask = edges.receiver < edges.num_nodes
         if self.self_loops:
             mask = ops.not_equal(edges.sender, edges.receiver)
-        own = None
+        mapped = own = None
         if self.self_loops:
             own = sent + wanted
         if edge_states is not None:
             mapped = self.edge_dense(edge_states)
-            rows = rows + mapped
             if self.self_loops:
                 own = own + self._mean_of_others(edges, mapped, mask)
-        scores = self._score(rows)
+        kernel = ops.cast(self.score_kernel, self.compute_dtype)
+        scores = edges.fused(
+            edge_scores, sent, wanted, mapped, kernel, self.negative_slope
+        )
+        if scores is None:
+            rows = edges.sent(sent) + edges.received(wanted)
+            rows = rows if mapped is None else rows + mapped
+            scores = self._score(rows, kernel)
         times = log_edge_factor(batch)
         if times is not None:
             scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
@@ -165,7 +171,7 @@ class GraphAttentionV2(BatchLayer):
             edges.receiver,
             mask,
             edges.num_nodes,
-            extra=None if own is None else self._score(own),
+            extra=None if own is None else self._score(own, kernel),
             is_sorted=True,
         )
         own_weights = None
@@ -177,8 +183,10 @@ class GraphAttentionV2(BatchLayer):
             return self.dropout_layer(shares, training=training)
 
         # The weights have the factors of the edges already.
-        messages = self._weighted(dropped(weights), messages)
-        out = edges._replace(factor=None).total(messages)
+        shares, edges = dropped(weights), edges._replace(factor=None)
+        out = edges.fused(share_sum, shares, sent)
+        if out is None:
+            out = edges.total(self._weighted(shares, edges.sent(sent)))
         if own_weights is not None:
             out = out + self._weighted(dropped(own_weights), sent)
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)

@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.ops.remat import checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
@@ -89,7 +90,7 @@ class GraphTransformerLayer(BatchLayer):
         self.inner_dense = FlatDense(
             self.ffn_dim, activation="gelu", dtype=policy, name="inner"
         )
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
     def build(self, states_shape, *args, **kwargs):
         """Build the weights of both branches."""

@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, positive_int
 from keras_bandgnn.layers.dense import dense_kernel
+from keras_bandgnn.layers.dropout import Dropout
 
 
 class _Orthogonal(keras.initializers.Orthogonal):
@@ -70,7 +71,7 @@ class GRUUpdate(keras.layers.Layer):
             dtype=policy,
             name="recurrent",
         )
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=policy)
 
     def build(self, messages_shape, states_shape):
         """Build the two products."""

@@ -8,6 +8,7 @@ from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.edges import relu_sum
 from keras_bandgnn.primitives.propagation import is_prepared
 
 REDUCTIONS = ("mean", "sum", "max", "pool")
@@ -142,6 +143,10 @@ class SAGEConvolution(BatchLayer):
         edges = EdgeMessages.of(batch, states)
         if self.pool_dense is not None:
             states = self.pool_dense(states)
+        if edge_states is not None and self.reduce in ("mean", "sum"):
+            total = edges.fused(relu_sum, states, edge_states)
+            if total is not None:
+                return total if self.reduce == "sum" else edges.divided(total)
         messages = edges.sent(states)
         if edge_states is not None:
             messages = ops.relu(messages + edge_states)

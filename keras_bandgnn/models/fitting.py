@@ -9,6 +9,7 @@ from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
@@ -49,6 +50,9 @@ class Replicated(compat.BuildHooks):
     def train_step(self, *args):
         """Run a training step on all devices."""
         logs = self.distribution.train_step(self, *args)
+        if logs is None and backend.recorded_step is not None:
+            kept = compat.derived(self).setdefault("steps", {})
+            logs = backend.recorded_step(self, *args, kept)
         return super().train_step(*args) if logs is None else logs
 
     def test_step(self, *args):

@@ -346,6 +346,7 @@ class GraphModel(Replicated):
             metrics = None
         # Keras does not reset omitted options.
         compat.forget_compiled(self)
+        compat.forget_steps(self)
         super().compile(
             optimizer, loss, loss_weights, metrics, weighted_metrics, **options
         )

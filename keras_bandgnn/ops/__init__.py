@@ -8,6 +8,7 @@ from keras_bandgnn.ops.batched import batched_segment_max as batched_segment_max
 from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.batched import scatter_add as scatter_add
+from keras_bandgnn.ops.dropout import dropout as dropout
 from keras_bandgnn.ops.sequence import over_devices as over_devices
 from keras_bandgnn.ops.sparse import CSR as CSR
 from keras_bandgnn.ops.sparse import CSRPair as CSRPair
@@ -42,6 +43,7 @@ __all__ = [
     "batched_gather",
     "batched_segment_max",
     "batched_segment_sum",
+    "dropout",
     "edge_attention",
     "full_attention",
     "gather",

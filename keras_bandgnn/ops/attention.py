@@ -5,11 +5,11 @@ from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
+from keras_bandgnn.ops.dropout import dropout as drop
 from keras_bandgnn.ops.loops import (
     index_add,
     late_zeros,
     map_pieces,
-    numbered_dropout,
     scan_chunks,
     with_gradient,
 )
@@ -391,7 +391,7 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
         share = ops.exp(logits - top)
         total = ops.sum(share, axis=3, keepdims=True)
         if dropout:
-            share = numbered_dropout(share, dropout, seed, piece)
+            share = drop(share, dropout, seed, piece)
         out = ops.matmul(share, v) / total
         # Padding attends to nothing.
         real = ops.expand_dims(members, 1) > 0

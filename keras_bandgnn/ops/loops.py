@@ -100,18 +100,6 @@ def repeated(body, steps: int, state, constants, kept: dict):
     )
 
 
-def numbered_dropout(x, rate: float, seed, number):
-    """Apply dropout inside `map_pieces`, with the same mask when recomputed.
-
-    Args:
-        x: float, any shape.
-        rate: Dropout rate.
-        seed: `keras.random.SeedGenerator().next()`, drawn outside the loop.
-        number: int32, index of the entry.
-    """
-    return backend.numbered_dropout(x, rate, seed, number)
-
-
 def index_add(out, ids, rows):
     """Add rows at ids, possibly in place and without a gradient.
 

@@ -23,6 +23,7 @@ import numpy as np
 import keras_bandgnn as kb
 from keras_bandgnn.distribution.sequence_layout import SequenceLayout
 from keras_bandgnn.layers import dense as flat_dense
+from keras_bandgnn.layers import dropout
 from keras_bandgnn.models.inspection import StateModel
 from keras_bandgnn.ops.backend.jax_mesh import split_over_cores
 from keras_bandgnn.preprocessing import (
@@ -210,6 +211,7 @@ CASES = {
         lambda: nodes(kb.layers.ElementEmbedding(H, 9), "atomic_number"),
         "node",
     ),
+    "Dropout": (lambda: of(dropout.Dropout(0.5)), "node"),
     "FlatDense": (lambda: of(flat_dense.FlatDense(H)), "node"),
     "GRUReadout": (lambda: readout(kb.layers.GRUReadout(H, 1)), "graph"),
     "GRUUpdate": (gru_update, "node"),

@@ -12,6 +12,7 @@ from registered import backbone_and_loader, registered
 import keras_bandgnn as kb
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
+from keras_bandgnn.ops import edges
 from keras_bandgnn.ops.attention import edge_attention, full_attention
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.loops import with_gradient
@@ -34,12 +35,12 @@ ENDS = {"sender": SENDER, "receiver": RECEIVER}
 
 def plan(rest, weight=None):
     """A function that propagates states [1, 5, 4] under a plan with transposes."""
-    edges = Edges(
+    given = Edges(
         SENDER[0], RECEIVER[0], SENDER[0] % 2, 5, 2, weight=weight, transpose=True
     )
     made = Plan(rest=rest)
-    sizes = made.sizes(edges, np.zeros(12, np.int64), 1)
-    packed = made.pack(edges, {name: int(v[0]) for name, v in sizes.items()})
+    sizes = made.sizes(given, np.zeros(12, np.int64), 1)
+    packed = made.pack(given, {name: int(v[0]) for name, v in sizes.items()})
     arrays = keras.tree.map_structure(lambda a: a[None], packed)
     kernel = array(2, 4, 4)
 
@@ -84,6 +85,33 @@ def attend_to_all(x, pieces=1):
         module._PAIRS = before
 
 
+def fused(operation, *arguments):
+    """A function of states by an operation of `ops.edges`; None without it."""
+    if backend.fused_edges is None:
+        return None
+    ends = SENDER, RECEIVER
+
+    def run(x):
+        given = [each(x) if callable(each) else each for each in arguments]
+        out = operation(*given, *map(ops.convert_to_tensor, ends))
+        return out if not isinstance(out, tuple) else out[0] * out[1] + ops.sum(out[2])
+
+    return run
+
+
+def of_edges(x, width=4):
+    return ops.sin(ops.repeat(x, 3, axis=1)[:, :12, :width])
+
+
+def normalized(x):
+    mask = ops.convert_to_tensor([[True, True, False, True, False]])
+    scale = ops.mean(x, (0, 1))
+    averages = ops.zeros((4,)), ops.ones((4,))
+    return backend.normalized_rows(x, mask, scale, ops.sin(scale), averages, 0.9, 1e-3)[
+        0
+    ]
+
+
 GRU = [array(4, 12), array(12), array(4, 12), array(12)]
 KINDS = np.array([[0, 1, 1, 0, 1]], "int32")
 
@@ -114,6 +142,13 @@ FUNCTIONS = {
     "edge_attention": attend,
     "edge_attention_with_biases": lambda x: attend(x, 1),
     "filtered_sum": filtered if backend.filtered_sum else None,
+    "relu_sum": fused(edges.relu_sum, ops.exp, of_edges),
+    "gated_sum": fused(edges.gated_sum, ops.exp, ops.sin, ops.cos, of_edges),
+    "scores": fused(
+        edges.scores, ops.exp, ops.sin, of_edges, lambda x: x[0, :2, :2], 0.2
+    ),
+    "share_sum": fused(edges.share_sum, lambda x: of_edges(x, 2), ops.exp),
+    "normalized_rows": normalized if backend.normalized_rows else None,
     "full_attention": attend_to_all,
     "pieces": lambda x: attend_to_all(x, 2),
     "sum_over_replicas": lambda x: backend.sum_over_replicas(ops.exp(x)),
@@ -126,7 +161,12 @@ BY_HAND = {
         "EdgeAttention": "edge_attention",
         "FilteredSum": "filtered_sum",
         "GatedUpdate": "gated_update",
+        "GatedSum": "gated_sum",
         "GroupedMatmul": "grouped_matmul",
+        "Norm": "normalized_rows",
+        "ReluSum": "relu_sum",
+        "Scores": "scores",
+        "ShareSum": "share_sum",
         "_GatherRows": "grouped",
         "_ReplicaSum": "sum_over_replicas",
         "_SparseMatmul": "segment",

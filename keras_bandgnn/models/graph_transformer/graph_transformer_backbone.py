@@ -17,6 +17,7 @@ from keras_bandgnn.checks import (
     refuse,
 )
 from keras_bandgnn.layers.attention_bias import AttentionBias
+from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
@@ -251,7 +252,7 @@ class GraphTransformerBackbone(Backbone):
             )
             for number in range(self.num_layers)
         ]
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=policy)
         self.last_norm = keras.layers.LayerNormalization(
             epsilon=1e-5, dtype=policy, name="last_norm"
         )

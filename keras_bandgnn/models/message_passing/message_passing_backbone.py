@@ -16,6 +16,7 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.graph_normalization import (
     GraphNormalization,
     PairNormalization,
@@ -142,12 +143,10 @@ class MessagePassingBackbone(Backbone):
             read = inputs.get("type", {}).get("ids", 0)
             default = 1 if self.edge_encoder is None else 0
             self.num_edge_types = read or (default if num_edge_types is None else 0)
-        self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=policy)
+        self.dropout_layer = Dropout(self.dropout, dtype=policy)
         self.input_dropout_layer = self.dropout_layer
         if self.input_dropout is not None:
-            self.input_dropout_layer = keras.layers.Dropout(
-                self.input_dropout, dtype=policy
-            )
+            self.input_dropout_layer = Dropout(self.input_dropout, dtype=policy)
 
     # === What subclasses say ===
 

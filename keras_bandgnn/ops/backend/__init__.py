@@ -28,10 +28,17 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     a compilation.
 `sum_over_replicas(values)`
     The sum of a tensor over the devices of `data_parallel`, with its gradient.
-`normalized_rows(rows, mask, scale, shift, epsilon)`
+`normalized_rows(rows, mask, scale, shift, averages, momentum, epsilon)`
     Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
-    scale and shift [H] or None: the result, and without gradients mean and (biased)
-    variance [H] and the number of rows. None where it does not apply.
+    scale and shift [H] or None: the result, and new moving averages of mean and
+    unbiased variance. None where it does not apply.
+`affine(rows, kernel, bias)`
+    `rows @ kernel + bias` of rows [M, H] as one operation, or None.
+`fused_edges`
+    The operations of `ops.edges`, and `apply_to(x)`: whether they take a tensor.
+`recorded_step(model, data, kept)`
+    The logs of a training step that is repeated from a record, or None for a step of
+    Keras; `kept` is a dict for the records of the model.
 `can_branch()`
     Whether values may decide which branch of a program runs.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`

@@ -209,7 +209,8 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = filtered_sum = repeated = normalized_rows = None
+flat_edge_attention = filtered_sum = repeated = normalized_rows = dropout = None
+recorded_step = affine = fused_edges = None
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
@@ -505,16 +506,6 @@ def map_pieces(function, pieces, shared):
     return jax.lax.map(
         jax.checkpoint(lambda piece: function(*piece, *shared)), tuple(pieces)
     )
-
-
-def numbered_dropout(x, rate, seed, number):
-    """Apply dropout whose mask is a function of a seed and a number."""
-    seed = jnp.asarray(seed).astype("uint32").reshape(-1)
-    key = jax.random.fold_in(
-        jax.random.fold_in(jax.random.key(seed[0]), seed[1]), number
-    )
-    keep_mask = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(keep_mask, x / (1.0 - rate), 0.0)
 
 
 def index_add(out, ids, rows):

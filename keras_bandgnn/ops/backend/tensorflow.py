@@ -199,23 +199,14 @@ def map_pieces(function, pieces, shared):
     return tuple(tf.stack(parts) for parts in zip(*outs, strict=True))
 
 
-def numbered_dropout(x, rate, seed, number):
-    """Apply dropout whose mask is a function of a seed and a number."""
-    seed = tf.cast(tf.reshape(seed, (-1,))[:2], "int32")
-    # Successive calls have consecutive seeds, so the number is added to a hash of the
-    # seed.
-    seed = tf.random.stateless_uniform([2], seed, None, None, "int32")
-    seed = seed + tf.stack([0, tf.cast(number, "int32")])
-    return tf.nn.experimental.stateless_dropout(x, rate, seed)
-
-
 def index_add(out, ids, rows):
     """Add rows to `out` at ids; see `ops.loops`."""
     return tf.tensor_scatter_nd_add(out, tf.expand_dims(ids, -1), rows)
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = filtered_sum = repeated = normalized_rows = None
+flat_edge_attention = filtered_sum = repeated = normalized_rows = dropout = None
+recorded_step = affine = fused_edges = None
 copy = tf.identity
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False

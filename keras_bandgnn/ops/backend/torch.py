@@ -1,7 +1,6 @@
 """Torch implementations."""
 
 import sys
-import warnings
 
 import torch
 
@@ -14,7 +13,11 @@ from keras_bandgnn.ops.backend.torch_eager import (
     gated_rows,
     plain_gradients,
 )
+from keras_bandgnn.ops.backend.torch_edges import FusedEdges
+from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
+from keras_bandgnn.ops.backend.torch_steps import check_recordable
+from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
 from keras_bandgnn.ops.context import is_portable
 
 # Torch implementations of `ops.loops`.
@@ -70,6 +73,9 @@ def recomputed(function):
     # This import takes a second: it imports the compiler.
     from torch.utils.checkpoint import checkpoint
 
+    # The state of random numbers, which it restores, is in no record.
+    check_recordable("gradient checkpointing")
+
     def run(*tensors):
         return checkpoint(function, *tensors, use_reentrant=False)
 
@@ -78,6 +84,8 @@ def recomputed(function):
 
 def can_branch():
     """Return False while `torch_recording` records a program, which has one branch."""
+    # Training steps may take another branch in the next batch.
+    check_recordable("a branch")
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is None or recorder.get_proxy_mode() is None
 
@@ -89,10 +97,11 @@ def map_pieces(function, pieces, shared):
     return tuple(torch.stack(parts) for parts in zip(*outs, strict=True))
 
 
-def numbered_dropout(x, rate, seed, number):
+def dropout(x, rate):
     """Apply dropout by torch's RNG state, which checkpoints restore."""
-    del seed, number
-    return torch.nn.functional.dropout(x, rate)
+    if x.is_meta or not _is_eager(x):
+        return torch.nn.functional.dropout(x, rate)
+    return x * dropout_mask(x.detach(), rate)
 
 
 def index_add(out, ids, rows):
@@ -107,7 +116,8 @@ USES_TRANSPOSE = True
 
 def gather(x, ids):
     """Gather rows `x[ids]`; ids must be in range."""
-    rows = torch.index_select(x, 0, ids.reshape(-1))
+    # Torch has slower sums for ids of 32 bits, here in the gradient.
+    rows = torch.index_select(x, 0, ids.reshape(-1).long())
     return rows.reshape(*ids.shape, *x.shape[1:])
 
 
@@ -115,7 +125,8 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
     """Sum rows of `data` by segment; empty segments are 0."""
     del is_sorted
     shape = (num_segments, *data.shape[1:])
-    ids = ids.long() if is_portable() else ids
+    # Torch has slower sums for ids of 32 bits.
+    ids = ids.long()
     return torch.zeros(shape, dtype=data.dtype, device=data.device).index_add(
         0, ids, data
     )
@@ -124,15 +135,12 @@ def segment_sum(data, ids, num_segments, is_sorted=False):
 def segment_max(data, ids, num_segments):
     """Return segment maxima of `data`; empty segments are unspecified."""
     shape = (num_segments, *data.shape[1:])
-    zeros = torch.zeros(shape, dtype=data.dtype, device=data.device)
-    if is_portable():
-        ids = ids.long().reshape(-1, *[1] * (data.ndim - 1)).expand_as(data)
-        lowest = torch.full_like(zeros, torch.finfo(data.dtype).min)
-        return lowest.scatter_reduce(0, ids, data, "amax")
-    with warnings.catch_warnings():
-        # index_reduce is "in beta".
-        warnings.simplefilter("ignore", UserWarning)
-        return zeros.index_reduce(0, ids, data, "amax", include_self=False)
+    # Faster than `index_reduce`.
+    ids = ids.long().reshape(-1, *[1] * (data.ndim - 1)).expand_as(data)
+    lowest = torch.full(
+        shape, torch.finfo(data.dtype).min, dtype=data.dtype, device=data.device
+    )
+    return lowest.scatter_reduce(0, ids, data, "amax")
 
 
 def _num_processes() -> int:
@@ -162,31 +170,15 @@ def sum_over_replicas(values):
     return _ReplicaSum.apply(values)
 
 
-def normalized_rows(rows, mask, scale, shift, epsilon):
+def normalized_rows(rows, mask, scale, shift, averages, momentum, epsilon):
     """Normalise rows over those of a mask, or return None; see `ops.backend`."""
-    if rows.is_meta or not _is_eager(rows) or not can_branch() or _num_processes() > 1:
+    if rows.is_meta or not _is_eager(rows) or _num_processes() > 1:
         return None
-    mask, shape = mask.reshape(-1), rows.shape
-    rows = rows.reshape(-1, shape[-1])
-    # Shapes may differ from batch to batch here. torch has one fused operation for
-    # each direction, which takes all rows that it is given.
-    index = torch.nonzero(mask).reshape(-1)
-    count = index.shape[0]
-    if count == 0:
-        return None
-    is_first = bool(index[-1] == count - 1)
-    real = rows[:count] if is_first else torch.index_select(rows, 0, index)
-    out, mean, inverse = torch.native_batch_norm(
-        real, scale, shift, None, None, True, 0.0, epsilon
+    flat = rows.reshape(-1, rows.shape[-1])
+    out, *averages = Norm.apply(
+        flat, mask.reshape(-1), scale, shift, *averages, momentum, epsilon
     )
-    if count < len(rows):
-        padding = (0, 0, 0, len(rows) - count)
-        if is_first:
-            out = torch.nn.functional.pad(out, padding)
-        else:
-            out = torch.zeros_like(rows).index_copy(0, index, out)
-    variance = inverse.detach() ** -2 - epsilon
-    return out.reshape(shape), mean.detach(), variance.clamp_min(0), count
+    return out.reshape(rows.shape), averages
 
 
 def scatter_add(indices, values, shape):
@@ -227,16 +219,8 @@ def sparse_product(side, x):
     """Multiply a matrix (rows, columns, pointers, entries or None) by dense rows."""
     row, column, pointer, weight = side
     num_rows = pointer.shape[0] - 1
-    if _is_eager(x):
-        entries = x.new_ones(column.shape) if weight is None else weight.to(x.dtype)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # CSR is "in beta".
-            matrix = torch.sparse_csr_tensor(
-                pointer, column, entries, (num_rows, x.shape[0]), check_invariants=False
-            )
-            # `matrix @ x` would zero-fill and copy the result first.
-            out = x.new_empty(num_rows, x.shape[1])
-            return torch.addmm(out, matrix, x, beta=0, out=out)
+    if _is_eager(x) and not x.is_meta:
+        return rows_sum(pointer, column, weight, x)
     sent = gather(x, column)
     if weight is not None:
         sent = sent * weight[:, None].to(x.dtype)
@@ -309,6 +293,16 @@ def _is_eager(x) -> bool:
     if x.device.type != "cpu" or is_portable():
         return False
     return not torch.compiler.is_compiling()
+
+
+fused_edges = FusedEdges(lambda x: not x.is_meta and _is_eager(x))
+
+
+def affine(rows, kernel, bias):
+    """Return `rows @ kernel + bias` in one operation, or None; see `ops.backend`."""
+    if not _is_eager(rows) or not rows.dtype == kernel.dtype == bias.dtype:
+        return None
+    return torch.addmm(bias, rows, kernel)
 
 
 def gated_update(messages, states, kernel, bias, state_kernel, state_bias):

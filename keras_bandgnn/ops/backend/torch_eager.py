@@ -168,6 +168,10 @@ def plain_gradients(function, arguments, cotangents):
     Returns:
         A gradient, or None, for each argument.
     """
+    # Views: an argument may be computed from another one, which is not meant here.
+    arguments = [
+        t.view_as(t) if t is not None and t.requires_grad else t for t in arguments
+    ]
     inputs = [t for t in arguments if t is not None and t.requires_grad]
     gradients = torch.autograd.grad(
         function(*arguments), inputs, cotangents, create_graph=True, allow_unused=True

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import keras
 import torch
 
+from keras_bandgnn import compat
+
 # Steps without a record that a record, which costs as much, would have saved.
 _WORTH = 64
 
@@ -109,7 +111,7 @@ def _split(recorded, count: int) -> tuple:
     nodes = list(recorded.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     differs = set(inputs[:count])
-    in_place = any(_writes(node) for node in nodes)
+    in_place = any(compat.writes(node.target) for node in nodes)
     for node in nodes:
         if node.op == "call_function" and (
             in_place or differs & {*node.all_input_nodes}
@@ -136,8 +138,3 @@ def _split(recorded, count: int) -> tuple:
         elif node not in differs:
             before[node] = first.node_copy(node, before.__getitem__)
     return tuple(torch.fx.GraphModule(recorded, graph) for graph in (first, then))
-
-
-def _writes(node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable

@@ -1,0 +1,315 @@
+"""Training steps that torch records once and repeats without Python's part of them.
+
+A step of small graphs is a thousand operations of microseconds, of which Keras and
+autograd take most of the time. `make_fx` records what reaches the device, forward and
+backward; from the record only Python is left out, so results are the same.
+"""
+
+import functools
+import operator
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+
+import keras
+import torch
+
+from keras_bandgnn import compat
+
+# Steps with batches of one shape before they are recorded, which takes a second or two.
+_WORTH = 64
+# Shapes of batches with a record of their own.
+_MOST = 32
+_PACKAGES = ("keras", "keras_bandgnn", "builtins")
+
+
+class _Recording(threading.local):
+    active = False
+
+
+_recording = _Recording()
+
+
+class NotRecordable(Exception):
+    """Raised while a step is recorded by what a record would not repeat."""
+
+
+def check_recordable(what: str) -> None:
+    """Raise an error if a step is being recorded, which then runs as it is."""
+    if _recording.active:
+        raise NotRecordable(what)
+
+
+def recorded_step(model: keras.Model, data, kept: dict):
+    """Return the logs of a training step, or None if the step of Keras is to be taken.
+
+    Args:
+        model: The compiled model.
+        data: What Keras' `train_step` takes.
+        kept: The records of the model, empty at first and after changes of it.
+    """
+    kind = _kind(data)
+    record, seen = kept.get(kind, (None, 0))
+    if record is None:
+        kept[kind] = None, seen + 1
+        known = sum(1 for each, _ in kept.values() if each)
+        if seen < _WORTH or known >= _MOST or not _is_plain(model):
+            return None
+        record, logs = _record(model, data)
+        kept[kind] = record, seen + 1
+        return logs
+    if not record:
+        return None
+    if not record.holds():
+        kept.clear()
+        return None
+    return record(data)
+
+
+def _leaves(data) -> Iterator:
+    if isinstance(data, Mapping):
+        for value in data.values():
+            yield from _leaves(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _leaves(value)
+    elif data is not None:
+        yield data
+
+
+def _kind(data):
+    """Return names, shapes and types of the arrays of a step."""
+    if isinstance(data, Mapping):
+        return tuple((name, _kind(value)) for name, value in data.items())
+    if isinstance(data, list | tuple):
+        return tuple(map(_kind, data))
+    shape = getattr(data, "shape", None)
+    return repr(data) if shape is None else (tuple(shape), data.dtype)
+
+
+def _with_leaves(data, leaves: Iterator):
+    """Return nested data with other leaves."""
+    if isinstance(data, Mapping):
+        return {name: _with_leaves(value, leaves) for name, value in data.items()}
+    if isinstance(data, list | tuple):
+        return tuple(_with_leaves(value, leaves) for value in data)
+    return None if data is None else next(leaves)
+
+
+def _is_ours(module: str | None) -> bool:
+    return (module or "").partition(".")[0] in _PACKAGES
+
+
+def _is_known(value) -> bool:
+    """Return whether a value of an attribute is not, and does not hold, foreign code.
+
+    The code of others may depend on what a record does not see, such as counters, or
+    have effects of its own.
+    """
+    if isinstance(value, list | tuple):
+        return all(map(_is_known, value))
+    if isinstance(value, keras.losses.Loss | keras.metrics.Metric):
+        return _is_ours(type(value).__module__) and _is_known([*vars(value).values()])
+    if isinstance(value, Callable) and hasattr(value, "__code__"):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        inner = [cell for cell in cells if hasattr(cell, "__code__")]
+        return _is_ours(value.__module__) and all(map(_is_known, inner))
+    return True
+
+
+def _is_plain(model: keras.Model) -> bool:
+    """Return whether a step is made of Keras' and this library's code alone."""
+    if model.run_eagerly or model.jit_compile or model.optimizer is None:
+        return False
+    if torch.is_autocast_enabled() or torch.is_anomaly_enabled():
+        return False
+    layers = compat.sublayers(model)
+    return (
+        model.optimizer.built
+        and bool(model.trainable_variables)
+        and _is_known([model.loss, *model.metrics])
+        and not any(map(compat.has_hooks, layers))
+        and all(
+            _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
+            for layer in layers
+        )
+    )
+
+
+def _record(model: keras.Model, data) -> tuple:
+    """Return the record of a step, and the logs of that step, which it has taken.
+
+    Both are None and False if the step cannot be recorded; it is not taken then.
+    """
+    state = [v.value for v in model.non_trainable_variables + model.metrics_variables]
+    before, random = [value.clone() for value in state], torch.get_rng_state()
+    try:
+        record = _Record(model, data)
+    except Exception:  # Whatever cannot be recorded runs as it would without.
+        with torch.no_grad():
+            for value, old in zip(state, before, strict=True):
+                value.copy_(old)
+        torch.set_rng_state(random)
+        return False, None
+    logs, record.first = record.finish(record.first), None
+    return record, logs
+
+
+class _Record:
+    """The operations of a training step on batches of one shape."""
+
+    def __init__(self, model: keras.Model, data):
+        # This import takes a second.
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        self.model = model
+        self.optimizer = model.optimizer
+        self.variables = model.trainable_variables
+        self.layers = compat.sublayers(model)
+        self.every = [*model.variables, *model.metrics_variables]
+        self.options = self._options()
+        names, found = [], []
+
+        def step(*leaves):
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(
+                _with_leaves(data, iter(leaves))
+            )
+            outputs = model(x, training=True)
+            loss = compat.whole_loss(model, x, y, outputs, weight)
+            weights = [v.value for v in self.variables]
+            gradients = torch.autograd.grad(
+                self.optimizer.scale_loss(loss), weights, allow_unused=True
+            )
+            logs = model.compute_metrics(x, y, outputs, sample_weight=weight)
+            names.extend(logs)
+            # Recording takes the step, too.
+            found.extend((*gradients, *logs.values()))
+            return found
+
+        # Copies, as what is known of a tensor may be stored with it.
+        leaves = [torch.as_tensor(leaf).clone() for leaf in _leaves(data)]
+        _recording.active = True
+        try:
+            recorded = make_fx(step)(*leaves)
+        finally:
+            _recording.active = False
+        check_shapes(recorded.graph)
+        self.names, self.first = names, found
+        _simplify(recorded.graph)
+        recorded.recompile()
+        # Attributes of modules are slow to read.
+        held = {
+            node.target: getattr(recorded, node.target)
+            for node in recorded.graph.nodes
+            if node.op == "get_attr"
+        }
+        self.program = functools.partial(
+            type(recorded).forward, types.SimpleNamespace(**held)
+        )
+
+    def _options(self) -> tuple:
+        """Return what changes the computation of a model without a new `compile`."""
+        values = compat.held_values(self.every)
+        flags = [v.trainable for v in self.every]
+        layers = [
+            (layer.trainable, getattr(layer, "rate", None), compat.has_hooks(layer))
+            for layer in self.layers
+        ]
+        return values, flags, layers
+
+    def holds(self) -> bool:
+        """Return whether the model still computes what was recorded."""
+        (values, *rest), (now, *others) = self.options, self._options()
+        return rest == others and all(map(operator.is_, values, now))
+
+    def __call__(self, data) -> dict:
+        """Take a step; return the logs."""
+        leaves = [torch.as_tensor(leaf) for leaf in _leaves(data)]
+        with torch.inference_mode():
+            outputs = self.program(*leaves)
+        return self.finish(outputs)
+
+    def finish(self, outputs) -> dict:
+        """Update the weights by the results of a program; return the logs."""
+        count = len(self.variables)
+        with torch.no_grad():
+            self.optimizer.apply(list(outputs[:count]), self.variables)
+        return dict(zip(self.names, outputs[count:], strict=True))
+
+
+def check_shapes(graph) -> None:
+    """Raise an error for operations whose shapes follow from values, as `nonzero`."""
+    for node in graph.nodes:
+        if torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()):
+            raise NotRecordable(str(node.target))
+
+
+# Operations that only make or view numbers, so that equal ones are one.
+_RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "empty")
+
+
+def _written(graph) -> set:
+    """Return the nodes that operations change, and those that they may be views of."""
+    found: set = set()
+    waiting = [
+        node.args[0]
+        for node in graph.nodes
+        if node.op == "call_function" and compat.writes(node.target)
+    ]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting.extend(node.all_input_nodes)
+    return found
+
+
+def _is_one_view(node) -> bool:
+    """Make a view of a view one of the tensor; return whether it is the tensor."""
+    view, base = node.target, node.args[0]
+    while base.target is view and base.args[0].meta["val"].is_contiguous():
+        base = base.args[0]
+    node.args = base, node.args[1]
+    return node.meta["val"].shape == base.meta["val"].shape
+
+
+def _simplify(graph) -> None:
+    """Remove what a record computes twice, or for nothing.
+
+    Of what depends on the batch alone, such as pointers to edges, equal operations are
+    one; each layer has computed them for itself. What depends on weights stays as it
+    is, lest it be kept in memory for longer.
+    """
+    aten = torch.ops.aten
+    written = _written(graph)
+    from_batch, known = set(), {}
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            from_batch.add(node)
+            continue
+        if node.op != "call_function":
+            continue
+        is_copy = node.target is aten.lift_fresh_copy.default and node not in written
+        if is_copy or node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        if node.target is aten.view.default and _is_one_view(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        name = str(node.target)
+        if (
+            compat.writes(node.target)
+            or any(word in name for word in _RANDOM)
+            or node in written
+            or not all(each in from_batch for each in node.all_input_nodes)
+        ):
+            continue
+        from_batch.add(node)
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        first = known.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()

@@ -1,0 +1,114 @@
+"""Fused messages of edges, for backends whose operations are bound by memory traffic.
+
+All return None where the backend or the device has no fused operation, or the types do
+not suit; layers then compose them of others. Edges are sorted by receiver, N for
+padding at the end.
+"""
+
+import keras
+from keras import ops
+
+from keras_bandgnn.ops.backend import current as backend
+
+
+def _flat(tensors, sender, receiver, num_nodes):
+    """Return float32 tensors and ids without the axis G of 1, or None."""
+    if backend.fused_edges is None or ops.shape(sender)[0] != 1:
+        return None
+    given = [each for each in tensors if each is not None]
+    if any(keras.backend.standardize_dtype(t.dtype) != "float32" for t in given):
+        return None
+    if not backend.fused_edges.apply_to(given[0]):
+        return None
+    flat = [None if t is None else ops.squeeze(t, 0) for t in tensors]
+    sender, receiver = (
+        ops.cast(ops.squeeze(each, 0), "int64") for each in (sender, receiver)
+    )
+    pointer = backend.fused_edges.pointer(receiver, num_nodes)
+    return *flat, sender, receiver, pointer
+
+
+def relu_sum(states, edge_states, sender, receiver):
+    """Sum relu(states[sender] + edge_states) at receivers.
+
+    Args:
+        states: float [G, N, H].
+        edge_states: float [G, E, H].
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        float [G, N, H], or None.
+    """
+    given = _flat((states, edge_states), sender, receiver, states.shape[1])
+    if given is None:
+        return None
+    return ops.expand_dims(backend.fused_edges.relu_sum(*given), 0)
+
+
+def gated_sum(sent, received, messages, edges, sender, receiver):
+    """Sum gates, and messages times gates, at receivers.
+
+        c[j, n] = sent[j] + received[n] + edges[j, n]
+        sum over j of sigmoid(c[j, n]), and of sigmoid(c[j, n]) * messages[j]
+
+    Args:
+        sent: float [G, N, U].
+        received: float [G, N, U].
+        messages: float [G, N, U].
+        edges: float [G, E, U], or None.
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        Both sums, float [G, N, U], and c, float [G, E, U], with edges; or None.
+    """
+    both = ops.concatenate([sent, messages], axis=-1)
+    given = _flat((both, received, edges), sender, receiver, both.shape[1])
+    if given is None:
+        return None
+    sums, logits = backend.fused_edges.gated_sum(*given)
+    gates, total = ops.split(ops.expand_dims(sums, 0), 2, axis=-1)
+    return gates, total, None if edges is None else ops.expand_dims(logits, 0)
+
+
+def scores(sent, wanted, edges, kernel, slope, sender, receiver):
+    """Return kernel[k] . leaky_relu(sent[sender] + wanted[receiver] + edges)[k].
+
+    Args:
+        sent: float [G, N, U].
+        wanted: float [G, N, U].
+        edges: float [G, E, U], or None.
+        kernel: float [K, U / K], for head k of the K that channels are split into.
+        slope: Slope of the leaky ReLU below 0.
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        float [G, E, K], or None.
+    """
+    given = _flat((sent, wanted, edges), sender, receiver, sent.shape[1])
+    if given is None:
+        return None
+    *rows, sender, receiver, pointer = given
+    ends = sender, receiver, pointer
+    out = backend.fused_edges.scores(*rows, kernel, slope, *ends)
+    return ops.expand_dims(out, 0)
+
+
+def share_sum(shares, rows, sender, receiver):
+    """Sum rows of senders at receivers, the channels of each head by its shares.
+
+    Args:
+        shares: float [G, E, K].
+        rows: float [G, N, U], U a multiple of K.
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        float [G, N, U], or None.
+    """
+    given = _flat((shares, rows), sender, receiver, rows.shape[1])
+    if given is None:
+        return None
+    return ops.expand_dims(backend.fused_edges.share_sum(*given), 0)
