@@ -157,6 +157,21 @@ def test_official_zinc(zinc_text):
     np.testing.assert_allclose(both.label[0, 1], expected, rtol=1e-6)
 
 
+def test_official_zinc_as_in_the_benchmark(zinc_text):
+    pytest.importorskip("rdkit")
+    (zinc_text / "train.txt").write_text("C[NH2+][C@H](C#N)C\nc1cc[nH]c1\nCC[NH-]\n")
+    graphs = list(load("zinc", "train", zinc_text, features="benchmark"))
+    # C, N H2 +, C H1, ...; the last line has a kind that is not in the benchmark.
+    assert graphs[0].node["atom"].tolist() == [0, 0, 28]
+    assert graphs[1].node["atom"].tolist() == [0, 11, 4, 0, 2, 0]
+    ends = graphs[1].senders * graphs[1].receivers
+    assert graphs[1].edge["bond"].tolist() == np.where(ends == 12, 3, 1).tolist()
+    plain = list(load("zinc", "train", zinc_text))
+    assert (graphs[1].senders == plain[1].senders).all()
+    with pytest.raises(ValueError, match="features.*benchmark"):
+        load("zinc", path=zinc_text, features="pyg")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [

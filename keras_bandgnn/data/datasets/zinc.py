@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_bandgnn.arrays import narrowed
+from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.converters.smiles import from_rdkit, parse_smiles
 from keras_bandgnn.data.datasets.parts import SPLITS, pick_targets
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import read_text, refuse_file
+from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.progress import progress_bar
 
@@ -18,6 +20,13 @@ _LOGP = (2.4570953396190123, 1.434324401111988)
 _SYNTHESIS = (-3.0525811293166134, 0.8335207024513095)
 _RINGS = (-0.0485696876403053, 0.2860212110245455)
 _LARGEST_RING = 6
+# Kinds of atoms of the benchmark: symbol, explicit hydrogens, sign of the charge.
+KINDS = (
+    *("C", "O", "N", "F", "C H1", "S", "Cl", "O -", "N H1 +", "Br", "N H3 +", "N H2 +"),
+    *("N +", "N -", "S -", "I", "P", "O H1 +", "N H1", "O +", "S +", "P H1", "P H2"),
+    *("C H2 -", "P +", "S H1 +", "C H1 -", "P H1 +"),
+)
+FEATURES = ("rdkit", "benchmark")
 
 
 def read(
@@ -26,6 +35,7 @@ def read(
     split: str | None,
     progress: bool,
     target: str | Sequence[str] | None = "y",
+    features: str = "rdkit",
 ) -> FlatGraphs:
     """Read `train.txt`, `valid.txt`, `test.txt` and `<split>.index`, with RDKit.
 
@@ -41,6 +51,10 @@ def read(
         progress: Whether to show a progress bar.
         target: `"y"`, the sum of three normalised terms that benchmarks use,
             `"penalized_logp"`, that of the terms as they are, or both.
+        features: `"rdkit"`, those of `from_smiles`, or `"benchmark"`, what scores in
+            print are of, which say nothing of rings: `atom` int32 [N], one of 28
+            kinds of atoms, 28 for others, and `bond` int32 [E], 1 to 3 for single,
+            double and triple bonds.
 
     Returns:
         As `keras_bandgnn.data.datasets.molecules.read_npz`, with `info["smiles"]` and
@@ -50,6 +64,7 @@ def read(
         ValueError: If an index is no line of its file, or RDKit cannot read a line.
         ImportError: If RDKit or NetworkX is not installed.
     """
+    one_of("features", features, FEATURES)
     rows = [
         (code, number, smiles)
         for code, name in enumerate(SPLITS)
@@ -66,6 +81,8 @@ def read(
                 path = files[SPLITS[code]]
                 refuse_file(path, f"to have a molecule in line {number + 1}", error)
             graph = from_rdkit(molecule)
+            if features == "benchmark":
+                graph = _with_kinds(graph, molecule)
             graphs.append(
                 graph.replace(
                     context={"split": np.int32(code)}, info={"smiles": smiles}
@@ -89,6 +106,27 @@ def _rows(path: Path, index: Path) -> list[tuple[int, str]]:
         expected = f"to have numbers of lines of {path.name}, below {len(lines)}"
         refuse_file(index, expected, bad[0] if bad else "none")
     return [(int(word), lines[int(word)].strip()) for word in words]
+
+
+def _with_kinds(graph: Graph, molecule) -> Graph:
+    """Return the graph with the kinds of atoms and bonds that the benchmark has."""
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
+    plain = chem.Mol(molecule)
+    chem.Kekulize(plain, clearAromaticFlags=True)
+    kinds = []
+    for atom in plain.GetAtoms():
+        hydrogens, charge = atom.GetNumExplicitHs(), atom.GetFormalCharge()
+        words = [atom.GetSymbol()]
+        words += [f"H{hydrogens}"] if hydrogens else []
+        words += ["+" if charge > 0 else "-"] if charge else []
+        kinds.append(" ".join(words))
+    codes = [KINDS.index(kind) if kind in KINDS else len(KINDS) for kind in kinds]
+    bonds = [int(bond.GetBondTypeAsDouble()) for bond in plain.GetBonds()]
+    # Bonds are in the order of the graph's, which has each twice.
+    bond = np.repeat(np.array(bonds, np.int32), 2)
+    return graph.replace(
+        node={"atom": np.array(codes, np.int32)}, edge={"bond": bond}, edge_type=bond
+    )
 
 
 def _targets(molecule) -> tuple[float, float]:
