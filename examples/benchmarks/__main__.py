@@ -16,6 +16,7 @@ from examples.benchmarks import (
     explain,
     geometry,
     host,
+    kgcnn,
     messages,
     propagate,
     train,
@@ -31,6 +32,7 @@ _SUBJECTS = {
     "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
     "attention": (attention, "attention along edges, against peers"),
     "messages": (messages, "a training step of message passing, against a peer"),
+    "kgcnn": (kgcnn, "an epoch and the accuracy of GCN, against kgcnn"),
     "accuracy": (accuracy, "scores of published protocols, beside those in print"),
     "explain": (explain, "explanations of predictions, against a peer"),
 }

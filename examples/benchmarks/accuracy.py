@@ -4,258 +4,37 @@ Trains one model on one data set, once per seed or split, as its protocol says: 
 official split of ZINC-12k, the public and random splits of Cora and CiteSeer, 20 draws
 after Shchur et al. 2018, the ten splits of Platonov et al. 2023, the splits by scaffold
 of MoleculeNet. The weights of the best validation score are tested. Prints the mean and
-the standard deviation of the test scores beside those of `published.py`; with --results
-they are kept in a file, from which `python docs/benchmarks.py` makes the page.
+the standard deviation of the test scores beside those of `published.py`. With --results
+they are kept in a file, from which `python docs/benchmarks.py` makes the page and which
+an interrupted run goes on from. With --preset the run of the best validation score is
+saved with its card.
 """
 
 import argparse
-import dataclasses
 import datetime
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from examples.benchmarks import allocator
+from examples.benchmarks.protocols import (
+    MODELS,
+    PROTOCOLS,
+    TRAINING,
+    backbones,
+    inputs_of,
+    is_encoded,
+    load_options,
+    molecules,
+    node_graphs,
+    settings_of,
+)
 from examples.benchmarks.published import PUBLISHED
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
-
-# === Protocols ===
-
-
-@dataclasses.dataclass(frozen=True)
-class Protocol:
-    """How a data set is split, and what counts.
-
-    Attributes:
-        metric: "accuracy", "auc", "mae" or "rmse".
-        split: "official", "public", "by class", "shchur", "given" or "scaffold".
-        seeds: Seeds, draws or splits to average over.
-        name: Name of the data set in `kb.data.load`.
-    """
-
-    metric: str
-    split: str
-    seeds: int
-    name: str
-
-    @property
-    def level(self) -> str:
-        """Whether nodes or graphs are labelled."""
-        return "graph" if self.split in ("official", "scaffold") else "node"
-
-    @property
-    def higher(self) -> bool:
-        """Whether higher scores are better."""
-        return self.metric in ("accuracy", "auc")
-
-
-PROTOCOLS = {
-    "zinc": Protocol("mae", "official", 3, "zinc"),
-    "cora": Protocol("accuracy", "public", 10, "cora"),
-    "citeseer": Protocol("accuracy", "public", 10, "citeseer"),
-    "cora_by_class": Protocol("accuracy", "by class", 5, "cora"),
-    "citeseer_by_class": Protocol("accuracy", "by class", 5, "citeseer"),
-    **{
-        name: Protocol("accuracy", "shchur", 20, name)
-        for name in ("amazon_computers", "amazon_photo", "coauthor_cs")
-    },
-    **{
-        name: Protocol("accuracy", "given", 10, name)
-        for name in ("roman_empire", "amazon_ratings")
-    },
-    **{
-        name: Protocol("auc", "given", 10, name)
-        for name in ("minesweeper", "tolokers", "questions")
-    },
-    **{
-        name: Protocol("rmse", "scaffold", 3, name)
-        for name in ("esol", "freesolv", "lipo")
-    },
-    **{
-        name: Protocol("auc", "scaffold", 3, name)
-        for name in ("bbbp", "bace", "hiv", "tox21")
-    },
-}
-
-
-# === Models ===
-
-NODE = {
-    "hidden_dim": 64,
-    "num_layers": 2,
-    "dropout": 0.5,
-    "rate": 0.01,
-    "decay": 5e-4,
-    "epochs": 1000,
-    "patience": 100,
-}
-GRAPH = {
-    "hidden_dim": 64,
-    "num_layers": 5,
-    "dropout": 0.1,
-    "rate": 1e-3,
-    "decay": 1e-5,
-    "epochs": 100,
-    "patience": 30,
-    "batch": 128,
-}
-DEEP = {"norm": "batch", "residual": True, "input_dropout": 0.2}
-# Deviations from these, by data set and model; "" is every model.
-SETTINGS = {
-    ("zinc", ""): {
-        "hidden_dim": 72,
-        "num_layers": 6,
-        "dropout": 0.0,
-        "epochs": 150,
-        "patience": 150,
-        "walk": 20,
-        "readout": "sum",
-        "feed_forward": True,
-    },
-    # Luo et al. 2024.
-    ("cora_by_class", "gcn"): {
-        "hidden_dim": 512,
-        "num_layers": 3,
-        "dropout": 0.7,
-        "rate": 1e-3,
-        "activation_first": False,
-        "first_kernel": True,
-    },
-    ("citeseer_by_class", "gcn"): {
-        "hidden_dim": 512,
-        "rate": 1e-3,
-        "decay": 1e-2,
-        "activation_first": False,
-        "first_kernel": True,
-    },
-}
-for _name in ("roman_empire", "amazon_ratings", "minesweeper", "tolokers", "questions"):
-    SETTINGS[_name, ""] = {
-        **DEEP,
-        "num_layers": 8,
-        "dropout": 0.2,
-        "decay": 0.0,
-        "rate": 3e-3,
-        "patience": 200,
-        "residual": "linear",
-    }
-# Not options of a backbone.
-TRAINING = ("rate", "decay", "epochs", "patience", "batch", "walk", "readout")
-
-
-def backbones() -> dict[str, tuple[Callable, dict]]:
-    """Return model name -> backbone and its own options for nodes."""
-    from keras_bandgnn import models
-
-    plain = {"norm": None, "residual": False}
-    attention = {"num_heads": 8}
-    return {
-        "gcn": (models.GCNBackbone, {"last_kernel": False}),
-        "gat": (models.GATBackbone, {"attention_dropout": 0.5, **attention}),
-        "gatv2": (models.GATv2Backbone, plain),
-        "sage": (models.SAGEBackbone, plain),
-        "gine": (models.GINEBackbone, {}),
-        "gatedgcn": (models.GatedGCNBackbone, {}),
-        "pna": (models.PNABackbone, {}),
-        "gps": (models.GPSBackbone, {}),
-    }
-
-
-MODELS = ("gcn", "gat", "gatv2", "sage", "gine", "gatedgcn", "pna", "gps")
-
-
-def settings_of(options: argparse.Namespace) -> dict:
-    """Return all settings of a run; those of the command line come last."""
-    protocol = PROTOCOLS[options.set]
-    found = dict(NODE if protocol.level == "node" else GRAPH)
-    if protocol.level == "node":
-        found |= backbones()[options.model][1]
-    found |= SETTINGS.get((options.set, ""), {})
-    found |= SETTINGS.get((options.set, options.model), {})
-    if protocol.level == "graph" and options.model in ("gcn", "gat"):
-        found |= {"norm": "batch", "residual": True, "activation_first": False}
-    for item in options.setting:
-        name, _, value = item.partition("=")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
-
-
-# === Data ===
-
-
-def node_graphs(options) -> Iterator:
-    """Yield the graph with the masks of one split after the other, and its seed."""
-    from keras_bandgnn import data, preprocessing
-
-    protocol = PROTOCOLS[options.set]
-    graph = data.load(protocol.name, path=options.path)[0]
-    count = options.seeds or protocol.seeds
-    if protocol.split == "public":
-        for seed in range(count):
-            yield graph, seed
-        return
-    if protocol.split == "by class":
-        # One split for all seeds, as in the program of Luo et al.
-        split = preprocessing.RandomNodeSplit(train=20, valid=500, test=1000, seed=0)
-        graph = split(without_masks(graph))
-        for seed in range(count):
-            yield next(iter(preprocessing.node_splits(graph))), seed
-        return
-    if protocol.split == "shchur":
-        graph = preprocessing.shchur_splits(without_masks(graph), num_splits=count)
-    graphs = preprocessing.node_splits(graph)
-    for seed, split in zip(range(count), graphs, strict=False):
-        yield split, seed
-
-
-def without_masks(graph):
-    """Return a graph without the splits that its file has."""
-    node = {k: v for k, v in graph.node.items() if not k.endswith("_mask")}
-    return graph.replace(node=node)
-
-
-def molecules(options, settings):
-    """Return the training, validation and test graphs."""
-    from keras_bandgnn import data, preprocessing
-
-    protocol = PROTOCOLS[options.set]
-    given = {} if protocol.split == "official" else {"split_by": "scaffold"}
-    parts = [
-        list(data.load(protocol.name, part, path=options.path, **given))
-        for part in ("train", "valid", "test")
-    ]
-    if protocol.metric == "auc" and parts[0][0].label.size == 1:
-        parts = [[g.replace(label=int(g.label.item())) for g in p] for p in parts]
-    if settings.get("walk"):
-        encode = preprocessing.StructuralEncoding(random_walk=settings["walk"])
-        parts = [list(encode(part)) for part in parts]
-    return parts
-
-
-def inputs_of(graphs, level: str, names) -> dict:
-    """Return the inputs of an encoder for features: ids in columns, or numbers."""
-    found = {}
-    for name in names:
-        values = [getattr(graph, level)[name] for graph in graphs]
-        if values[0].dtype.kind == "f":
-            found[name] = {"features": values[0].shape[1]}
-        elif values[0].ndim == 1:
-            found[name] = {"ids": 1 + max(int(v.max(initial=0)) for v in values)}
-        else:
-            tops = [v.max(axis=0, initial=0) for v in values]
-            found[name] = {
-                "columns": [1 + int(t) for t in map(max, zip(*tops, strict=True))]
-            }
-    return found
-
-
-# === Training ===
 
 
 def backbone_of(options, settings, inputs, edge_inputs, num_types):
@@ -288,8 +67,16 @@ def stopping(protocol, settings):
     )
 
 
-def on_nodes(options, settings, graph) -> tuple[float, int]:
-    """Train on the nodes of a mask; return the test score and the parameters."""
+class Trained(NamedTuple):
+    """A trained task and its scores."""
+
+    task: Any
+    valid: float
+    test: float
+
+
+def on_nodes(options, settings, graph) -> Trained:
+    """Train on the nodes of a mask."""
     import keras
 
     from keras_bandgnn import models
@@ -303,25 +90,31 @@ def on_nodes(options, settings, graph) -> tuple[float, int]:
     task = models.NodeClassifier(backbone, int(graph.label.max()) + 1)
     metrics = ["accuracy"] if protocol.metric == "accuracy" else ["auc"]
     task.compile(keras.optimizers.Adam(settings["rate"]), metrics=metrics)
+    stop = stopping(protocol, settings)
     task.fit(
         graph,
         mask="train_mask",
         validation_mask="valid_mask",
         epochs=settings["epochs"],
-        callbacks=[stopping(protocol, settings)],
-        verbose=0,
+        callbacks=[stop],
+        verbose=2 if options.verbose else 0,
     )
     found = task.evaluate(graph, mask="test_mask", verbose=0, return_dict=True)
-    return found[protocol.metric], task.count_params()
+    return Trained(task, stop.best, found[protocol.metric])
 
 
-def on_graphs(options, settings, parts, seed: int) -> tuple[float, int]:
-    """Train on graphs; return the test score and the parameters."""
+def on_graphs(options, settings, parts, seed: int) -> Trained:
+    """Train on graphs."""
     import keras
     import numpy as np
 
     from keras_bandgnn import models
-    from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
+    from keras_bandgnn.preprocessing import (
+        DynamicBatcher,
+        GraphPreprocessor,
+        SmilesEncoder,
+        StructuralEncoding,
+    )
 
     protocol = PROTOCOLS[options.set]
     train, valid, test = parts
@@ -329,6 +122,11 @@ def on_graphs(options, settings, parts, seed: int) -> tuple[float, int]:
     node, edge = (
         inputs_of(every, level, getattr(train[0], level)) for level in ("node", "edge")
     )
+    walk = settings.get("walk")
+    layers = [SmilesEncoder()] if is_encoded(protocol, train) else []
+    if walk:
+        node["random_walk"] = {"features": walk}
+        layers += [StructuralEncoding(random_walk=walk)]
     num_types = 1 + max(int(g.edge_type.max(initial=0)) for g in every)
     backbone = backbone_of(options, settings, node, edge, num_types)
     regularized(backbone, settings["decay"])
@@ -341,7 +139,7 @@ def on_graphs(options, settings, parts, seed: int) -> tuple[float, int]:
     )
     options_of_task = {
         "readout": settings.get("readout", "mean"),
-        "preprocessor": GraphPreprocessor(batcher=DynamicBatcher(settings["batch"])),
+        "preprocessor": GraphPreprocessor(layers, DynamicBatcher(settings["batch"])),
     }
     if protocol.metric == "auc":
         several = np.size(train[0].label) > 1
@@ -358,16 +156,17 @@ def on_graphs(options, settings, parts, seed: int) -> tuple[float, int]:
         loss="mae" if protocol.metric == "mae" else "auto",
         metrics=[protocol.metric],
     )
+    stop = stopping(protocol, settings)
     task.fit(
         train,
         validation_data=valid,
         epochs=settings["epochs"],
-        callbacks=[stopping(protocol, settings)],
+        callbacks=[stop],
         seed=seed,
         verbose=2 if options.verbose else 0,
     )
     found = task.evaluate(test, verbose=0, return_dict=True)
-    return found[protocol.metric], task.count_params()
+    return Trained(task, stop.best, found[protocol.metric])
 
 
 # === The command ===
@@ -392,43 +191,118 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="option of the backbone or the training, such as hidden_dim=128",
     )
+    parser.add_argument(
+        "--name", help="name of the line in the tables; that of the model if omitted"
+    )
     parser.add_argument("--results", type=Path, help="file that keeps the scores")
+    parser.add_argument(
+        "--preset", type=Path, help="folder for the run of the best validation score"
+    )
     parser.add_argument("--verbose", action="store_true", help="print every epoch")
     allocator.add_option(parser)
 
 
-def runs(options, settings) -> Iterator[tuple[int, float, int]]:
-    """Yield the seed, the test score and the parameters of each run."""
+def runs(options, settings, first: int) -> Iterator[Trained]:
+    """Yield the trained task of each seed from the first one on."""
     import keras
 
     if PROTOCOLS[options.set].level == "node":
         for graph, seed in node_graphs(options):
-            keras.utils.set_random_seed(seed)
-            yield seed, *on_nodes(options, settings, graph)
+            if seed >= first:
+                keras.utils.set_random_seed(seed)
+                yield on_nodes(options, settings, graph)
         return
     parts = molecules(options, settings)
-    for seed in range(options.seeds or PROTOCOLS[options.set].seeds):
+    for seed in range(first, options.seeds or PROTOCOLS[options.set].seeds):
         keras.utils.set_random_seed(seed)
-        yield seed, *on_graphs(options, settings, parts, seed)
+        yield on_graphs(options, settings, parts, seed)
+
+
+def kept(path: Path | None) -> list[dict]:
+    """Return the records of a file."""
+    return json.loads(path.read_text()) if path and path.exists() else []
 
 
 def keep(path: Path, record: dict) -> None:
-    """Put a record into a file, in place of one of the same data set and model."""
+    """Put a record into a file, in place of one of the same data set and name."""
     from keras_bandgnn.data.files import atomic_write
 
-    kept = json.loads(path.read_text()) if path.exists() else []
-    key = ("set", "model")
-    kept = [old for old in kept if any(old[name] != record[name] for name in key)]
-    kept = sorted([*kept, record], key=lambda each: [each[name] for name in key])
+    def key(each):
+        return each["set"], each["name"]
+
+    others = [each for each in kept(path) if key(each) != key(record)]
     with atomic_write(path) as stream:
-        stream.write((json.dumps(kept, indent=1) + "\n").encode())
+        records = sorted([*others, record], key=key)
+        stream.write((json.dumps(records, indent=1) + "\n").encode())
+
+
+def interrupted(options, record: dict) -> dict:
+    """Return the record of an interrupted run with these settings, or an empty one."""
+    given = ("set", "name", "model", "settings", "command", "backend")
+    for old in kept(options.results):
+        same = all(old[name] == record[name] for name in given)
+        if same and len(old["scores"]) < old["runs"]:
+            return old
+    return {**record, "scores": [], "valid": [], "minutes": 0.0}
 
 
 def command_of(options, seeds: int) -> str:
     """Return the command of a run, without the paths of a machine."""
-    given = [f"--setting {item}" for item in options.setting]
     words = ["python -m examples.benchmarks accuracy", options.set, options.model]
-    return " ".join([*words, f"--seeds {seeds}", *given])
+    words += [f"--seeds {seeds}"]
+    words += [f"--name '{options.name}'"] if options.name else []
+    return " ".join([*words, *(f"--setting {item}" for item in options.setting)])
+
+
+def best_of(record: dict) -> int:
+    """Return the seed of the best validation score."""
+    best = max if PROTOCOLS[record["set"]].higher else min
+    return record["valid"].index(best(record["valid"]))
+
+
+def card_of(record: dict) -> dict:
+    """Return the texts of a preset's card."""
+    protocol, seed = PROTOCOLS[record["set"]], best_of(record)
+    given = ", ".join(f"{k}={v}" for k, v in record["settings"].items())
+    loading = [f'"{protocol.name}"']
+    options = load_options(protocol, record["settings"])
+    loading += [f'{name}="{value}"' for name, value in options.items()]
+    rows = [
+        f"- {model}: {value} ({source})"
+        for model, value, source in PUBLISHED.get(record["set"], ())
+    ]
+    mean, runs = score_text(record), len(record["scores"])
+    test, valid = (
+        score_text({**record, "mean": record[name][seed]}, False)
+        for name in ("scores", "valid")
+    )
+    print_ = ["", "In print:", "", *rows] if rows else []
+    return {
+        "title": f"{record['name'].upper()}: {protocol.what}.",
+        "repository_licence": "apache-2.0",
+        "data": f"`kb.data.load({', '.join(loading)})`. Split: {protocol.split}. "
+        f"Label: {protocol.what}.",
+        "licence": f"Data: {protocol.licence}; the weights are Apache-2.0.",
+        "recipe": f"Adam with the weights of the best validation score; {given}.",
+        "score": "\n".join(
+            [
+                f"Test {protocol.metric} {mean}, mean and standard deviation of {runs} "
+                f"runs. These weights: test {test}, validation {valid}.",
+                *print_,
+            ]
+        ),
+        "seed": f"{seed}, {record['backend']}",
+        "command": f"    {record['command']}",
+    }
+
+
+def score_text(record: dict, deviation: bool = True) -> str:
+    """Return the mean of a record, and its deviation, as text."""
+    times = 100 if PROTOCOLS[record["set"]].higher else 1
+    text = f"{times * record['mean']:.{1 if times > 1 else 3}f}"
+    if deviation:
+        text += f" ± {times * record['deviation']:.{1 if times > 1 else 3}f}"
+    return text
 
 
 def run(options: argparse.Namespace) -> None:
@@ -437,41 +311,52 @@ def run(options: argparse.Namespace) -> None:
     import keras
     import numpy as np
 
+    from keras_bandgnn import models
     from keras_bandgnn.ops.backend import current as backend
 
     protocol, settings = PROTOCOLS[options.set], settings_of(options)
     report.say(f"{options.set}, {options.model}: {settings}")
-    scores, start = [], time.perf_counter()
-    for seed, score, count in runs(options, settings):
-        parameters = int(count)
-        scores.append(float(score))
-        minutes = (time.perf_counter() - start) / 60
-        report.say(f"{seed}: {protocol.metric} {score:.4f} after {minutes:.1f} min")
-    record = {
-        "set": options.set,
-        "model": options.model,
-        "metric": protocol.metric,
-        "split": protocol.split,
-        "mean": float(np.mean(scores)),
-        "deviation": float(np.std(scores)),
-        "scores": [round(score, 5) for score in scores],
-        "parameters": parameters,
-        "minutes": round(minutes, 2),
-        "settings": settings,
-        "command": command_of(options, len(scores)),
-        "backend": f"{keras.backend.backend()} {backend.version()}",
-        "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-    }
-    times = 100 if protocol.higher else 1
-    rows = [
-        [
-            f"keras-bandgnn, {options.model}",
-            f"{times * record['mean']:.3f} ± {times * record['deviation']:.3f}",
-            f"{len(scores)} runs, {parameters:,} parameters, {minutes:.1f} min",
-        ]
-    ]
+    total = options.seeds or protocol.seeds
+    record = interrupted(
+        options,
+        {
+            "set": options.set,
+            "name": options.name or options.model,
+            "model": options.model,
+            "metric": protocol.metric,
+            "split": protocol.split,
+            "settings": settings,
+            "command": command_of(options, total),
+            "backend": f"{keras.backend.backend()} {backend.version()}",
+            "python": platform.python_version(),
+            "runs": total,
+        },
+    )
+    first, start = len(record["scores"]), time.perf_counter()
+    before = record["minutes"]
+    for seed, trained in enumerate(runs(options, settings, first), first):
+        scores = [*record["scores"], round(float(trained.test), 5)]
+        valid = [*record["valid"], round(float(trained.valid), 5)]
+        minutes = before + (time.perf_counter() - start) / 60
+        record |= {
+            "scores": scores,
+            "valid": valid,
+            "mean": float(np.mean(scores)),
+            "deviation": float(np.std(scores)),
+            "parameters": int(trained.task.count_params()),
+            "minutes": round(minutes, 2),
+            "date": datetime.date.today().isoformat(),
+        }
+        if options.preset and best_of(record) == seed:
+            trained.task.save_to_preset(options.preset, "float16")
+        if options.results:
+            keep(options.results, record)
+        report.say(f"{seed}: {protocol.metric} {scores[-1]:.4f}, {minutes:.1f} min")
+    if options.preset:
+        task = models.Task.from_preset(options.preset)
+        task.save_to_preset(options.preset, "float16", card_of(record))
+    runs_text = f"{len(record['scores'])} runs, {record['parameters']:,} parameters"
+    name = f"keras-bandgnn, {record['name']}"
+    rows = [[name, score_text(record), f"{runs_text}, {record['minutes']:.1f} min"]]
     rows += [list(row) for row in PUBLISHED.get(options.set, ())]
     report.table(f"{options.set}, {protocol.metric}", ["model", "test", "source"], rows)
-    if options.results:
-        keep(options.results, record)

@@ -1,4 +1,5 @@
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -6,6 +7,8 @@ import numpy as np
 import pytest
 
 from examples.benchmarks.__main__ import main
+from examples.benchmarks.protocols import PROTOCOLS
+from examples.benchmarks.published import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
@@ -73,7 +76,31 @@ def test_scores_of_graphs_stand_beside_those_in_print(molecules, capsys):
     assert "keras-bandgnn, gine" in out and "1 runs" in out
 
 
+def test_interrupted_runs_go_on(nodes, tmp_path, capsys):
+    results, preset = tmp_path / "results.json", tmp_path / "preset"
+    line = ["minesweeper", "gcn", "--path", str(nodes), "--seeds", "2", "--name", "A"]
+    line += ["--setting", "epochs=2", "--setting", "num_layers=2"]
+    line += ["--results", str(results), "--preset", str(preset)]
+    run(capsys, *line)
+    (whole,) = json.loads(results.read_text())
+    half = {**whole, "scores": whole["scores"][:1], "valid": whole["valid"][:1]}
+    results.write_text(json.dumps([half]))
+    out = run(capsys, *line)
+    (record,) = json.loads(results.read_text())
+    assert record["scores"] == whole["scores"] and "\n0: auc" not in out
+    assert "2 runs" in (preset / "README.md").read_text()
+    assert "2 runs" in run(capsys, *line) and "gcn" == record["model"]
+
+
 def test_the_page_is_made_from_the_records():
     page = runpy.run_path(str(ROOT / "docs" / "benchmarks.py"))["page"]()
     message = "records have changed: run `python docs/benchmarks.py` and commit"
     assert (ROOT / "docs" / "benchmarks.md").read_text() == page, message
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_scores_in_print_have_a_source_and_the_units_of_the_metric(name):
+    for model, score, source in PUBLISHED[name]:
+        assert model and source
+        assert re.fullmatch(r"\d+(\.\d+)?( ± \d+\.\d+)?", score), score
+        assert (float(score.split()[0]) > 20) == PROTOCOLS[name].higher
