@@ -74,6 +74,30 @@ def labelled_networks(inputs, num_edge_types):
         yield graph.replace(node=node, edge_type=types)
 
 
+def drawn_ids(rng, spec, rows):
+    """Ids that an input takes, in columns if it has columns."""
+    if "ids" in spec:
+        return rng.integers(0, spec["ids"], rows)
+    return rng.integers(0, spec["columns"], (rows, len(spec["columns"])))
+
+
+def featured_networks(backbone):
+    """Graphs with ids of nodes and of edges."""
+    rng = np.random.default_rng(3)
+    made = ("random_walk",)  # Layers of the preprocessor add them.
+    for graph in networks(1):
+        edges = len(graph.senders)
+        node, edge = (
+            {n: drawn_ids(rng, s, rows) for n, s in inputs.items() if n not in made}
+            for inputs, rows in (
+                (backbone.encoder.inputs, graph.num_nodes),
+                (backbone.get_config()["edge_inputs"], edges),
+            )
+        )
+        types = rng.integers(0, backbone.num_edge_types, edges)
+        yield graph.replace(node=node, edge=edge, edge_type=types)
+
+
 def graphs_for(task):
     if isinstance(task, kb.models.NodeSelector):
         from keras_bandgnn.programs.python_source import program_graphs
@@ -85,6 +109,8 @@ def graphs_for(task):
     if isinstance(task.backbone, kb.models.GraphormerBackbone):
         backbone = task.backbone
         return list(labelled_networks(backbone.own_inputs, backbone.num_edge_types))
+    if isinstance(task.backbone, kb.models.MessagePassingBackbone):
+        return list(featured_networks(task.backbone))
     layers = task.preprocessor.graph_layers
     periodic = any(isinstance(x, kb.preprocessing.KNearestGraph) for x in layers)
     return list(crystals() if periodic else molecules())
