@@ -59,10 +59,12 @@ def stopping(protocol, settings):
     """Return the callback that keeps the weights of the best validation score."""
     import keras
 
+    monitor = settings.get("monitor", protocol.metric)
+    higher = protocol.higher and monitor != "loss"
     return keras.callbacks.EarlyStopping(
-        f"val_{protocol.metric}",
+        f"val_{monitor}",
         patience=settings["patience"],
-        mode="max" if protocol.higher else "min",
+        mode="max" if higher else "min",
         restore_best_weights=True,
     )
 
@@ -91,7 +93,7 @@ def on_nodes(options, settings, graph) -> Trained:
     metrics = ["accuracy"] if protocol.metric == "accuracy" else ["auc"]
     task.compile(keras.optimizers.Adam(settings["rate"]), metrics=metrics)
     stop = stopping(protocol, settings)
-    task.fit(
+    history = task.fit(
         graph,
         mask="train_mask",
         validation_mask="valid_mask",
@@ -100,7 +102,8 @@ def on_nodes(options, settings, graph) -> Trained:
         verbose=2 if options.verbose else 0,
     )
     found = task.evaluate(graph, mask="test_mask", verbose=0, return_dict=True)
-    return Trained(task, stop.best, found[protocol.metric])
+    valid = history.history[f"val_{protocol.metric}"][stop.best_epoch]
+    return Trained(task, valid, found[protocol.metric])
 
 
 def on_graphs(options, settings, parts, seed: int) -> Trained:
@@ -157,7 +160,7 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
         metrics=[protocol.metric],
     )
     stop = stopping(protocol, settings)
-    task.fit(
+    history = task.fit(
         train,
         validation_data=valid,
         epochs=settings["epochs"],
@@ -166,7 +169,8 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
         verbose=2 if options.verbose else 0,
     )
     found = task.evaluate(test, verbose=0, return_dict=True)
-    return Trained(task, stop.best, found[protocol.metric])
+    valid = history.history[f"val_{protocol.metric}"][stop.best_epoch]
+    return Trained(task, valid, found[protocol.metric])
 
 
 # === The command ===
