@@ -1,5 +1,7 @@
 """Training steps on torch that are recorded and repeated."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -21,7 +23,15 @@ BACKBONES = (
 TASKS = ("NodeSelector", "GraphClassifier, several targets", "ForceRegressor")
 
 
-def trained(monkeypatch, make, data, worth, change=None, **options):
+def trained(
+    monkeypatch,
+    make,
+    data,
+    worth,
+    change=None,
+    optimizer=keras.optimizers.Adam,
+    **options,
+):
     """Losses and weights after steps that are recorded after `worth` of them."""
     from keras_bandgnn.ops.backend import torch_steps
 
@@ -32,7 +42,7 @@ def trained(monkeypatch, make, data, worth, change=None, **options):
         if "seed" not in weight.path and "float" in str(weight.dtype):
             draw = np.random.default_rng(number).uniform(0.1, 0.5, weight.shape)
             weight.assign(draw)
-    task.compile(keras.optimizers.Adam(1e-3), **options)
+    task.compile(optimizer(1e-3), **options)
     loader = task.loader(data)
     losses = []
     for step in range(4):
@@ -86,10 +96,72 @@ def _freeze(task):
     task.backbone.messages[0].trainable = False
 
 
-@pytest.mark.parametrize("change", [_other_rate, _freeze])
+def _other_activation(task):
+    for layer in compat.sublayers(task):
+        if getattr(layer, "activation", None) is keras.activations.relu:
+            layer.activation = keras.activations.tanh
+
+
+def _other_momentum(task):
+    for layer in compat.sublayers(task):
+        if hasattr(layer, "momentum"):
+            layer.momentum = 0.5
+
+
+def _other_regularizer(task):
+    for weight in task.trainable_weights:
+        weight.regularizer = keras.regularizers.L2(1.0)
+
+
+def _other_precision(task):
+    for layer in compat.sublayers(task.backbone):
+        layer.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
+
+
+def _other_optimizer(task):
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(task.trainable_variables)
+    task.optimizer = optimizer
+
+
+def _other_scale(task):
+    task.optimizer.loss_scale_factor = 8.0
+
+
+CHANGES = [
+    _other_rate,
+    _freeze,
+    _other_activation,
+    _other_momentum,
+    _other_regularizer,
+    _other_precision,
+    _other_optimizer,
+    _other_scale,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_changes_of_a_model_are_seen(monkeypatch, change):
     data = task_samples.data_of("GraphRegressor", 6)
     assert_same(monkeypatch, lambda: _gine(dropout=0.5), data, change)
+
+
+def test_what_fit_does_in_between_keeps_a_record(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 0)
+    data, task = task_samples.data_of("GraphRegressor", 6), _gine(dropout=0.5)
+
+    def records():
+        return [record for record, _ in compat.derived(task)["steps"].values()]
+
+    task.fit(data, epochs=2, verbose=0)
+    first = records()
+    assert any(first)
+    task.evaluate(data, verbose=0)
+    task.predict(data)
+    task.fit(data, validation_data=data, epochs=2, verbose=0)
+    assert all(now is old for now, old in zip(records(), first, strict=True))
 
 
 def test_code_of_others_is_not_recorded(monkeypatch):
@@ -102,6 +174,84 @@ def test_code_of_others_is_not_recorded(monkeypatch):
     data = task_samples.data_of("GraphRegressor", 6)
     assert_same(monkeypatch, _gine, data, recorded=False, loss=loss)
     assert len(calls) >= 8
+
+
+class _Growing:
+    """Counts its calls; a record would repeat the first one."""
+
+    calls = 0
+
+    def grow(self):
+        self.calls += 1
+        return float(self.calls)
+
+
+class _GrowingLoss(_Growing):
+    __name__ = "growing"
+
+    def __call__(self, y, outputs):
+        return self.grow() * keras.ops.mean(keras.ops.abs(y - outputs), axis=-1)
+
+
+class _GrowingPenalty(_Growing, keras.regularizers.Regularizer):
+    def __call__(self, x):
+        return self.grow() * keras.ops.sum(keras.ops.square(x))
+
+
+class _GrowingScale(_Growing, keras.optimizers.Adam):
+    def scale_loss(self, loss):
+        return self.grow() * loss
+
+
+def _with_penalty():
+    task = _gine()
+    task.trainable_weights[0].regularizer = _GrowingPenalty()
+    return task
+
+
+def _with_call():
+    task, growing = _gine(), _Growing()
+    layer = task.backbone.messages[0]
+    call = layer.call
+
+    def growing_call(*args, **kwargs):
+        return growing.grow() * call(*args, **kwargs)
+
+    layer.call = growing_call
+    return task
+
+
+def _wrapped(optimizer):
+    return lambda rate: keras.optimizers.LossScaleOptimizer(optimizer(rate))
+
+
+FOREIGN = {
+    "object": lambda: (_gine, {"loss": _GrowingLoss()}),
+    "partial": lambda: (
+        _gine,
+        {"loss": functools.partial(lambda f, y, p: f(y, p), _GrowingLoss())},
+    ),
+    "metric": lambda: (
+        _gine,
+        {"metrics": [keras.metrics.MeanMetricWrapper(_GrowingLoss(), name="g")]},
+    ),
+    "regularizer": lambda: (_with_penalty, {}),
+    "call": lambda: (_with_call, {}),
+    "optimizer": lambda: (_gine, {"optimizer": _GrowingScale}),
+    "wrapped optimizer": lambda: (_gine, {"optimizer": _wrapped(_GrowingScale)}),
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_code_of_others_is_found_wherever_it_is(monkeypatch, kind):
+    data = task_samples.data_of("GraphRegressor", 6)
+    results = []
+    for worth in (100, 0):
+        make, options = FOREIGN[kind]()
+        results.append(trained(monkeypatch, make, data, worth, **options))
+    (plain, _, _), (found, _, records) = results
+    assert not records
+    np.testing.assert_allclose(found, plain, rtol=1e-5)
 
 
 def test_operations_whose_values_decide_on_shapes_are_not_recorded():

@@ -6,7 +6,6 @@ backward; from the record only Python is left out, so results are the same.
 """
 
 import functools
-import operator
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,11 @@ from keras_bandgnn import compat
 _WORTH = 64
 # Shapes of batches with a record of their own.
 _MOST = 32
-_PACKAGES = ("keras", "keras_bandgnn", "builtins")
+_PACKAGES = ("keras", "keras_bandgnn", "builtins", "torch")
+# Values of attributes that are compared as such, others as objects.
+_PLAIN = (bool, int, float, str)
+# What a caller may set on a model to change its steps.
+_METHODS = ("call", "compute_loss", "compute_metrics", "loss")
 
 
 class _Recording(threading.local):
@@ -108,13 +111,31 @@ def _is_known(value) -> bool:
     """
     if isinstance(value, list | tuple):
         return all(map(_is_known, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_known, value.values()))
     if isinstance(value, keras.losses.Loss | keras.metrics.Metric):
         return _is_ours(type(value).__module__) and _is_known([*vars(value).values()])
-    if isinstance(value, Callable) and hasattr(value, "__code__"):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        inner = [cell for cell in cells if hasattr(cell, "__code__")]
-        return _is_ours(value.__module__) and all(map(_is_known, inner))
-    return True
+    if not isinstance(value, Callable):
+        return True
+    if not hasattr(value, "__code__"):
+        # An object that is called, or a function without code in Python.
+        of = (
+            value
+            if isinstance(value, type | types.BuiltinFunctionType)
+            else type(value)
+        )
+        return _is_ours(of.__module__)
+    cells = [cell.cell_contents for cell in value.__closure__ or ()]
+    inner = [cell for cell in cells if isinstance(cell, Callable)]
+    return _is_ours(value.__module__) and all(map(_is_known, inner))
+
+
+def _optimizers(model: keras.Model) -> list:
+    """Return the optimizer and those that it wraps."""
+    found = [model.optimizer]
+    while inner := getattr(found[-1], "inner_optimizer", None):
+        found.append(inner)
+    return found
 
 
 def _is_plain(model: keras.Model) -> bool:
@@ -128,6 +149,8 @@ def _is_plain(model: keras.Model) -> bool:
         model.optimizer.built
         and bool(model.trainable_variables)
         and _is_known([model.loss, *model.metrics])
+        and _is_known([v.regularizer for v in model.trainable_variables])
+        and _is_known([each.scale_loss for each in _optimizers(model)])
         and not any(map(compat.has_hooks, layers))
         and all(
             _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
@@ -207,20 +230,33 @@ class _Record:
             type(recorded).forward, types.SimpleNamespace(**held)
         )
 
-    def _options(self) -> tuple:
-        """Return what changes the computation of a model without a new `compile`."""
-        values = compat.held_values(self.every)
-        flags = [v.trainable for v in self.every]
-        layers = [
-            (layer.trainable, getattr(layer, "rate", None), compat.has_hooks(layer))
-            for layer in self.layers
-        ]
-        return values, flags, layers
+    def _options(self) -> list:
+        """Return the objects that a computation of the model reads, besides a batch.
+
+        They are compared by identity, which takes microseconds.
+        """
+        found = compat.held_values(self.every)
+        for variable in self.every:
+            found += variable.trainable, variable.regularizer
+        for optimizer in _optimizers(self.model):
+            found += optimizer, optimizer.loss_scale_factor
+        found += map(vars(self.model).get, _METHODS)
+        for layer in self.layers:
+            found.append(compat.has_hooks(layer))
+            if layer is not self.model:
+                # Keras also notes in those of a model what is no part of a step.
+                found += vars(layer).values()
+            found.append(layer.trainable)
+        return found
 
     def holds(self) -> bool:
         """Return whether the model still computes what was recorded."""
-        (values, *rest), (now, *others) = self.options, self._options()
-        return rest == others and all(map(operator.is_, values, now))
+        options = self._options()
+        return len(options) == len(self.options) and all(
+            now is old
+            or (type(old) in _PLAIN and type(now) is type(old) and now == old)
+            for now, old in zip(options, self.options, strict=True)
+        )
 
     def __call__(self, data) -> dict:
         """Take a step; return the logs."""
