@@ -19,7 +19,8 @@ ROOMS = (
         for room in "graph_layer ordering geometry attention batching loading".split()
     ]
     + ["preprocessing", "preprocessing.forecast"]
-    + "layers distribution training serving models explain tpu tuning plotting".split()
+    + "layers distribution training serving models explain linting tpu".split()
+    + "tuning plotting".split()
     # Another name of `plotting`.
     + ["visualization"]
     + "testing cli __main__".split()

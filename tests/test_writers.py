@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn.linting.baseline import Baseline
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.training import ElasticTuner, SaveProgress
+from tests.linting.samples import result
 
 pytestmark = pytest.mark.sweep
 
@@ -76,6 +78,11 @@ def draw(path):
     kb.plotting.plot_bandwidths(sizes, path / "sizes.png")
 
 
+def remember(path):
+    finding = result("x = bad_a\n", str(path / "a.py"))
+    Baseline(path / "known.json").write([finding])
+
+
 def write_programs(path):
     from keras_bandgnn.programs import program_graphs, write_varmisuse
 
@@ -100,6 +107,7 @@ WRITERS = {
         kb.preprocessing.GraphPreprocessor().save_to_preset(p)
     ),
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
+    "linting/baseline.py": lambda t, p, m: remember(p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
     "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),
@@ -113,6 +121,7 @@ WRITERS = {
 }
 # Which call the same functions in a line of their own.
 ALIKE = {
+    "linting/cache.py": "atomic_write of text; a full disk means no cache",
     "data/datasets/download.py": "atomic_write of a line of text",
     "tuning/search.py": "atomic_write of a reason",
 }

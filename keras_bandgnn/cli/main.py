@@ -50,6 +50,10 @@ _COMMANDS = {
         "list the most suspicious variable usages, or predict numbers of graphs",
         resumes=None,
     ),
+    "check": _Command(
+        "find wrong variables in Python code, for terminals, CI and code review",
+        resumes=None,
+    ),
     "inspect": _Command(
         "show sizes and bandwidths before and after reordering",
         resumes=None,
@@ -78,6 +82,9 @@ a first session:
   bandgnn train data/ --out model/
   bandgnn evaluate model/ data/test
   bandgnn predict model/ src/package/file.py
+
+wrong variables in your code, with a trained model:
+  bandgnn check src/
 """
 
 
@@ -178,7 +185,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         from keras_bandgnn.cli import report
 
         report.remark(f"error: {report.in_options(str(error))}")
-        # `predict` uses 1 for findings, and so another code for errors.
+        # `predict` and `check` use 1 for findings, and so another code for errors.
         return getattr(parsed, "failed", 1)
 
 
@@ -190,8 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         Exit code: 0 for success, 1 for an error in the data or the set-up, 2 for a
-        wrong command line, 130 after Ctrl-C, 143 after SIGTERM. `predict` returns 1 if
-        it found suspicious usages, 2 for any error.
+        wrong command line, 130 after Ctrl-C, 143 after SIGTERM. `predict` and `check`
+        return 1 if they found suspicious usages, 2 for any error.
     """
     try:
         with interrupts.handle_signals(whole_process=False):

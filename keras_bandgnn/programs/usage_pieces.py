@@ -95,7 +95,10 @@ def read_usages(
     outcome = UsagePieces([])
     try:
         if kind == "python":
-            graphs = _python_graphs(path, name, options, encoding, part, start, outcome)
+            source = read_source(path, MAX_BYTES)
+            graphs = _python_graphs(
+                source, name, options, encoding, part, start, outcome
+            )
         else:
             programs = read_varmisuse(path, on_error="skip", report=outcome.reasons)
             graphs = (encode_program(p.shuffled(), **encoding) for p in programs)
@@ -108,6 +111,44 @@ def read_usages(
         # An unexpected error in one file must not abort the whole tree.
         return UsagePieces(None, [reason_of(error)])
     return outcome
+
+
+def text_usages(
+    source: str,
+    name: str,
+    options: Mapping[str, Any],
+    encoding: Mapping[str, Any],
+    part: tuple[int, int],
+    start: int = 0,
+) -> UsagePieces:
+    """Return what `read_usages` does, for a text that may not be in a file.
+
+    Args:
+        source: Python source.
+        name: See `read_usages`.
+        options: See `read_usages`.
+        encoding: See `read_usages`.
+        part: See `read_usages`.
+        start: See `read_usages`.
+    """
+    outcome = UsagePieces([])
+    try:
+        graphs = _python_graphs(source, name, options, encoding, part, start, outcome)
+        outcome.pieces += _in_pieces(graphs)
+    except Exception as error:
+        return UsagePieces(None, [reason_of(error)])
+    return outcome
+
+
+def text_jobs(
+    source: str, name: str, options: Mapping[str, Any], encoding: Mapping[str, Any]
+) -> list[tuple]:
+    """Return arguments of `text_usages`, with several jobs for a long text."""
+    parts = 1 + len(source) // _JOB_BYTES
+    return [
+        (source, name, dict(options), dict(encoding), (part, parts))
+        for part in range(parts)
+    ]
 
 
 def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:
@@ -125,12 +166,16 @@ def _in_pieces(graphs: Iterable[Graph]) -> Iterator[FlatGraphs]:
 
 
 def _python_graphs(
-    path, name, options, encoding, part, start: int, outcome: UsagePieces
+    source: str | bytes,
+    name,
+    options,
+    encoding,
+    part,
+    start: int,
+    outcome: UsagePieces,
 ) -> Iterator[Graph]:
     options = {"max_instances": None, "seed": 0, "steps": 8, **options}
-    state = os.stat(path)
-    stamp = state.st_size, state.st_mtime_ns
-    maker, usages = _parsed(path, name, options["seed"], stamp)
+    maker, usages = _parsed(source, name, options["seed"])
     number, parts = part
     first, last = (len(usages) * k // parts for k in (number, number + 1))
     usages = usages[first + start : last]
@@ -159,10 +204,8 @@ def _python_graphs(
 
 @functools.lru_cache(1)
 def _parsed(
-    path: str, name: str, seed: int, stamp: tuple
+    source: str | bytes, name: str, seed: int
 ) -> tuple[InstanceBuilder, list[Usage]]:
-    """Cache a parsed file for all its jobs; `stamp` changes with the file."""
-    del stamp
-    source = read_source(path, MAX_BYTES)
+    """Cache a parsed file for all its jobs."""
     maker = InstanceBuilder(SourceUnit(source), name, seed, 10, "function")
     return maker, maker.usages()

@@ -13,6 +13,7 @@ import pytest
 
 import keras_bandgnn
 from keras_bandgnn.cli import options, report
+from keras_bandgnn.cli.check import fail_on
 from keras_bandgnn.cli.main import _parser, main
 from keras_bandgnn.cli.scale import _share
 
@@ -26,6 +27,7 @@ WRONG = {
     options.written_file: ("", "no/such/folder/file", "."),
     _share: ("x",),
     options.path: ("",),
+    fail_on: ("x", "0", "-1", "2.5", "", "Never"),
     options.probability: ("x", "-0.1", "1.1", "90", "nan", ""),
     None: (),
 }
@@ -119,7 +121,7 @@ def test_what_is_not_there(words, capsys):
         line += ["--allocator", "default"]
     code = main(line)
     message = capsys.readouterr().err
-    assert code == (2 if words == ("predict",) else 1)
+    assert code == (2 if words in (("predict",), ("check",)) else 1)
     (line,) = re.findall(r"^error: .*", message, re.M)
     # What needs another backend, or a package that is missing, says so first.
     assert any(text in line for text in (NOWHERE, "KERAS_BACKEND=jax", "pip install"))

@@ -100,6 +100,7 @@ LINES = {
     "tune": ["data", "--out", "search"],
     "evaluate": ["model", "data"],
     "predict": ["model", "file.py"],
+    "check": ["file.py"],
     "inspect": ["data"],
     "batching": ["data"],
     "calibrate": [],

@@ -1,0 +1,1 @@
+"""Findings in source code: what `bandgnn check` and the language server report."""

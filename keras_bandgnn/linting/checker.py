@@ -1,0 +1,121 @@
+"""`Checker`: files in, the findings that a reader should see out."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from keras_bandgnn.linting.cache import FindingCache, model_key
+from keras_bandgnn.linting.finding import FileFindings, FindingSource
+from keras_bandgnn.linting.source_code import SourceCode
+from keras_bandgnn.linting.usage_findings import UsageFindings
+from keras_bandgnn.models.node_selector import NodeSelector
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.saving.preset_hub import preset_folder
+
+DEFAULT_MODEL = "ggnn_varmisuse_python"
+# Tasks that find wrong variables, and what turns their predictions into findings.
+_SOURCES = {NodeSelector: UsageFindings}
+
+
+def _source_class(task_class: type) -> type[FindingSource]:
+    for kind, source in _SOURCES.items():
+        if issubclass(task_class, kind):
+            return source
+    names = ", ".join(kind.__name__ for kind in _SOURCES)
+    raise ValueError(
+        f"Expected a model that finds wrong variables: {names}. Received: a "
+        f"{task_class.__name__}. Choose another, such as {DEFAULT_MODEL}."
+    )
+
+
+class Checker:
+    """Checks files with a model, which is loaded when the first file needs it.
+
+    Args:
+        model: Folder or name of a preset.
+        min_confidence: Least confidence of a finding; the model's default if omitted.
+        cache: Folder of the cache; none if omitted.
+        processes: See `UsageFindings`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path = DEFAULT_MODEL,
+        min_confidence: float | None = None,
+        cache: Path | None = None,
+        processes: int | None = None,
+    ):
+        self._folder = preset_folder(str(model))
+        self._cache = None
+        if cache is not None:
+            self._cache = FindingCache(cache, model_key(self._folder))
+        self._processes = processes
+        self._source: FindingSource | None = None
+        self._min_confidence = min_confidence
+
+    @property
+    def min_confidence(self) -> float:
+        """Least confidence of a finding."""
+        if self._min_confidence is None:
+            self._min_confidence = self.source.default_confidence
+        return self._min_confidence
+
+    @property
+    def source(self) -> FindingSource:
+        """What finds wrong variables; loads the model."""
+        if self._source is None:
+            task = Task.from_preset(self._folder)
+            self._source = _source_class(type(task))(task, self._processes)
+        return self._source
+
+    def check(self, codes: Iterable[SourceCode]) -> Iterator[FileFindings]:
+        """Yield the findings of each file, in an order of their own.
+
+        Files that the cache knows come first where that saves waiting for the model.
+        Findings below the least confidence and ignored ones are left out; lines are
+        those of notebook cells.
+
+        Args:
+            codes: Files.
+        """
+        known: list[FileFindings] = []
+
+        def unknown() -> Iterator[SourceCode]:
+            for code in codes:
+                result = None if self._cache is None else self._cache.get(code)
+                if result is None:
+                    yield code
+                else:
+                    known.append(result)
+
+        waiting = unknown()
+        for first in waiting:
+            for result in self.source.check(_chain(first, waiting)):
+                if self._cache is not None:
+                    self._cache.put(result)
+                yield self._shown(result)
+                yield from map(self._shown, _taken(known))
+        yield from map(self._shown, _taken(known))
+        if self._cache is not None:
+            self._cache.trim()
+
+    def _shown(self, result: FileFindings) -> FileFindings:
+        code, findings = result.code, []
+        for finding in result.findings:
+            if finding.confidence < self.min_confidence:
+                continue
+            if finding.line in code.ignored:
+                continue
+            cell, line = code.place(finding.line)
+            findings.append(dataclasses.replace(finding, cell=cell, line=line))
+        return dataclasses.replace(result, findings=tuple(findings))
+
+
+def _chain(first: SourceCode, others: Iterator[SourceCode]) -> Iterator[SourceCode]:
+    yield first
+    yield from others
+
+
+def _taken(results: list[FileFindings]) -> Iterator[FileFindings]:
+    while results:
+        yield results.pop(0)

@@ -1,0 +1,206 @@
+"""`bandgnn check`: exit codes, options, settings and files of every kind."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from keras_bandgnn.cli.main import main
+from keras_bandgnn.linting import checker
+from tests.linting.samples import Spelled
+
+pytestmark = pytest.mark.sweep
+
+
+@pytest.fixture
+def source(monkeypatch):
+    """Replaces the model by one that goes by the spelling."""
+    source = Spelled()
+    monkeypatch.setattr(checker.Checker, "source", source)
+    return source
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    folder = tmp_path / "tree"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.py").write_text("x = bad_a\ny = odd_b\n")
+    (folder / "sub" / "b.py").write_text("x = 1\nz = bad_c\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("KERAS_BANDGNN_DATA", str(tmp_path / "cache"))
+    return folder
+
+
+def check(capfd, *arguments):
+    code = main(["check", *arguments])
+    shown = capfd.readouterr()
+    return code, shown.out, shown.err
+
+
+def places(out):
+    return [line.split(": ")[0] for line in out.splitlines()[:-1]]
+
+
+def test_findings_and_exit_codes(source, tree, capfd):
+    code, out, err = check(capfd, ".")
+    assert (code, places(out), err.strip()) == (1, ["a.py:1:5", "sub/b.py:2:5"], "")
+    assert out.endswith("\n2 findings in 2 files\n")
+    code, out, _ = check(capfd, "a.py", "--min-confidence", "0.5")
+    assert places(out) == ["a.py:1:5", "a.py:2:5"]
+    for number, expected in (("2", 1), ("3", 0), ("never", 0)):
+        assert check(capfd, ".", "--fail-on", number)[0] == expected
+    assert check(capfd, ".", "--exclude", "sub", "a.*")[:2] == (
+        0,
+        "0 findings in 0 files\n",
+    )
+
+
+def test_what_cannot_be_checked_is_an_error(source, tree, capfd):
+    (tree / "broken.py").write_text("def f(:\n")
+    (tree / "latin.py").write_bytes(b"x = '\xff'\n")
+    (tree / "huge.py").write_text("# huge\n")
+    (tree / "book.ipynb").write_text("{}")
+    code, out, err = check(capfd, ".")
+    assert code == 2 and len(places(out)) == 2
+    for name in ("broken.py: SyntaxError", "latin.py: Syntax", "huge.py: too large"):
+        assert f"left out: {name}" in err
+    assert "left out: book.ipynb: ValueError: Expected a Jupyter notebook" in err
+    os.unlink(tree / "broken.py"), os.unlink(tree / "latin.py")
+    os.unlink(tree / "book.ipynb")
+    assert check(capfd, ".", "--fail-on", "never")[0] == 0
+    code, out, err = check(capfd, "nowhere")
+    assert (code, out) == (2, "") and "nowhere" in err
+    code, out, err = check(capfd, ".", "--model", "nowhere")
+    assert (code, out) == (2, "") and "nowhere" in err
+
+
+@pytest.mark.parametrize("name", ["text", "json", "sarif", "github"])
+def test_formats_and_files(name, source, tree, tmp_path, capfd):
+    file = tmp_path / "out"
+    code, printed, _ = check(capfd, ".", "--format", name)
+    assert code == 1 and "bad_a" in printed
+    code, out, err = check(capfd, ".", "--format", name, "--output", str(file))
+    assert (code, out) == (1, "") and "2 findings in 2 files" in err
+    assert file.read_text() == printed
+    if name in ("json", "sarif"):
+        json.loads(printed)
+
+
+def test_comments_silence_findings(source, tree, capfd):
+    (tree / "a.py").write_text("x = bad_a  # bandgnn: ignore\ny = bad_b\n")
+    (tree / "sub" / "b.py").write_text("# bandgnn: ignore-file\nx = bad_a\n")
+    assert places(check(capfd, ".")[1]) == ["a.py:2:5"]
+
+
+def test_notebooks(source, tree, capfd):
+    cells = [
+        {"cell_type": "markdown", "source": "text"},
+        {"cell_type": "code", "source": "%pip install x\nx = 1"},
+        {"cell_type": "code", "source": "x = 2\ny = bad_y"},
+        {"cell_type": "code", "source": "y = bad_y  # bandgnn: ignore"},
+    ]
+    (tree / "book.ipynb").write_text(json.dumps({"cells": cells}))
+    code, out, _ = check(capfd, "book.ipynb", "--format", "json")
+    (found,) = json.loads(out)["findings"]
+    assert (found["cell"], found["line"], found["code"]) == (3, 2, "y = bad_y")
+
+
+def test_baseline(source, tree, capfd):
+    code, out, err = check(capfd, ".", "--baseline", "known.json", "--write-baseline")
+    assert (code, out) == (0, "") and "2 known findings" in err
+    (tree / "a.py").write_text("\n\nx = bad_a\ny = bad_new\n")
+    for folder in (tree, tree / "sub"):
+        os.chdir(folder)
+        arguments = (str(tree), "--baseline", str(tree / "known.json"))
+        code, out, _ = check(capfd, *arguments)
+        assert code == 1 and len(places(out)) == 1 and "a.py:4:5" in out
+    os.chdir(tree)
+    code, _, err = check(capfd, ".", "--baseline", "nowhere.json")
+    assert code == 2 and "nowhere.json" in err
+    for more in ([], ["--baseline", "known.json", "--diff", "HEAD"]):
+        code, _, err = check(capfd, ".", "--write-baseline", *more)
+        assert code == 2 and "-baseline" in err
+
+
+def test_settings_of_the_project(source, tree, capfd):
+    text = '[tool.bandgnn]\nmin-confidence = 0.5\nexclude = ["sub"]\nfail-on = 3\n'
+    (tree / "pyproject.toml").write_text(text + 'baseline = "sub/known.json"\n')
+    check(capfd, "a.py", "--min-confidence", "0.99", "--write-baseline")
+    os.chdir(tree / "sub")
+    code, out, _ = check(capfd, "..")
+    assert (code, places(out)) == (0, ["../a.py:2:5"])
+    assert check(capfd, "..", "--fail-on", "1", "--min-confidence", "0.9")[0] == 1
+    (tree / "pyproject.toml").write_text("[tool.bandgnn]\nexcludes = 1\n")
+    code, _, err = check(capfd, "..")
+    assert code == 2 and "excludes" in err and "exclude, fail-on" in err
+
+
+def test_changed_lines(source, tree, capfd):
+    def git(*arguments):
+        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+        subprocess.run(line, check=True, capture_output=True)
+
+    code, _, err = check(capfd, ".", "--diff", "HEAD")
+    assert code == 2 and "to be in a git repository" in err
+    git("init", "-q"), git("add", "."), git("commit", "-qm", "first")
+    assert check(capfd, ".", "--diff", "HEAD")[:2] == (0, "0 findings in 0 files\n")
+    (tree / "a.py").write_text("x = bad_a\ny = bad_b\n")
+    (tree / "new.py").write_text("x = bad_a\n")
+    git("mv", "sub/b.py", "sub/c.py")
+    source.checked.clear()
+    code, out, _ = check(capfd, ".", "--diff", "HEAD", "--no-cache")
+    assert (code, places(out)) == (1, ["a.py:2:5", "new.py:1:5"])
+    os.chdir(tree / "sub")
+    assert places(check(capfd, "../a.py", "--diff", "HEAD")[1]) == ["../a.py:2:5"]
+    assert check(capfd, ".", "--diff", "nothing")[0] == 2
+
+
+def test_cache(source, tree, tmp_path, capfd):
+    first = check(capfd, ".")
+    assert len(source.checked) == 2
+    assert check(capfd, ".") == first and len(source.checked) == 2
+    assert (tmp_path / "cache" / "check").is_dir()
+    (tree / "a.py").write_text("x = bad_other\n")
+    assert "bad_other" in check(capfd, ".")[1]
+    assert source.checked[2:] == ["a.py"]
+    check(capfd, ".", "--no-cache")
+    assert len(source.checked) == 5
+    check(capfd, ".", "--cache-dir", str(tmp_path / "other"))
+    assert len(source.checked) == 7 and (tmp_path / "other").is_dir()
+    # What cannot be checked is not remembered.
+    (tree / "a.py").write_text("def f(:\n")
+    assert [check(capfd, ".")[0] for _ in range(2)] == [2, 2]
+
+
+WRONG = """
+def copy(source, target):
+    with open(source) as reader, open(target, "w") as writer:
+        for line in reader:
+            reader.write(line)
+"""
+
+
+def test_the_model_of_the_library(tree, capfd):
+    (tree / "a.py").write_text(WRONG)
+    (tree / "sub" / "b.py").write_text("def f(:\n")
+    (tree / "c.py").write_text("\n" + WRONG + "# Ä\n")
+    code, out, err = check(capfd, ".", "--format", "json")
+    findings = json.loads(out)["findings"]
+    assert code == 2 and "sub/b.py: SyntaxError" in err
+    assert [(f["path"], f["line"], f["column"]) for f in findings] == [
+        ("a.py", 5, 13),
+        ("c.py", 6, 13),
+    ]
+    for found in findings:
+        assert (found["used"], found["suggested"]) == ("reader", "writer")
+        assert (found["function"], found["end_column"]) == ("copy", 19)
+        assert found["candidates"][0]["name"] == "writer"
+        total = sum(c["probability"] for c in found["candidates"])
+        assert total == pytest.approx(1, abs=1e-6)
+    assert check(capfd, ".", "--format", "json") == (code, out, err)
+
+
+def test_other_models_are_refused(tree, capfd):
+    code, _, err = check(capfd, ".", "--model", "schnet_qm9_u0")
+    assert code == 2 and "Expected a model that finds wrong variables" in err
