@@ -176,8 +176,14 @@ class NodeEncoder(keras.layers.Layer):
             self._check_ids(label, values[:, column], upper)
 
     def _check_ids(self, label, values, upper):
+        if values.dtype.kind != "i":
+            raise ValueError(
+                f"Expected ids of {label} in [0, {upper}). Received: {values.dtype}. "
+                "Give integers, or {'features': F} for numbers in the "
+                f"{self._owner}."
+            )
         low, high = int(values.min(initial=0)), int(values.max(initial=0))
-        if values.dtype.kind != "i" or low < 0 or high >= upper:
+        if low < 0 or high >= upper:
             raise ValueError(
                 f"Expected ids of {label} in [0, {upper}). "
                 f"Received: {values.dtype} in [{low}, {high}]. Raise the "

@@ -8,7 +8,7 @@ from registered import plain_graphs
 import keras_bandgnn as kb
 import keras_bandgnn.layers.dual_interleaved_attention as attention_layer
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.models.message_passing.gps_backbone import ATTENTION, LOCAL
+from keras_bandgnn.models.message_passing.gps_backbone import _FIXED, ATTENTION, LOCAL
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 
 INPUTS = {"h": {"features": 3}}
@@ -134,6 +134,30 @@ def test_what_does_not_fit_is_refused():
         make(local=None, **EDGES)
     with pytest.raises(ValueError, match="no dropout with fused=True"):
         make(fused=True, attention_dropout=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(_FIXED))
+def test_options_that_layers_of_gps_do_not_have_are_refused(name):
+    kb.models.GPSBackbone(INPUTS, 8, 1, **{name: _FIXED[name]})
+    others = [not _FIXED[name]] + ["linear"] * (name == "residual")
+    for other in others:
+        with pytest.raises(ValueError, match=f"Expected `{name}`.*Received"):
+            kb.models.GPSBackbone(INPUTS, 8, 1, **{name: other})
+
+
+@pytest.mark.parametrize("spec", [{"ids": 3}, {"columns": [3]}])
+@pytest.mark.parametrize("level", ["node", "edge"])
+def test_ids_that_are_no_integers_are_named_by_their_type(level, spec):
+    backbone = kb.models.GINEBackbone(
+        {"h": spec if level == "node" else {"features": 1}},
+        8,
+        1,
+        edge_inputs={"w": spec if level == "edge" else {"features": 1}},
+    )
+    half = np.full((1, 1), 0.5)
+    graph = kb.Graph(1, [0], [0], node={"h": half}, edge={"w": half})
+    with pytest.raises(ValueError, match=r"Expected ids of .*Received: float32\. Give"):
+        kb.models.GraphRegressor(backbone).predict([graph])
 
 
 @pytest.mark.parametrize("fused", [False, True])

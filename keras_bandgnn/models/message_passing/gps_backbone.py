@@ -11,6 +11,7 @@ from keras_bandgnn.checks import (
     optional,
     positive_int,
     positive_number,
+    refuse,
 )
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
 from keras_bandgnn.layers.gated_graph_convolution import GatedGraphConvolution
@@ -144,6 +145,14 @@ class GPSBackbone(MessagePassingBackbone):
         usual_length: int | None = None,
         **kwargs,
     ):
+        for name, value in _FIXED.items():
+            if (other := kwargs.pop(name, value)) != value:
+                refuse(
+                    name,
+                    f"{value}, as layers of GPS have it",
+                    other,
+                    "Leave it out, or take another backbone.",
+                )
         super().__init__(
             inputs,
             hidden_dim,
