@@ -417,7 +417,7 @@ class DualInterleavedAttention(BatchLayer):
             or not backend.can_branch()
         ):
             return attend(AttentionRows(batch, self.max_length))
-        return ops.cond(
+        return (backend.branch or ops.cond)(
             ops.all(counts <= usual),
             lambda: attend(AttentionRows(batch, usual)),
             lambda: attend(AttentionRows(batch, None)),

@@ -11,6 +11,7 @@ from keras_bandgnn.layers.batch_layer import (
     check_width,
     log_edge_factor,
 )
+from keras_bandgnn.layers.dense import FlatDense, flat_matmul
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
@@ -88,7 +89,7 @@ class GraphAttention(BatchLayer):
         # === Layers ===
         policy = self.dtype_policy
         if self.use_kernel:
-            self.transform = keras.layers.Dense(
+            self.transform = FlatDense(
                 self.units, use_bias=False, dtype=policy, name="transform"
             )
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
@@ -114,12 +115,19 @@ class GraphAttention(BatchLayer):
     def scores(self, states):
         """Return W h [G, N, U], and a_s . W h and a_r . W h [G, N, K]."""
         rows = self.transform(states) if self.use_kernel else states
-        heads = (self.num_heads, self.units // self.num_heads)
-        wide = ops.reshape(rows, (-1, ops.shape(rows)[1], *heads))
-        sent, wanted = (
-            ops.sum(wide * ops.convert_to_tensor(kernel), axis=-1)
+        kernels = [
+            ops.cast(kernel, rows.dtype)
             for kernel in (self.sender_kernel, self.receiver_kernel)
-        )
+        ]
+        # Each head's weights in a column of their own: one product of matrices, without
+        # rows of products in memory.
+        eye = ops.expand_dims(ops.eye(self.num_heads, dtype=rows.dtype), 1)
+        columns = [
+            ops.reshape(ops.expand_dims(kernel, -1) * eye, (self.units, -1))
+            for kernel in kernels
+        ]
+        both = flat_matmul(rows, ops.concatenate(columns, axis=1))
+        sent, wanted = ops.split(both, 2, axis=-1)
         return rows, sent, wanted
 
     def call(self, states, batch, training=False):

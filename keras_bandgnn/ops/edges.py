@@ -18,11 +18,12 @@ def _flat(tensors, sender, receiver, num_nodes):
     given = [each for each in tensors if each is not None]
     if any(keras.backend.standardize_dtype(t.dtype) != "float32" for t in given):
         return None
-    if not backend.fused_edges.apply_to(given[0]):
+    if not backend.fused_edges.apply_to(given[0], ops.shape(sender)[1]):
         return None
     flat = [None if t is None else ops.squeeze(t, 0) for t in tensors]
     sender, receiver = (
-        ops.cast(ops.squeeze(each, 0), "int64") for each in (sender, receiver)
+        ops.cast(ops.squeeze(each, 0), backend.fused_edges.ids)
+        for each in (sender, receiver)
     )
     pointer = backend.fused_edges.pointer(receiver, num_nodes)
     return *flat, sender, receiver, pointer

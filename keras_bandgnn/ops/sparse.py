@@ -204,6 +204,16 @@ def with_pointer(matrix: CSR, num_rows: int) -> CSR:
     return matrix._replace(pointer=_pointer(matrix.row, num_rows))
 
 
+def _sorted(ids, size):
+    """Return the stable order of ids [G, E] in [0, size), and the ids in that order."""
+    if backend.sorted_ids is not None:
+        found = backend.sorted_ids(ids, size)
+        if found is not None:
+            return found
+    order = ops.argsort(ids, axis=1)
+    return order, ops.take_along_axis(ids, order, axis=1)
+
+
 def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
     """Add the row pointers and the transpose to a matrix that lacks them.
 
@@ -219,8 +229,7 @@ def with_transpose(matrix: CSR, num_rows: int, num_columns: int) -> CSRPair:
     if not uses_transpose():
         return CSRPair(matrix)
     key = ops.where(matrix.row < num_rows, matrix.column, num_columns)
-    order = ops.argsort(key, axis=1)
-    row = ops.take_along_axis(key, order, axis=1)
+    order, row = _sorted(key, num_columns + 1)
     column = ops.take_along_axis(matrix.row, order, axis=1)
     weight = matrix.weight
     if weight is not None:
@@ -238,8 +247,7 @@ def with_scatter_index(index, num_rows: int) -> RowIndex:
     """
     if not uses_transpose():
         return RowIndex(index)
-    order = ops.argsort(index, axis=1)
-    row = ops.take_along_axis(index, order, axis=1)
+    order, row = _sorted(index, num_rows)
     backward = CSR(row, ops.cast(order, "int32"))
     return RowIndex(index, with_pointer(backward, num_rows))
 

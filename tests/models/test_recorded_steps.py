@@ -275,14 +275,43 @@ def test_steps_that_compute_again_are_not_recorded(monkeypatch):
     assert_same(monkeypatch, make, data, recorded=False)
 
 
-def test_steps_that_branch_by_their_batch_are_not_recorded(monkeypatch):
+def test_steps_that_branch_by_their_batch_are_recorded_by_branch(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
     data = task_samples.data_of("GraphRegressor", 6)
 
-    def make():
-        # Graphs are larger than the largest that it knows.
+    def train(worth):
+        monkeypatch.setattr(torch_steps, "_WORTH", worth)
+        keras.utils.set_random_seed(1)
         backbone = kb.models.GPSBackbone(
-            task_samples.INPUTS, 8, 2, num_heads=2, usual_length=2
+            task_samples.INPUTS, 8, 2, num_heads=2, attention_dropout=0.3
         )
-        return kb.models.GraphRegressor(backbone, num_targets=2)
+        task = kb.models.GraphRegressor(backbone, num_targets=2)
+        task.compile(keras.optimizers.Adam(1e-3))
+        loader = task.loader(data)
+        (x, *rest) = loader[0]
+        # As for `fit`, which takes that of the largest graph.
+        largest = int(x["graph"]["n_node"].max())
+        for layer in backbone.attentions:
+            layer.usual_length = largest
+        counts = x["graph"]["n_node"].copy()
+        counts[0, -1] = largest + 1
+        other = {**x, "graph": {**x["graph"], "n_node": counts}}
+        losses, branches = [], []
+        for number, turn in enumerate((x, x, x, other, x, other, other, x)):
+            kb.ops.seed_global(number)
+            losses.append(task.train_on_batch(turn, *rest))
+            kept = compat.derived(task).get("steps", {})
+            branches.append([r.branches for r, _ in kept.values() if r])
+        return losses, task.weights, branches
 
-    assert_same(monkeypatch, make, data, recorded=False)
+    plain, expected, none = train(100)
+    losses, weights, branches = train(2)
+    assert not any(none)
+    # One record at a time, that of the branch that most batches take.
+    own, others = [[True] * 2], [[False] * 2]
+    assert branches == [[], [], own, own, own, [], others, others]
+    np.testing.assert_allclose(losses, plain, rtol=1e-5, atol=1e-6)
+    for weight, value in zip(weights, expected, strict=True):
+        weight, value = map(keras.ops.convert_to_numpy, (weight, value))
+        np.testing.assert_allclose(weight, value, rtol=1e-5, atol=2e-6)

@@ -35,12 +35,18 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
 `fused_edges`
-    The operations of `ops.edges`, and `apply_to(x)`: whether they take a tensor.
+    The operations of `ops.edges`, `apply_to(x, edges)`, whether they take a tensor and
+    that number of edges, and `ids`, the type of the ids that they take.
+`sorted_ids(ids, size)`
+    The stable order of ids [G, E] in [0, size), and the ids in that order; None where
+    the backend's `argsort` is to do it.
 `recorded_step(model, data, kept)`
     The logs of a training step that is repeated from a record, or None for a step of
     Keras; `kept` is a dict for the records of the model.
 `can_branch()`
     Whether values may decide which branch of a program runs.
+`branch(condition, if_true, if_false)`
+    As `keras.ops.cond`, where that is not enough.
 `version()`, `device()`, `has_accelerator()`, `seed_global(seed)`
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.

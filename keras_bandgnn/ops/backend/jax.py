@@ -10,7 +10,10 @@ import jax.numpy as jnp
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from keras_bandgnn.ops.context import portable_sums
+from keras_bandgnn.ops.backend.jax_edges import FusedEdges
+from keras_bandgnn.ops.backend.jax_loops import late_zeros as late_zeros
+from keras_bandgnn.ops.backend.jax_loops import scan_chunks as scan_chunks
+from keras_bandgnn.ops.context import is_portable, portable_sums
 
 # Segment sums without scatters, for runtimes that do not support them.
 
@@ -210,7 +213,12 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = filtered_sum = repeated = normalized_rows = dropout = None
-recorded_step = affine = fused_edges = None
+recorded_step = branch = affine = None
+# Edges from which messages are computed in chunks.
+_MANY = 32768
+fused_edges = FusedEdges(
+    lambda x, edges: edges >= _MANY and not has_accelerator() and not is_portable()
+)
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
@@ -218,6 +226,18 @@ USES_TRANSPOSE = True
 def gather(x, ids):
     """Gather rows `x[ids]`; ids must be in range."""
     return x.at[ids].get(mode="promise_in_bounds")
+
+
+def sorted_ids(ids, size):
+    """Return the order of ids and the sorted ids, or None; see `ops.backend`."""
+    count = ids.shape[1]
+    if size * count > 1 << 32 or not count:
+        return None
+    # XLA sorts one array four times as fast as one with its places.
+    count = jnp.uint32(count)
+    places = jnp.arange(ids.shape[1], dtype="uint32")
+    both = jnp.sort(ids.astype("uint32") * count + places, axis=1, stable=False)
+    return (both % count).astype("int32"), (both // count).astype(ids.dtype)
 
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
@@ -462,38 +482,6 @@ def with_gradient(forward, backward, tensors):
 
     run.defvjp(forward, pull)
     return run(*tensors)
-
-
-def scan_chunks(step, carry, rows, size):
-    """Scan `step` over chunks of rows; see `ops.loops`."""
-    count = jax.tree.leaves(rows)[0].shape[0]
-    pieces = count // size
-    if not pieces:
-        return step(carry, rows)
-
-    def once(carry, number):
-        # Slicing reads the arrays in place: padding them to whole chunks would copy
-        # all of them, and scanning over reshaped rows would copy every chunk.
-        piece = {
-            name: jax.lax.dynamic_slice_in_dim(array, number * size, size)
-            for name, array in rows.items()
-        }
-        return step(carry, piece)
-
-    carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
-    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
-    if count % size:
-        rest = {name: array[pieces * size :] for name, array in rows.items()}
-        carry, last = step(carry, rest)
-        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
-    return carry, out
-
-
-def late_zeros(like):
-    """Return zeros that XLA cannot hoist before `like`; see `ops.loops`."""
-    bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
-    sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
-    return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
 
 
 def can_branch():

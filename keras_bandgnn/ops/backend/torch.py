@@ -2,6 +2,7 @@
 
 import sys
 
+import keras
 import torch
 
 from keras_bandgnn import compat
@@ -16,7 +17,11 @@ from keras_bandgnn.ops.backend.torch_eager import (
 from keras_bandgnn.ops.backend.torch_edges import FusedEdges
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
-from keras_bandgnn.ops.backend.torch_steps import check_recordable
+from keras_bandgnn.ops.backend.torch_steps import (
+    check_recordable,
+    decided,
+    is_recording,
+)
 from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
 from keras_bandgnn.ops.context import is_portable
 
@@ -84,10 +89,17 @@ def recomputed(function):
 
 def can_branch():
     """Return False while `torch_recording` records a program, which has one branch."""
-    # Training steps may take another branch in the next batch.
-    check_recordable("a branch")
+    if is_recording():
+        return True
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
     return recorder is None or recorder.get_proxy_mode() is None
+
+
+def branch(condition, if_true, if_false):
+    """Return what a branch returns; a recorded step holds for this one."""
+    if not is_recording():
+        return keras.ops.cond(condition, if_true, if_false)
+    return if_true() if decided(condition) else if_false()
 
 
 def map_pieces(function, pieces, shared):
@@ -110,6 +122,8 @@ def index_add(out, ids, rows):
 
 
 copy = torch.clone
+# Only JAX sorts faster by a detour.
+sorted_ids = None
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
@@ -295,7 +309,7 @@ def _is_eager(x) -> bool:
     return not torch.compiler.is_compiling()
 
 
-fused_edges = FusedEdges(lambda x: not x.is_meta and _is_eager(x))
+fused_edges = FusedEdges(lambda x, edges: not x.is_meta and _is_eager(x))
 
 
 def affine(rows, kernel, bias):

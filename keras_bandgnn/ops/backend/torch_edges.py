@@ -372,6 +372,7 @@ class ShareSum(torch.autograd.Function):
 class FusedEdges:
     """The operations of `ops.edges`, of rows without the axis G."""
 
+    ids = "int64"
     relu_sum = ReluSum.apply
     gated_sum = GatedSum.apply
     scores = Scores.apply

@@ -27,7 +27,8 @@ _METHODS = ("call", "compute_loss", "compute_metrics", "loss")
 
 
 class _Recording(threading.local):
-    active = False
+    # What has decided which branch the recorded step takes, None if none is recorded.
+    decided = None
 
 
 _recording = _Recording()
@@ -39,8 +40,23 @@ class NotRecordable(Exception):
 
 def check_recordable(what: str) -> None:
     """Raise an error if a step is being recorded, which then runs as it is."""
-    if _recording.active:
+    if is_recording():
         raise NotRecordable(what)
+
+
+def is_recording() -> bool:
+    """Return whether a step is being recorded in this thread."""
+    return _recording.decided is not None
+
+
+def decided(condition) -> bool:
+    """Return a value while a step is recorded, whose record then holds for it alone."""
+    from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+    with disable_proxy_modes_tracing():
+        value = bool(condition)
+    _recording.decided.append((condition, value))
+    return value
 
 
 def recorded_step(model: keras.Model, data, kept: dict):
@@ -66,7 +82,13 @@ def recorded_step(model: keras.Model, data, kept: dict):
     if not record.holds():
         kept.clear()
         return None
-    return record(data)
+    logs = record(data)
+    if logs is None:
+        # Where most batches take another branch, that one is worth a record.
+        record.missed += 1
+        if record.missed >= _WORTH:
+            kept[kind] = None, _WORTH
+    return logs
 
 
 def _leaves(data) -> Iterator:
@@ -207,28 +229,21 @@ class _Record:
             names.extend(logs)
             # Recording takes the step, too.
             found.extend((*gradients, *logs.values()))
-            return found
+            return [*found, *(condition for condition, _ in _recording.decided)]
 
         # Copies, as what is known of a tensor may be stored with it.
         leaves = [torch.as_tensor(leaf).clone() for leaf in _leaves(data)]
-        _recording.active = True
+        _recording.decided = []
         try:
             recorded = make_fx(step)(*leaves)
+            self.branches = [value for _, value in _recording.decided]
         finally:
-            _recording.active = False
+            _recording.decided = None
         check_shapes(recorded.graph)
-        self.names, self.first = names, found
+        self.names, self.first, self.missed = names, found, 0
         _simplify(recorded.graph)
-        recorded.recompile()
-        # Attributes of modules are slow to read.
-        held = {
-            node.target: getattr(recorded, node.target)
-            for node in recorded.graph.nodes
-            if node.op == "get_attr"
-        }
-        self.program = functools.partial(
-            type(recorded).forward, types.SimpleNamespace(**held)
-        )
+        self.deciding = _split_off(recorded, len(self.branches))
+        self.program = _program(recorded)
 
     def _options(self) -> list:
         """Return the objects that a computation of the model reads, besides a batch.
@@ -258,10 +273,14 @@ class _Record:
             for now, old in zip(options, self.options, strict=True)
         )
 
-    def __call__(self, data) -> dict:
-        """Take a step; return the logs."""
+    def __call__(self, data) -> dict | None:
+        """Take a step; return the logs, or None for a batch of another branch."""
         leaves = [torch.as_tensor(leaf) for leaf in _leaves(data)]
         with torch.inference_mode():
+            if self.branches and self.branches != [
+                bool(value) for value in self.deciding(*leaves)
+            ]:
+                return None
             outputs = self.program(*leaves)
         return self.finish(outputs)
 
@@ -271,6 +290,43 @@ class _Record:
         with torch.no_grad():
             self.optimizer.apply(list(outputs[:count]), self.variables)
         return dict(zip(self.names, outputs[count:], strict=True))
+
+
+def _program(recorded) -> Callable:
+    """Return what calls a `GraphModule` without its overhead."""
+    recorded.recompile()
+    # Attributes of modules are slow to read.
+    held = {
+        node.target: getattr(recorded, node.target)
+        for node in recorded.graph.nodes
+        if node.op == "get_attr"
+    }
+    return functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
+
+
+def _split_off(recorded, count: int) -> Callable | None:
+    """Remove the last outputs of a record; return the program of these alone."""
+    if not count:
+        return None
+    output = next(node for node in recorded.graph.nodes if node.op == "output")
+    (outputs,) = output.args
+    wanted, before = outputs[len(outputs) - count :], set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in before:
+            before.add(node)
+            waiting.extend(node.all_input_nodes)
+            if node.op == "call_function" and compat.writes(node.target):
+                raise NotRecordable("a branch by what a step changes")
+    graph, copies = torch.fx.Graph(), {}
+    for node in recorded.graph.nodes:
+        if node in before or node.op == "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([copies[node] for node in wanted])
+    output.args = (outputs[: len(outputs) - count],)
+    recorded.graph.eliminate_dead_code()
+    return _program(torch.fx.GraphModule(recorded, graph))
 
 
 def check_shapes(graph) -> None:

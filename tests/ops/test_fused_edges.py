@@ -1,0 +1,132 @@
+"""Fused messages of edges are those of all edges at once, with their gradients."""
+
+import importlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.ops import edges
+from keras_bandgnn.ops.backend import current as backend
+
+pytestmark = pytest.mark.skipif(
+    backend.fused_edges is None, reason="the backend has no fused messages"
+)
+NODES, EDGES, PADDING, WIDTH, HEADS = 9, 30, 5, 6, 2
+
+
+def array(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def ends():
+    rng = np.random.default_rng(3)
+    # The last nodes have no edges.
+    receiver = np.sort(rng.integers(0, NODES - 2, EDGES - PADDING))
+    receiver = np.append(receiver, [NODES] * PADDING)
+    sender = rng.integers(0, NODES, EDGES) * (receiver < NODES)
+    return sender[None].astype("int32"), receiver[None].astype("int32")
+
+
+SENDER, RECEIVER = ends()
+
+
+def sent(x):
+    return ops.take(x[0], SENDER[0], axis=0)
+
+
+def received(x):
+    return ops.take(ops.pad(x[0], ((0, 1), (0, 0))), RECEIVER[0], axis=0)
+
+
+def total(rows):
+    """The sums at receivers, by a product with a matrix."""
+    matrix = (RECEIVER == np.arange(NODES)[:, None]).astype("float32")
+    return ops.matmul(ops.convert_to_tensor(matrix), rows)
+
+
+def relu_sum(x, e):
+    return total(ops.relu(sent(x) + e[0]))
+
+
+def gated_sum(x, wanted, messages, e=None):
+    logits = sent(x) + received(wanted) + (0.0 if e is None else e[0])
+    gates = ops.sigmoid(logits)
+    real = ops.cast(RECEIVER[0] < NODES, "float32")[:, None]
+    logits = None if e is None else logits * real
+    return total(gates), total(gates * sent(messages)), logits
+
+
+def scores(x, wanted, e, kernel):
+    rows = sent(x) + received(wanted) + (0.0 if e is None else e[0])
+    rows = ops.leaky_relu(rows, 0.2)
+    rows = ops.sum(ops.reshape(rows, (EDGES, HEADS, -1)) * kernel, axis=-1)
+    return rows * ops.cast(RECEIVER[0] < NODES, "float32")[:, None]
+
+
+def share_sum(shares, x):
+    rows = ops.reshape(sent(x), (EDGES, HEADS, -1)) * shares[0][..., None]
+    return total(ops.reshape(rows, (EDGES, WIDTH)))
+
+
+def fused_scores(x, wanted, e, kernel, *ends):
+    return edges.scores(x, wanted, e, kernel, 0.2, *ends)
+
+
+X, Y, Z = (array(1, NODES, WIDTH, seed=seed) for seed in range(3))
+E = array(1, EDGES, WIDTH, seed=4)
+KERNEL, SHARES = array(HEADS, WIDTH // HEADS, seed=5), array(1, EDGES, HEADS, seed=6)
+CASES = {
+    "relu_sum": (edges.relu_sum, relu_sum, [X, E]),
+    "gated_sum": (edges.gated_sum, gated_sum, [X, Y, Z, E]),
+    "gated_sum_without_edges": (edges.gated_sum, gated_sum, [X, Y, Z, None]),
+    "scores": (fused_scores, scores, [X, Y, E, KERNEL]),
+    "scores_without_edges": (fused_scores, scores, [X, Y, None, KERNEL]),
+    "share_sum": (edges.share_sum, share_sum, [SHARES, X]),
+}
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+@pytest.mark.parametrize("name", CASES)
+def test_equal_to_all_edges_at_once(name, chunk, monkeypatch):
+    fused, plain, arguments = CASES[name]
+    module = importlib.import_module(f"{backend.__name__}_edges")
+    monkeypatch.setattr(module, "_EDGES", chunk)
+    monkeypatch.setattr(backend.fused_edges, "apply_to", lambda *_: True)
+    ids = [ops.convert_to_tensor(each) for each in (SENDER, RECEIVER)]
+
+    def run(function, number):
+        """The outputs, and the gradient of an argument."""
+        found = []
+
+        def value(x):
+            given = [None if a is None else ops.convert_to_tensor(a) for a in arguments]
+            given[number] = x
+            out = function(*given)
+            out = out if isinstance(out, tuple) else (out,)
+            found[:] = [each for each in out if each is not None]
+            parts = [ops.sum(ops.sin(each)) for each in found]
+            return ops.reshape(sum(parts), (1,))
+
+        x = ops.convert_to_tensor(arguments[number])
+        values, slope = graph_ops.value_and_gradient(value, x)
+        return [ops.convert_to_numpy(each) for each in (values, slope)]
+
+    for number, argument in enumerate(arguments):
+        if argument is None:
+            continue
+        found = run(lambda *given: fused(*given, *ids), number)
+        for a, b in zip(found, run(plain, number), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="a sort of JAX")
+def test_sorted_ids_are_those_of_argsort():
+    ids = np.random.default_rng(0).integers(0, 7, (3, 50)).astype("int32")
+    order, found = backend.sorted_ids(ops.convert_to_tensor(ids), 7)
+    expected = np.argsort(ids, axis=1, kind="stable")
+    np.testing.assert_array_equal(order, expected)
+    np.testing.assert_array_equal(found, np.take_along_axis(ids, expected, 1))
+    assert backend.sorted_ids(ops.zeros((1, 1 << 16), "int32"), 1 << 17) is None
