@@ -86,6 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="file for the findings; standard output if omitted",
     )
+    group.add_argument(
+        "--html",
+        type=shared.written_file,
+        metavar="FILE",
+        help="also write a page with the code, candidates and filters",
+    )
     group = parser.add_argument_group("speed")
     group.add_argument(
         "--cache-dir",
@@ -227,6 +233,10 @@ def run(options: argparse.Namespace) -> int:
         report.remark(f"{options.baseline}: {count} known findings")
         return 2 if found.errors else 0
     _write(options.output, FORMATS[options.format](found))
+    if options.html is not None:
+        from keras_bandgnn.linting.html_report import page
+
+        _write(options.html, page(found))
     if options.format != "text" or options.output is not None:
         report.remark(found.summary)
     if found.errors:

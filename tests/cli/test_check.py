@@ -3,8 +3,10 @@
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
+import yaml
 
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.linting import checker
@@ -85,6 +87,13 @@ def test_formats_and_files(name, source, tree, tmp_path, capfd):
     assert file.read_text() == printed
     if name in ("json", "sarif"):
         json.loads(printed)
+
+
+def test_page(source, tree, tmp_path, capfd):
+    file = tmp_path / "page.html"
+    code, out, _ = check(capfd, ".", "--html", str(file))
+    assert code == 1 and len(places(out)) == 2
+    assert file.read_text().count("<article ") == 2
 
 
 def test_comments_silence_findings(source, tree, capfd):
@@ -199,6 +208,16 @@ def test_the_model_of_the_library(tree, capfd):
         total = sum(c["probability"] for c in found["candidates"])
         assert total == pytest.approx(1, abs=1e-6)
     assert check(capfd, ".", "--format", "json") == (code, out, err)
+
+
+def test_hook_of_pre_commit(source, tree, capfd):
+    file = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
+    (hook,) = yaml.safe_load(file.read_text())
+    assert hook["id"] == "bandgnn-check"
+    program, *arguments = hook["entry"].split()
+    # It is called with the names of files.
+    code = main([*arguments, "a.py", "sub/b.py"])
+    assert (program, code) == ("bandgnn", 1)
 
 
 def test_other_models_are_refused(tree, capfd):
