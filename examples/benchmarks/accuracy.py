@@ -122,11 +122,17 @@ def on_graphs(options, settings, parts, seed: int) -> Trained:
     protocol = PROTOCOLS[options.set]
     train, valid, test = parts
     every = [*train, *valid, *test]
-    node, edge = (
-        inputs_of(every, level, getattr(train[0], level)) for level in ("node", "edge")
-    )
+    layers = []
+    if is_encoded(protocol, train):
+        # Its vocabularies: a preset takes atoms that the data set lacks.
+        layers = [SmilesEncoder()]
+        node, edge = layers[0].inputs(), layers[0].edge_inputs()
+    else:
+        node, edge = (
+            inputs_of(every, level, getattr(train[0], level))
+            for level in ("node", "edge")
+        )
     walk = settings.get("walk")
-    layers = [SmilesEncoder()] if is_encoded(protocol, train) else []
     if walk:
         node["random_walk"] = {"features": walk}
         layers += [StructuralEncoding(random_walk=walk)]

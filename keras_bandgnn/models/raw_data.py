@@ -45,6 +45,8 @@ def encode(task, items, adapt: bool) -> tuple:
             f"the task with GraphPreprocessor([{name}().adapt(items)]), fit it, or "
             "load a preset."
         )
+    if task.preprocessor is not None and task.preprocessor.encoder is None:
+        _check_names(task.backbone, encoder)
     encoded = encoder.encode(items)
     if encoded.graphs is None:
         return encoder, encoded
@@ -65,6 +67,21 @@ def encode(task, items, adapt: bool) -> tuple:
         graphs = [encoder(items[i]) for i in encoded.positions]
         encoded = encoded._replace(graphs=graphs)
     return encoder, encoded
+
+
+def _check_names(backbone, encoder) -> None:
+    """Raise a ValueError if a backbone reads nothing that an encoder gives."""
+    read = (backbone.features_read() or {}).get("node")
+    given = tuple(encoder.inputs())
+    if read and not set(read).intersection(given):
+        name = type(encoder).__name__
+        raise ValueError(
+            f"Expected graphs with the node features {sorted(read)}, which the "
+            f"backbone reads; the task has no encoder for raw data. Received: items "
+            f"that {name} converts to graphs with {sorted(given)}. Convert the items "
+            "to graphs with those features (the card of a preset says how), or put an "
+            "encoder of those into the task: GraphPreprocessor([encoder])."
+        )
 
 
 def labelled(

@@ -517,6 +517,11 @@ def test_errors_about_inputs_say_how_to_pass_an_encoder():
     encoder = TableEncoder("smiles", context=["solvent"]).adapt(rows)
     with pytest.raises(ValueError, match=r"GraphPreprocessor\(\[encoder\]\)"):
         GraphRegressor(gcn(encoder)).fit(rows, np.arange(24.0), verbose=0)
+    # A preset that was trained on graphs of other features.
+    task = GraphRegressor(GCNBackbone({"atom": 28}, 8, 1), 1, GraphPreprocessor([]))
+    for call in (task.predict, lambda x: task.fit(x, np.arange(24.0), verbose=0)):
+        with pytest.raises(ValueError, match=r"\['atom'\].* SmilesEncoder .*atom_ids"):
+            call(SMILES)
     with pytest.raises(ValueError, match=r"Write GraphPreprocessor\("):
         GraphRegressor(gcn(encoder), 1, [encoder])
     with pytest.raises(ValueError, match=r"pass encoder.inputs\(\)"):
