@@ -54,6 +54,10 @@ _COMMANDS = {
         "find wrong variables in Python code, for terminals, CI and code review",
         resumes=None,
     ),
+    "lsp": _Command(
+        "show wrong variables in an editor: a language server",
+        resumes=None,
+    ),
     "inspect": _Command(
         "show sizes and bandwidths before and after reordering",
         resumes=None,

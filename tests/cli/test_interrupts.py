@@ -101,6 +101,7 @@ LINES = {
     "evaluate": ["model", "data"],
     "predict": ["model", "file.py"],
     "check": ["file.py"],
+    "lsp": [],
     "inspect": ["data"],
     "batching": ["data"],
     "calibrate": [],

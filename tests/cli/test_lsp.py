@@ -1,0 +1,97 @@
+"""`bandgnn lsp`, driven by the client of pygls over standard input and output."""
+
+import argparse
+import asyncio
+import os
+import sys
+
+import pytest
+
+from keras_bandgnn.cli import lsp
+from keras_bandgnn.cli.main import main
+
+WRONG = """\
+def copy(source, target):
+    with open(source) as reader, open(target, "w") as writer:
+        for line in reader:
+            "\U0001f40d"; reader.write(line)
+"""
+
+
+def test_the_extra_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pygls.lsp.server", None)
+    assert main(["lsp"]) == 1
+    assert 'pip install "keras-bandgnn[lsp]"' in capsys.readouterr().err
+
+
+def test_a_session(tmp_path):
+    pytest.importorskip("pygls")
+    asyncio.run(asyncio.wait_for(session(tmp_path), 240))
+
+
+async def session(folder):
+    from lsprotocol import types
+    from pygls.lsp.client import LanguageClient
+
+    client = LanguageClient("test", "1")
+    published = asyncio.Queue()
+
+    @client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+    def diagnostics(params):
+        published.put_nowait(params)
+
+    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.9"]
+    await client.start_io(sys.executable, *line, "--delay", "0.3", env=dict(os.environ))
+    uri = (folder / "copy.py").as_uri()
+    await client.initialize_async(
+        types.InitializeParams(
+            capabilities=types.ClientCapabilities(), root_uri=folder.as_uri()
+        )
+    )
+    client.initialized(types.InitializedParams())
+    # The text is in the editor only: there is no such file.
+    item = types.TextDocumentItem(uri, "python", 1, WRONG)
+    client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+    first = await published.get()
+    found = [d for d in first.diagnostics if d.range.start.line == 3]
+    (diagnostic,) = found
+    # A snake counts as two, in units of UTF-16.
+    assert diagnostic.range.start.character == 18
+    assert diagnostic.range.end.character == 24
+    assert diagnostic.code == "wrong-variable" and "`writer`" in diagnostic.message
+    actions = await client.text_document_code_action_async(
+        types.CodeActionParams(
+            types.TextDocumentIdentifier(uri),
+            diagnostic.range,
+            types.CodeActionContext([diagnostic]),
+        )
+    )
+    (action,) = actions
+    assert action.title == "Replace reader by writer"
+    (edit,) = action.edit.changes[uri]
+    assert (edit.new_text, edit.range) == ("writer", diagnostic.range)
+    # Several quick changes are checked once, when they are over.
+    for version in (2, 3, 4):
+        change = types.TextDocumentContentChangeWholeDocument(
+            WRONG if version < 4 else "x = (\n"
+        )
+        client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(version, uri), [change]
+            )
+        )
+    second = await published.get()
+    assert (second.version, list(second.diagnostics)) == (4, [])
+    client.text_document_did_close(
+        types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri))
+    )
+    assert not (await published.get()).diagnostics and published.empty()
+    await client.shutdown_async(None)
+    client.exit(None)
+    await client.stop()
+
+
+def test_options_have_defaults():
+    parser = argparse.ArgumentParser()
+    lsp.add_arguments(parser)
+    assert parser.parse_args([]).delay == 0.5
