@@ -159,6 +159,12 @@ def choices():
     return [graph().replace(candidates=[1, 2], label=index % 2) for index in range(4)]
 
 
+def corpus(folder):
+    """A corpus without packages."""
+    (folder / "corpus.json").write_text('{"packages": []}')
+    return folder
+
+
 def node_graph():
     return graph().replace(label=[0, 1, 1], label_level="node")
 
@@ -264,10 +270,12 @@ VALID = {
     "programs.load_varmisuse": lambda tmp: {"path": tmp, "split": "train"},
     "data.open_store": lambda tmp: {"path": store(tmp)},
     "data.parts_of": lambda tmp: {"source": graphs()},
+    "programs.plant_bug": {"source": "def f(a, b):\n    return a\n"},
     "programs.program_graphs": {"source": "def f(a):\n    return a\n"},
     "programs.python_files": lambda tmp: {"paths": tmp},
     "data.read_structures": OPTIONAL,
     "data.scaffold_split": OPTIONAL,
+    "programs.read_corpus": lambda tmp: {"path": corpus(tmp), "split": "train"},
     "programs.read_tree": lambda tmp: {"paths": tmp},
     "programs.read_varmisuse": lambda tmp: {"path": tmp},
     "programs.split_of": {"filename": "a/b.py"},
@@ -278,6 +286,7 @@ VALID = {
     "data.to_pandas": OPTIONAL,
     "data.to_pyg": OPTIONAL,
     "data.to_scipy": lambda tmp: {"graph": graph()},
+    "programs.variable_usages": {"source": "def f(a, b):\n    return a\n"},
     "programs.varmisuse_split_files": lambda tmp: {"root": tmp, "split": "train"},
     "data.write_store": lambda tmp: {"path": tmp / "new.store", "graphs": graphs()},
     "programs.write_varmisuse": lambda tmp: {
@@ -740,10 +749,16 @@ KINDS: dict[str, str] = {
     "programs.load_varmisuse.path": "existing",
     "programs.load_varmisuse.report": "-another object's method",
     "data.open_store.path": "existing",
+    "programs.plant_bug.correct_share": "fraction",
+    "programs.plant_bug.epoch": "from 0",
+    "programs.plant_bug.key": "name",
+    "programs.plant_bug.module_variables": "names",
+    "programs.plant_bug.source": "name",
     "programs.program_graphs.filename": "text",
     "programs.program_graphs.source": "source",
     "programs.program_graphs.max_instances": "from 0",
     "programs.program_graphs.steps": "from 0",
+    "programs.read_corpus.path": "existing",
     "programs.read_tree.max_instances": "from 0",
     "programs.python_files.exclude": "names",
     "programs.python_files.paths": "paths",
@@ -757,6 +772,8 @@ KINDS: dict[str, str] = {
     "programs.split_of.root": "any path",
     "programs.split_subtokens.text": "text",
     "data.to_scipy.weight": "name",
+    "programs.variable_usages.module_variables": "names",
+    "programs.variable_usages.source": "name",
     "programs.varmisuse_split_files.root": "existing",
     "programs.write_varmisuse.programs": "sequence",
     "models.Backbone.from_preset.preset": "existing",

@@ -90,6 +90,14 @@ def write_programs(path):
     write_varmisuse(path / "a.json.gz", program_graphs(source, "a.py"))
 
 
+def write_corpus(path):
+    from keras_bandgnn.programs.corpus.build import build_corpus
+    from keras_bandgnn.programs.corpus.distributions import Requirement
+
+    items = [Requirement("iniconfig", None, "train")]
+    build_corpus(path, items, installed=True, processes=1)
+
+
 def export(task, path):
     if keras.backend.backend() != "torch":
         pytest.skip("one backend shows it; others need TensorFlow's converters")
@@ -102,6 +110,8 @@ WRITERS = {
         p, GRAPHS, overwrite=True
     ),
     "data/store_writer.py, pieces": lambda t, p, m: write_units(p),
+    "programs/corpus/corpus_files.py": lambda t, p, m: write_corpus(p),
+    "programs/corpus/build.py": lambda t, p, m: write_corpus(p),
     "programs/varmisuse.py": lambda t, p, m: write_programs(p),
     "preprocessing/preprocessor.py": lambda t, p, m: (
         kb.preprocessing.GraphPreprocessor().save_to_preset(p)

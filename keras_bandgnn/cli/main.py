@@ -34,6 +34,10 @@ _COMMANDS = {
         "turn source code or program graphs into stores of compiled graphs",
         resumes="restart",
     ),
+    "corpus": _Command(
+        "collect functions of many Python packages, without duplicates",
+        resumes="restart",
+    ),
     "train": _Command(
         "train a model: variable misuse, or regression on molecules and graphs",
         resumes="restart",

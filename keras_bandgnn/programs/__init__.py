@@ -9,10 +9,13 @@ _HOMES = {
     "encode_program": "programs.encode",
     "find_programs": "programs.program_files",
     "load_varmisuse": "programs.varmisuse",
+    "plant_bug": "programs.planted_bugs",
     "program_graphs": "programs.python_source",
     "python_files": "programs.python_source",
+    "read_corpus": "programs.corpus.corpus_files",
     "read_tree": "programs.python_source",
     "read_varmisuse": "programs.varmisuse",
+    "variable_usages": "programs.planted_bugs",
     "write_varmisuse": "programs.varmisuse",
 }
 _INTERNAL = {
@@ -31,10 +34,13 @@ __all__ = [
     "encode_program",
     "find_programs",
     "load_varmisuse",
+    "plant_bug",
     "program_graphs",
     "python_files",
+    "read_corpus",
     "read_tree",
     "read_varmisuse",
+    "variable_usages",
     "write_varmisuse",
 ]
 

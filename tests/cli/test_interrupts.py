@@ -96,6 +96,7 @@ print(json.dumps([rows, list(running.values())]))
 LINES = {
     "demo": [],
     "compile": ["src", "--out", "data"],
+    "corpus": ["out"],
     "train": ["data", "--out", "model"],
     "tune": ["data", "--out", "search"],
     "evaluate": ["model", "data"],

@@ -23,7 +23,7 @@ from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
 from keras_bandgnn.data.datasets.files import Form
 from keras_bandgnn.data.datasets.load import find_dataset, load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
-from keras_bandgnn.programs import read_varmisuse
+from keras_bandgnn.programs import read_corpus, read_varmisuse
 from tests.fuzz import invariants
 from tests.fuzz.mutators import Files
 from tests.fuzz.readers import Reader
@@ -544,6 +544,35 @@ def varmisuse(name: str) -> Files:
     return {name: gz(text) if name.endswith(".gz") else text.encode()}
 
 
+def corpus() -> Files:
+    """A corpus of one package."""
+    header = {"package": "a", "version": "1", "licence": "MIT"}
+    module = {"path": "a.py", "lines": 2, "imports": {"os": "os"}, "variables": ["x"]}
+    module |= {"classes": {}, "signatures": {"f": ["a", "b"]}}
+    source = "def f(a, b):\n    return a"
+    module["functions"] = [{"name": "f", "line": 1, "source": source}]
+    summary = {"packages": [{"file": "train/a.jsonl.gz", "split": "train"}]}
+    return {
+        "corpus.json": json.dumps(summary).encode(),
+        "train/a.jsonl.gz": gz(f"{json.dumps(header)}\n{json.dumps(module)}\n"),
+    }
+
+
+def _corpus(folder: Path) -> list:
+    return list(read_corpus(folder, "train"))
+
+
+def _right_corpus(found: list) -> str | None:
+    right = all(isinstance(f.source, str) and isinstance(f.line, int) for f in found)
+    return None if right else "a function of another form"
+
+
+def _plain_corpus(found: list) -> list:
+    return [
+        invariants.plain([f.name, f.line, f.source, f.module, f.package]) for f in found
+    ]
+
+
 def _programs(folder: Path) -> list:
     return list(read_varmisuse(folder))
 
@@ -679,6 +708,7 @@ def readers() -> Iterator[Reader]:
             f"varmisuse {name[1:]}",
             *(sample, _programs, invariants.programs, _plain_programs),
         )
+    yield Reader("corpus", corpus, _corpus, _right_corpus, _plain_corpus)
     for ending in (*ENDINGS, ".xyz.gz", ".cif.bz2"):
         yield Reader(
             f"structures {ending}",

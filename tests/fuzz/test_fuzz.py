@@ -87,6 +87,7 @@ _COVERED = {
     "plotting/history": "log of training",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
     "preprocessing/program_store": "store",
+    "programs/corpus/": "corpus; archives as of data sets",
     "programs/program_files": "python sources, as text",
     "programs/python_source/listing": "python sources, as text",
     "programs/ray_pool": "no file",

@@ -70,7 +70,7 @@ def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
     """Yield the safe relative path and the open content of each file in an archive.
 
     Args:
-        archive: A zip or tar archive; a tar archive may be compressed.
+        archive: A zip or tar archive, or a wheel; a tar archive may be compressed.
 
     Raises:
         ValueError: If a name is unsafe or occurs twice, or the unpacked size exceeds
@@ -78,7 +78,8 @@ def members(archive: Path) -> Iterator[tuple[PurePosixPath, BinaryIO]]:
     """
     size, limits, total = size_of(archive), Limits.current(), 0
     names: dict[str, bool] = {}  # whether it is a file
-    entries = _zip_entries if archive.name.endswith(".zip") else _tar_entries
+    zipped = archive.name.endswith((".zip", ".whl"))
+    entries = _zip_entries if zipped else _tar_entries
     for count, (name, declared, opened) in enumerate(entries(archive), start=1):
         if count > limits.members:
             refuse_file(

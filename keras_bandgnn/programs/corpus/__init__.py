@@ -1,0 +1,1 @@
+"""Python source of many packages: collected, without duplicates, in splits."""
