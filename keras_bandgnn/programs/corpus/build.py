@@ -16,7 +16,6 @@ import numpy as np
 
 from keras_bandgnn.data.files import (
     FolderLock,
-    atomic_path,
     atomic_write,
     json_text,
     sync_directory,
@@ -109,7 +108,7 @@ def read_package(
     if not functions:
         return {**about, "reason": "no functions in Python"}
     prints = Fingerprints.of(functions)
-    with atomic_path(path.with_suffix(".npz")) as hidden, open(hidden, "wb") as file:
+    with atomic_write(path.with_suffix(".npz")) as file:
         np.savez(file, **{name: getattr(prints, name) for name in _FIELDS})
     about |= {"counts": counts, "sha256": key[0]}
     header = {"package": item.name, "version": found.version}
