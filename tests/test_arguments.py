@@ -197,6 +197,10 @@ def flat():
 
 
 @functools.cache
+def function():
+    return kb.programs.function_graph("def f(a, b): return a - b")
+
+
 def program():
     code = "def f(a, b):\n    c = a + b\n    return c * a\n"
     return kb.data.program_graphs(code, max_instances=1)[0]
@@ -250,8 +254,11 @@ VALID = {
     "data.Limits": {},
     "programs.ProgramGraph": RESULT,
     "data.StoreWriter": lambda tmp: {"path": tmp / "new.store", "fingerprint": {}},
+    "programs.FunctionGraph": RESULT,
     "programs.RayPool": OPTIONAL,
     "programs.encode_characters": {"label": "name"},
+    "programs.encode_function": lambda tmp: {"function": function()},
+    "programs.function_graph": {"source": "def f(a, b): return a - b"},
     "programs.encode_program": lambda tmp: {"program": program()},
     "data.from_ase": OPTIONAL,
     "data.from_jraph": OPTIONAL,
@@ -324,6 +331,7 @@ VALID = {
     "preprocessing.TableEncoder": {"column": "smiles"},
     "preprocessing.GraphPreprocessor": {},
     "preprocessing.KNearestGraph": {"k": 2},
+    "preprocessing.FunctionEncoder": {},
     "preprocessing.ProgramEncoder": {},
     "preprocessing.RCMKCompile": {},
     "preprocessing.RadiusGraph": {"cutoff": 2.0},
@@ -428,6 +436,7 @@ VALID = {
     # === models ===
     "models.AttentionWeights": RESULT,
     "models.Backbone": BASE,
+    "models.BugLocalizer": lambda tmp: {"backbone": backbone(), "first_type": 0},
     "models.EdgeClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.EdgeRegressor": lambda tmp: {"backbone": backbone()},
     "models.ForceRegressor": lambda tmp: {"backbone": regressor().backbone},
@@ -480,6 +489,8 @@ VALID = {
     "explain.saliency": lambda tmp: {"task": classifier(), "graphs": graphs()},
     "explain.sparsity": lambda tmp: {"explanations": explanations()},
     # === training ===
+    "training.ChoiceAccuracy": {},
+    "training.ChoiceCrossentropy": {},
     "training.ElasticTuner": {"set_threshold": lambda threshold: None},
     "training.GraphProgressBar": {},
     "training.LinearDecay": {"initial_learning_rate": 0.1},
@@ -753,6 +764,8 @@ KINDS: dict[str, str] = {
     "programs.plant_bug.epoch": "from 0",
     "programs.plant_bug.key": "name",
     "programs.plant_bug.module_variables": "names",
+    "programs.function_graph.module_variables": "names",
+    "models.BugLocalizer.first_type": "from 0",
     "programs.plant_bug.source": "name",
     "programs.program_graphs.filename": "text",
     "programs.program_graphs.source": "source",

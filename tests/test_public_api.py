@@ -35,9 +35,9 @@ PUBLIC = {
     "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
     "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
     "SineBasis shifted_softplus",
-    "keras_bandgnn.models": "AttentionWeights Backbone EdgeClassifier EdgeRegressor "
-    "ForceRegressor GATBackbone GATv2Backbone GCNBackbone GGNNBackbone GINEBackbone "
-    "GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
+    "keras_bandgnn.models": "AttentionWeights Backbone BugLocalizer EdgeClassifier "
+    "EdgeRegressor ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
+    "GGNNBackbone GINEBackbone GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
     "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone "
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
     "PaiNNBackbone SAGEBackbone SchNetBackbone Task list_presets upload_preset",
@@ -53,21 +53,24 @@ PUBLIC = {
     "AttentionPlan LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
     "node_splits shchur_splits "
     "Batcher BatchingForecast ClusterCompile ConditionResult DynamicBatcher "
-    "FullyConnectedGraph GraphEncoder GraphLayer GraphLoader GraphPreprocessor "
-    "KNearestGraph NetworkXEncoder ProgramEncoder PyGEncoder RCMKCompile RadiusGraph "
-    "ReachabilityFilter Reformation SequenceLoader SmilesEncoder StaticBatcher "
+    "FullyConnectedGraph FunctionEncoder GraphEncoder GraphLayer GraphLoader "
+    "GraphPreprocessor KNearestGraph NetworkXEncoder ProgramEncoder "
+    "PyGEncoder RCMKCompile RadiusGraph ReachabilityFilter Reformation "
+    "SequenceLoader SmilesEncoder StaticBatcher "
     "StructuralEncoding TableEncoder TargetNormalizer attention_conditions "
     "canonical_path choose_batcher cluster_order compile_programs fastest "
     "random_tiles reform",
     "keras_bandgnn.primitives": "Banded BlockSparse Dense Edges Grouped Plan "
     "Primitive ReceptiveField Segment Supernode prepare propagate",
-    "keras_bandgnn.programs": "ProgramGraph RELATIONS RayPool encode_program "
+    "keras_bandgnn.programs": "FunctionGraph encode_function "
+    "function_graph ProgramGraph RELATIONS RayPool encode_program "
     "find_programs load_varmisuse plant_bug program_graphs python_files read_corpus "
     "read_tree read_varmisuse variable_usages write_varmisuse",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
-    "keras_bandgnn.training": "ElasticTuner GraphProgressBar LinearDecay ROCAUC "
-    "RecompilationError RecompileGuard SaveProgress SelectionCrossentropy "
-    "ThroughputMonitor TimeLimit TimeToAccuracy WarmupDecay accuracy_interval "
+    "keras_bandgnn.training": "ChoiceAccuracy ChoiceCrossentropy ElasticTuner "
+    "GraphProgressBar LinearDecay ROCAUC RecompilationError "
+    "RecompileGuard SaveProgress SelectionCrossentropy ThroughputMonitor "
+    "TimeLimit TimeToAccuracy WarmupDecay accuracy_interval "
     "enable_compilation_cache enable_lora make_optimizer suspicious trivial_scores",
     "keras_bandgnn.tuning": "DatasetSpec GGNNHyperModel GraphHyperModel "
     "GraphRegressorHyperModel GraphTransformerHyperModel make_tuner trial_table",
@@ -100,7 +103,8 @@ def test_names_are_where_they_were(room, older):
     new, old = getattr(keras_bandgnn, room), getattr(keras_bandgnn, older)
     # New ones have one home.
     names = set(new.__all__) - {"RayPool", "find_programs", "plant_bug"}
-    names -= {"read_corpus", "variable_usages"}
+    names -= {"read_corpus", "variable_usages", "FunctionGraph", "encode_function"}
+    names -= {"function_graph"}
     assert all(getattr(old, name) is getattr(new, name) for name in names)
     assert not names & set(old.__all__)
 
@@ -242,7 +246,7 @@ def test_keras_finds_the_classes_when_imported_first():
 
 REGISTERED = (
     "AddSelfLoops LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
-    "SignNet "
+    "BugLocalizer ChoiceAccuracy ChoiceCrossentropy FunctionEncoder SignNet "
     "AtomsEncoder AttentionBias AttentionEdges BandedMessagePassing CharacterEncoder "
     "ClusterCompile ContinuousFilter CosineCutoff CumulativeLink "
     "Dropout DualInterleavedAttention "

@@ -1,6 +1,7 @@
 """Backbones, tasks and presets."""
 
 from keras_bandgnn.models.backbone import Backbone as Backbone
+from keras_bandgnn.models.bug_localizer import BugLocalizer as BugLocalizer
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
@@ -37,6 +38,7 @@ from keras_bandgnn.saving.preset_hub import upload_preset as upload_preset
 __all__ = [
     "AttentionWeights",
     "Backbone",
+    "BugLocalizer",
     "EdgeClassifier",
     "EdgeRegressor",
     "ForceRegressor",

@@ -18,6 +18,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     is_table,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.programs.function_graphs import FunctionGraph
 from keras_bandgnn.programs.program_graph import ProgramGraph
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
@@ -28,6 +29,7 @@ _BATCHES = (
 # True and False are 1 and 0.
 VERBOSE = ("auto", 0, 1, 2)
 _NOTHING = object()
+_GRAPHS = (Graph, FunctionGraph, ProgramGraph)
 _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
@@ -40,7 +42,7 @@ def is_graphs(data) -> bool:
     if isinstance(data, Graph | GraphLoader) or hasattr(data, "shards"):
         return True
     if isinstance(data, list | tuple):
-        return not data or isinstance(data[0], Graph | ProgramGraph)
+        return not data or isinstance(data[0], _GRAPHS)
     return hasattr(data, "node_ptr")
 
 
@@ -58,7 +60,7 @@ def resolve_data(name: str, data):
         first = next(data, _NOTHING)
         if first is _NOTHING:
             return []
-        if isinstance(first, Graph | ProgramGraph) or accepting(first) is not None:
+        if isinstance(first, _GRAPHS) or accepting(first) is not None:
             return [first, *data]
         if isinstance(first, tuple) and first and accepting(first[0]) is not None:
             refuse(

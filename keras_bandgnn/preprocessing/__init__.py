@@ -44,6 +44,9 @@ from keras_bandgnn.preprocessing.encoding.table_encoder import (
 from keras_bandgnn.preprocessing.forecast.choose_batcher import (
     choose_batcher as choose_batcher,
 )
+from keras_bandgnn.preprocessing.function_encoder import (
+    FunctionEncoder as FunctionEncoder,
+)
 from keras_bandgnn.preprocessing.geometry.geometry_layers import (
     FullyConnectedGraph as FullyConnectedGraph,
 )
@@ -107,6 +110,7 @@ __all__ = [
     "ConditionResult",
     "DynamicBatcher",
     "FullyConnectedGraph",
+    "FunctionEncoder",
     "GraphEncoder",
     "GraphLayer",
     "GraphLoader",

@@ -3,11 +3,14 @@
 from keras_bandgnn.lazy import lazy_names
 
 _HOMES = {
+    "FunctionGraph": "programs.function_graphs",
     "ProgramGraph": "programs.program_graph",
     "RELATIONS": "programs.program_graph",
     "RayPool": "programs.ray_pool",
+    "encode_function": "programs.encode_functions",
     "encode_program": "programs.encode",
     "find_programs": "programs.program_files",
+    "function_graph": "programs.function_graphs",
     "load_varmisuse": "programs.varmisuse",
     "plant_bug": "programs.planted_bugs",
     "program_graphs": "programs.python_source",
@@ -15,7 +18,7 @@ _HOMES = {
     "read_corpus": "programs.corpus.corpus_files",
     "read_tree": "programs.python_source",
     "read_varmisuse": "programs.varmisuse",
-    "variable_usages": "programs.planted_bugs",
+    "variable_usages": "programs.function_source",
     "write_varmisuse": "programs.varmisuse",
 }
 _INTERNAL = {
@@ -28,11 +31,14 @@ _INTERNAL = {
 }
 
 __all__ = [
+    "FunctionGraph",
     "ProgramGraph",
     "RELATIONS",
     "RayPool",
+    "encode_function",
     "encode_program",
     "find_programs",
+    "function_graph",
     "load_varmisuse",
     "plant_bug",
     "program_graphs",

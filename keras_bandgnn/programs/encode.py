@@ -111,11 +111,11 @@ def encode_program(
     _check_program(program, count)
     texts = list(program.labels)
     texts[program.slot] = ""
-    unique, place = _distinct(texts)
+    unique, place = distinct(texts)
     senders, receivers, counts = _edges(program)
     parts: list[str] = []
     if subtoken_nodes:
-        parts, users, occurring = _subtoken_edges(unique, place, KEYWORDS[language])
+        parts, users, occurring = subtoken_edges(unique, place, KEYWORDS[language])
         senders.append(users)
         receivers.append(occurring + np.int32(count))
         counts.append(len(users))
@@ -129,12 +129,12 @@ def encode_program(
     place = np.append(place, np.arange(len(unique) - len(parts), len(unique)))
     if labels == "subtoken":
         encode = functools.partial(
-            _subtoken_row, buckets=num_subtoken_buckets, length=max_subtokens
+            subtoken_row, buckets=num_subtoken_buckets, length=max_subtokens
         )
-        node["subtoken"] = _packed(map(encode, unique), np.int32)[place]
+        node["subtoken"] = packed(map(encode, unique), np.int32)[place]
         node["subtoken"][program.slot] = 0
     elif labels == "character":
-        codes = _packed(map(encode_characters, unique), np.uint8)
+        codes = packed(map(encode_characters, unique), np.uint8)
         node["character"] = codes[place].astype(np.int32)
         node["character"][program.slot] = list(encode_characters(SLOT_LABEL))
     if static_types:
@@ -202,13 +202,13 @@ def _edges(program: ProgramGraph) -> tuple[list, list, list]:
     return senders, receivers, counts
 
 
-def _distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
+def distinct(values: Iterable[Any]) -> tuple[list, np.ndarray]:
     """Return the distinct values in order of appearance, and each value's index."""
     index = {value: i for i, value in enumerate(dict.fromkeys(values))}
     return list(index), np.array([index[value] for value in values], np.int64)
 
 
-def _subtoken_edges(
+def subtoken_edges(
     unique: Sequence[str], place: np.ndarray, keywords: frozenset[str]
 ) -> tuple[list[str], np.ndarray, np.ndarray]:
     """Return the distinct subtokens, and the edges to them, sorted by node."""
@@ -244,28 +244,30 @@ def _candidates(
 
 
 @functools.lru_cache(2**14)
-def _kind_id(kind: str, buckets: int) -> int:
+def kind_id(kind: str, buckets: int) -> int:
+    """Return the id of a kind of nodes, after the fixed ids."""
     free = SUBTOKEN_TYPE + 1
     code = zlib.crc32(kind.encode("utf-8", "surrogatepass"))
     return free + code % (buckets - free)
 
 
 @functools.lru_cache(2**17)
-def _subtoken_row(text: str, buckets: int, length: int) -> bytes:
+def subtoken_row(text: str, buckets: int, length: int) -> bytes:
     """Return the ids of a label's first parts, as the bytes of an int32 array."""
     parts = (subtokens(text) or (text,))[:length]
     ids = [hash_id(part, buckets) for part in parts]
     return struct.pack(f"={length}i", *ids, *[0] * (length - len(ids)))
 
 
-def _packed(rows: Iterable[bytes], dtype: type) -> np.ndarray:
+def packed(rows: Iterable[bytes], dtype: type) -> np.ndarray:
+    """Return rows of bytes as an array [rows, columns]."""
     rows = list(rows)
     return np.frombuffer(b"".join(rows), dtype).reshape(len(rows), -1)
 
 
 def _types(program: ProgramGraph, total: int, buckets: int) -> np.ndarray:
-    unique, place = _distinct(program.kinds)
-    ids = np.array([_kind_id(kind, buckets) for kind in unique], np.int32)
+    unique, place = distinct(program.kinds)
+    ids = np.array([kind_id(kind, buckets) for kind in unique], np.int32)
     types = np.full(total, SUBTOKEN_TYPE, np.int32)
     types[: len(place)] = ids[place]
     types[list(program.candidates)] = CANDIDATE_TYPE

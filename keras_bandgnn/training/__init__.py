@@ -3,6 +3,10 @@
 from keras_bandgnn.training.compilation_cache import (
     enable_compilation_cache as enable_compilation_cache,
 )
+from keras_bandgnn.training.edge_choice import ChoiceAccuracy as ChoiceAccuracy
+from keras_bandgnn.training.edge_choice import (
+    ChoiceCrossentropy as ChoiceCrossentropy,
+)
 from keras_bandgnn.training.elastic_tuner import ElasticTuner as ElasticTuner
 from keras_bandgnn.training.graph_progress_bar import (
     GraphProgressBar as GraphProgressBar,
@@ -32,6 +36,8 @@ from keras_bandgnn.training.time_to_accuracy import TimeLimit as TimeLimit
 from keras_bandgnn.training.time_to_accuracy import TimeToAccuracy as TimeToAccuracy
 
 __all__ = [
+    "ChoiceAccuracy",
+    "ChoiceCrossentropy",
     "ElasticTuner",
     "GraphProgressBar",
     "LinearDecay",

@@ -113,6 +113,13 @@ def _edge_numbers(count, seed):
     return graphs_of(count, seed, label, "edge")
 
 
+def _edge_choices(count, seed):
+    def label(rng, size):
+        return np.arange(2 * size) == rng.integers(2 * size)
+
+    return graphs_of(count, seed, label, "edge")
+
+
 def _forces(count, seed):
     return graphs_of(count, seed, lambda rng, size: float(rng.normal()))
 
@@ -157,6 +164,10 @@ TASKS = {
             b, 2, normalizer=_normalizer(2, mode="node"), **o
         ),
         _node_numbers,
+    ),
+    "BugLocalizer": (
+        lambda b, **o: kb.models.BugLocalizer(b, first_type=0, **o),
+        _edge_choices,
     ),
     "EdgeClassifier": (
         lambda b, **o: kb.models.EdgeClassifier(

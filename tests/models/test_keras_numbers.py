@@ -49,6 +49,10 @@ def expected(name, task, data):
         losses = -log_softmax(rows)[np.arange(len(right)), right]
         accuracy = (rows.argmax(axis=-1) == right).mean()
         return {"loss": losses.mean(), "accuracy": accuracy}
+    if name == "BugLocalizer":
+        right = rows[label.reshape(-1) == 1]
+        hit = right[:, 0] >= right[:, 1]
+        return {"loss": -right[:, 0].mean(), "accuracy": hit.mean()}
     known = np.isfinite(label.reshape(rows.shape))
     z, y = rows[known], label.reshape(rows.shape)[known]
     if name == "GraphClassifier, several targets":

@@ -1,0 +1,218 @@
+"""`BugLocalizer`: whether a function has a wrong variable, where, and the right one."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import optional, positive_int
+from keras_bandgnn.layers.edge_readout import EdgeReadout
+from keras_bandgnn.models.labels import Labels, require_label_level
+from keras_bandgnn.models.masked_task import MaskedTask
+from keras_bandgnn.ops.graph_segments import GraphSegments
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.training.edge_choice import ChoiceAccuracy, ChoiceCrossentropy
+
+_LEAST = -1e9
+
+
+class ChoiceLabels(Labels):
+    """One edge of each graph is right; outputs are its log-probability and the best."""
+
+    crossentropy = "choice_crossentropy"
+    description = "labels of edges, 1 for the right one of each graph and 0 for others"
+    loss_line = '"auto"'
+    metric_line = '"auto"'
+    metric_names = {"acc": "choice_accuracy", "accuracy": "choice_accuracy"}
+    losses = {ChoiceCrossentropy: {}}
+
+    def entries(self, y, y_pred, weight):
+        """See `Labels`; other edges than the right ones have no weight."""
+        y = ops.reshape(ops.cast(y, y_pred.dtype), (-1, 1))
+        weight = ops.reshape(ops.cast(weight, y_pred.dtype), (-1,))
+        weight = ops.where(y[:, 0] == 1, weight, 0.0)
+        return y, ops.reshape(y_pred, (-1, 2)), weight
+
+    def feed(self, metric, cls):
+        """See `Labels`."""
+        del metric
+        return (lambda y, p: (y, p)) if cls is ChoiceAccuracy else None
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class BugLocalizer(MaskedTask):
+    """Chooses one of the rewrites of each function, or none.
+
+    No change is an edge of type `first_type`, from a function to itself. A rewrite is
+    an edge of the next type, from a variable to the usage where it would stand. See
+    `programs.encode_function`, which makes such graphs. With f an `EdgeReadout`:
+
+        log p(v, u) = log_softmax over the rewrites of a graph of f(h_v, h_u, type)
+
+    The wrong usage and its repair are chosen together, in one pass for all usages.
+
+    Args:
+        backbone: The model from a batch to node states; one that keeps the edges of the
+            graphs.
+        preprocessor: `GraphPreprocessor`, whose first layer may be a `FunctionEncoder`.
+        first_type: First type of the edges to choose from, which are those of this
+            type and of later ones; by default the last but one of the backbone's.
+        hidden: Width of the hidden layer of the head; by default the states'.
+        **kwargs: Passed to `Task`.
+
+    Input shape:
+        A batch (see `keras_bandgnn.batch`). Labels of edges are 1 for the right one of
+        each graph and 0 for all others.
+
+    Output shape:
+        float32 [G, E, 2]: log p of the edge, -1e9 for edges that are no rewrites, and
+        the largest log p of its graph. `predict(graphs)` returns one array [E, 2] per
+        graph, in the caller's order of the edges.
+
+    Raises:
+        ValueError: For arguments that do not fit; from `fit` and `evaluate` for graphs
+            without labels or with several right edges.
+
+    Reference:
+        Vasic et al., "Neural Program Repair by Jointly Learning to Localize and
+        Repair", ICLR 2019, Eq. 3 to 5, with one distribution over pairs instead of two
+        over tokens.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> from keras_bandgnn.programs import function_graph
+    >>> encoder = kb.preprocessing.FunctionEncoder(num_subtoken_buckets=64)
+    >>> backbone = kb.models.GGNNBackbone(
+    ...     encoder.inputs(), hidden_dim=8, num_steps=2,
+    ...     num_edge_types=encoder.num_edge_types,
+    ... )
+    >>> task = BugLocalizer(backbone, kb.preprocessing.GraphPreprocessor([encoder]))
+    >>> function = function_graph("def f(a, b): return a - b").repaired_by(-1)
+    >>> history = task.fit([function] * 4, epochs=1, verbose=0)
+    >>> len(task.rewrite_probabilities([function])[0])
+    3
+    """
+
+    output_level = "edge"
+    labels = ChoiceLabels()
+    # Devices that share a supergraph number the edges anew.
+    splits_sequences = False
+
+    def __init__(
+        self,
+        backbone,
+        preprocessor=None,
+        first_type: int | None = None,
+        hidden: int | None = None,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        # === Config ===
+        types = getattr(backbone, "num_edge_types", None)
+        if first_type is None:
+            if types is None:
+                raise ValueError(
+                    "Expected `first_type` for a backbone without types of edges. "
+                    f"Received: {type(backbone).__name__}, first_type=None."
+                )
+            first_type = types - 2
+        self.first_type = positive_int("first_type", first_type, 0)
+        self.hidden = optional(positive_int, "hidden", hidden)
+        # === Layers ===
+        self.head = EdgeReadout(
+            1,
+            {"type": self.first_type + 2},
+            hidden,
+            dtype="float32",
+            name="head",
+        )
+        self.build_and_compile()
+
+    def build(self, input_shape=None):
+        """Build the weights of the head."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, batch, training=False):
+        """Return log-probabilities, and the largest of the graph."""
+        states = self.backbone(batch, training=training)
+        scores = ops.squeeze(self.head(states, batch), -1)
+        edge = batch["edge"]
+        real = ops.convert_to_tensor(edge["mask"])
+        chosen = ops.logical_and(edge["type"] >= self.first_type, real)
+        graphs = GraphSegments(batch)
+        last = ops.shape(states)[1] - 1
+        ids = graph_ops.batched_gather(graphs.slot, ops.minimum(edge["receiver"], last))
+        count = graphs.num_graphs
+        scores = ops.where(chosen, scores, _LEAST)
+        segments = ops.where(chosen, ids, count)
+        largest = graph_ops.batched_segment_max(
+            ops.stop_gradient(scores), segments, count
+        )
+        # A graph of padding has no rewrites.
+        largest = ops.maximum(largest, _LEAST)
+        shifted = ops.minimum(scores - graph_ops.batched_gather(largest, ids), 0.0)
+        shares = ops.where(chosen, ops.exp(shifted), 0.0)
+        total = graph_ops.batched_segment_sum(shares, segments, count)
+        total = graph_ops.batched_gather(ops.log(ops.maximum(total, 1e-30)), ids)
+        found = ops.where(chosen, shifted - total, _LEAST)
+        return ops.stack([found, -total], axis=-1)
+
+    def default_optimizer(self):
+        """Return Adam with rate 1e-3."""
+        return keras.optimizers.Adam(1e-3)
+
+    def default_loss(self):
+        """Return the cross-entropy of the right edge."""
+        return ChoiceCrossentropy()
+
+    def default_metrics(self) -> list:
+        """Return how often the right edge is the most probable one."""
+        return [ChoiceAccuracy()]
+
+    def rewrite_probabilities(self, functions, **kwargs) -> list:
+        """Return the probability of each rewrite and of no change.
+
+        Args:
+            functions: Functions or graphs, in any form that `fit` takes.
+            **kwargs: Passed to `predict`.
+
+        Returns:
+            For each function an array [1 + R], of no change and of its rewrites in
+            their order, which adds up to 1; None for graphs that the batcher drops.
+        """
+        found = []
+        for rows in self.predict(functions, **kwargs):
+            if rows is not None:
+                rows = np.asarray(rows[:, 0], np.float64)
+                rows = np.exp(rows[rows > 0.5 * _LEAST])
+            found.append(rows)
+        return found
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raise a ValueError unless each graph has one right edge."""
+        for part in loader.parts:
+            if part.label is None:
+                continue
+            require_label_level(part, "edge", type(self).__name__)
+            right = np.append(0, np.cumsum(part.label.reshape(-1) == 1))
+            counts = right[part.edge_ptr[1:]] - right[part.edge_ptr[:-1]]
+            if (counts != 1).any():
+                graph = int(np.flatnonzero(counts != 1)[0])
+                raise ValueError(
+                    "Expected one edge with label 1 in each graph, a rewrite or the "
+                    f"edge for no change. Received: {counts[graph]} in graph {graph}. "
+                    "Leave out functions without labels, or set `correct`."
+                )
+
+    def compute_output_shape(self, input_shape):
+        """[G, E, 2]."""
+        return (*input_shape["edge"]["sender"], 2)
+
+    def head_config(self) -> dict:
+        """Return the arguments of the head."""
+        return {
+            **super().head_config(),
+            "first_type": self.first_type,
+            "hidden": self.hidden,
+        }

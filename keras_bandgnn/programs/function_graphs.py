@@ -1,0 +1,179 @@
+"""`function_graph`: a function with all its usages and what could stand there."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from keras_bandgnn.checks import mapping, optional, positive_int, string, strings
+from keras_bandgnn.programs.function_source import FoundUsage, FunctionSource
+from keras_bandgnn.programs.program_graph import RELATIONS
+from keras_bandgnn.programs.python_source.base import BaseGraph, BaseGraphs, edge_array
+from keras_bandgnn.programs.python_source.scopes import Variable
+from keras_bandgnn.programs.python_source.unit import TooLarge
+
+OCCURRENCE = "Occurrence"
+"""From a variable to each token where it occurs."""
+
+FUNCTION_RELATIONS = (*RELATIONS[:-1], OCCURRENCE)
+"""The relations of `FunctionGraph.edges`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FunctionGraph:
+    """The graph of a function, its usages of variables, and rewrites of them.
+
+    A rewrite puts another variable, which may be bound there, in the place of a usage.
+
+    Args:
+        labels: Text of each node: source text of a token, kind of a syntax node, name
+            of a formal parameter or of a variable. Node 0 is the function.
+        kinds: Kind of each node; `"Variable"` or `"ModuleVariable"` for variables.
+        edges: int32 [E, 2] of (source, target) for each of `FUNCTION_RELATIONS`.
+        usages: int32 [U], node of each usage, in source order.
+        used: int32 [U], node of the variable that each usage reads.
+        rewrites: int32 [R, 2] of (position in `usages`, node of the other variable),
+            in source order.
+        correct: Position of the rewrite that is needed, -1 if none is, None if unknown.
+        info: `function`, `places`, a list of [line, column] of each usage, and what
+            was given for `function_graph`.
+    """
+
+    labels: tuple[str, ...]
+    kinds: tuple[str, ...]
+    edges: Mapping[str, np.ndarray]
+    usages: np.ndarray
+    used: np.ndarray
+    rewrites: np.ndarray
+    correct: int | None = None
+    info: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    def rewrite_to(self, line: int, column: int, name: str) -> int | None:
+        """Return the position of a rewrite, None if there is no such one.
+
+        Args:
+            line: Line of the usage in the function, from 1.
+            column: Its column, from 0.
+            name: Name of the variable to put there.
+        """
+        places = self.info["places"]
+        for position, (usage, variable) in enumerate(self.rewrites.tolist()):
+            if places[usage] == [line, column] and self.labels[variable] == name:
+                return position
+        return None
+
+    def repaired_by(self, position: int) -> "FunctionGraph":
+        """Return the graph with the rewrite that is needed, -1 for none."""
+        return dataclasses.replace(self, correct=position)
+
+
+def function_graph(
+    source: str,
+    module_variables: Iterable[str] = (),
+    signatures: Mapping[str, Iterable[str]] | None = None,
+    name: str | None = None,
+    *,
+    max_nodes: int | None = None,
+    max_rewrites: int | None = None,
+) -> FunctionGraph | None:
+    r"""Return the graph of one function; None if it has nothing to choose.
+
+    Usages and the variables that may stand there are those of `variable_usages`. Data
+    flow, guards and syntax are those of `program_graphs`, for the function as it is.
+
+    Args:
+        source: Source of one function, indented or not. It is parsed, never run.
+        module_variables: Names that are variables of its module.
+        signatures: Qualified name -> names of parameters, of functions and methods of
+            its module; arguments of calls then have edges to parameters.
+        name: Qualified name of the function, such as `Cache.get`.
+        max_nodes: Functions with more nodes are left out: None is returned.
+        max_rewrites: Functions with more rewrites are left out, too.
+
+    Raises:
+        SyntaxError: If the source does not parse.
+
+    Example:
+    >>> graph = function_graph("def area(width, height):\n    return width * height")
+    >>> [graph.labels[variable] for _, variable in graph.rewrites]
+    ['height', 'width']
+    """
+    string("source", source)
+    name = optional(string, "name", name) or ""
+    names = strings("module_variables", module_variables)
+    signatures = optional(mapping, "signatures", signatures)
+    optional(positive_int, "max_nodes", max_nodes)
+    optional(positive_int, "max_rewrites", max_rewrites)
+    try:
+        read = FunctionSource(source, names, signatures, name)
+        found = read.usages()
+        if not found:
+            return None
+        if max_rewrites and sum(len(usage.others) for usage in found) > max_rewrites:
+            return None
+        base = _base(read, found)
+    except TooLarge:
+        return None
+    found = [usage for usage in found if base and usage.token in base.region]
+    graph = _with_rewrites(read, base, found, name) if found else None
+    small = graph is not None and len(graph.labels) <= (max_nodes or np.inf)
+    return graph if small else None
+
+
+def _base(read: FunctionSource, found: list[FoundUsage]) -> BaseGraph | None:
+    """Return the graph of the function that the last usage is in."""
+    token = found[-1].token
+    for variable, frame in read.unit.occurrences[token]:
+        function = read.unit.outermost_function(frame)
+        if variable is found[-1].variable and function is not None:
+            return BaseGraphs(read.unit, "function").around(token, function)
+    return None
+
+
+def _with_rewrites(
+    read: FunctionSource, base: BaseGraph, found: list[FoundUsage], name: str
+) -> FunctionGraph:
+    region, count = base.region, len(base.labels)
+    variables = dict.fromkeys(_variables(found))
+    number = {variable: count + i for i, variable in enumerate(variables)}
+    edges = dict(base.edges)
+    for relation, rows in base.guard_edges.items():
+        edges[relation] = np.unique(rows[:, 1:], axis=0)
+    edges[OCCURRENCE] = edge_array(
+        [
+            (number[variable], region.id_of(token))
+            for variable in variables
+            for token in variable.tokens
+            if token in region
+        ]
+    )
+    rewrites = [
+        (position, number[other])
+        for position, usage in enumerate(found)
+        for other in usage.others
+    ]
+    return FunctionGraph(
+        labels=(*base.labels, *(variable.name for variable in variables)),
+        kinds=(*base.kinds, *map(_kind, variables)),
+        edges={
+            relation: rows.reshape(-1, 2).astype(np.int32)
+            for relation, rows in edges.items()
+        },
+        usages=np.array([region.id_of(usage.token) for usage in found], np.int32),
+        used=np.array([number[usage.variable] for usage in found], np.int32),
+        rewrites=np.array(rewrites, np.int32).reshape(-1, 2),
+        info={
+            "function": name or region.function.name,
+            "places": [list(read.place(usage.token)) for usage in found],
+        },
+    )
+
+
+def _variables(found: Iterable[FoundUsage]) -> Iterator[Variable]:
+    for usage in found:
+        yield usage.variable
+        yield from usage.others
+
+
+def _kind(variable: Variable) -> str:
+    return "ModuleVariable" if variable.scope.kind == "module" else "Variable"

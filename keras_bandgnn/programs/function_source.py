@@ -1,0 +1,287 @@
+"""`FunctionSource`: a function parsed with what it sees of its module."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from keras_bandgnn.checks import string, strings
+from keras_bandgnn.programs.python_source.frame import Frame
+from keras_bandgnn.programs.python_source.reach import Reach
+from keras_bandgnn.programs.python_source.scopes import Variable, arguments_of
+from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge
+
+_CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
+
+
+@dataclass(frozen=True)
+class VariableUsage:
+    """A place in a function that reads a variable.
+
+    Attributes:
+        line: Line in the source of the function, from 1.
+        column: Column, from 0, in characters.
+        name: The name that stands there.
+        candidates: Other names that may stand there and would change the meaning,
+            sorted.
+    """
+
+    line: int
+    column: int
+    name: str
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FoundUsage:
+    """A usage in the analysed source.
+
+    Attributes:
+        token: Its token.
+        variable: The variable that it reads.
+        others: Other variables that may stand there and would change the meaning.
+    """
+
+    token: int
+    variable: Variable
+    others: tuple[Variable, ...]
+
+
+class FunctionSource:
+    """A function parsed with what it sees of its module.
+
+    Module variables stand before the function as assignments, and functions and methods
+    that its text names as empty definitions, so that names in it resolve.
+
+    Args:
+        source: Source of one function, indented or not.
+        module_variables: Names that are variables of its module.
+        signatures: Qualified name -> names of parameters, of functions of the module.
+        name: Qualified name of the function, which tells the class of a method.
+
+    Attributes:
+        unit: The analysis of the function behind its head.
+        offset: Lines of the head.
+
+    Raises:
+        SyntaxError: If the source does not parse.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        module_variables: Iterable[str] = (),
+        signatures: Mapping[str, Iterable[str]] | None = None,
+        name: str = "",
+    ):
+        variables = set(module_variables)
+        head = " = ".join([*sorted(variables), "None"]) + "\n"
+        head += _definitions(source, variables, signatures or {}, name)
+        self.offset = head.count("\n")
+        self.unit = SourceUnit(head + source)
+
+    def place(self, token: int) -> tuple[int, int]:
+        """Return line (from 1) and column (from 0) of a token in the function."""
+        line, column = self.unit.tokens.starts[token]
+        return line - self.offset, column
+
+    def usages(self) -> list[FoundUsage]:
+        """Return the usages of variables, in the order of the source."""
+        unit = self.unit
+        excluded, values = _excluded(unit), _values(unit)
+        found = []
+        for frame in unit.frames:
+            if frame.in_function:
+                found += self._in_frame(frame, excluded, values)
+        return sorted(found, key=lambda usage: usage.token)
+
+    def listed(self) -> list[VariableUsage]:
+        """Return the usages with places and names."""
+        return [
+            VariableUsage(
+                *self.place(usage.token),
+                usage.variable.name,
+                tuple(other.name for other in usage.others),
+            )
+            for usage in self.usages()
+        ]
+
+    def _in_frame(
+        self, frame: Frame, excluded: set[tuple[int, int]], values: dict
+    ) -> Iterator[FoundUsage]:
+        try:
+            reach = self.unit.reach(frame)
+        except TooLarge:
+            return
+        for token, scope, name in frame.slots:
+            variable = scope.resolve(name)
+            if variable is None or not variable.is_plain:
+                continue
+            if self.unit.tokens.starts[token] in excluded:
+                continue
+            point = frame.points[frame.at[token, variable]]
+            if not reach.is_bound(point, variable):
+                continue
+            same = _Equality(frame, reach, point, values)
+            others = tuple(
+                other
+                for other in scope.visible(with_module=True)
+                if other is not variable
+                and reach.is_bound(point, other)
+                and not same(variable, other)
+            )
+            if others:
+                yield FoundUsage(token, variable, others)
+
+
+def _definitions(
+    source: str,
+    variables: set[str],
+    signatures: Mapping[str, Iterable[str]],
+    name: str,
+) -> str:
+    """Return lines that define what the function names, up to its own line."""
+    indent = source[: len(source) - len(source.lstrip(" \t"))]
+    owner, _, own = name.rpartition(".")
+    words = set(re.findall(r"\w+", source)) - variables - {own} if signatures else ()
+    module, methods = "", ""
+    for qualified, parameters in signatures.items():
+        holder, _, function = qualified.rpartition(".")
+        if function not in words:
+            continue
+        names = [item for item in parameters if not item.startswith("*")]
+        line = f"def {function}({', '.join(names)}): pass\n"
+        if not holder:
+            module += line
+        elif holder == owner and indent:
+            methods += indent + line
+    if not indent:
+        return module + "\n"
+    if not methods:
+        return module + "if 1:\n"
+    return f"{module}class {owner.rpartition('.')[2]}:\n{methods}"
+
+
+def variable_usages(
+    source: str, module_variables: Iterable[str] = ()
+) -> list[VariableUsage]:
+    r"""Return the usages of variables in a function, in the order of the source.
+
+    Usages are reads of parameters, of variables of the function and of the functions
+    around it, and of variables of its module. Not among them are annotations, names in
+    f-strings before Python 3.12, code that cannot be reached, names that stand alone as
+    a statement, and places where no other variable may stand. A candidate is bound on
+    some path to the usage, and is not provably equal to the variable that is read, as
+    after `a = b`.
+
+    Args:
+        source: Source of one function, indented or not. It is parsed, never run.
+        module_variables: Names that are variables of its module.
+
+    Raises:
+        SyntaxError: If the source does not parse.
+
+    Example:
+    >>> variable_usages("def area(width, height):\n    return width * height")[0]
+    VariableUsage(line=2, column=11, name='width', candidates=('height',))
+    """
+    string("source", source)
+    names = strings("module_variables", module_variables)
+    return FunctionSource(source, names).listed()
+
+
+def _excluded(unit: SourceUnit) -> set[tuple[int, int]]:
+    """Return where names stand that are no usages."""
+    nodes: list[ast.AST] = []
+    for node in ast.walk(unit.tree):
+        if isinstance(node, ast.AnnAssign):
+            nodes.append(node.annotation)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            nodes += [arg.annotation for arg in arguments_of(node.args)]
+            nodes.append(node.returns)
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Name):
+            nodes.append(node.value)
+        elif isinstance(node, ast.If | ast.While) and _never(node.test):
+            nodes += node.body
+    return {
+        unit.tokens.start(name)
+        for node in nodes
+        if node is not None
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
+
+
+def _never(test: ast.expr) -> bool:
+    """Return whether a condition never holds at run time."""
+    if isinstance(test, ast.Constant):
+        return not test.value
+    name = getattr(test, "attr", getattr(test, "id", None))
+    return name == "TYPE_CHECKING"
+
+
+def _values(unit: SourceUnit) -> dict[tuple[int, int], ast.expr]:
+    """Return the values of names that are assigned, by the place of the name."""
+    values = {}
+
+    def bind(target: ast.expr, value: ast.expr) -> None:
+        pair = isinstance(target, ast.Tuple | ast.List)
+        if pair and isinstance(value, ast.Tuple | ast.List):
+            parts = [*target.elts, *value.elts]
+            if len(target.elts) == len(value.elts) and not any(
+                isinstance(part, ast.Starred) for part in parts
+            ):
+                for each, its in zip(target.elts, value.elts, strict=True):
+                    bind(each, its)
+        elif isinstance(target, ast.Name):
+            values[unit.tokens.start(target)] = value
+
+    for node in ast.walk(unit.tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                bind(target, node.value)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
+            bind(node.target, node.value)
+    starts = unit.tokens.starts
+    places = {place: token for token, place in enumerate(starts)}
+    return {places[place]: value for place, value in values.items() if place in places}
+
+
+class _Equality:
+    """Tells whether two variables are provably equal at a point.
+
+    It errs on the side of equal ones: values of equal text count if nothing is called.
+    """
+
+    def __init__(self, frame: Frame, reach: Reach, point: int, values: dict) -> None:
+        self._frame, self._reach, self._point = frame, reach, point
+        self._values = values
+
+    def __call__(self, one: Variable, other: Variable) -> bool:
+        mine, theirs = self._value(one), self._value(other)
+        if mine is not None and mine is theirs:
+            return True
+        if mine is not None and theirs is not None:
+            called = any(isinstance(part, _CALLS) for part in ast.walk(mine))
+            if not called and ast.dump(mine) == ast.dump(theirs):
+                return True
+        return self._copies(one, other) or self._copies(other, one)
+
+    def _write(self, variable: Variable) -> int | None:
+        writes = self._reach.last_writes(self._point, variable)
+        return writes[0] if len(writes) == 1 else None
+
+    def _value(self, variable: Variable) -> ast.expr | None:
+        write = self._write(variable)
+        return None if write is None else self._values.get(write)
+
+    def _copies(self, copy: Variable, original: Variable) -> bool:
+        """Return whether `copy` was assigned from `original`, unchanged since then."""
+        value = self._value(copy)
+        if not isinstance(value, ast.Name) or value.id != original.name:
+            return False
+        at = self._frame.at.get((self._write(copy), copy))
+        if at is None:
+            return False
+        then = self._reach.last_writes(self._frame.points[at], original)
+        return then == self._reach.last_writes(self._point, original)

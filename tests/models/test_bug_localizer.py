@@ -1,0 +1,137 @@
+"""`BugLocalizer`: probabilities, learning, and graphs of functions as they are."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.programs import encode_function, function_graph
+from tests.models.task_samples import BACKBONES, data_of, task_of
+
+SOURCES = [
+    "def f(first, second):\n    return first - second\n",
+    "def g(low, high, step):\n    total = low + step\n    return total * high\n",
+    "def h(items, key):\n    for item in items:\n        print(item, key)\n",
+    "def k(x, y):\n    z = x * y\n    return z + x\n",
+]
+
+
+def functions(correct=-1):
+    return [function_graph(source).repaired_by(correct) for source in SOURCES]
+
+
+def localizer(**options):
+    keras.utils.set_random_seed(0)
+    encoder = kb.preprocessing.FunctionEncoder(
+        num_type_buckets=64, num_subtoken_buckets=256
+    )
+    backbone = kb.models.GGNNBackbone(
+        encoder.inputs(),
+        hidden_dim=8,
+        num_steps=2,
+        num_edge_types=encoder.num_edge_types,
+    )
+    batcher = kb.preprocessing.DynamicBatcher(2)
+    preprocessor = kb.preprocessing.GraphPreprocessor([encoder], batcher)
+    return kb.models.BugLocalizer(backbone, preprocessor, **options)
+
+
+def softmax(scores):
+    shares = np.exp(scores - scores.max())
+    return shares / shares.sum()
+
+
+def test_outputs_are_a_softmax_over_rewrites_and_no_change():
+    task = localizer(hidden=5)
+    for function, found in zip(
+        functions(), task.rewrite_probabilities(functions()), strict=True
+    ):
+        graph = encode_function(function, num_type_buckets=64, num_subtoken_buckets=256)
+        batch = kb.preprocessing.GraphLoader([graph])[0][0]
+        states = task.backbone(batch)
+        scores = keras.ops.convert_to_numpy(task.head(states, batch))[0, :, 0]
+        edge = {k: keras.ops.convert_to_numpy(v)[0] for k, v in batch["edge"].items()}
+        chosen = np.flatnonzero((edge["type"] >= task.first_type) & edge["mask"])
+        expected = softmax(scores[chosen].astype(np.float64))
+        assert len(found) == len(function.rewrites) + 1
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert found.sum() == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_batches_do_not_change_probabilities(size):
+    task = localizer()
+    expected = task.rewrite_probabilities(functions())
+    task.preprocessor = kb.preprocessing.GraphPreprocessor(
+        task.preprocessor.graph_layers, kb.preprocessing.StaticBatcher(size + 1)
+    )
+    order = [2, 0, 3, 1]
+    found = task.rewrite_probabilities([functions()[i] for i in order])
+    for place, i in enumerate(order):
+        np.testing.assert_allclose(found[place], expected[i], atol=1e-6)
+
+
+def test_loss_and_accuracy_are_those_of_the_right_rewrite():
+    task = localizer()
+    data = [f.repaired_by(i - 1) for i, f in enumerate(functions())]
+    found = task.rewrite_probabilities(data)
+    losses, right = [], []
+    for i, shares in enumerate(found):
+        place = i
+        losses.append(-np.log(shares[place]))
+        right.append(shares.argmax() == place)
+    result = task.evaluate(data, verbose=0, return_dict=True)
+    assert result["loss"] == pytest.approx(np.mean(losses), abs=1e-5)
+    assert result["accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+
+
+def test_it_learns_which_rewrite_is_needed():
+    task = localizer()
+    data = [f.repaired_by(i - 1) for i, f in enumerate(functions())]
+    task.compile(keras.optimizers.Adam(0.02))
+    history = task.fit(data, epochs=60, verbose=0)
+    assert history.history["accuracy"][-1] == 1.0
+    best = [int(p.argmax()) for p in task.rewrite_probabilities(data)]
+    assert best == [0, 1, 2, 3]
+    graphs = [task.preprocessor.graph_layers[0](function) for function in data]
+    for one, other in zip(
+        task.rewrite_probabilities(graphs),
+        task.rewrite_probabilities(data),
+        strict=True,
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_preset_has_it_all(tmp_path):
+    task = localizer(hidden=6)
+    task.save_to_preset(tmp_path / "preset")
+    again = kb.models.BugLocalizer.from_preset(tmp_path / "preset")
+    for a, b in zip(
+        task.rewrite_probabilities(functions()),
+        again.rewrite_probabilities(functions()),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+
+
+@pytest.mark.parametrize("backbone", ["GINEBackbone", "GCNBackbone"])
+def test_any_backbone_with_edges(backbone):
+    task = task_of("BugLocalizer", backbone)
+    graphs = data_of("BugLocalizer", 6)
+    history = task.fit(graphs, epochs=1, verbose=0)
+    assert np.isfinite(history.history["loss"]).all()
+    assert len(task.rewrite_probabilities(graphs)[0]) == graphs[0].num_edges
+
+
+def test_errors():
+    with pytest.raises(ValueError, match="`first_type`"):
+        kb.models.BugLocalizer(BACKBONES["GCNBackbone"]())
+    task = localizer()
+    graph = encode_function(
+        functions()[0], num_type_buckets=64, num_subtoken_buckets=256
+    )
+    several = graph.replace(label=np.ones_like(graph.label))
+    with pytest.raises(ValueError, match="one edge with label 1"):
+        task.fit([several], epochs=1, verbose=0)
+    with pytest.raises(ValueError, match="label"):
+        task.fit([graph.replace(label=None)], epochs=1, verbose=0)
