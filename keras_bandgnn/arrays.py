@@ -130,8 +130,9 @@ def check_finite(
     if not (np.isfinite(low) and np.isfinite(high)):
         bad = np.isinf(array) if missing else ~np.isfinite(array)
         at = tuple(int(i) for i in np.argwhere(bad)[0])
+        place = f"{name}{list(at) if at else ''}"
         raise ValueError(
-            f"Expected `{name}` to be finite. Received: {name}{list(at)}={array[at]}. "
+            f"Expected `{name}` to be finite. Received: {place}={array[at]}. "
             + (
                 "Write NaN where a value is not known."
                 if missing

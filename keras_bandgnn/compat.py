@@ -18,6 +18,15 @@ def sublayers(model: keras.Model) -> list:
     return list(model._flatten_layers())
 
 
+def add_seed_generator(layer, seed: int | None) -> None:
+    """Set `layer.seed_generator` after the layer was built."""
+    layer._tracker.unlock()
+    try:
+        layer.seed_generator = keras.random.SeedGenerator(seed)
+    finally:
+        layer._tracker.lock()
+
+
 # === Compiled steps ===
 
 

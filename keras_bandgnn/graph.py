@@ -39,7 +39,8 @@ class Graph:
         label: With candidates, the position of the correct one in `candidates`.
             Otherwise the target: a number or vector for the graph, or an array
             [N, ...] for the nodes or [E, ...] for the edges. In vectors and arrays
-            NaN is a label that is not known.
+            NaN is a label that is not known, if there are several: a single one is a
+            class of -1, or `[nan]`.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `label`.
         slot: Id of the node to be filled by one of the candidates.
         info: Free-form JSON metadata, such as the source file.
@@ -169,6 +170,12 @@ class Graph:
             # A graph whose only label is missing has none.
             vector = isinstance(label, list | tuple) or getattr(label, "ndim", 0) > 0
             missing = vector or level != "graph"
+            if not missing and np.asarray(label).dtype.kind == "f" and np.isnan(label):
+                raise ValueError(
+                    "Expected `label` to be a known number. Received: label=nan. "
+                    "Write -1 for an unknown class, [nan] for an unknown number, and "
+                    "lists of one number in the other graphs; or leave the graph out."
+                )
             return frozen(narrowed("label", label, missing, share=False))
         array = checked_feature("label", label)
         if (

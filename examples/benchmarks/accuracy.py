@@ -204,9 +204,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", help="name of the line in the tables; that of the model if omitted"
     )
-    parser.add_argument("--results", type=Path, help="file that keeps the scores")
     parser.add_argument(
-        "--preset", type=Path, help="folder for the run of the best validation score"
+        "--results", type=shared.written_file, help="file that keeps the scores"
+    )
+    parser.add_argument(
+        "--preset",
+        type=shared.path,
+        help="folder for the run of the best validation score",
     )
     parser.add_argument("--verbose", action="store_true", help="print every epoch")
     allocator.add_option(parser)
@@ -230,7 +234,18 @@ def runs(options, settings, first: int) -> Iterator[Trained]:
 
 def kept(path: Path | None) -> list[dict]:
     """Return the records of a file."""
-    return json.loads(path.read_text()) if path and path.exists() else []
+    if not path or not path.exists():
+        return []
+    try:
+        records = json.loads(path.read_text())
+        if all({"set", "name", "scores"} <= set(record) for record in records):
+            return records
+    except (ValueError, TypeError):
+        pass
+    raise ValueError(
+        f"Expected {path} to hold the scores of this command. Received: other content. "
+        "Choose another file for --results."
+    )
 
 
 def keep(path: Path, record: dict) -> None:
@@ -323,8 +338,11 @@ def run(options: argparse.Namespace) -> None:
 
     from keras_bandgnn import models
     from keras_bandgnn.ops.backend import current as backend
+    from keras_bandgnn.saving.preset_files import check_target
 
     protocol, settings = PROTOCOLS[options.set], settings_of(options)
+    if options.preset:
+        check_target(options.preset)
     report.say(f"{options.set}, {options.model}: {settings}")
     total = options.seeds or protocol.seeds
     record = interrupted(

@@ -134,18 +134,21 @@ def run(options: argparse.Namespace) -> None:
     except ImportError as error:
         report.say(f"torch_geometric is left out: {error}")
     rows, figures = [], {}
-    for method in ("gnn_explainer", "saliency"):
-        for count in options.graphs:
+    methods = ("gnn_explainer", "saliency")
+    cases = [(method, count) for method in methods for count in options.graphs]
+    done, total = 0, len(cases) * (options.rounds + 2) * len(calls)
+    with report.progress("explanations") as advance:
+        for method, count in cases:
             some = graphs[:count]
             times: dict[str, list] = {name: [] for name in calls}
-            for functions in calls.values():
-                functions[method](some)
-                functions[method](some)
-            for _ in range(options.rounds):
+            for number in range(-2, options.rounds):
                 for name, functions in calls.items():
                     start = time.process_time()
                     functions[method](some)
-                    times[name].append(1e3 * (time.process_time() - start))
+                    if number >= 0:
+                        times[name].append(1e3 * (time.process_time() - start))
+                    done += 1
+                    advance(done, total)
             middle = {name: float(np.median(t)) for name, t in times.items()}
             peer = middle.get("torch_geometric", float("nan"))
             rows.append([method, count, middle["ours"], peer, peer / middle["ours"]])

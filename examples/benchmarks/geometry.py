@@ -162,13 +162,14 @@ def run(options: argparse.Namespace) -> None:
             except ImportError as error:
                 report.say(f"{peers[model]} is left out: {error}")
             times = {name: [] for name in steps}
-            for step in steps.values():
-                step(), step()
-            for _ in range(options.rounds):
-                for name, step in steps.items():
-                    start = time.perf_counter()
-                    step()
-                    times[name].append(1e3 * (time.perf_counter() - start))
+            with report.progress(f"steps of {model}, {size} graphs") as advance:
+                for number in range(-2, options.rounds):
+                    for name, step in steps.items():
+                        start = time.perf_counter()
+                        step()
+                        if number >= 0:
+                            times[name].append(1e3 * (time.perf_counter() - start))
+                    advance(number + 3, options.rounds + 2)
             middle = {name: float(np.median(t)) for name, t in times.items()}
             edges = int(batch[0]["graph"]["n_edge"].sum())
             theirs = middle.get(peers[model], float("nan"))

@@ -329,15 +329,15 @@ def run(options: argparse.Namespace) -> None:
         steps = {side: make(model, case, options) for side, make in makers.items()}
         times = {side: [] for side in steps}
         busy = {side: [] for side in steps}
-        for step in steps.values():
-            for _ in range(options.warmup):
-                step()
-        for _ in range(options.rounds):
-            for side, step in steps.items():
-                start, used = time.perf_counter(), time.process_time()
-                step()
-                times[side].append(1e3 * (time.perf_counter() - start))
-                busy[side].append(1e3 * (time.process_time() - used))
+        with report.progress(f"steps of {model}") as advance:
+            for number in range(-options.warmup, options.rounds):
+                for side, step in steps.items():
+                    start, used = time.perf_counter(), time.process_time()
+                    step()
+                    if number >= 0:
+                        times[side].append(1e3 * (time.perf_counter() - start))
+                        busy[side].append(1e3 * (time.process_time() - used))
+                advance(number + options.warmup + 1, options.warmup + options.rounds)
         middle = {side: float(np.median(t)) for side, t in times.items()}
         row = [model, middle["ours"], middle["peer"], middle["peer"] / middle["ours"]]
         row.append(float(np.median(busy["peer"]) / np.median(busy["ours"])))

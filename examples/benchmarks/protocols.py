@@ -2,8 +2,11 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Iterator
+
+from keras_bandgnn import checks
 
 # === Protocols ===
 
@@ -206,13 +209,75 @@ def settings_of(options: argparse.Namespace) -> dict:
     found |= SETTINGS.get((options.set, options.model), {})
     if protocol.level == "graph" and options.model in ("gcn", "gat"):
         found |= {"norm": "batch", "residual": True, "activation_first": False}
+    if options.model == "gps":
+        # Its equations fix it.
+        found.pop("residual", None)
     for item in options.setting:
-        name, _, value = item.partition("=")
+        name, equals, value = item.partition("=")
+        if not equals or not value:
+            raise ValueError(
+                f"Expected --setting NAME=VALUE. Received: --setting {item}."
+            )
         try:
-            found[name] = json.loads(value)
+            found[name] = _WORDS[value] if value in _WORDS else json.loads(value)
         except json.JSONDecodeError:
             found[name] = value
+    check_settings(options, found)
     return found
+
+
+# Values as Python and the tables write them.
+_WORDS = {"None": None, "True": True, "False": False}
+
+
+def read_settings(options: argparse.Namespace) -> list[str]:
+    """Return the names of the settings that a run reads."""
+    from keras_bandgnn.models import Backbone
+
+    protocol, (kind, _) = PROTOCOLS[options.set], backbones()[options.model]
+    names = ["rate", "decay", "epochs", "patience", "monitor"]
+    if protocol.level == "graph":
+        names += ["batch", "walk", "readout"]
+    names += ["published"] if protocol.split == "official" else []
+    parameters = [
+        parameter.name
+        for owner in kind.__mro__
+        if "__init__" in vars(owner) and issubclass(owner, Backbone)
+        for parameter in inspect.signature(owner.__init__).parameters.values()
+    ]
+    # The data says what these are.
+    given = ("self", "inputs", "edge_inputs", "num_edge_types", "args", "kwargs")
+    return names + [name for name in dict.fromkeys(parameters) if name not in given]
+
+
+def check_settings(options: argparse.Namespace, settings: dict) -> None:
+    """Raise a ValueError for settings that a run cannot have, before it reads data."""
+    from keras_bandgnn import models
+
+    known = read_settings(options)
+    for name in settings:
+        if name not in known:
+            raise ValueError(
+                f"Expected settings that {options.model} on {options.set} has: "
+                f"{', '.join(known)}. Received: {name}={settings[name]!r}."
+            )
+    for name in ("epochs", "patience", "batch", "walk"):
+        if settings.get(name) is not None:
+            checks.positive_int(name, settings[name])
+    checks.positive_number("rate", settings["rate"])
+    checks.non_negative_number("decay", settings["decay"])
+    if "published" in settings:
+        checks.boolean("published", settings["published"])
+    if "monitor" in settings:
+        metric = PROTOCOLS[options.set].metric
+        checks.one_of("monitor", settings["monitor"], ("loss", metric))
+    kind, _ = backbones()[options.model]
+    backbone = kind(
+        {"x": {"features": 1}},
+        **{k: v for k, v in settings.items() if k not in TRAINING},
+    )
+    if settings.get("readout") is not None:
+        models.GraphRegressor(backbone, readout=settings["readout"])
 
 
 # === Data ===

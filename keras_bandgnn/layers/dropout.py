@@ -3,6 +3,8 @@
 import keras
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import number, refuse
+from keras_bandgnn.compat import add_seed_generator
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -23,6 +25,20 @@ class Dropout(keras.layers.Dropout):
     """
 
     splits_sequences = True
+
+    @property
+    def rate(self) -> float:
+        """Share of the entries to set to 0. It may be changed."""
+        return self._rate
+
+    @rate.setter
+    def rate(self, value: float):
+        if not 0 <= number("rate", value) <= 1:
+            refuse("rate", "a share in [0, 1]", value)
+        self._rate = value
+        # Keras makes none for a rate of 0.
+        if self.built and self._rate and not hasattr(self, "seed_generator"):
+            add_seed_generator(self, self.seed)
 
     def call(self, inputs, training=False):
         """Return the inputs, some of them 0 in training."""

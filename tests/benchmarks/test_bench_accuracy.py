@@ -1,3 +1,4 @@
+import argparse
 import json
 import re
 import runpy
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from examples.benchmarks.__main__ import main
-from examples.benchmarks.protocols import PROTOCOLS
+from examples.benchmarks.protocols import MODELS, PROTOCOLS, settings_of
 from examples.benchmarks.published import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,42 @@ def test_interrupted_runs_go_on(nodes, tmp_path, capsys):
     assert record["scores"] == whole["scores"] and "\n0: auc" not in out
     assert "2 runs" in (preset / "README.md").read_text()
     assert "2 runs" in run(capsys, *line) and "gcn" == record["model"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--setting", "x=1"], "settings that .* has: rate, .*Received: x=1"),
+        (["--setting", "epochs"], "Expected --setting NAME=VALUE. Received: .* epochs"),
+        (["--setting", "epochs=abc"], "`epochs` to be an integer"),
+        (["--setting", "rate=-1"], "`rate` to be positive"),
+        (["--setting", "hidden_dim=much"], "`hidden_dim` to be an integer"),
+        (["--setting", "norm=much"], "`norm` to be one of"),
+        (["--setting", "monitor=much"], "`monitor` to be one of"),
+        (["--preset", "{other}"], "Expected .* to be new, an empty folder or a preset"),
+        (["--results", "{other}/a"], "to hold the scores of this command"),
+    ],
+)
+@pytest.mark.parametrize("level", ["node", "graph"])
+def test_what_is_wrong_is_said_before_data_is_read(
+    options, message, level, tmp_path, capsys
+):
+    (tmp_path / "a").write_text("1")
+    options = [option.format(other=tmp_path) for option in options]
+    line = {"node": ["cora", "gcn"], "graph": ["zinc", "gine"]}[level]
+    # Reading data would fail at its path.
+    line += ["--path", str(tmp_path / "none"), "--allocator", "default", *options]
+    assert main(["accuracy", *line]) == 1
+    assert re.search(message, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_settings_of_every_protocol_are_read_by_the_run(name, model):
+    options = argparse.Namespace(set=name, model=model, setting=["remat=True"])
+    assert settings_of(options)["remat"] is True
+    options.setting = ["jumping_knowledge=None", "rate=0.1"]
+    assert settings_of(options)["jumping_knowledge"] is None
 
 
 def test_the_page_is_made_from_the_records():

@@ -94,7 +94,10 @@ def test_xyz_bad_input(xyz):
         load("qm9", path=xyz, target="energy")
     with pytest.raises(ValueError, match="these files have no splits"):
         load("qm9", path=xyz, split="train")
-    with pytest.raises(ValueError, match="options of this form.*target, edges"):
+    with pytest.raises(
+        ValueError,
+        match="option that .* has.*target, edges.* Of 'qm9' only other files",
+    ):
         load("qm9", path=xyz, normalised=True)
 
 

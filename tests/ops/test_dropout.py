@@ -64,7 +64,36 @@ def test_masks_are_drawn_in_an_uncompiled_fit():
     inputs = keras.Input((8,))
     dense = keras.layers.Dense(8, kernel_initializer="identity")
     model = keras.Model(inputs, Dropout(0.5)(dense(inputs)))
-    model.compile("sgd", "mse", jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.0), "mse", jit_compile=False)
     data = np.ones((4, 8), "float32")
     loss = model.fit(data, data, batch_size=4, verbose=0).history["loss"]
     np.testing.assert_allclose(loss, [1.0])  # entries are 0 or 2
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_rate_may_be_given_to_a_layer_without_one(jit):
+    layer = Dropout(0.0, seed=1)
+    inputs = keras.Input((512,))
+    dense = keras.layers.Dense(512, kernel_initializer="identity")
+    model = keras.Model(inputs, layer(dense(inputs)))
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        "mse",
+        jit_compile=jit and keras.backend.backend() != "torch",
+    )
+    ones = np.ones((2, 512), "float32")
+    assert model.train_on_batch(ones, ones) == 0
+    layer.rate = 0.5
+    model.compile(
+        keras.optimizers.SGD(0.0),
+        "mse",
+        jit_compile=jit and keras.backend.backend() != "torch",
+    )
+    assert model.train_on_batch(ones, ones) > 0.5
+    once, again = (layer(ones, training=True) for _ in range(2))
+    assert 0.3 < ops.mean(ops.cast(once == 0, "float32")) < 0.7
+    assert not ops.all(once == again)
+    assert layer.get_config()["rate"] == 0.5
+    for wrong in (-0.1, 1.5, float("nan"), "much"):
+        with pytest.raises(ValueError, match="`rate`"):
+            layer.rate = wrong

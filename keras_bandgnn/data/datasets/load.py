@@ -5,6 +5,8 @@ import importlib
 import inspect
 import os
 import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from keras_bandgnn.checks import as_path, boolean, instance, one_of, optional, string
@@ -15,7 +17,7 @@ from keras_bandgnn.data.datasets.catalogue import (
     ogb,
     tu,
 )
-from keras_bandgnn.data.datasets.files import Dataset, locate
+from keras_bandgnn.data.datasets.files import Dataset, Form, locate
 from keras_bandgnn.data.datasets.parts import SPLITS, take_split, target_names
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import Limits, reading
@@ -138,26 +140,48 @@ def load(
     optional(instance, "limits", limits, Limits, "Limits(...)")
     with limits or Limits.current():
         form, files = locate(dataset, path, cache, download, progress)
-        module, _, function = form.reader.partition(":")
-        reader = getattr(importlib.import_module(f"{__package__}.{module}"), function)
-        _check_options(name, reader, options)
+        _check_options(dataset, form, files, options)
         options = {**form.options, **options}
         with reading(*files.values()):
-            graphs = reader(files, split=split, progress=progress, **options)
+            graphs = _reader(form)(files, split=split, progress=progress, **options)
     return graphs if split is None else take_split(name, graphs, split)
 
 
-def _check_options(name: str, reader: Any, options: dict[str, Any]) -> None:
-    parameters = inspect.signature(reader).parameters.values()
-    names = [
+def _reader(form: Form) -> Callable:
+    module, _, function = form.reader.partition(":")
+    return getattr(importlib.import_module(f"{__package__}.{module}"), function)
+
+
+def _options(form: Form) -> list[str]:
+    """Return the names of the options that the reader of a format has."""
+    parameters = inspect.signature(_reader(form)).parameters.values()
+    return [
         p.name
         for p in parameters
         if p.kind is p.KEYWORD_ONLY and p.name not in ("split", "progress")
     ]
+
+
+def _check_options(
+    dataset: Dataset, form: Form, files: Mapping[str, Path], options: dict[str, Any]
+) -> None:
+    names = _options(form)
     for option in options:
-        if option not in names:
-            raise ValueError(
-                f"Expected options of this format of {name!r}, "
-                f"{', '.join(names) or 'which has none'}. "
-                f"Received: {option}={options[option]!r}. Remove it."
+        if option in names:
+            continue
+        others = [
+            ", ".join(other.files.values())
+            for other in dataset.forms
+            if option in _options(other)
+        ]
+        advice = "Remove it."
+        if others:
+            advice = (
+                f"Of {dataset.name!r} only other files have it: {'; or '.join(others)}."
+                " Pass the path= of those, or remove it."
             )
+        raise ValueError(
+            f"Expected an option that {next(iter(files.values())).name} has as a file "
+            f"of {dataset.name!r}, {', '.join(names) or 'which are none'}. "
+            f"Received: {option}={options[option]!r}. {advice}"
+        )
