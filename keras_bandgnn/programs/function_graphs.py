@@ -106,7 +106,20 @@ def function_graph(
     optional(positive_int, "max_rewrites", max_rewrites)
     try:
         read = FunctionSource(source, names, signatures, name)
-        found = read.usages()
+    except TooLarge:
+        return None
+    return graph_of(read, name, max_nodes, max_rewrites)
+
+
+def graph_of(
+    read: FunctionSource,
+    name: str = "",
+    max_nodes: int | None = None,
+    max_rewrites: int | None = None,
+) -> FunctionGraph | None:
+    """Return the graph of a parsed function; see `function_graph`."""
+    try:
+        found = read.usages
         if not found:
             return None
         if max_rewrites and sum(len(usage.others) for usage in found) > max_rewrites:

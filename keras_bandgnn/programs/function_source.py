@@ -1,6 +1,7 @@
 """`FunctionSource`: a function parsed with what it sees of its module."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class FunctionSource:
         name: Qualified name of the function, which tells the class of a method.
 
     Attributes:
+        source: The source of the function.
         unit: The analysis of the function behind its head.
         offset: Lines of the head.
 
@@ -74,6 +76,8 @@ class FunctionSource:
         signatures: Mapping[str, Iterable[str]] | None = None,
         name: str = "",
     ):
+        self.source = source
+        self._context = (module_variables, signatures, name)
         variables = set(module_variables)
         head = " = ".join([*sorted(variables), "None"]) + "\n"
         head += _definitions(source, variables, signatures or {}, name)
@@ -85,8 +89,17 @@ class FunctionSource:
         line, column = self.unit.tokens.starts[token]
         return line - self.offset, column
 
+    def changed(self, usage: FoundUsage, name: str) -> "FunctionSource":
+        """Return the function with another name in the place of a usage."""
+        line, column = self.place(usage.token)
+        lines = self.source.split("\n")
+        text, end = lines[line - 1], column + len(usage.variable.name)
+        lines[line - 1] = text[:column] + name + text[end:]
+        return FunctionSource("\n".join(lines), *self._context)
+
+    @functools.cached_property
     def usages(self) -> list[FoundUsage]:
-        """Return the usages of variables, in the order of the source."""
+        """The usages of variables, in the order of the source."""
         unit = self.unit
         excluded, values = _excluded(unit), _values(unit)
         found = []
@@ -103,7 +116,7 @@ class FunctionSource:
                 usage.variable.name,
                 tuple(other.name for other in usage.others),
             )
-            for usage in self.usages()
+            for usage in self.usages
         ]
 
     def _in_frame(

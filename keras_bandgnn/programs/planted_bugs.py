@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keras_bandgnn.checks import fraction, optional, seed_number, string
-from keras_bandgnn.programs.function_source import VariableUsage, variable_usages
+from keras_bandgnn.checks import fraction, optional, seed_number, string, strings
+from keras_bandgnn.programs.function_source import FunctionSource, VariableUsage
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def plant_bug(
     >>> made.usages[made.bug].name in "ab", made.repair in "ab"
     (True, True)
     """
-    usages = variable_usages(source, module_variables)
-    names = sorted(set(module_variables))
+    string("source", source)
+    read = FunctionSource(source, strings("module_variables", module_variables))
     seed_number("seed", seed)
     seed_number("epoch", epoch)
     optional(string, "key", key)
@@ -70,20 +70,32 @@ def plant_bug(
         errors="surrogatepass"
     )
     rng = random.Random(hashlib.sha256(drawn).digest())
-    unchanged = PlantedBug(source, tuple(usages), None, None)
+    unchanged = PlantedBug(source, tuple(read.listed()), None, None)
     if rng.random() < correct_share:
         return unchanged
-    rng.shuffle(usages)
-    for usage in usages:
-        wrong = rng.choice(usage.candidates)
-        lines = source.split("\n")
-        line, end = lines[usage.line - 1], usage.column + len(usage.name)
-        lines[usage.line - 1] = line[: usage.column] + wrong + line[end:]
-        changed = "\n".join(lines)
-        found = variable_usages(changed, names)
-        place = (usage.line, usage.column)
-        for position, other in enumerate(found):
+    planted = plant(read, rng)
+    if planted is None:
+        return unchanged
+    changed, position, repair = planted
+    return PlantedBug(changed.source, tuple(changed.listed()), position, repair)
+
+
+def plant(
+    read: FunctionSource, rng: random.Random
+) -> tuple[FunctionSource, int, str] | None:
+    """Put a wrong variable into a function.
+
+    Returns:
+        The changed function, the position of the wrong variable in its usages, and the
+        name that belongs there; None where none can be planted.
+    """
+    for usage in rng.sample(read.usages, len(read.usages)):
+        wrong, repair = rng.choice(usage.others).name, usage.variable.name
+        changed = read.changed(usage, wrong)
+        place = read.place(usage.token)
+        for position, other in enumerate(changed.usages):
             # The change may make both names equal.
-            if (other.line, other.column) == place and usage.name in other.candidates:
-                return PlantedBug(changed, tuple(found), position, usage.name)
-    return unchanged
+            names = [variable.name for variable in other.others]
+            if changed.place(other.token) == place and repair in names:
+                return changed, position, repair
+    return None
