@@ -14,6 +14,9 @@ from keras_bandgnn.training.graph_progress_bar import (
 from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
 from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
+from keras_bandgnn.training.localization_report import (
+    localization_report as localization_report,
+)
 from keras_bandgnn.training.lora import enable_lora as enable_lora
 from keras_bandgnn.training.recompile_guard import (
     RecompilationError as RecompilationError,
@@ -53,6 +56,7 @@ __all__ = [
     "accuracy_interval",
     "enable_compilation_cache",
     "enable_lora",
+    "localization_report",
     "make_optimizer",
     "suspicious",
     "trivial_scores",

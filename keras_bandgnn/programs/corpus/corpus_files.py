@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bandgnn.checks import existing_folder, one_of
+from keras_bandgnn.checks import existing_folder, one_of, strings
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.data.reading import (
     open_unpacked,
@@ -89,7 +89,9 @@ def _check(path: Path, where: str, value: Any, form: Mapping[str, type]) -> None
         refuse_file(path, expected, f"{', '.join(wrong)} missing or of another type")
 
 
-def read_corpus(path: str | os.PathLike, split: str) -> Iterator[CorpusFunction]:
+def read_corpus(
+    path: str | os.PathLike, split: str, packages: Iterable[str] | None = None
+) -> Iterator[CorpusFunction]:
     """Yield the functions of a split, package by package.
 
     Memory is that of one package.
@@ -97,6 +99,8 @@ def read_corpus(path: str | os.PathLike, split: str) -> Iterator[CorpusFunction]
     Args:
         path: A folder that `bandgnn corpus` wrote.
         split: `"train"`, `"valid"` or `"test"`.
+        packages: Names of the packages to read, in this order; all of the split if
+            omitted. `corpus_packages` lists them.
 
     Raises:
         FileNotFoundError: If the corpus is not finished, or a file is missing.
@@ -107,6 +111,35 @@ def read_corpus(path: str | os.PathLike, split: str) -> Iterator[CorpusFunction]
     ...     print(function.package["package"], function.name)
     """
     folder = existing_folder("path", path)
+    found = {
+        package["name"]: folder / package["file"]
+        for package in corpus_packages(folder, split)
+    }
+    names = list(found) if packages is None else strings("packages", packages)
+    if unknown := sorted(set(names) - set(found)):
+        raise ValueError(
+            f"Expected packages of the split {split!r}. Received: {unknown}. "
+            f"It has {len(found)}, such as {list(found)[:3]}."
+        )
+    return _functions([found[name] for name in names])
+
+
+def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
+    """Return what a corpus says of the packages of a split that have functions.
+
+    Args:
+        path: See `read_corpus`.
+        split: See `read_corpus`.
+
+    Returns:
+        For each package `name`, `version`, `licence`, `kept` (its number of functions),
+        `kept_lines`, and others.
+
+    Raises:
+        FileNotFoundError: If the corpus is not finished.
+        ValueError: If its summary is damaged.
+    """
+    folder = existing_folder("path", path)
     one_of("split", split, SPLITS)
     summary = folder / SUMMARY
     if not summary.is_file():
@@ -114,7 +147,7 @@ def read_corpus(path: str | os.PathLike, split: str) -> Iterator[CorpusFunction]
             f"Expected a finished corpus in {folder}. Received: no {SUMMARY}. Run "
             "bandgnn corpus again with the same options; it resumes."
         )
-    files = []
+    found = []
     with reading(summary, what="to be the summary of a corpus"):
         for package in read_json(summary, dict)["packages"]:
             name = package["file"]
@@ -122,8 +155,8 @@ def read_corpus(path: str | os.PathLike, split: str) -> Iterator[CorpusFunction]
                 # Only names that the command writes: nothing outside of the folder.
                 if Path(name).parts[:-1] != (split,) or Path(name).is_absolute():
                     refuse_file(summary, f"to name files in {split}/", name)
-                files.append(folder / name)
-    return _functions(files)
+                found.append(package)
+    return found
 
 
 def _functions(files: list[Path]) -> Iterator[CorpusFunction]:

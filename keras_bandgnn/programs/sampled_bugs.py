@@ -4,12 +4,14 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator
 
-from keras_bandgnn.checks import optional, positive_int, seed_number
+from keras_bandgnn.checks import optional, positive_int, refuse, seed_number
 from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
 from keras_bandgnn.programs.function_graphs import FunctionGraph, graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
 from keras_bandgnn.programs.planted_bugs import plant
 from keras_bandgnn.programs.python_source.unit import TooLarge
+
+_FUNCTIONS = "functions, as read_corpus yields them"
 
 
 def bug_samples(
@@ -34,13 +36,15 @@ def bug_samples(
         max_rewrites: Functions with more rewrites are left out; None for no limit.
 
     Yields:
-        Graphs with `correct`, for a `BugLocalizer`. Their info names `package`, `path`
-        and `line`.
+        Graphs with `correct`, for a `BugLocalizer`. Their info names `package`, `path`,
+        `line` and `lines`, the number of lines.
 
     Example:
     >>> from keras_bandgnn.programs import read_corpus
     >>> graphs = bug_samples(read_corpus("corpus", "train"))  # doctest: +SKIP
     """
+    if isinstance(functions, str) or not isinstance(functions, Iterable):
+        refuse("functions", _FUNCTIONS, functions)
     seed_number("seed", seed)
     seed_number("epoch", epoch)
     optional(positive_int, "max_nodes", max_nodes)
@@ -50,6 +54,8 @@ def bug_samples(
 
 def _samples(functions, seed, epoch, max_nodes, max_rewrites):
     for function in functions:
+        if not isinstance(function, CorpusFunction):
+            refuse("functions", _FUNCTIONS, function)
         package, path = function.package.get("package", ""), function.module["path"]
         signatures = function.module["signatures"]
         try:
@@ -57,7 +63,8 @@ def _samples(functions, seed, epoch, max_nodes, max_rewrites):
             graph = graph_of(read, function.name, max_nodes, max_rewrites)
             if graph is None:
                 continue
-            graph.info.update(package=package, path=path, line=function.line)
+            where = {"package": package, "path": path, "line": function.line}
+            graph.info.update(where, lines=function.source.count("\n") + 1)
             yield graph.repaired_by(-1)
             key = f"{seed}:{epoch}:{package}:{path}:{function.name}:{function.line}"
             rng = random.Random(hashlib.sha256(key.encode()).digest())

@@ -1,0 +1,193 @@
+"""Train a `BugLocalizer` on the functions of many packages.
+
+    bandgnn corpus CORPUS
+    python examples/bug_localizer.py CORPUS --out MODEL
+    python examples/bug_localizer.py --short
+
+Each pass reads every function twice, as it is and with one wrong variable, which is
+another one in every pass. A process of its own makes the graphs of a chunk of packages
+while the model trains on the chunk before. A killed run resumes after its last chunk.
+With --short the script makes a corpus of a few modules of this Python and trains on it
+for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
+"""
+
+import argparse
+import json
+import random
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+import keras
+
+from keras_bandgnn import models, preprocessing, training
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.programs import bug_samples, corpus_packages, read_corpus
+from keras_bandgnn.programs.corpus.build import build_corpus
+from keras_bandgnn.programs.corpus.distributions import requirements
+from keras_bandgnn.programs.workers import ordered_map
+
+LIMITS = {"max_nodes": 1200, "max_rewrites": 500}
+
+
+def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
+    """Names of packages in random order, with about `size` functions together."""
+    packages = corpus_packages(corpus, "train")
+    random.Random(seed).shuffle(packages)
+    found, count = [[]], 0
+    for package in packages:
+        if count >= size:
+            found.append([])
+            count = 0
+        found[-1].append(package["name"])
+        count += package["kept"]
+    return found
+
+
+def chunk_graphs(corpus: str, names: list[str], epoch: int, encoder: dict):
+    """Graphs of the functions of packages, in a process of its own."""
+    encode = preprocessing.FunctionEncoder.from_config(encoder)
+    functions = read_corpus(corpus, "train", names)
+    graphs = [encode(f) for f in bug_samples(functions, epoch=epoch, **LIMITS)]
+    return FlatGraphs.from_graphs(graphs)
+
+
+def make_task(options) -> models.BugLocalizer:
+    encoder = preprocessing.FunctionEncoder()
+    backbone = models.GGNNBackbone(
+        encoder.inputs(),
+        hidden_dim=options.hidden,
+        num_steps=options.steps,
+        num_edge_types=encoder.num_edge_types,
+        dropout=options.dropout,
+    )
+    batcher = preprocessing.DynamicBatcher(options.batch)
+    preprocessor = preprocessing.GraphPreprocessor([encoder], batcher)
+    return models.BugLocalizer(backbone, preprocessor)
+
+
+def score(task, corpus: Path, split: str, limit: int | None) -> dict:
+    """What the model finds in a split that it is not trained on."""
+    functions, lines = [], 0
+    for graph in bug_samples(read_corpus(corpus, split), **LIMITS):
+        functions.append(graph)
+        if limit and len(functions) >= limit:
+            break
+    for graph in functions:
+        lines += graph.info["lines"] if graph.correct < 0 else 0
+    found = task.rewrite_probabilities(functions, verbose=0)
+    return training.localization_report(functions, found, lines or None)
+
+
+def train(options) -> None:
+    keras.utils.set_random_seed(options.seed)
+    work = options.out.with_name(options.out.name + ".progress")
+    work.mkdir(parents=True, exist_ok=True)
+    parts = chunks(options.corpus, options.chunk, options.seed)
+    total = options.passes * len(parts)
+    packages = corpus_packages(options.corpus, "train")
+    samples = 2 * options.passes * sum(package["kept"] for package in packages)
+    steps = max(samples // options.batch, 1)
+    saved = sorted(work.glob("chunk-*.keras"))
+    if saved:
+        done = int(saved[-1].stem.rpartition("-")[2])
+        task = keras.saving.load_model(saved[-1])
+        print(f"resumed after chunk {done} of {total}")
+    else:
+        done, task = 0, make_task(options)
+        warmup = min(1000, steps // 10 + 1)
+        rate = training.WarmupDecay(options.rate, warmup, max(steps, warmup + 1))
+        task.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0))
+        print(f"{task.count_params():,} parameters, about {steps:,} steps")
+    encoder = task.preprocessor.graph_layers[0].get_config()
+    jobs = [
+        (str(options.corpus), parts[k % len(parts)], k // len(parts), encoder)
+        for k in range(done, total)
+    ]
+    ready = ordered_map(chunk_graphs, jobs, options.processes, None, here=options.short)
+    for number, graphs in enumerate(ready, done + 1):
+        if graphs is None:
+            raise SystemExit(f"the process that read chunk {number} died")
+        start = time.perf_counter()
+        history = task.fit(graphs, epochs=1, verbose=0, seed=number).history
+        seconds = time.perf_counter() - start
+        figures = ", ".join(f"{k} {v[0]:.4f}" for k, v in history.items())
+        speed = 1000 * seconds / len(graphs)
+        print(f"chunk {number}/{total}: {figures}, {speed:.1f} ms a graph", flush=True)
+        if number % options.every == 0 or number == total:
+            path = work / f"chunk-{number:06d}.keras"
+            task.save(path)
+            for old in saved:
+                old.unlink(missing_ok=True)
+            saved = [path]
+            print(json.dumps(score(task, options.corpus, "valid", options.valid)))
+    task.save_to_preset(options.out, weights="float16")
+    print("test", json.dumps(score(task, options.corpus, "test", options.valid)))
+    print(f"model saved to {options.out}")
+
+
+def small_corpus(folder: Path) -> Path:
+    """A corpus of a few modules of this Python, as if they were packages."""
+    import zipfile
+
+    library = Path(sysconfig.get_path("stdlib"))
+    modules = {"train": ("json", "textwrap.py"), "valid": ("shlex.py",)}
+    modules["test"] = ("bisect.py", "heapq.py")
+    archives, split_of = [], {}
+    for split, names in modules.items():
+        for name in names:
+            package = f"made_{Path(name).stem}"
+            split_of[package] = split
+            archive = folder / f"{package}-1.0-py3-none-any.whl"
+            with zipfile.ZipFile(archive, "w") as wheel:
+                path = library / name
+                files = path.glob("*.py") if path.is_dir() else [path]
+                for file in files:
+                    wheel.write(file, f"{package}/{file.name}")
+                wheel.writestr(
+                    f"{package}-1.0.dist-info/METADATA",
+                    f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n"
+                    "License: MIT\n",
+                )
+            archives.append(str(archive))
+    named = {
+        split: [p.replace("_", "-") for p, s in split_of.items() if s == split]
+        for split in ("valid", "test")
+    }
+    items = requirements(archives, named["valid"], named["test"])
+    build_corpus(folder / "corpus", items, processes=1)
+    return folder / "corpus"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("corpus", type=Path, nargs="?", help="of bandgnn corpus")
+    parser.add_argument("--out", type=Path, help="folder for the model")
+    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--batch", type=int, default=64, help="graphs of a batch")
+    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--chunk", type=int, default=3000, help="functions of a chunk")
+    parser.add_argument("--every", type=int, default=5, help="chunks between scores")
+    parser.add_argument("--valid", type=int, help="most graphs to score")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--short", action="store_true", help="try it")
+    options = parser.parse_args()
+    if not options.short:
+        if options.corpus is None or options.out is None:
+            parser.error("expected CORPUS and --out, or --short")
+        train(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        options.corpus = small_corpus(Path(folder))
+        options.out = Path(folder) / "model"
+        options.hidden, options.steps, options.passes = 16, 2, 2
+        train(options)
+
+
+if __name__ == "__main__":
+    main()
