@@ -12,11 +12,16 @@ for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
-import json
+import multiprocessing
 import random
+import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import keras
@@ -24,9 +29,6 @@ import keras
 from keras_bandgnn import models, preprocessing, training
 from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.programs import bug_samples, corpus_packages, read_corpus
-from keras_bandgnn.programs.corpus.build import build_corpus
-from keras_bandgnn.programs.corpus.distributions import requirements
-from keras_bandgnn.programs.workers import ordered_map
 
 LIMITS = {"max_nodes": 1200, "max_rewrites": 500}
 
@@ -51,6 +53,21 @@ def chunk_graphs(corpus: str, names: list[str], epoch: int, encoder: dict):
     functions = read_corpus(corpus, "train", names)
     graphs = [encode(f) for f in bug_samples(functions, epoch=epoch, **LIMITS)]
     return FlatGraphs.from_graphs(graphs)
+
+
+def chunks_ahead(jobs: list[tuple], here: bool) -> Iterator[FlatGraphs]:
+    """Graphs of each chunk, of which the next is made meanwhile."""
+    if here:
+        yield from (chunk_graphs(*job) for job in jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        waiting = [pool.submit(chunk_graphs, *job) for job in jobs[:1]]
+        for job in [*jobs[1:], None]:
+            ready = waiting.pop()
+            if job is not None:
+                waiting.append(pool.submit(chunk_graphs, *job))
+            yield ready.result()
 
 
 def make_task(options) -> models.BugLocalizer:
@@ -80,6 +97,15 @@ def score(task, corpus: Path, split: str, limit: int | None) -> dict:
     return training.localization_report(functions, found, lines or None)
 
 
+def show(split: str, report: dict) -> None:
+    """Print a score."""
+    names = ("joint", "located", "repaired", "false_alarms")
+    print(split, ", ".join(f"{name} {100 * report[name]:.1f} %" for name in names))
+    for rate, row in report["at"].items():
+        alarms = row.get("per_1000_lines", float("nan"))
+        print(f"  {100 * rate:.0f} % of bugs: {alarms:.2f} false alarms in 1,000 lines")
+
+
 def train(options) -> None:
     keras.utils.set_random_seed(options.seed)
     work = options.out.with_name(options.out.name + ".progress")
@@ -105,10 +131,8 @@ def train(options) -> None:
         (str(options.corpus), parts[k % len(parts)], k // len(parts), encoder)
         for k in range(done, total)
     ]
-    ready = ordered_map(chunk_graphs, jobs, options.processes, None, here=options.short)
+    ready = chunks_ahead(jobs, here=options.short)
     for number, graphs in enumerate(ready, done + 1):
-        if graphs is None:
-            raise SystemExit(f"the process that read chunk {number} died")
         start = time.perf_counter()
         history = task.fit(graphs, epochs=1, verbose=0, seed=number).history
         seconds = time.perf_counter() - start
@@ -121,24 +145,22 @@ def train(options) -> None:
             for old in saved:
                 old.unlink(missing_ok=True)
             saved = [path]
-            print(json.dumps(score(task, options.corpus, "valid", options.valid)))
+            show("valid", score(task, options.corpus, "valid", options.valid))
     task.save_to_preset(options.out, weights="float16")
-    print("test", json.dumps(score(task, options.corpus, "test", options.valid)))
+    show("test", score(task, options.corpus, "test", options.valid))
     print(f"model saved to {options.out}")
 
 
 def small_corpus(folder: Path) -> Path:
     """A corpus of a few modules of this Python, as if they were packages."""
-    import zipfile
-
     library = Path(sysconfig.get_path("stdlib"))
     modules = {"train": ("json", "textwrap.py"), "valid": ("shlex.py",)}
     modules["test"] = ("bisect.py", "heapq.py")
-    archives, split_of = [], {}
+    archives, held_out = [], {"train": [], "valid": [], "test": []}
     for split, names in modules.items():
         for name in names:
             package = f"made_{Path(name).stem}"
-            split_of[package] = split
+            held_out[split].append(package.replace("_", "-"))
             archive = folder / f"{package}-1.0-py3-none-any.whl"
             with zipfile.ZipFile(archive, "w") as wheel:
                 path = library / name
@@ -151,12 +173,9 @@ def small_corpus(folder: Path) -> Path:
                     "License: MIT\n",
                 )
             archives.append(str(archive))
-    named = {
-        split: [p.replace("_", "-") for p, s in split_of.items() if s == split]
-        for split in ("valid", "test")
-    }
-    items = requirements(archives, named["valid"], named["test"])
-    build_corpus(folder / "corpus", items, processes=1)
+    command = [sys.executable, "-m", "keras_bandgnn", "corpus", str(folder / "corpus")]
+    command += ["--packages", *archives, "--valid", *held_out["valid"]]
+    subprocess.run([*command, "--test", *held_out["test"]], check=True)
     return folder / "corpus"
 
 
@@ -173,7 +192,6 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=3000, help="functions of a chunk")
     parser.add_argument("--every", type=int, default=5, help="chunks between scores")
     parser.add_argument("--valid", type=int, help="most graphs to score")
-    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--short", action="store_true", help="try it")
     options = parser.parse_args()
