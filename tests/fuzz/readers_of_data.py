@@ -551,9 +551,10 @@ def corpus() -> Files:
     module |= {"classes": {}, "signatures": {"f": ["a", "b"]}}
     source = "def f(a, b):\n    return a"
     module["functions"] = [{"name": "f", "line": 1, "source": source}]
-    summary = {"packages": [{"file": "train/a.jsonl.gz", "split": "train"}]}
+    package = {"name": "a", "version": "1", "licence": "MIT", "split": "train"}
+    package |= {"file": "train/a.jsonl.gz", "kept": 1, "kept_lines": 2}
     return {
-        "corpus.json": json.dumps(summary).encode(),
+        "corpus.json": json.dumps({"packages": [package]}).encode(),
         "train/a.jsonl.gz": gz(f"{json.dumps(header)}\n{json.dumps(module)}\n"),
     }
 

@@ -388,6 +388,8 @@ LAYERS = {
     ),
     # Encoders leave graphs as they are.
     **dict.fromkeys([GraphEncoder, *subclasses(GraphEncoder, preprocessing.__all__)]),
+    # Graphs of ids pass unchanged; it encodes functions.
+    preprocessing.FunctionEncoder: ([preprocessing.FunctionEncoder()], unchanged),
     preprocessing.FullyConnectedGraph: (
         [preprocessing.FullyConnectedGraph()],
         listed,

@@ -19,6 +19,8 @@ from keras_bandgnn.data.reading import (
 from keras_bandgnn.programs.python_source.listing import SPLITS
 
 SUMMARY = "corpus.json"
+_SUMMARY = {"name": str, "version": str, "licence": str, "split": str}
+_SUMMARY |= {"kept": int, "kept_lines": int}
 _PACKAGE = {"package": str, "version": str, "licence": str}
 _MODULE = {
     "path": str,
@@ -151,6 +153,8 @@ def corpus_packages(path: str | os.PathLike, split: str) -> list[dict]:
     with reading(summary, what="to be the summary of a corpus"):
         for package in read_json(summary, dict)["packages"]:
             name = package["file"]
+            if name:
+                _check(summary, "a package", package, _SUMMARY)
             if package["split"] == split and name:
                 # Only names that the command writes: nothing outside of the folder.
                 if Path(name).parts[:-1] != (split,) or Path(name).is_absolute():
