@@ -6,6 +6,7 @@ python -m examples.benchmarks SUBJECT ...        from a checkout
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ from examples.benchmarks import (
     propagate,
     train,
 )
-from keras_bandgnn.cli import options
+from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 
 _SUBJECTS = {
@@ -63,11 +64,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The command line without the program's name; `sys.argv` if omitted.
 
     Returns:
-        Exit code: 0, or 1 for an error in the data or the set-up.
+        Exit code: 0, 1 for an error in the data or the set-up, 130 after Ctrl-C, 143
+        after SIGTERM.
     """
+    try:
+        with interrupts.handle_signals(whole_process=False):
+            return _run(arguments)
+    except KeyboardInterrupt as error:
+        print(interrupts.message(), file=sys.stderr)
+        return getattr(error, "code", 128 + signal.SIGINT)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parsed = parser().parse_args(arguments)
     parsed.line = shlex.join(["python", "-m", "examples.benchmarks", *arguments])
+    kept = getattr(parsed, "results", None)
+    again = "goes on after the last run" if kept else "starts over"
+    interrupts.set_message(f"interrupted; the same command {again}")
     try:
         choose_backend(parsed.backend)
         with without_tensorflow():

@@ -128,22 +128,33 @@ class MaskedBatchNormalization(BatchLayer):
                 for average, value in zip(self._averages, new, strict=True):
                     average.assign(value)
                 return out
-        real = ops.expand_dims(ops.cast(mask, "float32"), -1)
+        # XLA on CPUs is three times as fast with two axes.
+        shape = ops.shape(rows)
+        rows = ops.reshape(rows, (-1, shape[-1]))
+        mask = ops.reshape(mask, (-1, 1))
 
         def total(values):
-            return backend.sum_over_replicas(ops.sum(values, (0, 1)))
+            values = ops.where(mask, values, 0.0)
+            return backend.sum_over_replicas(ops.sum(values, axis=0))
 
-        count = total(real)
+        count = total(ops.ones_like(mask, dtype="float32"))
         some = ops.maximum(count, 1.0)
-        mean = total(rows * real) / some
-        variance = total(ops.square(rows - mean) * real) / some
+        mean = total(rows) / some
+        # Relative to a constant, gradients of the mean need no sum over rows; it is the
+        # mean itself, so that nothing is rounded.
+        center = ops.stop_gradient(mean)
+        rows, offset = rows - center, mean - center
+        variance = total(ops.square(rows)) / some - ops.square(offset)
         unbiased = variance * (some / ops.maximum(some - 1.0, 1.0))
         # A batch without rows changes nothing.
         kept = ops.where(count > 0, self.momentum, 1.0)
         for average, value in zip(self._averages, (mean, unbiased), strict=True):
             value = ops.stop_gradient(value)
             average.assign(average * kept + value * (1.0 - kept))
-        return self._normalized(rows, mean, variance, scale, shift)
+        factor = ops.rsqrt(variance + self.epsilon)
+        factor = factor if scale is None else factor * scale
+        shift = -offset * factor if shift is None else shift - offset * factor
+        return ops.reshape(rows * factor + shift, shape)
 
     @property
     def _averages(self) -> tuple:

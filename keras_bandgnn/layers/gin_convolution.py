@@ -133,9 +133,8 @@ class GINConvolution(BatchLayer):
             # The map of the sums is that of the messages: the plan applies it.
             kernel = ops.cast(self.hidden_dense.kernel, self.compute_dtype)
             kernel = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-            hidden = self.hidden_dense(own) + primitives.propagate(
-                batch["plan"], states, kernel
-            )
+            hidden = primitives.propagate(batch["plan"], states, kernel, own=own)
+            hidden = hidden + ops.cast(self.hidden_dense.bias, hidden.dtype)
         else:
             edges = EdgeMessages.of(batch, states)
             total = None

@@ -11,8 +11,9 @@ from keras_bandgnn.layers.batch_layer import (
     check_width,
     log_edge_factor,
 )
-from keras_bandgnn.layers.dense import FlatDense, flat_matmul
+from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
+from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
@@ -134,11 +135,9 @@ class GraphAttention(BatchLayer):
         """Return the new states."""
         edge = batch_part(batch, "edge", "sender")
         num_nodes = ops.shape(states)[1]
-        heads, width = self.num_heads, self.units // self.num_heads
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
         rows, sent, wanted = self.scores(states)
-        rows = ops.reshape(rows, (-1, num_nodes, heads, width))
 
         def score(values):
             return ops.leaky_relu(values, self.negative_slope)
@@ -165,17 +164,15 @@ class GraphAttention(BatchLayer):
             self.dropout_layer(ops.cast(w, rows.dtype), training=training)
             for w in (weights, own)
         )
-        flat = ops.reshape(rows, (-1, num_nodes, self.units))
-        sums = share_sum(weights, flat, sender, receiver)
+        sums = share_sum(weights, rows, sender, receiver)
         if sums is None:
             sums = graph_ops.batched_segment_sum(
-                graph_ops.batched_gather(rows, sender) * ops.expand_dims(weights, -1),
+                weighted_heads(weights, graph_ops.batched_gather(rows, sender)),
                 receiver,
                 num_nodes,
                 is_sorted=True,
             )
-        total = ops.expand_dims(own, -1) * rows + ops.reshape(sums, ops.shape(rows))
-        out = ops.reshape(total, (-1, num_nodes, self.units))
+        out = weighted_heads(own, rows) + sums
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     def compute_output_shape(self, states_shape, batch_shape=None):

@@ -5,9 +5,10 @@ from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
-from keras_bandgnn.layers.dense import FlatDense, flat_matmul
+from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
 from keras_bandgnn.ops.edges import scores as edge_scores
 from keras_bandgnn.ops.edges import share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
@@ -132,13 +133,6 @@ class GraphAttentionV2(BatchLayer):
             ops.reshape(columns, (heads * width, heads)),
         )
 
-    def _weighted(self, weights, rows):
-        """Return rows [..., U], of each head by its weight [..., K]."""
-        shape = ops.shape(rows)
-        heads = (self.num_heads, self.units // self.num_heads)
-        rows = ops.reshape(rows, (*shape[:-1], *heads))
-        return ops.reshape(rows * ops.expand_dims(weights, -1), shape)
-
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states."""
         edges = EdgeMessages.of(batch, states)
@@ -186,9 +180,9 @@ class GraphAttentionV2(BatchLayer):
         shares, edges = dropped(weights), edges._replace(factor=None)
         out = edges.fused(share_sum, shares, sent)
         if out is None:
-            out = edges.total(self._weighted(shares, edges.sent(sent)))
+            out = edges.total(weighted_heads(shares, edges.sent(sent)))
         if own_weights is not None:
-            out = out + self._weighted(dropped(own_weights), sent)
+            out = out + weighted_heads(dropped(own_weights), sent)
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     @staticmethod

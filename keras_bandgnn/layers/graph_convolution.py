@@ -127,15 +127,16 @@ class GraphConvolution(BatchLayer):
         """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
-        own = scaled = states * batch["scale"]
+        states = states * batch["scale"]
         if self.use_kernel:
             kernel = ops.convert_to_tensor(self.kernel)
-            own = ops.matmul(scaled, kernel)
         else:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
         shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-        total = primitives.propagate(batch["plan"], scaled, shared)
-        out = batch["scale"] * (total + batch["own"] * own)
+        total = primitives.propagate(
+            batch["plan"], states, shared, own=batch["own"] * states
+        )
+        out = batch["scale"] * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     def compute_output_shape(self, states_shape, batch_shape=None):

@@ -7,14 +7,10 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
-from keras_bandgnn.layers.dense import (
-    FlatDense,
-    dense_kernel,
-    flat_matmul,
-    shifted_softplus,
-)
+from keras_bandgnn.layers.dense import FlatDense, dense_kernel, shifted_softplus
 from keras_bandgnn.layers.edge_geometry import message_factors
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
+from keras_bandgnn.ops.batched import flat_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -6,7 +6,8 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
-from keras_bandgnn.layers.dense import FlatDense, dense_kernel, flat_matmul
+from keras_bandgnn.layers.dense import FlatDense, dense_kernel
+from keras_bandgnn.ops.batched import flat_matmul
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -13,8 +13,9 @@ from keras_bandgnn.checks import (
     sequence,
 )
 from keras_bandgnn.layers.batch_layer import BatchLayer
-from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.layers.edge_messages import EdgeMessages
+from keras_bandgnn.ops.batched import flat_matmul
 
 AGGREGATORS = ("mean", "min", "max", "std", "sum")
 SCALERS = ("identity", "amplification", "attenuation")
@@ -149,12 +150,10 @@ class PNAConvolution(BatchLayer):
         """Map rows [G, N, T or 1, F] of each tower by its kernel [T, F, U]."""
         kernel = ops.convert_to_tensor(kernel)
         if self.divide_input:
-            return ops.einsum("gntf,tfu->gntu", rows, kernel)
+            return _by_tower(rows, kernel)
         # All towers read the same rows: one product.
-        towers, width, units = kernel.shape
-        flat = ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, towers * units))
-        out = ops.matmul(rows[:, :, 0], flat)
-        return ops.reshape(out, (*ops.shape(out)[:-1], towers, units))
+        out = flat_matmul(rows[:, :, 0], _side_by_side(kernel))
+        return ops.reshape(out, (*ops.shape(out)[:-1], self.num_towers, -1))
 
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states."""
@@ -168,17 +167,17 @@ class PNAConvolution(BatchLayer):
             return ops.reshape(values, (*ops.shape(values)[:2], towers * width))
 
         # Linear: the maps of nodes are computed once per node, not per edge.
-        received = flat(self._maps(rows, self.receiver_kernel)) + ops.reshape(
-            ops.convert_to_tensor(self.message_bias), (-1,)
-        )
+        received = flat(self._maps(rows, self.receiver_kernel))
+        bias = ops.reshape(ops.convert_to_tensor(self.message_bias), (-1,))
         messages = edges.sent(flat(self._maps(rows, self.sender_kernel)))
-        messages = messages + edges.received(received)
         if edge_states is not None:
-            kernel = ops.convert_to_tensor(self.edge_kernel)
-            kernel = ops.reshape(
-                ops.transpose(kernel, (1, 0, 2)), (width, towers * width)
-            )
-            messages = messages + ops.matmul(self.edge_dense(edge_states), kernel)
+            # So are both maps of edges, as one.
+            first = dense_kernel(self.edge_dense)
+            first_bias = ops.convert_to_tensor(self.edge_dense.bias)
+            kernel = _side_by_side(ops.convert_to_tensor(self.edge_kernel))
+            messages = messages + flat_matmul(edge_states, ops.matmul(first, kernel))
+            bias = bias + ops.matmul(ops.expand_dims(first_bias, 0), kernel)
+        messages = messages + edges.received(received + bias)
         degree = edges.count()
         reduced = ops.concatenate(
             [
@@ -189,8 +188,10 @@ class PNAConvolution(BatchLayer):
         )
         degree = ops.expand_dims(ops.log(ops.maximum(degree, 1.0) + 1.0), -1)
         out = self._maps(rows, self.own_kernel)
-        for name, kernel in zip(self.scalers, self.scaler_kernels, strict=True):
-            part = ops.einsum("gntf,tfu->gntu", reduced, ops.convert_to_tensor(kernel))
+        kernels = map(ops.convert_to_tensor, self.scaler_kernels)
+        parts = _by_tower(reduced, ops.concatenate([*kernels], axis=-1))
+        parts = ops.split(parts, len(self.scalers), axis=-1)
+        for name, part in zip(self.scalers, parts, strict=True):
             if name == "amplification":
                 part = part * ops.cast(degree / self.delta, part.dtype)
             elif name == "attenuation":
@@ -236,3 +237,18 @@ class PNAConvolution(BatchLayer):
             "num_towers": self.num_towers,
             "divide_input": self.divide_input,
         }
+
+
+def _side_by_side(kernel):
+    """Return the kernels [T, F, U] of all towers as one, [F, T U]."""
+    width = kernel.shape[1]
+    return ops.reshape(ops.transpose(kernel, (1, 0, 2)), (width, -1))
+
+
+def _by_tower(rows, kernel):
+    """Map rows [G, N, T, F] by the kernel [T, F, U] of their tower."""
+    shape = ops.shape(rows)
+    if shape[2] == 1:
+        return ops.expand_dims(flat_matmul(rows[:, :, 0], kernel[0]), 2)
+    rows = ops.reshape(rows, (-1, *shape[2:]))
+    return ops.reshape(ops.einsum("ntf,tfu->ntu", rows, kernel), (*shape[:3], -1))

@@ -26,6 +26,11 @@ _BATCHES = (
     "Tasks run whole epochs of the preprocessor's batches. Set the batcher's size "
     "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
 )
+_MASKS = (
+    "Masks choose nodes of NodeClassifier and NodeRegressor, and edges of "
+    "EdgeClassifier and EdgeRegressor. Of graphs pass those to train on, such as "
+    "graphs[:n]."
+)
 # True and False are 1 and 0.
 VERBOSE = ("auto", 0, 1, 2)
 _NOTHING = object()
@@ -34,6 +39,8 @@ _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
     "steps": "Pass fewer graphs: graphs[:n].",
+    "mask": _MASKS,
+    "validation_mask": _MASKS,
 }
 
 

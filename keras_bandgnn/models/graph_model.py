@@ -34,6 +34,7 @@ from keras_bandgnn.models.objective import (
     one_loss,
     only_real,
 )
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
@@ -630,6 +631,8 @@ class GraphModel(Replicated):
         """Train on a batch of a loader; see `keras.Model.train_on_batch`."""
         check_batch(x, "train_on_batch", class_weight)
         self._refresh_programs()
+        if backend.on_device is not None and not self.distribution.several:
+            x, y, sample_weight = backend.on_device((x, y, sample_weight))
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):

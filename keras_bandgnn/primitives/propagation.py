@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from keras import ops
 
+from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.primitives.base import primitive_of, step_key
 
 
@@ -77,10 +78,12 @@ def is_prepared(plan: Mapping) -> bool:
     return "parts" in plan
 
 
-def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
+def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum", own=None):
     """Return the reduced incoming messages of every node under a plan.
 
     out[n] = sum over edges (j -> n, type p) of w * (x[j] @ kernel[p] + bias[p]).
+
+    With `own` it adds own[n] @ kernel[0], in the same product where that is possible.
 
     Args:
         prepared: Result of `prepare`.
@@ -89,6 +92,7 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
         bias: [P, U] or None; counts once per message.
         reduce: `"sum"`; `"mean"`, the sum over the number of edges; or `"max"`, the
             largest message per unit. Nodes without edges get 0.
+        own: [G, N, H], states that each node adds to a sum of messages, or None.
 
     Returns:
         [G, N, U].
@@ -106,9 +110,14 @@ def propagate(prepared: Mapping, x, kernel, bias=None, reduce: str = "sum"):
         else:
             part = primitive.typed_sum(arrays, x, num_types)
             sums = part if sums is None else sums + part
+    if own is not None and (sums is None or num_types > 1):
+        part = flat_matmul(own, kernel[0])
+        total = part if total is None else total + part
+    elif own is not None:
+        sums = sums + own
     if sums is not None:
         width, units = kernel.shape[1:]
-        part = ops.matmul(sums, ops.reshape(kernel, (num_types * width, units)))
+        part = flat_matmul(sums, ops.reshape(kernel, (num_types * width, units)))
         total = part if total is None else total + part
     if bias is not None:
         share = ops.matmul(prepared["degree"], ops.cast(bias, "float32"))

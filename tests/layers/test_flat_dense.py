@@ -2,7 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn.layers.dense import FlatDense, flat_matmul
+from keras_bandgnn.layers.dense import FlatDense
+from keras_bandgnn.ops.batched import flat_matmul
 from keras_bandgnn.testing import run_layer_test
 
 

@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn.models.masked_task import MaskedTask
+from tests.models.task_samples import BACKBONES, TASKS
 
 
 def ring(n):
@@ -35,6 +37,17 @@ def task():
 def test_options_that_graphs_cannot_have_are_refused(task, graphs, options, message):
     with pytest.raises(ValueError, match=message):
         task.fit(graphs, verbose=0, **options)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_masks_are_for_tasks_that_have_them(name):
+    make, data = TASKS[name]
+    made = make(BACKBONES["GCNBackbone"]())
+    if isinstance(made, MaskedTask):
+        return
+    for method in (made.fit, made.evaluate):
+        with pytest.raises(ValueError, match="mask.* Masks choose nodes of NodeClass"):
+            method(data(4, 0), mask="train_mask", verbose=0)
 
 
 def test_options_by_position(task, graphs):

@@ -34,6 +34,8 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     unbiased variance. None where it does not apply.
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
+`on_device(batch)`
+    A batch of one device, its arrays copied there at once.
 `fused_edges`
     The operations of `ops.edges`, `apply_to(x, edges)`, whether they take a tensor and
     that number of edges, and `ids`, the type of the ids that they take.

@@ -7,6 +7,7 @@ import threading
 
 import jax
 import jax.numpy as jnp
+import keras
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
@@ -215,7 +216,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 flat_edge_attention = filtered_sum = repeated = normalized_rows = dropout = None
 recorded_step = branch = affine = None
 # Edges from which messages are computed in chunks.
-_MANY = 32768
+_MANY = 1024
 fused_edges = FusedEdges(
     lambda x, edges: edges >= _MANY and not has_accelerator() and not is_portable()
 )
@@ -254,6 +255,12 @@ def segment_max(data, ids, num_segments):
     if portable_sums() == "one_hot":
         return one_hot_max(data, ids, num_segments)
     return jax.ops.segment_max(data, ids, num_segments, mode="drop")
+
+
+def on_device(batch):
+    """Return a batch on the device, all its arrays copied at once."""
+    # Keras copies one by one, twice, and only knows where with several devices.
+    return batch if keras.distribution.distribution() else jax.device_put(batch)
 
 
 _devices = threading.local()

@@ -321,7 +321,7 @@ def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
 
 
 # `ops.remat` composes these from `copy` and `recomputed`.
-checkpointed = repeat_checkpointed = None
+checkpointed = repeat_checkpointed = on_device = None
 
 
 def tile_matmul(tiles, x):

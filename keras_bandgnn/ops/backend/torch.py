@@ -355,7 +355,7 @@ def filtered_sum(sent, edges, factor, weights, ends, size, activate):
 
 
 # `ops.remat` composes these from `copy` and `recomputed`.
-checkpointed = repeat_checkpointed = None
+checkpointed = repeat_checkpointed = on_device = None
 
 
 def tile_matmul(tiles, x):

@@ -74,11 +74,11 @@ def _spread(values, rows, count, index):
     """Return zeros like `rows`, with values at the rows of the mask."""
     if index is None and count == len(rows):
         return values
-    out = torch.zeros_like(rows)
     if index is None:
-        out[:count] = values
+        out = torch.empty_like(rows)
+        out[:count], out[count:] = values, 0
         return out
-    return out.index_copy_(0, index, values)
+    return torch.zeros_like(rows).index_copy_(0, index, values)
 
 
 @operation(
@@ -93,15 +93,25 @@ def _norm(rows, mask, scale, shift, mean, variance, momentum, epsilon):
     if count == 0:
         zeros = torch.zeros_like(mean)
         return torch.zeros_like(rows), mean, variance, zeros, zeros.clone()
+    out, own, inverse = map(torch.empty_like, (rows, mean, mean))
     real = _chosen(rows, count, index)
-    out, own, inverse = torch.native_batch_norm(
-        real, scale, shift, None, None, True, 0.0, epsilon
+    # The first rows are written where they belong.
+    normalized = out[:count] if index is None else torch.empty_like(real)
+    torch.ops.aten.native_batch_norm.out(
+        *(real, scale, shift, None, None, True, 0.0, epsilon),
+        out=normalized,
+        save_mean=own,
+        save_invstd=inverse,
     )
+    if index is None:
+        out[count:] = 0
+    else:
+        out = _spread(normalized, rows, count, index)
     # The moving variance is the unbiased one, of one row 0.
     spread = (inverse**-2 - epsilon).clamp_min_(0) * (count / max(count - 1, 1))
     mean.lerp_(own, 1.0 - momentum)
     variance.lerp_(spread, 1.0 - momentum)
-    return _spread(out, rows, count, index), mean, variance, own, inverse
+    return out, mean, variance, own, inverse
 
 
 @operation(
