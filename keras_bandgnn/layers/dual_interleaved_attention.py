@@ -262,7 +262,9 @@ class DualInterleavedAttention(BatchLayer):
                 )
             return self._output(self._fused(q, k, v, batch))
         if pattern == "full":
-            parts = [self._full(q, k, v, batch, edge_bias, self_bias, dropping)]
+            biases = edge_bias, self_bias
+            alone = tokens is None
+            parts = [self._full(q, k, v, batch, *biases, dropping, alone)]
         else:
             parts = self._sparse(q, k, v, batch, edge_bias, dropping)
             if self.self_loops:
@@ -370,7 +372,7 @@ class DualInterleavedAttention(BatchLayer):
         weight = self._weights(bias, dropping)
         return edge_attention(q, k, v, bias, weight, sender, graph, self._heads)
 
-    def _full(self, q, k, v, batch, edge_bias, self_bias, dropping):
+    def _full(self, q, k, v, batch, edge_bias, self_bias, dropping, alone):
         factor = explained(batch, "edge")
         if factor is not None and edge_bias is not None:
             # Pairs without an edge have no bias, and all nodes are seen.
@@ -390,10 +392,13 @@ class DualInterleavedAttention(BatchLayer):
                 self._heads,
                 self.dropout if dropping else 0.0,
                 seed,
+                not alone,
             )
-            return rows.collect(out), rows.collect(logs)
+            out = rows.collect(out)
+            return out if alone else (out, rows.collect(logs))
 
-        return self._by_rows(attend, batch)
+        found = self._by_rows(attend, batch)
+        return (found, None) if alone else found
 
     def _fused(self, q, k, v, batch):
         def attend(rows):

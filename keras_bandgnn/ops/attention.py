@@ -330,7 +330,9 @@ def join(parts, num_heads: int):
 _PAIRS = 1 << 20
 
 
-def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed=None):
+def full_attention(
+    q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed=None, logs=True
+):
     """Compute softmax attention between all rows of each of R sequences.
 
         s_ij = q[i] . k[j] / sqrt(d) + bias_ij   for each head
@@ -349,11 +351,19 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
         num_heads: K.
         dropout: Dropout rate of the attention weights.
         seed: `SeedGenerator().next()`, required with dropout.
+        logs: Whether the log-sum-exp is wanted. Without it, a fused operation may
+            compute attention without biases and dropout; the rows of each segment
+            have to adjoin.
 
     Returns:
         float32 [R, L, K d], and the log-sum-exp of s_ij, float32 [R, L, K], `EMPTY`
-        for padding.
+        for padding; None without `logs`.
     """
+    fused = backend.segment_attention
+    if fused is not None and not logs and pair_bias is None and not dropout:
+        out = fused(q, k, v, ops.convert_to_tensor(mask), num_heads)
+        if out is not None:
+            return out, None
     count, length, width = ops.shape(q)
     depth = width // num_heads
     q, k, v = (
@@ -419,13 +429,15 @@ def full_attention(q, k, v, mask, pair_bias, pairs, num_heads, dropout=0.0, seed
     shared = (k, v) if pair_bias is None else (k, v, pair_bias)
     if number == 1:
         result = attend(queries[0], members[0], firsts[0], *shared)
-        out, logs = (ops.expand_dims(t, 0) for t in result)
+        out, sums = (ops.expand_dims(t, 0) for t in result)
     else:
-        out, logs = map_pieces(attend, (queries, members, firsts), shared)
+        out, sums = map_pieces(attend, (queries, members, firsts), shared)
     out = ops.transpose(out, (1, 0, 3, 2, 4))
     out = ops.reshape(out, (count, number * size, width))[:, :length]
-    logs = ops.reshape(ops.transpose(logs, (1, 0, 3, 2)), (count, -1, num_heads))
-    return out, logs[:, :length]
+    if not logs:
+        return out, None
+    sums = ops.reshape(ops.transpose(sums, (1, 0, 3, 2)), (count, -1, num_heads))
+    return out, sums[:, :length]
 
 
 def fused_attention(q, k, v, mask, num_heads: int):

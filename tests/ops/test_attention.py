@@ -161,6 +161,30 @@ def test_full_attention_in_pieces_is_plain_attention(monkeypatch, pairs):
     assert_alike(*(values_and_slopes(f, inputs()) for f in (ours, theirs)))
 
 
+MASKS = {
+    "segments": [[1, 1, 1, 1, 2, 2, 2, 2, 0], [3, 4, 4, 4, 4, 4, 4, 4, 4]],
+    "a segment a sequence": [[1, 1, 1, 1, 1, 1, 0, 0, 0], [2, 2, 2, 2, 2, 2, 2, 2, 2]],
+    "one is empty": [[0] * 9, [1, 1, 1, 0, 0, 0, 0, 0, 0]],
+    "padding": [[0] * 9, [0] * 9],
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=list(MASKS))
+def test_full_attention_without_its_logs_is_the_same(mask):
+    mask = np.asarray(mask, "int32")
+    given = {name: inputs()[name][:2] for name in ("q", "k", "v")}
+
+    def attend(logs):
+        def rows(q, k, v):
+            out, found = full_attention(q, k, v, mask, None, None, K, logs=logs)
+            assert (found is not None) is logs
+            return out
+
+        return values_and_slopes(rows, given)
+
+    assert_alike(attend(False), attend(True))
+
+
 def tiles_of(sender, receiver, size, chosen):
     """Tiles that hold the chosen edges, and the list of the others."""
     blocks = -(-N // size)

@@ -73,6 +73,11 @@ def filtered(x):
     )
 
 
+def attend_without_logs(x):
+    mask = ops.convert_to_tensor(np.array([[1, 1, 2, 2, 0]], "int32"))
+    return full_attention(x, 2 * x, ops.sin(x), mask, None, None, 2, logs=False)[0]
+
+
 def attend_to_all(x, pieces=1):
     # Two pieces of queries, each computed again for the gradient.
     from keras_bandgnn.ops import attention as module
@@ -155,6 +160,7 @@ FUNCTIONS = {
     "share_sum": fused(edges.share_sum, lambda x: of_edges(x, 2), ops.exp),
     "normalized_rows": normalized if backend.normalized_rows else None,
     "full_attention": attend_to_all,
+    "full_attention_without_logs": attend_without_logs,
     "pieces": lambda x: attend_to_all(x, 2),
     "sum_over_replicas": lambda x: backend.sum_over_replicas(ops.exp(x)),
     "checkpoint": lambda x: checkpoint(lambda x: ops.exp(ops.sin(x)), x),
@@ -164,6 +170,7 @@ FUNCTIONS = {
 BY_HAND = {
     "torch": {
         "EdgeAttention": "edge_attention",
+        "SegmentAttention": "full_attention_without_logs",
         "FilteredSum": "filtered_sum",
         "GatedUpdate": "gated_update",
         "GatedSum": "gated_sum",

@@ -32,6 +32,9 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
     scale and shift [H] or None: the result, and new moving averages of mean and
     unbiased variance. None where it does not apply.
+`segment_attention(q, k, v, mask, num_heads)`
+    `ops.full_attention` of float32 without biases and dropout, and without the
+    log-sum-exp, for segments whose rows adjoin. None where it does not apply.
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
 `on_device(batch)`

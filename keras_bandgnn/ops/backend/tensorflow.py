@@ -205,7 +205,8 @@ def index_add(out, ids, rows):
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = filtered_sum = repeated = normalized_rows = dropout = None
+flat_edge_attention = segment_attention = filtered_sum = repeated = None
+normalized_rows = dropout = None
 recorded_step = branch = affine = fused_edges = sorted_ids = None
 copy = tf.identity
 # Whether sparse products use the transpose for their gradient.

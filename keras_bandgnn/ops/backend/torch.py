@@ -6,6 +6,7 @@ import keras
 import torch
 
 from keras_bandgnn import compat
+from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
 from keras_bandgnn.ops.backend.torch_eager import (
     EdgeAttention,
     FilteredSum,
@@ -337,6 +338,13 @@ def flat_edge_attention(
         return None
     constants = (weight, sender, receiver, num_heads, empty, plain)
     return EdgeAttention.apply(q, k, v, bias, *constants)
+
+
+def segment_attention(q, k, v, mask, num_heads):
+    """Compute attention within segments by a fused kernel, or return None."""
+    if not _is_eager(q) or any(t.dtype != torch.float32 for t in (q, k, v)):
+        return None
+    return SegmentAttention.apply(q, k, v, mask, num_heads)
 
 
 def filtered_sum(sent, edges, factor, weights, ends, size, activate):
