@@ -326,6 +326,8 @@ def test_wrong_places():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+# On a machine with one core.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_workers_of_torch():
     torch = pytest.importorskip("torch")
     loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
