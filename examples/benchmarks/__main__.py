@@ -6,7 +6,6 @@ python -m examples.benchmarks SUBJECT ...        from a checkout
 import argparse
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -67,12 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Exit code: 0, 1 for an error in the data or the set-up, 130 after Ctrl-C, 143
         after SIGTERM.
     """
-    try:
-        with interrupts.handle_signals(whole_process=False):
-            return _run(arguments)
-    except KeyboardInterrupt as error:
-        print(interrupts.message(), file=sys.stderr)
-        return getattr(error, "code", 128 + signal.SIGINT)
+    return interrupts.run(_run, arguments)
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 GRACE = 1.0
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -56,6 +56,16 @@ def check() -> None:
     """Raise `Interrupted` if a signal arrived since `handle_signals` was entered."""
     if _signal is not None:
         raise Interrupted(_signal)
+
+
+def run(command: Callable[..., int], *arguments) -> int:
+    """Call a command in this process, and return its exit code or that of a signal."""
+    try:
+        with handle_signals(whole_process=False):
+            return command(*arguments)
+    except KeyboardInterrupt as error:
+        print(message(), file=sys.stderr)
+        return getattr(error, "code", 128 + signal.SIGINT)
 
 
 @contextlib.contextmanager

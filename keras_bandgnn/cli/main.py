@@ -3,7 +3,6 @@
 import argparse
 import importlib
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
@@ -208,12 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wrong command line, 130 after Ctrl-C, 143 after SIGTERM. `predict` and `check`
         return 1 if they found suspicious usages, 2 for any error.
     """
-    try:
-        with interrupts.handle_signals(whole_process=False):
-            return _run(arguments)
-    except KeyboardInterrupt as error:
-        print(interrupts.message(), file=sys.stderr)
-        return getattr(error, "code", 128 + signal.SIGINT)
+    return interrupts.run(_run, arguments)
 
 
 def command() -> None:
