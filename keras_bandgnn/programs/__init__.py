@@ -4,6 +4,7 @@ from keras_bandgnn.lazy import lazy_names
 
 _HOMES = {
     "FunctionGraph": "programs.function_graphs",
+    "GreatExample": "programs.great",
     "ProgramGraph": "programs.program_graph",
     "RELATIONS": "programs.program_graph",
     "RayPool": "programs.ray_pool",
@@ -18,6 +19,7 @@ _HOMES = {
     "program_graphs": "programs.python_source",
     "python_files": "programs.python_source",
     "read_corpus": "programs.corpus.corpus_files",
+    "read_great": "programs.great",
     "read_tree": "programs.python_source",
     "read_varmisuse": "programs.varmisuse",
     "variable_usages": "programs.function_source",
@@ -34,6 +36,7 @@ _INTERNAL = {
 
 __all__ = [
     "FunctionGraph",
+    "GreatExample",
     "ProgramGraph",
     "RELATIONS",
     "RayPool",
@@ -48,6 +51,7 @@ __all__ = [
     "program_graphs",
     "python_files",
     "read_corpus",
+    "read_great",
     "read_tree",
     "read_varmisuse",
     "variable_usages",

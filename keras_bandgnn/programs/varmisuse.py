@@ -178,7 +178,7 @@ def read_varmisuse(
     <source> height
     """
     one_of("on_error", on_error, ("raise", "skip"))
-    return _programs(_files(path), on_error == "skip", report)
+    return _programs(sample_files(path), on_error == "skip", report)
 
 
 def write_varmisuse(
@@ -237,7 +237,7 @@ def varmisuse_split_files(root: str | os.PathLike, split: str) -> list[Path]:
     folders = (
         [root / name] if (root / name).is_dir() else sorted(root.glob(f"*/{name}"))
     )
-    if files := [file for folder in folders for file in _files(folder)]:
+    if files := [file for folder in folders for file in sample_files(folder)]:
         return files
     found = sorted({f.name for p in ("graphs*", "*/graphs*") for f in root.glob(p)})
     raise FileNotFoundError(
@@ -279,9 +279,10 @@ def load_varmisuse(
     )
 
 
-def _files(path: Paths) -> list[Path]:
+def sample_files(path: Paths) -> list[Path]:
+    """Return the files at paths, those of a folder sorted by name."""
     if isinstance(path, Iterable) and not isinstance(path, str | bytes | Mapping):
-        return [file for each in path for file in _files(each)]
+        return [file for each in path for file in sample_files(each)]
     path = as_path("path", path)
     if path.is_dir():
         return sorted(f for f in path.iterdir() if f.name.endswith(_SUFFIXES))

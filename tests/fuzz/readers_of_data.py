@@ -23,7 +23,7 @@ from keras_bandgnn.data.datasets.catalogue import DATASETS, OGB_NAMES
 from keras_bandgnn.data.datasets.files import Form
 from keras_bandgnn.data.datasets.load import find_dataset, load
 from keras_bandgnn.data.datasets.pickle_arrays import read_pickle
-from keras_bandgnn.programs import read_corpus, read_varmisuse
+from keras_bandgnn.programs import read_corpus, read_great, read_varmisuse
 from tests.fuzz import invariants
 from tests.fuzz.mutators import Files
 from tests.fuzz.readers import Reader
@@ -544,6 +544,38 @@ def varmisuse(name: str) -> Files:
     return {name: gz(text) if name.endswith(".gz") else text.encode()}
 
 
+def great() -> Files:
+    """A correct function, and one with a wrong variable."""
+    tokens = ["#NEWLINE#", "def f(", "a", ",", "b", ")", ":", "#NEWLINE#", "#INDENT#"]
+    tokens += ["return", "a", "-", "a"]
+    example = {"source_tokens": tokens, "has_bug": False, "error_location": 0}
+    example |= {"repair_targets": [], "repair_candidates": [2, "a", 4, "b"]}
+    wrong = {**example, "has_bug": True, "error_location": 12, "repair_targets": [4]}
+    return {"great.jsonl.gz": gz(f"{json.dumps(example)}\n{json.dumps(wrong)}\n")}
+
+
+def _great(folder: Path) -> list:
+    return list(read_great(folder))
+
+
+def _right_great(found: list) -> str | None:
+    for example in found:
+        example.graph()
+        if not example.has_bug:
+            continue
+        line, column = example.place
+        if not example.source.split("\n")[line - 1][column:].startswith(example.used):
+            return "the wrong variable is elsewhere"
+    return None
+
+
+def _plain_great(found: list) -> list:
+    return [
+        [e.source, e.has_bug, e.place, e.used, e.repairs, e.info.get("path")]
+        for e in found
+    ]
+
+
 def corpus() -> Files:
     """A corpus of one package."""
     header = {"package": "a", "version": "1", "licence": "MIT"}
@@ -710,6 +742,7 @@ def readers() -> Iterator[Reader]:
             *(sample, _programs, invariants.programs, _plain_programs),
         )
     yield Reader("corpus", corpus, _corpus, _right_corpus, _plain_corpus)
+    yield Reader("great", great, _great, _right_great, _plain_great)
     for ending in (*ENDINGS, ".xyz.gz", ".cif.bz2"):
         yield Reader(
             f"structures {ending}",
