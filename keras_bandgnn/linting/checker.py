@@ -6,15 +6,17 @@ from pathlib import Path
 
 from keras_bandgnn.linting.cache import FindingCache, model_key
 from keras_bandgnn.linting.finding import FileFindings, FindingSource
+from keras_bandgnn.linting.function_findings import FunctionFindings
 from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.linting.usage_findings import UsageFindings
+from keras_bandgnn.models.bug_localizer import BugLocalizer
 from keras_bandgnn.models.node_selector import NodeSelector
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.saving.preset_hub import preset_folder
 
 DEFAULT_MODEL = "ggnn_varmisuse_python"
 # Tasks that find wrong variables, and what turns their predictions into findings.
-_SOURCES = {NodeSelector: UsageFindings}
+_SOURCES = {NodeSelector: UsageFindings, BugLocalizer: FunctionFindings}
 
 
 def _source_class(task_class: type) -> type[FindingSource]:

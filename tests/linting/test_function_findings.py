@@ -1,0 +1,102 @@
+"""Findings of a `BugLocalizer`: places, probabilities, and what is skipped."""
+
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.linting import function_findings
+from keras_bandgnn.linting.checker import Checker
+from keras_bandgnn.linting.function_findings import FunctionFindings
+from keras_bandgnn.linting.source_code import SourceCode
+
+TEXT = '''
+class Box:
+    @property
+    def area(self, width, height):
+        """Ärea."""
+        return width * width
+
+
+def scale(low, high):
+    return [low * x for x in high]
+'''
+
+
+@pytest.fixture(scope="module")
+def task():
+    encoder = kb.preprocessing.FunctionEncoder(num_subtoken_buckets=64)
+    backbone = kb.models.GGNNBackbone(
+        encoder.inputs(), 8, num_steps=1, num_edge_types=encoder.num_edge_types
+    )
+    return kb.models.BugLocalizer(
+        backbone, kb.preprocessing.GraphPreprocessor([encoder])
+    )
+
+
+def test_every_usage_has_its_place_and_a_distribution(task):
+    codes = [SourceCode("a.py", TEXT), SourceCode("b.py", "x = 1\n")]
+    source = FunctionFindings(task, least=0.0)
+    first, second, third = source.check([*codes, SourceCode("c.py", TEXT)])
+    assert (second.findings, second.skipped, second.error) == ((), (), None)
+    assert [(f.line, f.column) for f in first.findings][:2] == [(6, 16), (6, 24)]
+    lines = TEXT.split("\n")
+    for finding in first.findings:
+        place = slice(finding.column - 1, finding.end_column - 1)
+        assert lines[finding.line - 1][place] == finding.used
+        names, shares = zip(*finding.candidates, strict=True)
+        assert np.isclose(sum(shares), 1.0) and sorted(shares)[::-1] == list(shares)
+        assert finding.used in names and finding.suggested != finding.used
+        assert dict(finding.candidates)[finding.suggested] == finding.confidence
+    assert {f.function for f in first.findings} == {"Box.area", "scale"}
+    # Findings do not depend on the other files.
+    (alone,) = source.check(codes[:1])
+    for one, other in zip(first.findings, alone.findings, strict=True):
+        assert (one.line, one.column) == (other.line, other.column)
+        assert one.confidence == pytest.approx(other.confidence, abs=1e-5)
+    assert len(third.findings) == len(first.findings)
+
+
+def test_probabilities_are_those_of_the_task(task):
+    text = "def scale(low, high):\n    return low - high\n"
+    (found,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
+    graph = kb.programs.function_graph(text, name="scale")
+    (shares,) = task.rewrite_probabilities([graph], verbose=0)
+    confidences = [finding.confidence for finding in found.findings]
+    assert confidences == pytest.approx(shares[1:].tolist(), abs=1e-5)
+    (found,) = FunctionFindings(task, least=1.0).check([found.code])
+    assert found.findings == ()
+
+
+def test_what_cannot_be_read(task, monkeypatch):
+    codes = [SourceCode("a.py", "def f(:\n"), SourceCode("b.py", TEXT, (), ("cell",))]
+    monkeypatch.setattr(function_findings, "_MAX_REWRITES", 3)
+    broken, large = FunctionFindings(task).check(codes)
+    assert broken.error.startswith("SyntaxError")
+    assert large.error is None and large.skipped[0] == "cell"
+    assert "Box.area: too large to check" in large.skipped
+
+
+def test_a_model_that_diverged(task, monkeypatch):
+    nan = [np.array([np.nan, np.nan])]
+    monkeypatch.setattr(task, "rewrite_probabilities", lambda graphs, **_: nan)
+    text = "def f(a, b):\n    return a\n"
+    with pytest.raises(ValueError, match="diverged"):
+        list(FunctionFindings(task).check([SourceCode("a.py", text)]))
+
+
+def test_a_task_without_preprocessor(task):
+    with pytest.raises(ValueError, match="FunctionEncoder"):
+        FunctionFindings(kb.models.BugLocalizer(task.backbone))
+
+
+def test_presets_choose_the_source(task, tmp_path):
+    task.save_to_preset(tmp_path / "model")
+    checker = Checker(tmp_path / "model", 0.02, tmp_path / "cache")
+    code = SourceCode("a.py", TEXT.replace("x for", "x  # bandgnn: ignore\n    for"))
+    (found,) = checker.check([code])
+    assert isinstance(checker.source, FunctionFindings)
+    assert found.findings and found.error is None
+    assert all(finding.confidence >= 0.02 for finding in found.findings)
+    again = Checker(tmp_path / "model", 0.02, tmp_path / "cache")
+    assert list(again.check([code])) == [found]
+    assert again._source is None
