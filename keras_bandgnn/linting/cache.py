@@ -10,7 +10,7 @@ from pathlib import Path
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.linting.finding import FileFindings, Finding
 from keras_bandgnn.linting.source_code import SourceCode
-from keras_bandgnn.saving.preset_files import NAMES
+from keras_bandgnn.saving.preset_paths import NAMES
 from keras_bandgnn.version import __version__
 
 _VERSION = 1

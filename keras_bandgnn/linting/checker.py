@@ -4,30 +4,39 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.linting.cache import FindingCache, model_key
 from keras_bandgnn.linting.finding import FileFindings, FindingSource
 from keras_bandgnn.linting.function_findings import FunctionFindings
 from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.linting.usage_findings import UsageFindings
-from keras_bandgnn.models.bug_localizer import BugLocalizer
-from keras_bandgnn.models.node_selector import NodeSelector
-from keras_bandgnn.models.task import Task
 from keras_bandgnn.saving.preset_hub import preset_folder
+from keras_bandgnn.saving.preset_paths import TASK
 
 DEFAULT_MODEL = "ggnn_varmisuse_python"
 # Tasks that find wrong variables, and what turns their predictions into findings.
-_SOURCES = {NodeSelector: UsageFindings, BugLocalizer: FunctionFindings}
+_SOURCES = {"NodeSelector": UsageFindings, "BugLocalizer": FunctionFindings}
 
 
 def _source_class(task_class: type) -> type[FindingSource]:
-    for kind, source in _SOURCES.items():
-        if issubclass(task_class, kind):
-            return source
-    names = ", ".join(kind.__name__ for kind in _SOURCES)
+    for kind in task_class.__mro__:
+        if kind.__name__ in _SOURCES and kind.__module__.startswith("keras_bandgnn."):
+            return _SOURCES[kind.__name__]
+    names = ", ".join(_SOURCES)
     raise ValueError(
         f"Expected a model that finds wrong variables: {names}. Received: a "
         f"{task_class.__name__}. Choose another, such as {DEFAULT_MODEL}."
     )
+
+
+def _source_in(folder: Path) -> type[FindingSource] | None:
+    """Return the source for a preset's task without loading it, None if unknown."""
+    try:
+        entry = read_json(folder / TASK, dict)
+        name = entry["registered_name"].removeprefix("keras_bandgnn>")
+    except (AttributeError, KeyError, OSError, ValueError):
+        return None
+    return _SOURCES.get(name)
 
 
 class Checker:
@@ -59,13 +68,18 @@ class Checker:
     def min_confidence(self) -> float:
         """Least confidence of a finding."""
         if self._min_confidence is None:
-            self._min_confidence = self.source.default_confidence
+            source = _source_in(self._folder)
+            if source is None or self._source is not None:
+                source = self.source
+            self._min_confidence = source.default_confidence
         return self._min_confidence
 
     @property
     def source(self) -> FindingSource:
         """What finds wrong variables; loads the model."""
         if self._source is None:
+            from keras_bandgnn.models.task import Task
+
             task = Task.from_preset(self._folder)
             self._source = _source_class(type(task))(task, self._processes)
         return self._source

@@ -10,10 +10,8 @@ import numpy as np
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.linting.source_code import SourceCode
-from keras_bandgnn.models.joint_selection import JointSelection
 from keras_bandgnn.programs.usage_pieces import UsagePieces, text_jobs, text_usages
 from keras_bandgnn.programs.workers import ordered_map
-from keras_bandgnn.training.selection_report import probabilities
 
 # Characters whose files are read by one pool of processes.
 _CHUNK = 4_000_000
@@ -36,6 +34,9 @@ class UsageFindings(FindingSource):
     default_confidence = 0.995
 
     def __init__(self, task, processes: int | None = None):
+        # Here, so that cached findings are shown without loading Keras.
+        from keras_bandgnn.models.joint_selection import JointSelection
+
         layers = () if task.preprocessor is None else task.preprocessor.graph_layers
         if not layers or not hasattr(layers[0], "options"):
             raise ValueError(
@@ -119,6 +120,8 @@ class _File:
         self._findings: dict[tuple[int, int], Finding] = {}
 
     def add(self, info: dict, label: int, logits: np.ndarray) -> None:
+        from keras_bandgnn.training.selection_report import probabilities
+
         if not np.isfinite(logits).all():
             raise ValueError(
                 "Expected finite logits. Received: NaN or infinity; the model diverged "

@@ -32,8 +32,8 @@ from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
 from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
 from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
 from keras_bandgnn.models.task import Task as Task
-from keras_bandgnn.saving.preset_files import list_presets as list_presets
 from keras_bandgnn.saving.preset_hub import upload_preset as upload_preset
+from keras_bandgnn.saving.preset_paths import list_presets as list_presets
 
 __all__ = [
     "AttentionWeights",

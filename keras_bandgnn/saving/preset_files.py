@@ -17,6 +17,16 @@ from keras_bandgnn.data import files
 from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
+from keras_bandgnn.saving.preset_paths import CARD as CARD
+from keras_bandgnn.saving.preset_paths import CONFIG as CONFIG
+from keras_bandgnn.saving.preset_paths import HEAD as HEAD
+from keras_bandgnn.saving.preset_paths import METADATA as METADATA
+from keras_bandgnn.saving.preset_paths import NAMES as NAMES
+from keras_bandgnn.saving.preset_paths import PREPROCESSOR as PREPROCESSOR
+from keras_bandgnn.saving.preset_paths import TASK as TASK
+from keras_bandgnn.saving.preset_paths import WEIGHTS as WEIGHTS
+from keras_bandgnn.saving.preset_paths import home as home
+from keras_bandgnn.saving.preset_paths import list_presets as list_presets
 
 # Model cards: the `README.md` of a preset.
 
@@ -294,32 +304,6 @@ def bounded_weights(path: Path, stored: int, arrays: int) -> Iterator[None]:
             yield
         finally:
             keras.layers.Layer.add_weight = add_weight
-
-
-CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
-METADATA, CARD = "metadata.json", "README.md"
-WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
-NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
-
-
-def home() -> Path:
-    """Return the folder of the built-in presets."""
-    package = Path(__file__).resolve().parents[1]
-    installed = package / "presets"
-    # In a checkout, the presets are next to the package.
-    return installed if installed.is_dir() else package.parent / "presets"
-
-
-def list_presets() -> list[str]:
-    """Return the names of the built-in presets.
-
-    Example:
-    >>> "ggnn_varmisuse" in list_presets()
-    True
-    """
-    folder = home()
-    folders = folder.iterdir() if folder.is_dir() else ()
-    return sorted(p.name for p in folders if (p / CONFIG).is_file())
 
 
 class Presets:

@@ -11,13 +11,12 @@ from pathlib import Path
 from keras_bandgnn.checks import as_path, boolean, string
 from keras_bandgnn.data.files import restore_replaced
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.saving.preset_files import (
+from keras_bandgnn.saving.preset_paths import (
     CARD,
     CONFIG,
     NAMES,
     home,
     list_presets,
-    read,
 )
 
 
@@ -119,6 +118,8 @@ def upload_preset(uri: str, preset, private: bool = False) -> str:
     ValueError: Expected the file nowhere/config.json. Received: no such file. Copy \
 the whole preset.
     """
+    from keras_bandgnn.saving.preset_files import read
+
     name, revision = _split(uri)
     folder = as_path("preset", preset)
     boolean("private", private)

@@ -1,5 +1,10 @@
 """Findings of a `BugLocalizer`: places, probabilities, and what is skipped."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -9,6 +14,7 @@ from keras_bandgnn.linting.checker import Checker
 from keras_bandgnn.linting.function_findings import FunctionFindings
 from keras_bandgnn.linting.source_code import SourceCode
 
+ROOT = Path(__file__).resolve().parents[2]
 TEXT = '''
 class Box:
     @property
@@ -100,3 +106,23 @@ def test_presets_choose_the_source(task, tmp_path):
     again = Checker(tmp_path / "model", 0.02, tmp_path / "cache")
     assert list(again.check([code])) == [found]
     assert again._source is None
+
+
+def test_cached_findings_do_not_load_keras(task, tmp_path):
+    task.save_to_preset(tmp_path / "model")
+    (tmp_path / "a.py").write_text(TEXT)
+    script = (
+        "import sys\nfrom keras_bandgnn.cli.main import main\n"
+        "main(sys.argv[1:])\nprint('keras' in sys.modules)\n"
+    )
+    line = ["check", "a.py", "--model", "model", "--cache-dir", "cache"]
+    for loaded in ("True", "False"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *line],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.stdout.split()[-1] == loaded, done.stderr
