@@ -9,7 +9,8 @@ from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models import presets
 from keras_bandgnn.models.graph_arguments import check_batch
-from keras_bandgnn.saving.preset_files import CONFIG, Presets
+from keras_bandgnn.saving.preset_files import Presets
+from keras_bandgnn.saving.preset_paths import CONFIG
 from keras_bandgnn.training.lora import enable_lora
 
 

@@ -27,6 +27,7 @@ from keras_bandgnn.registration import (
     registered_class,
 )
 from keras_bandgnn.saving import preset_files as files
+from keras_bandgnn.saving import preset_paths as paths
 from keras_bandgnn.saving.preset_files import (
     bounded_weights,
     check_sizes,
@@ -70,42 +71,42 @@ def save(
         )
     with files.atomic_folder(path) as folder:
         files.write(
-            folder / files.CONFIG, files.preset_entry(backbone, backbone.get_config())
+            folder / paths.CONFIG, files.preset_entry(backbone, backbone.get_config())
         )
         if task is not None:
             files.write(
-                folder / files.TASK, files.preset_entry(task, task.head_config())
+                folder / paths.TASK, files.preset_entry(task, task.head_config())
             )
         if task is not None and task.preprocessor is not None:
             entry = files.preset_entry(
                 task.preprocessor, task.preprocessor.get_config()
             )
-            files.write(folder / files.PREPROCESSOR, entry)
+            files.write(folder / paths.PREPROCESSOR, entry)
         model = backbone if task is None else task
         metadata = {
             "keras_version": keras.__version__,
             "keras_bandgnn_version": __version__,
             "parameter_count": count_parameters(model),
-            "preprocessor": (folder / files.PREPROCESSOR).is_file(),
+            "preprocessor": (folder / paths.PREPROCESSOR).is_file(),
         }
         text = make_card(Path(path).name, model, weights, dict(card))
-        (folder / files.CARD).write_text(text, "utf-8")
+        (folder / paths.CARD).write_text(text, "utf-8")
         if weights != "none":
-            with buffered_write(folder / files.WEIGHTS) as held:
+            with buffered_write(folder / paths.WEIGHTS) as held:
                 backbone.save_weights(held)
             if task is not None:
-                with buffered_write(folder / files.HEAD) as held:
+                with buffered_write(folder / paths.HEAD) as held:
                     _head_model(task).save_weights(held)
         if weights == "float16":
-            for name in (files.WEIGHTS, files.HEAD):
+            for name in (paths.WEIGHTS, paths.HEAD):
                 if (folder / name).is_file():
                     files.halve_weights(folder / name)
         metadata["sha256"] = {
             name: checksum(folder / name)
-            for name in (files.WEIGHTS, files.HEAD)
+            for name in (paths.WEIGHTS, paths.HEAD)
             if (folder / name).is_file()
         }
-        files.write(folder / files.METADATA, metadata)
+        files.write(folder / paths.METADATA, metadata)
 
 
 class _Files:
@@ -120,8 +121,8 @@ class _Files:
     def __init__(self, path: Path, load_weights: bool, head: bool):
         self.path = path
         metadata = {}
-        if (path / files.METADATA).is_file():
-            metadata = files.read(path / files.METADATA)
+        if (path / paths.METADATA).is_file():
+            metadata = files.read(path / paths.METADATA)
         self._sums = metadata.get("sha256")
         # Presets of earlier versions do not say.
         self.has_preprocessor = metadata.get("preprocessor") is True
@@ -129,7 +130,7 @@ class _Files:
         if type(self.numbers) is not int or self.numbers < 0:
             self.numbers = 0
         if load_weights:
-            names = (files.WEIGHTS, files.HEAD) if head else (files.WEIGHTS,)
+            names = (paths.WEIGHTS, paths.HEAD) if head else (paths.WEIGHTS,)
             counts = [self._checked(name) for name in names]
             self.numbers = sum(numbers for numbers, _ in counts)
             self.arrays = sum(arrays for _, arrays in counts)
@@ -138,7 +139,7 @@ class _Files:
         path = self.path / name
         if not path.is_file():
             # The sums are none, too, if it was written with weights="none".
-            if self._sums == {} or self.path.parent == files.home():
+            if self._sums == {} or self.path.parent == paths.home():
                 raise ValueError(
                     f"Expected the preset {self.path} to hold weights. Received: an "
                     "architecture without weights. Name a preset with weights. In "
@@ -194,8 +195,8 @@ def load_backbone(
     if dtype is not None:
         _check_dtype(dtype)
     path = preset_folder(preset)
-    entry = files.read(path / files.CONFIG)
-    backbone_class = _class_of(entry, base, path / files.CONFIG)
+    entry = files.read(path / paths.CONFIG)
+    backbone_class = _class_of(entry, base, path / paths.CONFIG)
     if not issubclass(backbone_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
@@ -210,7 +211,7 @@ def load_backbone(
             f"Received: {unknown}."
         )
     stored = _Files(path, load_weights, head=False)
-    check_sizes(path / files.CONFIG, config, stored.numbers)
+    check_sizes(path / paths.CONFIG, config, stored.numbers)
     config = {**config, **(overrides or {})}
     if dtype is not None:
         config["dtype"] = dtype
@@ -218,11 +219,11 @@ def load_backbone(
         # What the caller asks for may be larger.
         backbone = backbone_class.from_config(config)
     else:
-        with stored.building(files.CONFIG, config):
+        with stored.building(paths.CONFIG, config):
             backbone = backbone_class.from_config(config)
     if load_weights:
         try:
-            _load_weights(backbone, path / files.WEIGHTS, path / files.CONFIG)
+            _load_weights(backbone, path / paths.WEIGHTS, path / paths.CONFIG)
         except ValueError as error:
             if not overrides:
                 raise
@@ -260,14 +261,14 @@ def load_task(
     boolean("load_weights", load_weights)
     backbone = optional(mapping, "backbone", backbone)
     path = preset_folder(preset)
-    if not (path / files.TASK).is_file():
+    if not (path / paths.TASK).is_file():
         raise ValueError(
             f"Expected a preset of a task. Received: {path} holds a backbone alone: "
-            f"there is no {files.TASK}. Get that file, too, or train a task. In "
+            f"there is no {paths.TASK}. Get that file, too, or train a task. In "
             f"Python, call {cls.__name__}(Backbone.from_preset(...), ...)."
         )
-    entry = files.read(path / files.TASK)
-    task_class = _class_of(entry, base, path / files.TASK)
+    entry = files.read(path / paths.TASK)
+    task_class = _class_of(entry, base, path / paths.TASK)
     if not issubclass(task_class, cls):
         raise ValueError(
             f"Expected a preset for {cls.__name__}. Received: {path} holds a "
@@ -279,30 +280,30 @@ def load_task(
     stored_config = task_class.head_overrides(entry["config"], {})
     same_head = _without_names(config) == _without_names(stored_config)
     stored = _Files(path, load_weights, head=same_head)
-    check_sizes(path / files.TASK, entry["config"], stored.numbers)
+    check_sizes(path / paths.TASK, entry["config"], stored.numbers)
     backbone_model = load_backbone(
         backbone_base, backbone_base, path, load_weights, dtype, backbone
     )
     preprocessor = None
-    if (path / files.PREPROCESSOR).is_file():
-        stored_preprocessor = files.read(path / files.PREPROCESSOR)
-        with reading(path / files.PREPROCESSOR):
+    if (path / paths.PREPROCESSOR).is_file():
+        stored_preprocessor = files.read(path / paths.PREPROCESSOR)
+        with reading(path / paths.PREPROCESSOR):
             preprocessor = GraphPreprocessor.from_config(stored_preprocessor["config"])
     elif stored.has_preprocessor:
         raise ValueError(
-            f"Expected the preset {path} to hold {files.PREPROCESSOR}, as "
-            f"{files.METADATA} says. Received: none. Copy the whole folder again."
+            f"Expected the preset {path} to hold {paths.PREPROCESSOR}, as "
+            f"{paths.METADATA} says. Received: none. Copy the whole folder again."
         )
     # Constructors of your own need not take `compile`.
     arguments = {"preprocessor": preprocessor}
     if not boolean("compile", compile):
         arguments["compile"] = False
-    building = nullcontext() if head else stored.building(files.TASK, config)
+    building = nullcontext() if head else stored.building(paths.TASK, config)
     with building:
         task = task_class(backbone_model, **arguments, **config)
     # Another head than the preset's has new weights.
     if load_weights and same_head:
-        _load_weights(_head_model(task), path / files.HEAD, path / files.TASK)
+        _load_weights(_head_model(task), path / paths.HEAD, path / paths.TASK)
     return task
 
 

@@ -9,7 +9,8 @@ from keras_bandgnn import compat
 from keras_bandgnn.models import inspection, presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_model import GraphModel
-from keras_bandgnn.saving.preset_files import TASK, Presets
+from keras_bandgnn.saving.preset_files import Presets
+from keras_bandgnn.saving.preset_paths import TASK
 from keras_bandgnn.serving.exporting import export_task
 from keras_bandgnn.training.lora import enable_lora
 

@@ -47,8 +47,9 @@ from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import class_entry, registered_class
 from keras_bandgnn.saving import preset_files
-from keras_bandgnn.saving.preset_files import METADATA, PREPROCESSOR, preset_entry
+from keras_bandgnn.saving.preset_files import preset_entry
 from keras_bandgnn.saving.preset_hub import preset_folder
+from keras_bandgnn.saving.preset_paths import METADATA, PREPROCESSOR
 from keras_bandgnn.version import __version__
 
 

@@ -17,16 +17,7 @@ from keras_bandgnn.data import files
 from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
-from keras_bandgnn.saving.preset_paths import CARD as CARD
-from keras_bandgnn.saving.preset_paths import CONFIG as CONFIG
-from keras_bandgnn.saving.preset_paths import HEAD as HEAD
-from keras_bandgnn.saving.preset_paths import METADATA as METADATA
-from keras_bandgnn.saving.preset_paths import NAMES as NAMES
-from keras_bandgnn.saving.preset_paths import PREPROCESSOR as PREPROCESSOR
-from keras_bandgnn.saving.preset_paths import TASK as TASK
-from keras_bandgnn.saving.preset_paths import WEIGHTS as WEIGHTS
-from keras_bandgnn.saving.preset_paths import home as home
-from keras_bandgnn.saving.preset_paths import list_presets as list_presets
+from keras_bandgnn.saving.preset_paths import METADATA, NAMES, home, list_presets
 
 # Model cards: the `README.md` of a preset.
 

@@ -15,7 +15,7 @@ from keras_bandgnn.data import open_store
 from keras_bandgnn.data.store import DESCRIPTION
 from keras_bandgnn.data.store_writer import PROGRESS, StoreWriter, write_store
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.saving import preset_files
+from keras_bandgnn.saving import preset_paths
 from keras_bandgnn.serving.artefact_checks import checksums
 from keras_bandgnn.serving.runtimes import ARTEFACTS
 from tests.fuzz import invariants
@@ -184,7 +184,7 @@ def _plain_task(task, values: bool = True):
 
 def repair_preset(files: Files, rng: random.Random) -> Files:
     """Checksums of weights in `metadata.json` become right."""
-    return _repaired_sums(files, preset_files.METADATA)
+    return _repaired_sums(files, preset_paths.METADATA)
 
 
 def _repaired_sums(files: Files, name: str) -> Files:

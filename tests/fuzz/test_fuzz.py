@@ -79,6 +79,7 @@ _COVERED = {
     "saving/": "preset *",
     "linting/baseline": "tests/linting/test_baseline.py",
     "linting/cache": "tests/linting/test_cache.py",
+    "linting/checker": "tests/linting/test_checker.py",
     "linting/project_files": "names that git prints",
     "linting/settings": "tests/linting/test_settings.py",
     "linting/source_code": "tests/linting/test_source_code.py",

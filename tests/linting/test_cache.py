@@ -6,7 +6,7 @@ import pytest
 
 from keras_bandgnn.linting.cache import FindingCache, model_key
 from keras_bandgnn.linting.source_code import SourceCode
-from keras_bandgnn.saving.preset_files import home
+from keras_bandgnn.saving.preset_paths import home
 from tests.linting.samples import result
 
 TEXT = "x = bad_a\ny = odd_b  # huge\n"

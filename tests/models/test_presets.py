@@ -15,11 +15,11 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.models import Backbone, Task, list_presets
-from keras_bandgnn.saving import preset_files, preset_hub
+from keras_bandgnn.saving import preset_hub, preset_paths
 from keras_bandgnn.saving.preset_files import count_parameters
 
 GOLDEN = Path(__file__).with_name("preset_outputs.json")
-HOME = preset_files.home()
+HOME = preset_paths.home()
 SOURCE = "def area(width, height):\n    half = width / 2\n    return half * height\n"
 
 
@@ -126,7 +126,7 @@ def fill(task):
 
 
 def outputs(name):
-    trained = (HOME / name / preset_files.WEIGHTS).is_file()
+    trained = (HOME / name / preset_paths.WEIGHTS).is_file()
     task = Task.from_preset(name, load_weights=trained)
     if not trained:
         fill(task)
@@ -320,7 +320,7 @@ def test_architectures_have_no_weights(tmp_path):
         with pytest.raises(ValueError, match="Received: an architecture without"):
             Task.from_preset(preset)
     small_task().save_to_preset(tmp_path / "q")
-    (tmp_path / "q" / preset_files.WEIGHTS).unlink()
+    (tmp_path / "q" / preset_paths.WEIGHTS).unlink()
     with pytest.raises(ValueError, match=r"no model.weights.h5\. Get that file"):
         Task.from_preset(tmp_path / "q")
 
@@ -400,7 +400,7 @@ def test_a_preprocessor_that_is_lost_is_named(tmp_path):
 def test_damaged_weights_are_named(tmp_path):
     task = Task.from_preset("gcn", load_weights=False)
     task.save_to_preset(tmp_path / "p")
-    path = tmp_path / "p" / preset_files.WEIGHTS
+    path = tmp_path / "p" / preset_paths.WEIGHTS
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ValueError, match="damaged file"):
         Task.from_preset(tmp_path / "p")
