@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run import EVERYWHERE, HOST_ONLY
+from run import EVERYWHERE, HOST_ONLY, PROGRAMS
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +64,9 @@ def pytest_collection_modifyitems(config, items):
             continue
         # The cases of a test, or the tests of a file.
         name = item.nodeid.partition("[" if node is item else "::")[0]
-        first = options.get("first", True)
+        program = item.nodeid.startswith(PROGRAMS)
+        program = program and not item.nodeid.startswith(HOST_ONLY)
+        first = options.get("first", not program)
         shared = shared_out(cases[name], backend, backends, turn, first)
         (kept if shared else left).append(item)
         cases[name] += 1

@@ -2,9 +2,10 @@
 
 python tests/run.py [--full] [backend ...] [-- pytest options]
 
-The first backend runs all tests but for its share of pages and examples. The others run
-what touches a backend: layers, ops and primitives on each, the rest shared out between
-them, in turns that change with every commit. `--full` runs all that on each backend.
+The first backend runs all tests but for its share of pages, examples, commands,
+searches and benchmarks, which run on one backend each. The others run what touches a
+backend: layers, ops and primitives on each, the rest shared out between them. Shares
+change in turns, with every commit. `--full` runs all that on each backend.
 """
 
 import os
@@ -50,6 +51,9 @@ EVERYWHERE = (
     "tests/primitives",
     "tests/tpu",
 )
+# Whole programs, mostly processes of their own, around what the other tests hold to
+# account: each runs on one backend.
+PROGRAMS = ("tests/benchmarks", "tests/cli", "tests/tuning")
 # The tests of a backend in parts of like length, each a process, longest first.
 REST = "the rest"
 PARTS = {
@@ -101,6 +105,8 @@ def run(
         # Threads that wait must not spin: the cores are shared.
         "OMP_WAIT_POLICY": "PASSIVE",
         "XLA_FLAGS": f"{XLA_FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip(),
+        # The processes that tests start do not compile the library's source again.
+        "PYTHONDONTWRITEBYTECODE": "",
     }
     start = time.monotonic()
     process = subprocess.Popen(
