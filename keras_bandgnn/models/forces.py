@@ -7,6 +7,26 @@ from keras_bandgnn.layers.edge_geometry import forces_on_nodes
 from keras_bandgnn.models.task import Task
 
 
+def energies_and_slopes(task, batch, training=False):
+    """Compute the energies of a regressor and their gradient by the edges.
+
+    Args:
+        task: A `GraphRegressor` with one target, in energy units.
+        batch: A batch with `batch["edge"]["displacement"]` float [G, E, 3].
+        training: As for the task.
+
+    Returns:
+        float [G, B, 1], and float [G, E, 3] in energy units per angstrom.
+    """
+
+    def energies(displacement):
+        edge = {**batch["edge"], "displacement": displacement}
+        return task({**batch, "edge": edge}, training=training)
+
+    displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
+    return graph_ops.value_and_gradient(energies, displacement)
+
+
 def energies_and_forces(task, batch, training=False):
     """Compute the energies of a regressor and the forces on the nodes.
 
@@ -18,13 +38,7 @@ def energies_and_forces(task, batch, training=False):
     Returns:
         float [G, B, 1], and float [G, N, 3] in energy units per angstrom.
     """
-
-    def energies(displacement):
-        edge = {**batch["edge"], "displacement": displacement}
-        return task({**batch, "edge": edge}, training=training)
-
-    displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
-    values, slopes = graph_ops.value_and_gradient(energies, displacement)
+    values, slopes = energies_and_slopes(task, batch, training)
     num_nodes = ops.shape(batch["node"]["mask"])[1]
     return values, forces_on_nodes(slopes, batch["edge"], num_nodes)
 

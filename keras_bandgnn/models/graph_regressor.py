@@ -154,6 +154,42 @@ class GraphRegressor(RegressionTask):
         derived["forces"].preprocessor = self.preprocessor
         return derived["forces"].predict(x)
 
+    def as_calculator(self, skin: float = 0.5):
+        """Return a calculator of ASE: molecular dynamics, relaxation, stresses.
+
+        It has the properties "energy", "free_energy", "forces" and, for cells with a
+        volume, "stress", in the units of ASE, if the labels are in eV. Positions may be
+        periodic along any of the cell vectors. All steps of a run share one compiled
+        program; `stats` counts evaluations, neighbour_rebuilds and compilations, and
+        has the edge_capacity of the program.
+
+        Args:
+            skin: Neighbours are found again when an atom has moved by more than half
+                of it, Angstrom. It changes no result, only the time. Of use with
+                `RadiusGraph`: other layers find neighbours at each step.
+
+        Returns:
+            An `ase.calculators.calculator.Calculator`.
+
+        Raises:
+            ValueError: For several targets, or a preprocessor with other layers than
+                one that finds neighbours. From the calculator, before it computes: for
+                elements that the task does not know, no atoms, positions that are not
+                finite or coincide, and periodic directions without a cell vector.
+            ImportError: Without ASE, `pip install "keras-bandgnn[chem]"`.
+
+        Example:
+        >>> import ase, keras_bandgnn as kb  # doctest: +SKIP
+        >>> backbone = kb.models.PaiNNBackbone((1, 8), 16)  # doctest: +SKIP
+        >>> pair = ase.Atoms("HH", [[0, 0, 0], [0.8, 0, 0]])  # doctest: +SKIP
+        >>> pair.calc = GraphRegressor(backbone).as_calculator()  # doctest: +SKIP
+        >>> pair.get_forces().shape  # doctest: +SKIP
+        (2, 3)
+        """
+        from keras_bandgnn.models.calculator import make_calculator
+
+        return make_calculator(self, skin)
+
     def compute_output_shape(self, input_shape):
         """[G, B, D]."""
         return (*input_shape["graph"]["mask"], self.num_targets)

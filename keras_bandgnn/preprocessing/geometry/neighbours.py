@@ -79,7 +79,7 @@ def everyone(atoms: Atoms) -> Pairs:
     [1, 0]
     """
     sender, receiver = _all_of(atoms.num_nodes, np.arange(len(atoms.num_nodes)))
-    return _measured(atoms, sender, receiver, np.zeros((len(sender), 3), np.int64))
+    return measured(atoms, sender, receiver, np.zeros((len(sender), 3), np.int64))
 
 
 def nearest_of(pairs: Pairs, k: int) -> Pairs:
@@ -104,7 +104,7 @@ def _search(atoms: Atoms, radius: float | None = None, k: int | None = None) -> 
     sender, receiver = _all_of(atoms.num_nodes, np.flatnonzero(few))
     shift = np.zeros((len(sender), 3), np.int64)
     if few.all():
-        return _measured(atoms, sender, receiver, shift)
+        return measured(atoms, sender, receiver, shift)
     pieces = [(receiver, sender, shift)]
     start = pointers(atoms.num_nodes)
     for graph in np.flatnonzero(~few):
@@ -117,10 +117,11 @@ def _search(atoms: Atoms, radius: float | None = None, k: int | None = None) -> 
         pieces.append((ends[0] + start[graph], ends[1] + start[graph], ends[2]))
     receiver, sender, shift = (np.concatenate(a) for a in zip(*pieces, strict=True))
     order = np.lexsort((*shift.T[::-1], sender, receiver))
-    return _measured(atoms, sender[order], receiver[order], shift[order])
+    return measured(atoms, sender[order], receiver[order], shift[order])
 
 
-def _measured(atoms: Atoms, sender, receiver, shift) -> Pairs:
+def measured(atoms: Atoms, sender, receiver, shift) -> Pairs:
+    """Return pairs with their displacements and distances."""
     displacement = atoms.position[sender] - atoms.position[receiver]
     if atoms.cell is not None:
         graph = np.repeat(np.arange(len(atoms.num_nodes)), atoms.num_nodes)

@@ -1,0 +1,365 @@
+"""Molecular dynamics: a regressor of energies as a calculator of ASE."""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from keras_bandgnn import compat
+from keras_bandgnn.checks import non_negative_number
+from keras_bandgnn.data.converters.ase_atoms import from_ase
+from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
+from keras_bandgnn.models.forces import (
+    ForceModel,
+    check_displacements,
+    check_energy,
+    energies_and_slopes,
+)
+from keras_bandgnn.optional import optional_import
+from keras_bandgnn.preprocessing.encoding.atoms_encoder import AtomsEncoder
+from keras_bandgnn.preprocessing.geometry.atoms import Atoms
+from keras_bandgnn.preprocessing.geometry.geometry_layers import (
+    GeometryLayer,
+    RadiusGraph,
+)
+from keras_bandgnn.preprocessing.geometry.neighbours import (
+    Pairs,
+    measured,
+    nearest_of,
+    within,
+)
+
+_EXTRA = "keras-bandgnn[chem]"
+_TOUCHING = 1e-3
+"""Atoms that are nearer, in Angstrom, are taken for one that was entered twice."""
+_FLAT = 1e-6
+"""Smallest volume that cell vectors of length 1 may span."""
+_HEAD_ROOM = 1.25
+_READ = {"atomic_number", "displacement", "distance"}
+
+
+@dataclasses.dataclass
+class CalculatorStats:
+    """What a calculator has done since it was created.
+
+    Args:
+        evaluations: Energies and forces computed on the device.
+        neighbour_rebuilds: Searches for neighbours.
+        compilations: Programs, each for one pair of capacities. On torch, which runs
+            without compilation by default, the number of pairs.
+        edge_capacity: Edges for which the current program has room.
+    """
+
+    evaluations: int = 0
+    neighbour_rebuilds: int = 0
+    compilations: int = 0
+    edge_capacity: int = 0
+
+
+class NeighbourList:
+    """The neighbours that a layer finds, searched for only when they may change.
+
+    For `RadiusGraph` it keeps the pairs within cutoff + skin. While no atom has moved
+    by more than half the skin, all pairs within the cutoff are among them, and only
+    their distances are computed anew. Other layers search at each call.
+
+    Args:
+        layer: A layer that finds neighbours.
+        skin: Angstrom.
+    """
+
+    def __init__(self, layer: GeometryLayer, skin: float):
+        self.layer = layer
+        self.skin = skin
+        self.searches = 0
+        self._pairs: Pairs | None = None
+        self._atoms: Atoms | None = None
+
+    def forget(self) -> None:
+        """Search again at the next call."""
+        self._pairs = None
+
+    def pairs(self, atoms: Atoms) -> Pairs:
+        """Return exactly the pairs that the layer finds for one structure.
+
+        Args:
+            atoms: One structure; `forget` tells of changes beyond its positions.
+        """
+        radius = type(self.layer).find is RadiusGraph.find
+        if not radius:
+            self.searches += 1
+            return self.layer.find(atoms)
+        if self._pairs is None or self._moved(atoms) > self.skin / 2:
+            self._pairs = within(atoms, self.layer.cutoff + self.skin)
+            self._atoms = atoms
+            self.searches += 1
+        old = self._pairs
+        # Backbones may have no cutoff of their own, or divide by the in-degree: pairs
+        # beyond the cutoff are left out.
+        pairs = measured(atoms, old.sender, old.receiver, old.shift)
+        pairs = pairs.take(pairs.distance <= self.layer.cutoff)
+        if self.layer.max_neighbours is None:
+            return pairs
+        return nearest_of(pairs, self.layer.max_neighbours)
+
+    def _moved(self, atoms: Atoms) -> float:
+        moved = atoms.position - self._atoms.position
+        return math.sqrt(np.einsum("ni,ni->n", moved, moved).max(initial=0))
+
+
+class SlopeModel(ForceModel):
+    """Energies of a regressor, and their gradient by the displacements of edges."""
+
+    def call(self, batch, training=False):
+        """Return energies float [G, B, 1] and slopes float [G, E, 3]."""
+        return energies_and_slopes(self.task, batch)
+
+    def compute_output_shape(self, input_shape):
+        """[G, B, 1] and [G, E, 3]."""
+        graphs, edges = input_shape["graph"]["mask"], input_shape["edge"]["mask"]
+        return (*graphs, 1), (*edges, 3)
+
+
+class Potential:
+    """Energies, forces and stresses of one structure after another.
+
+    All structures of a run have the shapes of one program: the arrays of edges have
+    head room, and grow when it is used up.
+
+    Args:
+        task: A `GraphRegressor` with one target, in eV.
+        skin: See `NeighbourList`.
+    """
+
+    def __init__(self, task, skin: float):
+        self.task = task
+        self.stats = CalculatorStats()
+        self.neighbours = NeighbourList(geometry_layer(task), skin)
+        self._programs: dict | None = None
+        self._model: SlopeModel | None = None
+        self._known: tuple | None = None
+        self._capacity = (0, 0)
+
+    def compute(self, atoms) -> dict:
+        """Return energy, forces and, for a cell with a volume, the stress.
+
+        Args:
+            atoms: `ase.Atoms`.
+        """
+        structure = self._checked(atoms)
+        pairs = self.neighbours.pairs(structure)
+        self.stats.neighbour_rebuilds = self.neighbours.searches
+        _check_apart(pairs)
+        energy, slopes = self._run(atoms.numbers, pairs)
+        self.stats.evaluations += 1
+        # Sums in double precision: forces add up to 0.
+        forces = np.empty((len(atoms), 3))
+        for axis in range(3):
+            own = slopes[:, axis]
+            forces[:, axis] = np.bincount(pairs.receiver, own, len(atoms))
+            forces[:, axis] -= np.bincount(pairs.sender, own, len(atoms))
+        results = {"energy": energy, "free_energy": energy, "forces": forces}
+        if has_volume(structure.cell[0], np.ones(3, bool)):
+            # A strain e turns a displacement d into d + d e.
+            virial = pairs.displacement.T @ slopes
+            stress = (virial + virial.T) / (2 * abs(np.linalg.det(structure.cell[0])))
+            results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
+        return results
+
+    def _checked(self, atoms) -> Atoms:
+        """Return one structure; raise a ValueError for one that has no energy."""
+        if len(atoms) == 0:
+            raise ValueError(
+                "Expected at least one atom. Received: an Atoms object without atoms."
+            )
+        position = np.array(atoms.positions, np.float64)
+        bad = ~np.isfinite(position).all(axis=1)
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"Expected finite positions. Received: {position[at].tolist()} for "
+                f"atom {at} ({int(bad.sum())} such atoms). In a simulation, take a "
+                "shorter time step."
+            )
+        cell, pbc = np.array(atoms.cell, np.float64), np.array(atoms.pbc, bool)
+        if not np.isfinite(cell).all():
+            raise ValueError(f"Expected a finite cell. Received: {cell.tolist()}.")
+        if not has_volume(cell, pbc):
+            raise ValueError(
+                "Expected independent cell vectors along the periodic directions. "
+                f"Received: cell={cell.tolist()}, pbc={pbc.tolist()}. Set atoms.cell, "
+                "or atoms.pbc to False along directions without a period."
+            )
+        structure = Atoms(np.array([len(atoms)]), position, cell[None], pbc[None])
+        known = (np.array(atoms.numbers), cell, pbc)
+        if self._known is None or not all(map(np.array_equal, known, self._known)):
+            self.neighbours.forget()
+            self.neighbours.layer.check(structure, 0)
+            same = self._known is not None and np.array_equal(known[0], self._known[0])
+            self._known = None
+            if not same:
+                self._check_elements(atoms)
+            self._known = known
+        return structure
+
+    def _check_elements(self, atoms) -> None:
+        """Raise the errors of `predict`: unknown elements, for example."""
+        bare = atoms.copy()
+        bare.info = {}
+        loader = self.task.loader([from_ase(bare)], training=False)
+        check_displacements(loader)
+
+    def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[float, np.ndarray]:
+        nodes, edges = len(numbers), len(pairs.sender)
+        node_room, edge_room = self._capacity
+        programs = compat.derived(self.task)
+        grows = nodes >= node_room or edges > edge_room
+        if grows or programs is not self._programs:
+            # One node is padding.
+            if nodes >= node_room:
+                node_room = nodes + 1
+            if edges > edge_room:
+                edge_room = 16 * math.ceil(max(_HEAD_ROOM * edges, 1) / 16)
+            self._capacity = (node_room, edge_room)
+            # A new model has a new program, whose shapes are static.
+            self._model, self._programs = SlopeModel(self.task), programs
+            self.stats.compilations += 1
+            self.stats.edge_capacity = edge_room
+        batch = one_graph(numbers, pairs, node_room, edge_room)
+        energies, slopes = self._model.predict_on_batch(batch)
+        slopes = np.asarray(slopes[0, :edges], np.float64)
+        return float(energies[0, 0, 0]), slopes
+
+
+def one_graph(numbers: np.ndarray, pairs: Pairs, nodes: int, edges: int) -> dict:
+    """Return the batch of one structure, padded; see `keras_bandgnn.batch`.
+
+    Args:
+        numbers: int [n], atomic numbers.
+        pairs: Its edges.
+        nodes: N, above n.
+        edges: E.
+    """
+    count, used = len(numbers), len(pairs.sender)
+    number, graph_id = np.zeros((2, 1, nodes), np.int32)
+    number[0, :count], graph_id[0, count:] = numbers, 1
+    sender, receiver = np.zeros((2, 1, edges), np.int32)
+    sender[0, :used], receiver[0, :used] = pairs.sender, pairs.receiver
+    receiver[0, used:] = nodes
+    displacement = np.zeros((1, edges, 3), np.float32)
+    displacement[0, :used] = pairs.displacement
+    return {
+        "node": {
+            "atomic_number": number,
+            "graph_id": graph_id,
+            "mask": graph_id == 0,
+        },
+        "edge": {
+            "sender": sender,
+            "receiver": receiver,
+            "type": np.zeros_like(sender),
+            "mask": np.arange(edges)[None] < used,
+            "displacement": displacement,
+        },
+        "graph": {
+            "mask": np.array([[True, False]]),
+            "n_node": np.array([[count, 0]], np.int32),
+            "n_edge": np.array([[used, 0]], np.int32),
+            "id": np.array([[0, -1]], np.int32),
+        },
+    }
+
+
+def has_volume(cell: np.ndarray, directions: np.ndarray) -> bool:
+    """Return whether some of the cell vectors are independent."""
+    rows = cell[directions]
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / np.where(lengths > 0, lengths, 1)
+    return math.sqrt(max(np.linalg.det(rows @ rows.T), 0)) > _FLAT
+
+
+def _check_apart(pairs: Pairs) -> None:
+    touching = np.flatnonzero(pairs.distance < _TOUCHING)
+    if len(touching):
+        one, other = (int(ids[touching[0]]) for ids in (pairs.receiver, pairs.sender))
+        raise ValueError(
+            f"Expected atoms at least {_TOUCHING} Angstrom apart. Received: atoms "
+            f"{one} and {other} at a distance of "
+            f"{pairs.distance[touching[0]]:.2g} Angstrom. Remove one of them."
+        )
+
+
+def geometry_layer(task) -> GeometryLayer:
+    """Return the layer that finds the neighbours for a task.
+
+    Raises:
+        ValueError: If the task reads more than elements and edges between neighbours.
+    """
+    backbone = task.backbone
+    if not isinstance(backbone, AtomisticBackbone):
+        raise ValueError(
+            "Expected a backbone over atoms, such as PaiNNBackbone. Received: "
+            f"{type(backbone).__name__}."
+        )
+    read = task.features_read() or {}
+    names = {name for part in read.values() for name in part}
+    if names - _READ:
+        raise ValueError(
+            "Expected a backbone that reads only atomic numbers and displacements, "
+            f"which ase.Atoms has. Received: one that reads {sorted(names - _READ)}."
+        )
+    if task.distribution.several:
+        raise ValueError(
+            "Expected a task on one device. Received: a task under a distribution, "
+            "which needs a structure per device."
+        )
+    if task.preprocessor is None:
+        cutoff = backbone.get_config().get("cutoff")
+        return RadiusGraph(cutoff or 5.0)
+    layers = list(task.preprocessor.graph_layers)
+    if layers and isinstance(layers[0], AtomsEncoder):
+        layers = layers[1:]
+    if len(layers) != 1 or not isinstance(layers[0], GeometryLayer):
+        names = [type(layer).__name__ for layer in task.preprocessor.graph_layers]
+        raise ValueError(
+            "Expected a preprocessor with one layer that finds neighbours, such as "
+            f"RadiusGraph(5.0). Received: the layers {names}. Set task.preprocessor = "
+            "GraphPreprocessor([RadiusGraph(cutoff)]), with the cutoff of the training "
+            "graphs."
+        )
+    return layers[0]
+
+
+def make_calculator(task, skin: float):
+    """Return a calculator of ASE; see `GraphRegressor.as_calculator`."""
+    skin = non_negative_number("skin", skin)
+    if skin == math.inf:
+        raise ValueError("Expected `skin` to be finite. Received: skin=inf.")
+    check_energy(task)
+    ase = optional_import(
+        "ase.calculators.calculator", _EXTRA, "molecular dynamics", "predict_forces"
+    )
+    potential = Potential(task, skin)
+
+    class TaskCalculator(ase.Calculator):
+        """Energies in eV, forces in eV/Angstrom and stresses in eV/Angstrom^3."""
+
+        implemented_properties = ("energy", "free_energy", "forces", "stress")
+        # Nothing else of a structure changes its energy.
+        ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
+        stats = potential.stats
+
+        def calculate(self, atoms=None, properties=("energy",), system_changes=()):
+            """Compute all properties of a structure."""
+            super().calculate(atoms, properties, system_changes)
+            if "stress" in properties and not has_volume(
+                np.array(self.atoms.cell), np.ones(3, bool)
+            ):
+                raise ase.PropertyNotImplementedError(
+                    "Expected a cell with a volume for the stress. Received: cell="
+                    f"{np.array(self.atoms.cell).tolist()}. Give the three cell vectors; along "
+                    "directions without a period their lengths set the volume."
+                )
+            self.results = potential.compute(self.atoms)
+
+    return TaskCalculator()

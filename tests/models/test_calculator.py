@@ -1,0 +1,284 @@
+"""Molecular dynamics: the calculator agrees with `predict` and with derivatives."""
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.models.calculator import SlopeModel
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    FullyConnectedGraph,
+    GraphPreprocessor,
+    KNearestGraph,
+    RadiusGraph,
+    TargetNormalizer,
+)
+
+ase = pytest.importorskip("ase")
+pytest.importorskip("matscipy")
+
+BACKBONES = {
+    "schnet": lambda: kb.models.SchNetBackbone(
+        (1, 6, 8), hidden_dim=8, num_gaussians=8, num_steps=2, cutoff=3.5
+    ),
+    "sum": lambda: kb.models.SchNetBackbone(
+        (1, 6, 8), 8, num_gaussians=8, num_steps=2, cutoff=3.5, reduce="sum"
+    ),
+    "painn": lambda: kb.models.PaiNNBackbone(
+        (1, 6, 8), hidden_dim=8, num_steps=2, cutoff=3.5, num_functions=8
+    ),
+}
+
+
+def task_of(name="painn", layer=None, **options):
+    keras.utils.set_random_seed(3)
+    layers = [RadiusGraph(3.5) if layer is None else layer]
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(8))
+    options = {"normalizer": None, **options}
+    task = kb.models.ForceRegressor(BACKBONES[name](), 1, preprocessor, **options)
+    if name == "schnet":  # Fresh weights give hardly any forces.
+        for weight in task.backbone.trainable_variables:
+            weight.assign(2.5 * weight)
+    return task
+
+
+def crystal(pbc=True, seed=0):
+    rng = np.random.default_rng(seed)
+    cell = np.diag([4.0, 4.4, 4.8]) + rng.normal(scale=0.2, size=(3, 3))
+    grid = np.stack(np.meshgrid(*[[0.1, 0.6]] * 3), -1).reshape(-1, 3)
+    atoms = ase.Atoms("CHOCHOCO", scaled_positions=grid, cell=cell, pbc=pbc)
+    atoms.positions += rng.normal(scale=0.1, size=(8, 3))
+    return atoms
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+@pytest.mark.parametrize("pbc", [True, (True, False, True), False], ids=str)
+def test_energies_and_forces_are_those_of_predict(name, pbc):
+    normalizer = TargetNormalizer("atom", mean=[-3.0], std=[0.5])
+    task, atoms = task_of(name, normalizer=normalizer), crystal(pbc)
+    graph = kb.data.from_ase(atoms)
+    atoms.calc = task.as_calculator()
+    energy = float(task.predict([graph])[0][0])
+    assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-6)
+    assert atoms.get_potential_energy(force_consistent=True) == pytest.approx(energy)
+    forces = task.predict_forces([graph])[0]
+    np.testing.assert_allclose(atoms.get_forces(), forces, atol=1e-5)
+    assert np.abs(forces).max() > 1e-2
+    assert atoms.calc.stats.evaluations == 1
+
+
+LAYERS = {
+    "radius": lambda: RadiusGraph(3.5),
+    "few": lambda: RadiusGraph(3.5, max_neighbours=6),
+    "nearest": lambda: KNearestGraph(5),
+    "full": FullyConnectedGraph,
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("name", ["schnet", "painn"])
+def test_atoms_that_move_within_the_skin_need_no_search(name, layer):
+    # SchNet divides by the in-degree: pairs beyond the cutoff would change it.
+    task, atoms = task_of(name, LAYERS[layer]()), crystal(pbc=layer != "full")
+    rng = np.random.default_rng(1)
+    atoms.calc = task.as_calculator(skin=0.8)
+    atoms.get_potential_energy()
+    for _ in range(3):
+        atoms.positions += rng.uniform(-0.06, 0.06, (8, 3))
+        other = atoms.copy()
+        other.calc = task.as_calculator(skin=0.0)
+        assert atoms.get_potential_energy() == other.get_potential_energy()
+        np.testing.assert_allclose(
+            atoms.get_forces(), other.get_forces(), rtol=0, atol=1e-6
+        )
+    searches = 1 if "earest" not in layer and layer != "full" else 4
+    assert atoms.calc.stats.neighbour_rebuilds == searches
+    # Farther, across the cell, and into another cell.
+    atoms.positions[2] += [0.5, 0.2, 0.0]
+    atoms.positions[5] += 2 * atoms.cell[0]
+    other = atoms.copy()
+    other.calc = task.as_calculator()
+    np.testing.assert_allclose(atoms.get_forces(), other.get_forces(), atol=1e-5)
+    assert atoms.calc.stats.neighbour_rebuilds == searches + 1
+
+
+# A mean of messages jumps as atoms cross the cutoff, and has no derivative there.
+@pytest.mark.parametrize("name", ["sum", "painn"])
+@pytest.mark.parametrize("pbc", [True, (True, True, False)], ids=str)
+def test_stress_is_the_strain_derivative_of_the_energy(name, pbc):
+    task, atoms = task_of(name), crystal(pbc)
+    atoms.calc = task.as_calculator()
+    stress = atoms.get_stress(voigt=False)
+    assert np.abs(stress).max() > 1e-4
+    np.testing.assert_allclose(stress, stress.T)
+    step, rng = 1e-2, np.random.default_rng(2)
+    strains = rng.uniform(-1, 1, (5, 3, 3))
+    strains = (strains + strains.transpose(0, 2, 1)) / 2
+    for strain in strains:
+
+        def energy(by, strain=strain):
+            moved = atoms.copy()
+            moved.calc = atoms.calc
+            moved.set_cell(atoms.cell @ (np.eye(3) + by * strain), scale_atoms=True)
+            return moved.get_potential_energy()
+
+        # Of fourth order: float32 leaves no room for a small step.
+        near = (energy(step) - energy(-step)) / (2 * step)
+        far = (energy(2 * step) - energy(-2 * step)) / (4 * step)
+        slope = (4 * near - far) / 3
+        want = atoms.get_volume() * np.sum(stress * strain)
+        scale = atoms.get_volume() * np.linalg.norm(stress)
+        assert slope == pytest.approx(want, rel=1e-4, abs=1e-4 * scale)
+
+
+def test_stress_has_the_units_sign_and_order_of_ase():
+    task, atoms = task_of(), crystal()
+    atoms.calc = task.as_calculator()
+    voigt, full = atoms.get_stress(), atoms.get_stress(voigt=False)
+    order = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]
+    np.testing.assert_array_equal(voigt, [full[i] for i in order])
+    numerical = pytest.importorskip("ase.calculators.fd")
+    want = numerical.calculate_numerical_stress(atoms, eps=1e-2)
+    np.testing.assert_allclose(voigt, want, atol=2e-2 * np.abs(voigt).max())
+
+
+def test_a_run_is_one_program_and_keeps_momentum(monkeypatch):
+    from ase import units
+    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
+    from ase.md.verlet import VelocityVerlet
+
+    calls = []
+    own = SlopeModel.call
+    monkeypatch.setattr(
+        SlopeModel, "call", lambda *args, **kw: calls.append(1) or own(*args, **kw)
+    )
+    # A gentle potential: random weights have no repulsion.
+    normalizer = TargetNormalizer("atom", mean=[0.0], std=[0.05])
+    task, atoms = task_of(normalizer=normalizer), crystal()
+    atoms.calc = task.as_calculator(skin=0.5)
+    generator = np.random.default_rng(4)
+    MaxwellBoltzmannDistribution(atoms, temperature_K=150, rng=generator)
+    atoms.set_momenta(atoms.get_momenta() - atoms.get_momenta().mean(axis=0))
+    first = atoms.get_total_energy()
+    traces = len(calls)
+    VelocityVerlet(atoms, timestep=0.5 * units.fs).run(200)
+    stats = atoms.calc.stats
+    assert stats.evaluations == 201 and stats.compilations == 1
+    assert 1 <= stats.neighbour_rebuilds < 40
+    if keras.backend.backend() != "torch":
+        assert len(calls) == traces == 1
+    np.testing.assert_allclose(atoms.get_momenta().sum(axis=0), 0, atol=1e-9)
+    assert abs(atoms.get_total_energy() - first) / len(atoms) < 1e-4
+
+
+def test_more_edges_and_atoms_make_programs_once():
+    task, atoms = task_of(), crystal()
+    calc = atoms.calc = task.as_calculator()
+    atoms.get_forces()
+    room = calc.stats.edge_capacity
+    dense = atoms.copy()
+    dense.calc = calc
+    dense.set_cell(0.8 * atoms.cell, scale_atoms=True)
+    energy = dense.get_potential_energy()
+    assert calc.stats.compilations == 2 and calc.stats.edge_capacity > room
+    fresh = dense.copy()
+    fresh.calc = task.as_calculator()
+    assert energy == pytest.approx(fresh.get_potential_energy(), rel=1e-5)
+    # Fewer atoms, and other elements, fit.
+    pair = ase.Atoms("HO", [[0, 0, 0], [0, 0, 1.1]])
+    pair.calc = calc
+    want = float(task.predict([kb.data.from_ase(pair)])[0][0])
+    assert pair.get_potential_energy() == pytest.approx(want, rel=1e-5)
+    pair.numbers[:] = 6, 1
+    want = float(task.predict([kb.data.from_ase(pair)])[0][0])
+    assert pair.get_potential_energy() == pytest.approx(want, rel=1e-5)
+    assert calc.stats.compilations == 2
+    alone = ase.Atoms("H", calculator=calc)
+    np.testing.assert_array_equal(alone.get_forces(), np.zeros((1, 3)))
+
+
+def test_weights_that_change_are_seen():
+    task, atoms = task_of(), crystal()
+    atoms.calc = task.as_calculator()
+    before = atoms.get_potential_energy()
+    for weight in task.trainable_variables:
+        weight.assign(1.1 * weight)
+    atoms.calc.reset()
+    want = float(task.predict([kb.data.from_ase(atoms)])[0][0])
+    assert atoms.get_potential_energy() == pytest.approx(want, rel=1e-5) != before
+
+
+def test_tasks_without_a_preprocessor_take_the_cutoff_of_the_backbone():
+    keras.utils.set_random_seed(0)
+    task, atoms = kb.models.GraphRegressor(BACKBONES["painn"]()), crystal()
+    atoms.calc = task.as_calculator()
+    want = task.predict_forces([kb.data.from_ase(atoms)])[0]
+    np.testing.assert_allclose(atoms.get_forces(), want, atol=1e-5)
+
+
+def refused(atoms, message, task=None, error=ValueError):
+    atoms.calc = (task or task_of()).as_calculator()
+    with pytest.raises(error, match=message):
+        atoms.get_forces()
+    assert atoms.calc.stats.evaluations == 0
+
+
+def test_structures_without_an_energy_are_refused():
+    refused(ase.Atoms("HN", [[0, 0, 0], [0, 0, 1]]), r"elements=.*Received: \[7\]")
+    refused(ase.Atoms(), "at least one atom")
+    refused(ase.Atoms("HO", [[0, 0, 0], [0, np.nan, 1]]), "for atom 1")
+    refused(ase.Atoms("HO", [[0, 0, 0], [0, 0, 1]], pbc=True), "independent cell vec")
+    flat = ase.Atoms("H", cell=[[1, 0, 0], [2, 0, 0], [0, 0, 1]], pbc=True)
+    refused(flat, "independent cell vectors")
+    refused(ase.Atoms("H", cell=[1, 1, np.nan]), "finite cell")
+    refused(ase.Atoms("HO", [[1, 0, 0], [1, 0, 1e-5]]), "atoms 0 and 1 at a distance")
+    # Through the boundary of the cell.
+    ends = ase.Atoms("HO", [[0, 0, 0], [0, 0, 4.0]], cell=[4, 4, 4], pbc=True)
+    refused(ends, "Angstrom apart")
+    refused(crystal(), "periodic", task_of(layer=FullyConnectedGraph()))
+
+
+def test_a_refused_structure_can_be_corrected():
+    atoms = ase.Atoms("HN", [[0, 0, 0], [0, 0, 1.0]])
+    atoms.calc = task_of().as_calculator()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="Received: \\[7\\]"):
+            atoms.get_forces()
+    atoms.numbers[1] = 8
+    assert np.isfinite(atoms.get_forces()).all()
+
+
+def test_stress_needs_a_volume():
+    from ase.calculators.calculator import PropertyNotImplementedError
+
+    wire = ase.Atoms("CO", [[0, 0, 0], [1.2, 0, 0]], cell=[2.4, 0, 0], pbc=[1, 0, 0])
+    wire.calc = task_of().as_calculator()
+    assert np.isfinite(wire.get_forces()).all()
+    with pytest.raises(PropertyNotImplementedError, match="cell with a volume"):
+        wire.get_stress()
+
+
+def test_tasks_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="Expected `skin` to be at least 0"):
+        task_of().as_calculator(skin=-1.0)
+    with pytest.raises(ValueError, match="`skin` to be finite"):
+        task_of().as_calculator(skin=float("inf"))
+    two = kb.models.GraphRegressor(BACKBONES["painn"](), num_targets=2)
+    with pytest.raises(ValueError, match="one target"):
+        two.as_calculator()
+    plain = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 8))
+    with pytest.raises(ValueError, match="backbone over atoms.*GCNBackbone"):
+        plain.as_calculator()
+    task = task_of()
+    task.preprocessor = GraphPreprocessor([])
+    with pytest.raises(ValueError, match=r"finds neighbours.*layers \[\]"):
+        task.as_calculator()
+
+
+def test_error_without_ase_names_the_extra(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "ase.calculators.calculator", None)
+    with pytest.raises(ImportError, match=r'pip install "keras-bandgnn\[chem\]"'):
+        task_of().as_calculator()
