@@ -45,8 +45,9 @@ class CalculatorStats:
     Args:
         evaluations: Energies and forces computed on the device.
         neighbour_rebuilds: Searches for neighbours.
-        compilations: Programs, each for one pair of capacities. On torch, which runs
-            without compilation by default, the number of pairs.
+        compilations: Programs made, one for each capacity of nodes and edges; those
+            that another calculator of the task has made do not count. On torch, which
+            runs them eagerly, the same number.
         edge_capacity: Edges for which the current program has room.
     """
 
@@ -135,8 +136,6 @@ class Potential:
         self.task = task
         self.stats = CalculatorStats()
         self.neighbours = NeighbourList(geometry_layer(task), skin)
-        self._programs: dict | None = None
-        self._model: SlopeModel | None = None
         self._known: tuple | None = None
         self._capacity = (0, 0)
 
@@ -211,22 +210,22 @@ class Potential:
 
     def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[float, np.ndarray]:
         nodes, edges = len(numbers), len(pairs.sender)
+        # Calculators of a task share its programs, each a model with static shapes.
+        programs = compat.derived(self.task).setdefault("calculator", {})
         node_room, edge_room = self._capacity
-        programs = compat.derived(self.task)
-        grows = nodes >= node_room or edges > edge_room
-        if grows or programs is not self._programs:
+        if nodes >= node_room or edges > edge_room:
             # One node is padding.
-            if nodes >= node_room:
-                node_room = nodes + 1
-            if edges > edge_room:
-                edge_room = 16 * math.ceil(max(_HEAD_ROOM * edges, 1) / 16)
-            self._capacity = (node_room, edge_room)
-            # A new model has a new program, whose shapes are static.
-            self._model, self._programs = SlopeModel(self.task), programs
+            node_room = max(node_room, nodes + 1)
+            edge_room = max(edge_room, 16 * math.ceil(_HEAD_ROOM * edges / 16), 16)
+            large = [c for c in programs if c[0] == node_room and c[1] >= edges]
+            near = [c for c in large if c[1] <= 2 * edge_room]
+            self._capacity = min(near, default=(node_room, edge_room))
+        if self._capacity not in programs:
+            programs[self._capacity] = SlopeModel(self.task)
             self.stats.compilations += 1
-            self.stats.edge_capacity = edge_room
-        batch = one_graph(numbers, pairs, node_room, edge_room)
-        energies, slopes = self._model.predict_on_batch(batch)
+        self.stats.edge_capacity = self._capacity[1]
+        batch = one_graph(numbers, pairs, *self._capacity)
+        energies, slopes = programs[self._capacity].predict_on_batch(batch)
         slopes = np.asarray(slopes[0, :edges], np.float64)
         return float(energies[0, 0, 0]), slopes
 

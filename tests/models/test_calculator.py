@@ -20,10 +20,10 @@ pytest.importorskip("matscipy")
 
 BACKBONES = {
     "schnet": lambda: kb.models.SchNetBackbone(
-        (1, 6, 8), hidden_dim=8, num_gaussians=8, num_steps=2, cutoff=3.5
+        (1, 6, 8), hidden_dim=8, num_gaussians=8, num_steps=1, cutoff=3.5
     ),
     "sum": lambda: kb.models.SchNetBackbone(
-        (1, 6, 8), 8, num_gaussians=8, num_steps=2, cutoff=3.5, reduce="sum"
+        (1, 6, 8), 8, num_gaussians=8, num_steps=1, cutoff=3.5, reduce="sum"
     ),
     "painn": lambda: kb.models.PaiNNBackbone(
         (1, 6, 8), hidden_dim=8, num_steps=2, cutoff=3.5, num_functions=8
@@ -52,8 +52,10 @@ def crystal(pbc=True, seed=0):
     return atoms
 
 
-@pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize("pbc", [True, (True, False, True), False], ids=str)
+@pytest.mark.parametrize(
+    ("name", "pbc"),
+    [("painn", True), ("painn", (True, False, True)), ("schnet", True), ("sum", False)],
+)
 def test_energies_and_forces_are_those_of_predict(name, pbc):
     normalizer = TargetNormalizer("atom", mean=[-3.0], std=[0.5])
     task, atoms = task_of(name, normalizer=normalizer), crystal(pbc)
@@ -77,10 +79,10 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("name", ["schnet", "painn"])
-def test_atoms_that_move_within_the_skin_need_no_search(name, layer):
-    # SchNet divides by the in-degree: pairs beyond the cutoff would change it.
-    task, atoms = task_of(name, LAYERS[layer]()), crystal(pbc=layer != "full")
+def test_atoms_that_move_within_the_skin_need_no_search(layer):
+    # This SchNet divides by the in-degree: pairs beyond the cutoff would change it.
+    atoms = crystal(pbc=layer != "full")
+    task = task_of("schnet", LAYERS[layer]())
     rng = np.random.default_rng(1)
     atoms.calc = task.as_calculator(skin=0.8)
     atoms.get_potential_energy()
@@ -112,7 +114,7 @@ def test_stress_is_the_strain_derivative_of_the_energy(name, pbc):
     stress = atoms.get_stress(voigt=False)
     assert np.abs(stress).max() > 1e-4
     np.testing.assert_allclose(stress, stress.T)
-    step, rng = 1e-2, np.random.default_rng(2)
+    step, rng = 8e-3, np.random.default_rng(2)
     strains = rng.uniform(-1, 1, (5, 3, 3))
     strains = (strains + strains.transpose(0, 2, 1)) / 2
     for strain in strains:
@@ -129,7 +131,7 @@ def test_stress_is_the_strain_derivative_of_the_energy(name, pbc):
         slope = (4 * near - far) / 3
         want = atoms.get_volume() * np.sum(stress * strain)
         scale = atoms.get_volume() * np.linalg.norm(stress)
-        assert slope == pytest.approx(want, rel=1e-4, abs=1e-4 * scale)
+        assert slope == pytest.approx(want, rel=1e-4, abs=3e-4 * scale)
 
 
 def test_stress_has_the_units_sign_and_order_of_ase():
@@ -139,13 +141,12 @@ def test_stress_has_the_units_sign_and_order_of_ase():
     order = [(0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1)]
     np.testing.assert_array_equal(voigt, [full[i] for i in order])
     numerical = pytest.importorskip("ase.calculators.fd")
-    want = numerical.calculate_numerical_stress(atoms, eps=1e-2)
-    np.testing.assert_allclose(voigt, want, atol=2e-2 * np.abs(voigt).max())
+    want = numerical.calculate_numerical_stress(atoms, eps=3e-3)
+    np.testing.assert_allclose(voigt, want, atol=2e-3 * np.abs(voigt).max())
 
 
 def test_a_run_is_one_program_and_keeps_momentum(monkeypatch):
     from ase import units
-    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
     from ase.md.verlet import VelocityVerlet
 
     calls = []
@@ -157,17 +158,19 @@ def test_a_run_is_one_program_and_keeps_momentum(monkeypatch):
     normalizer = TargetNormalizer("atom", mean=[0.0], std=[0.05])
     task, atoms = task_of(normalizer=normalizer), crystal()
     atoms.calc = task.as_calculator(skin=0.5)
-    generator = np.random.default_rng(4)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=150, rng=generator)
+    speed = np.sqrt(150 * units.kB / atoms.get_masses())[:, None]
+    atoms.set_velocities(speed * np.random.default_rng(4).normal(size=(8, 3)))
     atoms.set_momenta(atoms.get_momenta() - atoms.get_momenta().mean(axis=0))
     first = atoms.get_total_energy()
     traces = len(calls)
     VelocityVerlet(atoms, timestep=0.5 * units.fs).run(200)
-    stats = atoms.calc.stats
+    stats, others = atoms.calc.stats, task.as_calculator()
+    others.get_potential_energy(atoms)
+    assert others.stats.compilations == 0
     assert stats.evaluations == 201 and stats.compilations == 1
     assert 1 <= stats.neighbour_rebuilds < 40
     if keras.backend.backend() != "torch":
-        assert len(calls) == traces == 1
+        assert len(calls) == traces == 1  # The other calculator ran it, too.
     np.testing.assert_allclose(atoms.get_momenta().sum(axis=0), 0, atol=1e-9)
     assert abs(atoms.get_total_energy() - first) / len(atoms) < 1e-4
 
