@@ -356,7 +356,7 @@ def make_calculator(task, skin: float):
             ):
                 raise ase.PropertyNotImplementedError(
                     "Expected a cell with a volume for the stress. Received: cell="
-                    f"{np.array(self.atoms.cell).tolist()}. Give the three cell vectors; along "
+                    f"{np.array(self.atoms.cell).tolist()}. Give three vectors; along "
                     "directions without a period their lengths set the volume."
                 )
             self.results = potential.compute(self.atoms)
