@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import keras
 import numpy as np
 
 from keras_bandgnn import compat
@@ -109,7 +110,18 @@ class NeighbourList:
 
 
 class SlopeModel(ForceModel):
-    """Energies of a regressor, and their gradient by the displacements of edges."""
+    """Energies of a regressor, and their gradient by the displacements of edges.
+
+    Args:
+        task: The regressor.
+    """
+
+    def __init__(self, task):
+        super().__init__(task)
+        for layer in compat.sublayers(self):
+            # Otherwise Keras on JAX runs eagerly first, to build such layers.
+            if not layer.built and type(layer).build is keras.layers.Layer.build:
+                layer.built = True
 
     def call(self, batch, training=False):
         """Return energies float [G, B, 1] and slopes float [G, E, 3]."""
