@@ -357,7 +357,7 @@ def make_calculator(task, skin: float):
 
         implemented_properties = ("energy", "free_energy", "forces", "stress")
         # Nothing else of a structure changes its energy.
-        ignored_changes = {"initial_charges", "initial_magmoms"}  # noqa: RUF012
+        ignored_changes = {"initial_charges", "initial_magmoms"}
         stats = potential.stats
 
         def calculate(self, atoms=None, properties=("energy",), system_changes=()):
