@@ -6,12 +6,15 @@
 
 Each pass reads every function twice, as it is and with one wrong variable, which is
 another one in every pass. A process of its own makes the graphs of a chunk of packages
-while the model trains on the chunk before. A killed run resumes after its last chunk.
+while the model trains on the chunk before. In the last part of the training the model
+takes more steps, with the same weights, and half of the bugs are hard: variables that
+the model itself finds plausible. A killed run resumes after its last chunk.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
 
 import argparse
+import functools
 import multiprocessing
 import random
 import subprocess
@@ -47,12 +50,27 @@ def chunks(corpus: Path, size: int, seed: int) -> list[list[str]]:
     return found
 
 
-def chunk_graphs(corpus: str, names: list[str], epoch: int, encoder: dict):
-    """Graphs of the functions of packages, in a process of its own."""
+def chunk_graphs(
+    corpus: str, names: list[str], epoch: int, encoder: dict, work: Path | None
+):
+    """Graphs of the functions of packages, in a process of its own.
+
+    The bugs are hard for the model that was last saved in `work`, if there is one.
+    """
     encode = preprocessing.FunctionEncoder.from_config(encoder)
+    options = {"epoch": epoch, **LIMITS}
+    saved = last_saved(work) if work else None
+    if saved:
+        task = keras.saving.load_model(saved, compile=False)
+        options["judge"] = functools.partial(task.rewrite_probabilities, verbose=0)
     functions = read_corpus(corpus, "train", names)
-    graphs = [encode(f) for f in bug_samples(functions, epoch=epoch, **LIMITS)]
+    graphs = [encode(f) for f in bug_samples(functions, **options)]
     return FlatGraphs.from_graphs(graphs)
+
+
+def last_saved(work: Path) -> Path | None:
+    """The newest model of a run."""
+    return max(work.glob("chunk-*.keras"), default=None)
 
 
 def chunks_ahead(jobs: list[tuple], here: bool) -> Iterator[FlatGraphs]:
@@ -70,12 +88,13 @@ def chunks_ahead(jobs: list[tuple], here: bool) -> Iterator[FlatGraphs]:
             yield ready.result()
 
 
-def make_task(options) -> models.BugLocalizer:
+def make_task(options, steps: int) -> models.BugLocalizer:
+    """A model of so many steps, with random weights."""
     encoder = preprocessing.FunctionEncoder()
     backbone = models.GGNNBackbone(
         encoder.inputs(),
         hidden_dim=options.hidden,
-        num_steps=options.steps,
+        num_steps=steps,
         num_edge_types=encoder.num_edge_types,
         dropout=options.dropout,
     )
@@ -106,33 +125,53 @@ def show(split: str, report: dict) -> None:
         print(f"  {100 * rate:.0f} % of bugs: {alarms:.2f} false alarms in 1,000 lines")
 
 
+def compiled(task, options, steps: int, done: int = 0) -> models.BugLocalizer:
+    """The task, to be trained from step `done` of `steps`."""
+    warmup = min(1000, steps // 10 + 1)
+    rate = training.WarmupDecay(options.rate, warmup, max(steps, warmup + 1))
+    task.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0))
+    task.optimizer.iterations.assign(done)
+    return task
+
+
 def train(options) -> None:
     keras.utils.set_random_seed(options.seed)
     work = options.out.with_name(options.out.name + ".progress")
     work.mkdir(parents=True, exist_ok=True)
     parts = chunks(options.corpus, options.chunk, options.seed)
-    total = options.passes * len(parts)
+    total = max(round(options.passes * len(parts)), 1)
+    first_late = total - round(options.late * total)
     packages = corpus_packages(options.corpus, "train")
     samples = 2 * options.passes * sum(package["kept"] for package in packages)
-    steps = max(samples // options.batch, 1)
-    saved = sorted(work.glob("chunk-*.keras"))
+    steps = max(int(samples / options.batch), 1)
+    saved = last_saved(work)
     if saved:
-        done = int(saved[-1].stem.rpartition("-")[2])
-        task = keras.saving.load_model(saved[-1])
+        done = int(saved.stem.rpartition("-")[2])
+        task = keras.saving.load_model(saved)
         print(f"resumed after chunk {done} of {total}")
     else:
-        done, task = 0, make_task(options)
-        warmup = min(1000, steps // 10 + 1)
-        rate = training.WarmupDecay(options.rate, warmup, max(steps, warmup + 1))
-        task.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0))
+        done = 0
+        task = compiled(make_task(options, options.steps), options, steps)
         print(f"{task.count_params():,} parameters, about {steps:,} steps")
     encoder = task.preprocessor.graph_layers[0].get_config()
     jobs = [
-        (str(options.corpus), parts[k % len(parts)], k // len(parts), encoder)
+        (
+            str(options.corpus),
+            parts[k % len(parts)],
+            k // len(parts),
+            encoder,
+            work if k >= first_late else None,
+        )
         for k in range(done, total)
     ]
     ready = chunks_ahead(jobs, here=options.short)
     for number, graphs in enumerate(ready, done + 1):
+        if number > first_late and task.backbone.num_steps < options.late_steps:
+            step = int(task.optimizer.iterations)
+            deeper = make_task(options, options.late_steps)
+            deeper.set_weights(task.get_weights())
+            task = compiled(deeper, options, steps, step)
+            print(f"{options.late_steps} steps, hard bugs", flush=True)
         start = time.perf_counter()
         history = task.fit(graphs, epochs=1, verbose=0, seed=number).history
         seconds = time.perf_counter() - start
@@ -140,11 +179,11 @@ def train(options) -> None:
         speed = 1000 * seconds / len(graphs)
         print(f"chunk {number}/{total}: {figures}, {speed:.1f} ms a graph", flush=True)
         if number % options.every == 0 or number == total:
-            path = work / f"chunk-{number:06d}.keras"
-            task.save(path)
-            for old in saved:
-                old.unlink(missing_ok=True)
-            saved = [path]
+            # Under its name only when it is whole; the other process may read the last.
+            task.save(work / "new.keras")
+            (work / "new.keras").replace(work / f"chunk-{number:06d}.keras")
+            for old in sorted(work.glob("chunk-*.keras"))[:-2]:
+                old.unlink()
             show("valid", score(task, options.corpus, "valid", options.valid))
     task.save_to_preset(options.out, weights="float16")
     show("test", score(task, options.corpus, "test", options.valid))
@@ -183,12 +222,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("corpus", type=Path, nargs="?", help="of bandgnn corpus")
     parser.add_argument("--out", type=Path, help="folder for the model")
-    parser.add_argument("--passes", type=int, default=2)
+    parser.add_argument("--passes", type=float, default=2)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--batch", type=int, default=64, help="graphs of a batch")
-    parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--steps", type=int, default=4, help="steps of the GGNN")
+    parser.add_argument("--late", type=float, default=0.35, help="share of the end")
+    parser.add_argument("--late-steps", type=int, default=6, help="steps at the end")
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--batch", type=int, default=32, help="graphs of a batch")
+    parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--chunk", type=int, default=3000, help="functions of a chunk")
     parser.add_argument("--every", type=int, default=5, help="chunks between scores")
     parser.add_argument("--valid", type=int, help="most graphs to score")
@@ -203,7 +244,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options.corpus = small_corpus(Path(folder))
         options.out = Path(folder) / "model"
-        options.hidden, options.steps, options.passes = 16, 2, 2
+        options.hidden, options.steps, options.late_steps = 16, 2, 3
+        options.every = 1
         train(options)
 
 

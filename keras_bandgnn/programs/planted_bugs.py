@@ -2,11 +2,18 @@
 
 import hashlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from keras_bandgnn.checks import fraction, optional, seed_number, string, strings
-from keras_bandgnn.programs.function_source import FunctionSource, VariableUsage
+from keras_bandgnn.programs.function_source import (
+    FoundUsage,
+    FunctionSource,
+    VariableUsage,
+)
+
+Rewrite = tuple[int, int, str]
+"""Line and column of a usage, and the name of the variable to put there."""
 
 
 @dataclass(frozen=True)
@@ -81,16 +88,25 @@ def plant_bug(
 
 
 def plant(
-    read: FunctionSource, rng: random.Random
+    read: FunctionSource,
+    rng: random.Random,
+    weights: Mapping[Rewrite, float] | None = None,
 ) -> tuple[FunctionSource, int, str] | None:
     """Put a wrong variable into a function.
+
+    Args:
+        read: The function.
+        rng: Draws the change.
+        weights: How likely each rewrite is to be drawn, of those that may be; None to
+            draw a usage and then a variable uniformly.
 
     Returns:
         The changed function, the position of the wrong variable in its usages, and the
         name that belongs there; None where none can be planted.
     """
-    for usage in rng.sample(read.usages, len(read.usages)):
-        wrong, repair = rng.choice(usage.others).name, usage.variable.name
+    draws = _uniform(read, rng) if weights is None else _weighted(read, rng, weights)
+    for usage, wrong in draws:
+        repair = usage.variable.name
         changed = read.changed(usage, wrong)
         place = read.place(usage.token)
         for position, other in enumerate(changed.usages):
@@ -99,3 +115,25 @@ def plant(
             if changed.place(other.token) == place and repair in names:
                 return changed, position, repair
     return None
+
+
+def _uniform(
+    read: FunctionSource, rng: random.Random
+) -> Iterator[tuple[FoundUsage, str]]:
+    for usage in rng.sample(read.usages, len(read.usages)):
+        yield usage, rng.choice(usage.others).name
+
+
+def _weighted(
+    read: FunctionSource, rng: random.Random, weights: Mapping[Rewrite, float]
+) -> list[tuple[FoundUsage, str]]:
+    """Return rewrites in the order of draws without replacement."""
+    drawn = []
+    for usage in read.usages:
+        place = read.place(usage.token)
+        for other in usage.others:
+            # The times of events at these rates are in the order of such draws.
+            if rate := weights.get((*place, other.name), 0.0):
+                drawn.append((rng.expovariate(1.0) / rate, usage, other.name))
+    drawn.sort(key=lambda draw: draw[0])
+    return [draw[1:] for draw in drawn]

@@ -1,17 +1,31 @@
 """`bug_samples`: functions as they are and with planted bugs, as graphs with labels."""
 
 import hashlib
+import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from keras_bandgnn.checks import optional, positive_int, refuse, seed_number
+import numpy as np
+
+from keras_bandgnn.checks import (
+    fraction,
+    function,
+    optional,
+    positive_int,
+    refuse,
+    seed_number,
+)
 from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
 from keras_bandgnn.programs.function_graphs import FunctionGraph, graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
-from keras_bandgnn.programs.planted_bugs import plant
+from keras_bandgnn.programs.planted_bugs import Rewrite, plant
 from keras_bandgnn.programs.python_source.unit import TooLarge
 
 _FUNCTIONS = "functions, as read_corpus yields them"
+# Functions that are judged together.
+_JUDGED = 512
+
+Judge = Callable[[list[FunctionGraph]], Sequence[np.ndarray | None]]
 
 
 def bug_samples(
@@ -21,6 +35,8 @@ def bug_samples(
     epoch: int = 0,
     max_nodes: int | None = 1500,
     max_rewrites: int | None = 600,
+    judge: Judge | None = None,
+    hard_share: float = 0.5,
 ) -> Iterator[FunctionGraph]:
     """Yield each function as it is, and then with one wrong variable.
 
@@ -28,16 +44,28 @@ def bug_samples(
     draws depend on the seed, the epoch and the function alone. Functions that have
     nothing to choose, do not parse or are too large are left out.
 
+    With a `judge` a share of the bugs is hard: a rewrite is drawn in proportion to the
+    square root of the probability that the judge gives to it in the function as it is,
+    so that mostly variables that seem to fit are planted.
+
     Args:
         functions: Functions, such as those of `read_corpus`.
         seed: Seed.
         epoch: Another number draws other bugs.
         max_nodes: Functions with more nodes are left out; None for no limit.
         max_rewrites: Functions with more rewrites are left out; None for no limit.
+        judge: Returns the probability of no change and of each rewrite, [1 + R], of
+            each of a list of functions, or None: the `rewrite_probabilities` of a
+            trained `BugLocalizer`.
+        hard_share: Share of hard bugs.
 
     Yields:
         Graphs with `correct`, for a `BugLocalizer`. Their info names `package`, `path`,
         `line` and `lines`, the number of lines.
+
+    Reference:
+        Allamanis et al., "Self-Supervised Bug Detection and Repair", NeurIPS 2021: a
+        selector of bugs learns from the detector; here it is the detector.
 
     Example:
     >>> from keras_bandgnn.programs import read_corpus
@@ -49,30 +77,60 @@ def bug_samples(
     seed_number("epoch", epoch)
     optional(positive_int, "max_nodes", max_nodes)
     optional(positive_int, "max_rewrites", max_rewrites)
-    return _samples(functions, seed, epoch, max_nodes, max_rewrites)
+    optional(function, "judge", judge)
+    if hard_share is True or hard_share != 1:
+        fraction("hard_share", hard_share)
+    graphs = _graphs(functions, f"{seed}:{epoch}", max_nodes, max_rewrites)
+    if judge is not None:
+        graphs = _judged(graphs, judge, hard_share)
+    return _samples(graphs, max_nodes, max_rewrites)
 
 
-def _samples(functions, seed, epoch, max_nodes, max_rewrites):
-    for function in functions:
-        if not isinstance(function, CorpusFunction):
-            refuse("functions", _FUNCTIONS, function)
-        package, path = function.package.get("package", ""), function.module["path"]
-        signatures = function.module["signatures"]
+def _graphs(functions, drawn: str, max_nodes, max_rewrites):
+    """Yield functions, their graphs, random generators, and no weights of rewrites."""
+    for item in functions:
+        if not isinstance(item, CorpusFunction):
+            refuse("functions", _FUNCTIONS, item)
+        package, path = item.package.get("package", ""), item.module["path"]
         try:
-            read = FunctionSource(function.source, (), signatures, function.name)
-            graph = graph_of(read, function.name, max_nodes, max_rewrites)
-            if graph is None:
-                continue
-            where = {"package": package, "path": path, "line": function.line}
-            graph.info.update(where, lines=function.source.count("\n") + 1)
-            yield graph.repaired_by(-1)
-            key = f"{seed}:{epoch}:{package}:{path}:{function.name}:{function.line}"
-            rng = random.Random(hashlib.sha256(key.encode()).digest())
-            planted = plant(read, rng)
-            if planted is None:
-                continue
-            changed, usage, repair = planted
-            wrong = graph_of(changed, function.name, max_nodes, max_rewrites)
+            read = FunctionSource(item.source, (), item.module["signatures"], item.name)
+            graph = graph_of(read, item.name, max_nodes, max_rewrites)
+        except (SyntaxError, TooLarge, RecursionError):
+            continue
+        if graph is None:
+            continue
+        where = {"package": package, "path": path, "line": item.line}
+        graph.info.update(where, lines=item.source.count("\n") + 1)
+        key = f"{drawn}:{package}:{path}:{item.name}:{item.line}"
+        rng = random.Random(hashlib.sha256(key.encode()).digest())
+        yield read, graph, rng, None
+
+
+def _judged(graphs, judge: Judge, hard_share: float):
+    """Yield the same, with weights of rewrites for a share of the functions."""
+    while group := list(itertools.islice(graphs, _JUDGED)):
+        found = judge([graph for _, graph, _, _ in group])
+        for (read, graph, rng, _), shares in zip(group, found, strict=True):
+            hard = rng.random() < hard_share and shares is not None
+            yield read, graph, rng, _weights(graph, shares) if hard else None
+
+
+def _weights(graph: FunctionGraph, shares: np.ndarray) -> dict[Rewrite, float]:
+    rows = zip(graph.rewrites.tolist(), np.sqrt(shares[1:]).tolist(), strict=True)
+    places = graph.info["places"]
+    return {(*places[u], graph.labels[node]): weight for (u, node), weight in rows}
+
+
+def _samples(graphs, max_nodes, max_rewrites):
+    for read, graph, rng, weights in graphs:
+        yield graph.repaired_by(-1)
+        planted = plant(read, rng, weights)
+        if planted is None:
+            continue
+        changed, usage, repair = planted
+        name = graph.info["function"]
+        try:
+            wrong = graph_of(changed, name, max_nodes, max_rewrites)
         except (SyntaxError, TooLarge, RecursionError):
             continue
         if wrong is None:

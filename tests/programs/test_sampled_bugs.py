@@ -1,5 +1,6 @@
 """Functions with planted bugs as graphs with labels."""
 
+import numpy as np
 import pytest
 
 from keras_bandgnn.programs import bug_samples, function_graph
@@ -48,3 +49,38 @@ def test_limits_and_errors():
     assert not list(bug_samples(functions(SOURCE), max_rewrites=1))
     with pytest.raises(ValueError, match="read_corpus"):
         list(bug_samples([SOURCE]))
+
+
+def test_hard_bugs_are_those_that_the_judge_finds_plausible():
+    clean = function_graph(SOURCE)
+    place, name = clean.info["places"][1], "v"
+    chosen = clean.rewrite_to(*place, name)
+
+    def judge(graphs):
+        rows = []
+        for graph in graphs:
+            assert graph.labels == clean.labels and graph.correct is None
+            row = np.zeros(1 + len(graph.rewrites))
+            row[[0, 1 + chosen]] = 0.9, 0.1
+            rows.append(row)
+        return rows
+
+    def drawn(**options):
+        found = bug_samples(functions(*[SOURCE] * 40), **options)
+        return [g.labels for g in found if g.correct >= 0]
+
+    hard = drawn(judge=judge, hard_share=1)
+    assert len(hard) == 40 and len(set(hard)) == 1
+    assert hard[0].count(name) == clean.labels.count(name) + 1
+    half = drawn(judge=judge)
+    assert 10 <= half.count(hard[0]) < 40 and len(set(half)) > 3
+    # Graphs that the judge leaves out have bugs that are drawn uniformly.
+    left_out = drawn(judge=lambda graphs: [None] * len(graphs), hard_share=1)
+    assert len(set(left_out)) > 3
+
+
+def test_a_judge_and_a_share_that_do_not_fit():
+    with pytest.raises(ValueError, match="judge"):
+        bug_samples(functions(SOURCE), judge=1)
+    with pytest.raises(ValueError, match="hard_share"):
+        bug_samples(functions(SOURCE), hard_share=2)
