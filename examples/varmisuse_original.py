@@ -14,6 +14,7 @@ two seeds. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 import argparse
 import sysconfig
 import tempfile
+import time
 from pathlib import Path
 
 import keras
@@ -74,9 +75,17 @@ def make_task(options: argparse.Namespace, preprocessor) -> models.NodeSelector:
         hidden_dim=options.hidden,
         num_steps=options.steps,
         num_edge_types=22,
-        dropout=0.1,
+        dropout=options.dropout,
     )
     return models.NodeSelector(backbone, preprocessor, readout=options.readout)
+
+
+def chosen(store, options: argparse.Namespace, seed: int):
+    """As many training graphs as are asked for, others for each seed."""
+    if options.graphs is None or options.graphs >= len(store):
+        return store
+    drawn = np.random.default_rng(seed).permutation(len(store))[: options.graphs]
+    return store.take(np.sort(drawn))
 
 
 def run(options: argparse.Namespace, data: Path, work: Path) -> None:
@@ -99,8 +108,11 @@ def run(options: argparse.Namespace, data: Path, work: Path) -> None:
     means = []
     for seed in range(options.seeds):
         keras.utils.set_random_seed(seed)
+        start = time.process_time()
         task = make_task(options, preprocessor)
-        loader = task.loader(stores["train"], shuffle=True, seed=seed)
+        loader = task.loader(
+            chosen(stores["train"], options, seed), shuffle=True, seed=seed
+        )
         steps = options.epochs * len(loader)
         task.compile(training.make_optimizer("adam", 2e-3, decay_steps=steps))
         best = work / f"best-{seed}.weights.h5"
@@ -127,8 +139,14 @@ def run(options: argparse.Namespace, data: Path, work: Path) -> None:
             ]
         )
         low, high = accuracy_interval(right)
-        print(f"seed {seed}: {right.mean():.3f} (95 %: {low:.3f} to {high:.3f})")
+        minutes = (time.process_time() - start) / 60
+        print(
+            f"seed {seed}: {right.mean():.3f} (95 %: {low:.3f} to {high:.3f}), "
+            f"{minutes:.1f} min of processor time"
+        )
         means.append(right.mean())
+    if len(means) == 1:
+        return
     # Student's t: how the seeds scatter.
     half = t.ppf(0.975, len(means) - 1) * np.std(means, ddof=1) / np.sqrt(len(means))
     print(f"mean of the seeds: {np.mean(means):.3f} +- {half:.3f} (95 %)")
@@ -138,9 +156,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, help="folder with the original files")
     parser.add_argument("--work", type=Path, help="folder for the compiled graphs")
-    parser.add_argument("--seeds", type=int, default=3, help="at least 2")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--graphs", type=int, help="training graphs; all if omitted")
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--batch-nodes", type=int, default=8192)
     parser.add_argument("--readout", choices=("slot", "candidate"), default="slot")
