@@ -6,7 +6,7 @@ from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dropout import Dropout
-from keras_bandgnn.primitives.propagation import is_prepared
+from keras_bandgnn.primitives.plan import is_prepared
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -8,7 +8,7 @@ from keras import ops
 from keras_bandgnn.batch import explained
 from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
-from keras_bandgnn.primitives.propagation import is_scheduled
+from keras_bandgnn.primitives.plan import is_scheduled
 
 # Names of the second argument in version 0.1.0.
 _OLD_NAMES = ("x", "edge", "plan")

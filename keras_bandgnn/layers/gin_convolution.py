@@ -10,7 +10,7 @@ from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
-from keras_bandgnn.primitives.propagation import is_prepared
+from keras_bandgnn.primitives.plan import is_prepared
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

@@ -9,7 +9,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
-from keras_bandgnn.primitives.propagation import is_prepared
+from keras_bandgnn.primitives.plan import is_prepared
 
 REDUCTIONS = ("mean", "sum", "max", "pool")
 

@@ -24,6 +24,12 @@ def offset_ids(ids, size):
     return ids + ops.reshape(offsets, (-1,) + (1,) * (len(ids.shape) - 1))
 
 
+def supergraph_ids(ids):
+    """Return the supergraph index of each id, int32 of the shape of `ids` [G, E]."""
+    groups = ops.reshape(ops.arange(ops.shape(ids)[0], dtype="int32"), (-1, 1))
+    return ops.broadcast_to(groups, ops.shape(ids))
+
+
 def _flatten(x):
     shape = ops.shape(x)
     return ops.reshape(x, (-1, *shape[2:]))

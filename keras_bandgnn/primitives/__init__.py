@@ -10,8 +10,8 @@ from keras_bandgnn.primitives.dense import Dense as Dense
 from keras_bandgnn.primitives.edges import Edges as Edges
 from keras_bandgnn.primitives.grouped import Grouped as Grouped
 from keras_bandgnn.primitives.plan import Plan as Plan
-from keras_bandgnn.primitives.propagation import prepare as prepare
-from keras_bandgnn.primitives.propagation import propagate as propagate
+from keras_bandgnn.primitives.plan import prepare as prepare
+from keras_bandgnn.primitives.plan import propagate as propagate
 from keras_bandgnn.primitives.receptive_field import ReceptiveField as ReceptiveField
 from keras_bandgnn.primitives.segment import Segment as Segment
 from keras_bandgnn.primitives.supernode import Supernode as Supernode
@@ -41,8 +41,8 @@ __getattr__, __dir__ = lazy_names(
         "choose_plan": "planning.plan_choice",
     },
     {
-        "is_prepared": "primitives.propagation",
-        "is_scheduled": "primitives.propagation",
-        "scheduled_steps": "primitives.propagation",
+        "is_prepared": "primitives.plan",
+        "is_scheduled": "primitives.plan",
+        "scheduled_steps": "primitives.plan",
     },
 )

@@ -6,8 +6,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.ops import densify
-from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.banded import Banded, neighbours_matmul
 from keras_bandgnn.primitives.base import PlanPart, part_of
 
 
@@ -62,7 +61,7 @@ class ActiveBlocks(PlanPart):
         ends = (prepared["preceding"], prepared["following"])
         before, after = (graph_ops.batched_gather(x, ids) for ids in ends)
         neighbours = (before, x[:, :count], after)
-        return densify.neighbours_matmul(prepared["blocks"], neighbours, num_types)
+        return neighbours_matmul(prepared["blocks"], neighbours, num_types)
 
 
 def has_blocks(plan: Mapping) -> bool:

@@ -4,9 +4,17 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.ops import densify
+from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.batched import scatter_add, supergraph_ids
+from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges
+
+# A TPU stores the last two axes of an array in tiles of 8 by 128. Scattering into
+# [rows, S] with S above 128 therefore costs a second array of the same size, for the
+# change of layout. Blocks split into columns of 128 have the layout that the scatter
+# writes.
+_LANES = 128
 
 
 class Banded(Primitive):
@@ -61,16 +69,14 @@ class Banded(Primitive):
         return edges.padded(budget[self.key()], self.key(), mask=True)
 
     def prepare(self, arrays: dict, num_nodes: int, num_types: int, dtype: str) -> dict:
-        """Build the dense blocks L, C and U, side by side; see `ops.densify`.
+        """Build the dense blocks L, C and U, side by side; see `banded_tiles`.
 
         Parallel edges are counted with multiplicity. Counts are summed in float32 and
         then rounded to the compute dtype.
         """
         values = ops.cast(arrays.get("weight", arrays["mask"]), dtype)
         ends = (arrays["sender"], arrays["receiver"], arrays["type"])
-        blocks = densify.banded_tiles(
-            *ends, values, num_nodes, num_types, self.block_size
-        )
+        blocks = banded_tiles(*ends, values, num_nodes, num_types, self.block_size)
         return {**arrays, "blocks": blocks}
 
     def typed_sum(self, prepared: dict, x, num_types: int):
@@ -84,7 +90,7 @@ class Banded(Primitive):
         Returns:
             [G, N, P * H].
         """
-        return densify.banded_matmul(prepared["blocks"], x, self.block_size, num_types)
+        return banded_matmul(prepared["blocks"], x, self.block_size, num_types)
 
     def cost(self, load: Load, hardware) -> float:
         """Building the blocks, three matmuls per block, and the kernel product.
@@ -100,3 +106,104 @@ class Banded(Primitive):
             + hardware.scatter_seconds(load.sizes[self.key()] / STEPS, 1)
             + hardware.matmul_seconds(rows, load.width, load.units)
         )
+
+
+def tile_width(size: int) -> int:
+    """Return the columns per tile: 128, or S if S is not a multiple of 128."""
+    return _LANES if size % _LANES == 0 else size
+
+
+def banded_tiles(
+    sender, receiver, kind, values, num_nodes: int, num_types: int, size: int
+):
+    """Build the adjacency between neighbouring blocks of nodes, as column tiles.
+
+    Row s * P + p of block k is receiver k * S + s, type p. Its 3 S columns are the
+    senders (k - 1) * S to (k + 2) * S - 1, in Q tiles of `tile_width(S)` columns.
+
+    Args:
+        sender: int32 [G, E], in the receiver's block or an adjacent one.
+        receiver: int32 [G, E].
+        kind: int32 [G, E], edge types.
+        values: float [G, E]; duplicates add up, padding is 0.
+        num_nodes: N.
+        num_types: P.
+        size: S, nodes per block.
+
+    Returns:
+        [G, K, Q, S * P, 3 * S / Q], K = ceil(N / S), in the dtype of `values`.
+
+    Example:
+    >>> import numpy as np
+    >>> ids = np.zeros((1, 1), "int32")
+    >>> tuple(banded_tiles(ids, ids, ids, ops.ones((1, 1)), 8, 2, 4).shape)
+    (1, 2, 3, 8, 4)
+    """
+    width = tile_width(size)
+    block = receiver // size
+    column = sender - (block - 1) * size
+    row = (receiver % size) * num_types + kind
+    indices = (supergraph_ids(sender), block, column // width, row, column % width)
+    shape = (
+        ops.shape(sender)[0],
+        -(-num_nodes // size),
+        3 * size // width,
+        size * num_types,
+        width,
+    )
+    return scatter_add(
+        tuple(ops.reshape(index, (-1,)) for index in indices),
+        ops.reshape(values, (-1,)),
+        shape,
+    )
+
+
+def banded_matmul(tiles, x, size: int, num_types: int):
+    """Sum the senders' states per receiver and type.
+
+    Args:
+        tiles: Result of `banded_tiles`.
+        x: [G, N, H].
+        size: S.
+        num_types: P.
+
+    Returns:
+        [G, N, P * H].
+
+    Example:
+    >>> import numpy as np
+    >>> ids = np.zeros((1, 1), "int32")
+    >>> tiles = banded_tiles(ids, ids, ids, ops.ones((1, 1)), 8, 2, 4)
+    >>> tuple(banded_matmul(tiles, ops.ones((1, 8, 5)), 4, 2).shape)
+    (1, 8, 10)
+    """
+    groups, num_nodes, channels = ops.shape(x)
+    blocks = ops.shape(tiles)[1]
+    axis = sequence_axis()
+    if axis is None:
+        x = ops.pad(x, ((0, 0), (size, (blocks + 1) * size - num_nodes), (0, 0)))
+    else:
+        x = axis.halo(x, size)
+    x = ops.reshape(x, (groups, blocks + 2, size, channels))
+    total = neighbours_matmul(tiles, (x[:, :-2], x[:, 1:-1], x[:, 2:]), num_types)
+    return total[:, :num_nodes]
+
+
+def neighbours_matmul(tiles, neighbours, num_types: int):
+    """Sum the states of the senders in each block and its two neighbours.
+
+    Args:
+        tiles: [G, K, Q, S * P, 3 * S / Q], see `banded_tiles`.
+        neighbours: States of the preceding blocks, the blocks themselves and the
+            following blocks, [G, K, S, H] each.
+        num_types: P.
+
+    Returns:
+        [G, K * S, P * H].
+    """
+    groups, blocks, size, channels = ops.shape(neighbours[1])
+    count, width = tiles.shape[2], tiles.shape[-1]
+    x = ops.concatenate(neighbours, axis=2)
+    x = ops.reshape(x, (groups, blocks, count, width, channels))
+    total = backend.tile_matmul(tiles, x)
+    return ops.reshape(total, (groups, blocks * size, num_types * channels))

@@ -12,6 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.ops.batched import supergraph_ids
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.registration import PACKAGE
 
@@ -258,12 +259,6 @@ class Primitive(PlanPart):
         """
         del num_types, block_size
         return ()
-
-
-def supergraph_ids(ids):
-    """Return the supergraph index of each id, int32 of the shape of `ids` [G, E]."""
-    groups = ops.reshape(ops.arange(ops.shape(ids)[0], dtype="int32"), (-1, 1))
-    return ops.broadcast_to(groups, ops.shape(ids))
 
 
 def per_receiver(arrays: dict, values, num_nodes: int, num_types: int):

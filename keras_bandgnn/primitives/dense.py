@@ -6,7 +6,8 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.ops import CSR, CSRPair
-from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
+from keras_bandgnn.ops.batched import supergraph_ids
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges, pad
 
 

@@ -5,7 +5,8 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import positive_int
-from keras_bandgnn.primitives.base import STEPS, Load, Primitive, supergraph_ids
+from keras_bandgnn.ops.batched import supergraph_ids
+from keras_bandgnn.primitives.base import STEPS, Load, Primitive
 from keras_bandgnn.primitives.edges import Edges, pad
 
 # Rows per group of one type: small, as rows are few.

@@ -11,9 +11,8 @@ from registered import registered_primitives
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
 from keras_bandgnn.ops import CSR, CSRPair
-from keras_bandgnn.ops.densify import banded_tiles
 from keras_bandgnn.primitives import Edges, Plan
-from keras_bandgnn.primitives.banded import Banded
+from keras_bandgnn.primitives.banded import Banded, banded_tiles
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.primitives.csr import row_sums
 from keras_bandgnn.primitives.dense import Dense

@@ -17,7 +17,7 @@ from keras_bandgnn.primitives import Banded, ReceptiveField
 from keras_bandgnn.primitives.active_blocks import has_blocks, prepare_steps
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.csr import row_index
-from keras_bandgnn.primitives.propagation import is_scheduled, scheduled_steps
+from keras_bandgnn.primitives.plan import is_scheduled, scheduled_steps
 
 # Steps of a GGNN that update the active blocks of nodes only.
 

@@ -2,8 +2,8 @@
 
 `current` is the module of the backend that Keras runs on, and the only place that
 selects one. All modules have the same names. `ops` documents most of them, for all
-backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`,
-`ops.densify`). The others:
+backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`). The
+others:
 
 `flat_sparse_matmul(forward, backward, x)`
     A sparse matrix times rows [M, H], giving [N, H]. `forward` is a `CSR` without the
@@ -16,6 +16,9 @@ backends (`ops.batched`, `ops.sparse`, `ops.loops`, `ops.remat`, `ops.attention`
     giving [groups, R, U].
 `flat_gathered_grouped_matmul(x, index, backward, kinds, kernel)`
     The same for the rows `x[index]`, which need not all be materialised at once.
+`tile_matmul(tiles, x)`
+    Dense tiles [G, K, Q, R, C] times rows [G, K, Q, C, H], summed over Q, giving
+    [G, K, R, H]; see `primitives.banded`.
 `value_and_gradient(function, x)`
     Values of a function of a tensor, or of a list of tensors, and the gradient of their
     sum, which is itself differentiable where gradients are recorded.

@@ -438,7 +438,7 @@ def _tile_matmul_tpu(tiles, x):
 
 
 def tile_matmul(tiles, x):
-    """Multiply dense blocks, stored as column tiles; see `ops.densify`."""
+    """Multiply dense blocks, stored as column tiles; see `primitives.banded`."""
     return jax.lax.platform_dependent(
         tiles, x, tpu=_tile_matmul_tpu, default=_tile_matmul_rows
     )

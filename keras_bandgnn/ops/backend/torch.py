@@ -367,7 +367,7 @@ checkpointed = repeat_checkpointed = on_device = None
 
 
 def tile_matmul(tiles, x):
-    """Multiply dense blocks, stored as column tiles; see `ops.densify`."""
+    """Multiply dense blocks, stored as column tiles; see `primitives.banded`."""
     return sum(torch.matmul(tiles[:, :, q], x[:, :, q]) for q in range(tiles.shape[2]))
 
 

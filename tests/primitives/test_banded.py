@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bandgnn.ops import densify
+from keras_bandgnn.primitives.banded import banded_matmul, banded_tiles
 
 GROUPS, TYPES, WIDTH = 2, 3, 5
 
@@ -35,8 +35,8 @@ def test_banded_matmul_is_the_typed_sum(num_nodes, size):
     ids, values = made_edges(num_nodes, size)
     x = np.random.default_rng(1).standard_normal((GROUPS, num_nodes, WIDTH))
     x = x.astype("float32")
-    tiles = densify.banded_tiles(*ids, ops.array(values), num_nodes, TYPES, size)
-    out = densify.banded_matmul(tiles, ops.array(x), size, TYPES)
+    tiles = banded_tiles(*ids, ops.array(values), num_nodes, TYPES, size)
+    out = banded_matmul(tiles, ops.array(x), size, TYPES)
     np.testing.assert_allclose(
         ops.convert_to_numpy(out), oracle(ids, values, x), rtol=1e-5, atol=1e-5
     )
@@ -45,11 +45,11 @@ def test_banded_matmul_is_the_typed_sum(num_nodes, size):
 @pytest.mark.parametrize("size", [256, 384])
 def test_tiles_have_128_columns(size):
     ids, values = made_edges(2 * size, size)
-    tiles = densify.banded_tiles(*ids, ops.array(values), 2 * size, TYPES, size)
+    tiles = banded_tiles(*ids, ops.array(values), 2 * size, TYPES, size)
     assert tuple(tiles.shape) == (GROUPS, 2, 3 * size // 128, size * TYPES, 128)
     x = np.random.default_rng(1).standard_normal((GROUPS, 2 * size, WIDTH))
     x = x.astype("float32")
-    out = densify.banded_matmul(tiles, ops.array(x), size, TYPES)
+    out = banded_matmul(tiles, ops.array(x), size, TYPES)
     np.testing.assert_allclose(
         ops.convert_to_numpy(out), oracle(ids, values, x), rtol=1e-5, atol=1e-5
     )
@@ -65,8 +65,8 @@ def test_gradients_of_states_and_values():
     weight = rng.standard_normal((GROUPS, 22, TYPES * WIDTH)).astype("float32")
 
     def loss(values, x):
-        tiles = densify.banded_tiles(*ids, values, 22, TYPES, 4)
-        return (densify.banded_matmul(tiles, x, 4, TYPES) * weight).sum()
+        tiles = banded_tiles(*ids, values, 22, TYPES, 4)
+        return (banded_matmul(tiles, x, 4, TYPES) * weight).sum()
 
     d_values, d_x = jax.grad(loss, (0, 1))(values, x)
     expected_x = np.zeros_like(x)
