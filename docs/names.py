@@ -79,7 +79,7 @@ CONSTANTS = {
 }
 # What public functions return, and bases of public classes.
 RESULTS = (
-    "preprocessing.loading.graph_loader.LoaderStats",
+    "preprocessing.loading.epochs.LoaderStats",
     "preprocessing.attention.conditions.AttentionConditions",
     "preprocessing.ordering.cluster_compile.ClusterOrder",
     "preprocessing.forecast.choose_batcher.BatcherChoice",

@@ -7,13 +7,13 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
+from keras_bandgnn.preprocessing.batching.batcher import ceil64, round_up_power_of_two
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.batching.packing import ceil64, round_up_power_of_two
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.loading.graph_loader import make_assembler
 from keras_bandgnn.preprocessing.loading.loader_plan import (
     block_size_of,
     cheapest_plan,
-    make_assembler,
     with_edge_types,
 )
 from keras_bandgnn.preprocessing.loading.shape_buckets import needed_sizes, rung

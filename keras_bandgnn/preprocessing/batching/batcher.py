@@ -18,16 +18,20 @@ PER_GRAPH = ("candidate",)
 _NAMED = 5
 
 
-def size_table(sizes: Mapping[str, np.ndarray]) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return the names of additive resources, and int64 [n, R] what each graph needs.
+def ceil64(values: np.ndarray | float) -> np.ndarray:
+    """Return the next multiple of 64 that is strictly above (Speckhard et al. 2025)."""
+    return 64 * (1 + np.floor_divide(values, 64).astype(np.int64))
 
-    "node" and "edge" come first, "graph" (1 each) last.
-    """
-    names = [name for name in ("node", "edge") if name in sizes]
-    names += [name for name in sizes if name not in (*names, *PER_GRAPH, "graph")]
-    columns = [np.asarray(sizes[name], np.int64) for name in names]
-    columns.append(np.ones(len(columns[0]), np.int64))
-    return (*names, "graph"), np.stack(columns, axis=1)
+
+def round_up_64(values: np.ndarray | int) -> np.ndarray:
+    """Return the smallest multiple of 64 that is not below, at least 64."""
+    return 64 * np.maximum(1, -(-np.asarray(values, np.int64) // 64))
+
+
+def round_up_power_of_two(values: np.ndarray | int) -> np.ndarray:
+    """Return the smallest power of two that is not below, at least 1."""
+    values = np.maximum(np.asarray(values, np.int64), 1)
+    return np.int64(1) << np.ceil(np.log2(values)).astype(np.int64)
 
 
 class Batcher(HostLayer):

@@ -6,8 +6,9 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, one_of
-from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
-from keras_bandgnn.preprocessing.batching.packing import (
+from keras_bandgnn.preprocessing.batching.batcher import (
+    PER_GRAPH,
+    Batcher,
     ceil64,
     round_up_64,
     round_up_power_of_two,

@@ -1,18 +1,22 @@
 """`GraphLoader`: batches of graphs for `fit`, `evaluate` and `predict`."""
 
-import dataclasses
 import hashlib
 import json
-import threading
 import time
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph, merge_parts
+from keras_bandgnn.assembly.assembler import (
+    Assembler,
+    Supergraph,
+    merge_parts,
+    resource_sizes,
+)
+from keras_bandgnn.assembly.block_assembler import BlockAssembler
+from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.checks import (
     INT32_MAX,
     boolean,
@@ -23,95 +27,21 @@ from keras_bandgnn.checks import (
     seed_number,
     string,
 )
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
+from keras_bandgnn.preprocessing.batching.batcher import Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading import exports as loader_exports
-from keras_bandgnn.preprocessing.loading.epochs import Epochs
+from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
 from keras_bandgnn.preprocessing.loading.loader_plan import (
     apply_filter,
     block_size_of,
     cheapest_plan,
-    make_assembler,
     with_edge_types,
 )
-from keras_bandgnn.preprocessing.loading.prefetch import Prefetcher, choose_block_length
 from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
-
-
-@dataclasses.dataclass
-class LoaderStats:
-    """Figures of the batches of one epoch, as far as it has been read.
-
-    Attributes:
-        epoch: Number of the epoch.
-        batches: Batches that were handed out.
-        graphs: Real graphs in them.
-        used: Resource -> what the real graphs needed.
-        padded: Resource -> what they were padded to.
-        assembly_ms: Milliseconds of assembling each batch, in any thread.
-        waited_s: Seconds in which the consumer waited for a batch.
-        elapsed_s: Seconds from the first request to the last batch.
-    """
-
-    epoch: int = 0
-    batches: int = 0
-    graphs: int = 0
-    used: dict[str, int] = dataclasses.field(default_factory=dict)
-    padded: dict[str, int] = dataclasses.field(default_factory=dict)
-    assembly_ms: list[float] = dataclasses.field(default_factory=list)
-    waited_s: float = 0.0
-    elapsed_s: float = 0.0
-
-    def __post_init__(self):
-        self._lock = threading.Lock()
-        self._began = None
-
-    @property
-    def fill(self) -> dict[str, float]:
-        """Share of each resource that real graphs used."""
-        return {k: self.used[k] / v for k, v in self.padded.items() if v}
-
-    @property
-    def waiting(self) -> float:
-        """Share of the time in which the consumer waited for batches."""
-        return self.waited_s / self.elapsed_s if self.elapsed_s else 0.0
-
-    def assembled(self, seconds: float, batches: int) -> None:
-        """Count the work of batches that were built together."""
-        with self._lock:
-            self.assembly_ms += [1000 * seconds / batches] * batches
-
-    def handed_out(self, began: float, figures: Mapping) -> None:
-        """Count a batch that was asked for at `began` and is ready now.
-
-        Args:
-            began: From `time.perf_counter`.
-            figures: Resource -> real rows, and all rows.
-        """
-        now = time.perf_counter()
-        with self._lock:
-            self._began = began if self._began is None else self._began
-            self.waited_s += now - began
-            self.elapsed_s = now - self._began
-            self.batches += 1
-            self.graphs += figures["graph"][0]
-            for name, (used, padded) in figures.items():
-                self.used[name] = self.used.get(name, 0) + used
-                self.padded[name] = self.padded.get(name, 0) + padded
-
-    def summary(self) -> str:
-        """Return the figures as a few lines of text."""
-        fill = ", ".join(f"{k} {100 * v:.1f} %" for k, v in self.fill.items())
-        times = np.array(self.assembly_ms or [0.0])
-        return (
-            f"epoch {self.epoch}: {self.batches} batches, {self.graphs} graphs\n"
-            f"filled: {fill}\n"
-            f"assembly: median {np.median(times):.2f} ms, mean {times.mean():.2f} ms "
-            f"a batch; waited for batches {100 * self.waiting:.1f} % of the time"
-        )
 
 
 def _check_removed(options: Mapping) -> None:
@@ -232,34 +162,35 @@ class GraphLoader(keras.utils.PyDataset):
         self._assembler, self.sizes = make_assembler(
             self.parts, self.plan, self.num_edge_types, edge_weight
         )
-        self.batcher.check_names(self.sizes)
-        if not self.batcher.is_adapted(self.sizes):
-            self.batcher.complete(self.sizes)
-        # A copy: the batcher may be adapted to other graphs later.
-        self._configs = [self.batcher.plain_config(), self.plan.get_config()]
-        self._resumed_batches, self._hold_resume = 0, False
         self._epochs = Epochs(
             self.sizes,
             self.batcher,
             self.seed if self.shuffle else None,
             self.replicas * self.num_hosts,
         )
-        self._block_length = choose_block_length(self.sizes, len(self) * self.num_hosts)
+        # A copy: the batcher may be adapted to other graphs later.
+        self._configs = [self.batcher.plain_config(), self.plan.get_config()]
+        self._resumed_batches, self._hold_resume = 0, False
         self.epoch = 0
         self.begin()
 
     def begin(self) -> None:
         """Create threads and locks, as a forked process must."""
-        self.stats = LoaderStats(self.epoch)
-        self._lock = threading.Lock()
-        self._prefetcher = Prefetcher(
-            self._build_several,
-            self._epochs.length,
-            self._block_length,
-            self.prefetch,
-            self.threads,
+        self._builder = BatchBuilder(
+            self._epochs,
+            self._assembler,
+            replicas=self.replicas,
+            host=self.host,
+            num_hosts=self.num_hosts,
+            prefetch=self.prefetch,
+            threads=self.threads,
         )
-        self._composed: dict[int, Future] = {}
+        self._builder.stats = LoaderStats(self.epoch)
+
+    @property
+    def stats(self) -> LoaderStats:
+        """Figures of the current epoch, as far as it has been read."""
+        return self._builder.stats
 
     @property
     def budgets(self) -> list[dict[str, int]]:
@@ -282,21 +213,7 @@ class GraphLoader(keras.utils.PyDataset):
 
         Each has the ids of its graphs as `members` and its sizes as `budget`.
         """
-        with self._lock:
-            future = self._composed.get(epoch)
-            missing = future is None
-            if missing:
-                # This epoch, the next and the previous one suffice.
-                recent = list(self._composed.items())[-2:]
-                future = Future()
-                self._composed = {**dict(recent), epoch: future}
-        if missing:
-            try:
-                future.set_result(self._epochs.composition(epoch))
-            except BaseException as error:
-                self._composed.pop(epoch, None)
-                future.set_exception(error)
-        return future.result()
+        return self._builder.composition(epoch)
 
     def usage(self, epoch: int | None = None) -> dict[str, np.ndarray]:
         """Return what the batches of an epoch hold, from the sizes of the graphs.
@@ -310,20 +227,8 @@ class GraphLoader(keras.utils.PyDataset):
             all replicas and hosts.
         """
         optional(positive_int, "epoch", epoch, 0)
-        supergraphs = self.composition(self.epoch if epoch is None else epoch)
-        members = np.concatenate([s.members for s in supergraphs])
-        owner = np.repeat(
-            np.arange(len(supergraphs)), [len(s.members) for s in supergraphs]
-        )
-        sizes = {k: v[members] for k, v in self.sizes.items() if k not in PER_GRAPH}
-        sizes["graph"] = np.ones(len(members), np.int64)
-        usage, width = {}, self.replicas * self.num_hosts
-        for name, needed in sizes.items():
-            used = np.bincount(owner, needed, len(supergraphs))
-            padded = [s.budget[name] for s in supergraphs]
-            counts = np.array([used, padded]).astype(np.int64)
-            usage[name] = counts.reshape(2, -1, width).sum(-1)
-        return usage
+        epoch = self.epoch if epoch is None else epoch
+        return self._epochs.usage(self.composition(epoch))
 
     def fill(self, epoch: int | None = None) -> dict[str, float]:
         """Return the share of each resource of an epoch that real graphs use.
@@ -352,8 +257,7 @@ class GraphLoader(keras.utils.PyDataset):
 
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
         """Return the supergraphs of this host in batch `index` of an epoch."""
-        first = (index * self.num_hosts + self.host) * self.replicas
-        return self.composition(epoch)[first : first + self.replicas]
+        return self._builder.supergraphs(index, epoch)
 
     def build(self, index: int, epoch: int):
         """Build batch `index` of `epoch`: (x, y, sample_weight), or (x,).
@@ -367,7 +271,7 @@ class GraphLoader(keras.utils.PyDataset):
             raise IndexError(
                 f"Expected a batch in [0, {self._epochs.length}). Received: {index}."
             )
-        return self._build_several(range(index, index + 1), epoch)[0][0]
+        return self._builder.build(range(index, index + 1), epoch)[0][0]
 
     def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
         """Build a batch of chosen graphs, padded to a budget.
@@ -379,14 +283,6 @@ class GraphLoader(keras.utils.PyDataset):
         supergraphs = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
         return self._assembler.build(supergraphs, len(supergraphs))[0][0]
 
-    def _build_several(self, indices: range, epoch: int) -> list[tuple]:
-        """Return batches, each with the figures that `stats` counts."""
-        supergraphs = [s for i in indices for s in self.supergraphs(i, epoch)]
-        began = time.perf_counter()
-        batches = self._assembler.build(supergraphs, self.replicas)
-        self.stats.assembled(time.perf_counter() - began, len(batches))
-        return batches
-
     def __getitem__(self, index: int):
         if not 0 <= index < len(self):
             raise IndexError(
@@ -395,10 +291,10 @@ class GraphLoader(keras.utils.PyDataset):
         began = time.perf_counter()
         epoch, index = self.epoch, index + self._resumed_batches
         if self.stats.epoch != epoch or index == self._resumed_batches:
-            self.stats = LoaderStats(epoch)
-        batch, figures = self._prefetcher.get(index, epoch)
+            self._builder.stats = LoaderStats(epoch)
+        batch, figures = self._builder.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
-            self._prefetcher.run_in_background(self.composition, epoch + 1)
+            self._builder.run_in_background(self.composition, epoch + 1)
         self.stats.handed_out(began, figures)
         return batch
 
@@ -407,7 +303,7 @@ class GraphLoader(keras.utils.PyDataset):
 
         The next request for a batch starts them again.
         """
-        self._prefetcher.stop()
+        self._builder.stop()
 
     def on_epoch_end(self) -> None:
         """Move on to the next epoch, whole and in its own order."""
@@ -538,8 +434,7 @@ class GraphLoader(keras.utils.PyDataset):
         return loader_exports.to_grain(self, positive_int("epochs", epochs))
 
     def __getstate__(self) -> dict[str, Any]:
-        local = ("_lock", "_prefetcher", "_composed", "stats")
-        return {k: v for k, v in self.__dict__.items() if k not in local}
+        return {k: v for k, v in self.__dict__.items() if k != "_builder"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -550,3 +445,53 @@ class GraphLoader(keras.utils.PyDataset):
             f"GraphLoader(graphs={self.starts[-1]}, batches={len(self)}, "
             f"budget={self.batcher.budget}, plan={self.plan})"
         )
+
+
+def make_assembler(
+    parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
+) -> tuple:
+    """Return the assembler of a plan's batches, and what each graph needs.
+
+    Args:
+        parts: The graphs.
+        plan: Which primitive processes which edges, with or without a schedule.
+        num_types: P.
+        edge_weight: Edge feature that is the factor of each message, or None.
+
+    Returns:
+        The assembler, and resource -> int64 [n].
+    """
+    _check_weight(parts, plan, edge_weight)
+    # Batches have the same keys throughout: slots only if every graph has one.
+    slots = all(part.slot.min() >= 0 for part in parts)
+    if plan.schedule is None:
+        sizes = resource_sizes(parts, plan, num_types)
+        return Assembler(parts, plan, num_types, slots, edge_weight), sizes
+    if any(p.label is not None and p.label_level == "edge" for p in parts):
+        raise ValueError(
+            "Expected a plan without a schedule for labels of edges, as schedules "
+            f"leave out nodes that are not read. Received: {plan}. Pass Plan(..., "
+            "schedule=None)."
+        )
+    blocks = plan.schedule.order == "blocks"
+    cls = BlockAssembler if blocks else ScheduleAssembler
+    assembler = cls(parts, plan, num_types, slots)
+    return assembler, assembler.sizes()
+
+
+def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
+    if name is None:
+        return
+    if plan.schedule is not None:
+        raise ValueError(
+            "Expected a plan without a schedule for weighted edges. Received: "
+            f"edge_weight={name!r}, plan={plan}."
+        )
+    for part in parts:
+        if name not in part.edge or part.edge[name].ndim != 1:
+            features = {k: v.shape[1:] for k, v in part.edge.items()}
+            raise ValueError(
+                f"Expected `edge_weight` to be an edge feature, {name!r}, a number per "
+                f"edge. Received: edge features {features} (with the shape of an "
+                "edge's entry)."
+            )

@@ -1,13 +1,10 @@
-"""The plan of a loader: `"auto"` resolved, graphs prepared, the assembler made."""
+"""The plan of a loader: `"auto"` resolved, and graphs prepared for it."""
 
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Assembler, resource_sizes
-from keras_bandgnn.assembly.block_assembler import BlockAssembler
-from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
@@ -132,53 +129,3 @@ def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
             f"Expected at least one graph. Received: none{why if total else ''}."
         )
     return list(parts), total - count
-
-
-def make_assembler(
-    parts: Sequence[FlatGraphs], plan: Plan, num_types: int, edge_weight: str | None
-) -> tuple:
-    """Return the assembler of a plan's batches, and what each graph needs.
-
-    Args:
-        parts: The graphs.
-        plan: Which primitive processes which edges, with or without a schedule.
-        num_types: P.
-        edge_weight: Edge feature that is the factor of each message, or None.
-
-    Returns:
-        The assembler, and resource -> int64 [n].
-    """
-    _check_weight(parts, plan, edge_weight)
-    # Batches have the same keys throughout: slots only if every graph has one.
-    slots = all(part.slot.min() >= 0 for part in parts)
-    if plan.schedule is None:
-        sizes = resource_sizes(parts, plan, num_types)
-        return Assembler(parts, plan, num_types, slots, edge_weight), sizes
-    if any(p.label is not None and p.label_level == "edge" for p in parts):
-        raise ValueError(
-            "Expected a plan without a schedule for labels of edges, as schedules "
-            f"leave out nodes that are not read. Received: {plan}. Pass Plan(..., "
-            "schedule=None)."
-        )
-    blocks = plan.schedule.order == "blocks"
-    cls = BlockAssembler if blocks else ScheduleAssembler
-    assembler = cls(parts, plan, num_types, slots)
-    return assembler, assembler.sizes()
-
-
-def _check_weight(parts: Sequence[FlatGraphs], plan: Plan, name: str | None) -> None:
-    if name is None:
-        return
-    if plan.schedule is not None:
-        raise ValueError(
-            "Expected a plan without a schedule for weighted edges. Received: "
-            f"edge_weight={name!r}, plan={plan}."
-        )
-    for part in parts:
-        if name not in part.edge or part.edge[name].ndim != 1:
-            features = {k: v.shape[1:] for k, v in part.edge.items()}
-            raise ValueError(
-                f"Expected `edge_weight` to be an edge feature, {name!r}, a number per "
-                f"edge. Received: edge features {features} (with the shape of an "
-                "edge's entry)."
-            )

@@ -16,8 +16,8 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+from keras_bandgnn.preprocessing.batching.batcher import ceil64
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.batching.packing import ceil64
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.primitives.plan import Plan
 

@@ -4,8 +4,11 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, Batcher
-from keras_bandgnn.preprocessing.batching.packing import round_up_power_of_two
+from keras_bandgnn.preprocessing.batching.batcher import (
+    PER_GRAPH,
+    Batcher,
+    round_up_power_of_two,
+)
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 # Smaller supergraphs do not run faster.

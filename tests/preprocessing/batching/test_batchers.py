@@ -10,11 +10,11 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     StaticBatcher,
 )
-from keras_bandgnn.preprocessing.batching.packing import (
-    pack_best_fit,
+from keras_bandgnn.preprocessing.batching.batcher import (
     round_up_64,
     round_up_power_of_two,
 )
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import pack_best_fit
 from keras_bandgnn.preprocessing.loading.epochs import Epochs
 
 

@@ -13,12 +13,12 @@ from keras_bandgnn.assembly import padded_rows as levels
 from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.planning import Hardware, choose_plan
 from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
-from keras_bandgnn.preprocessing.batching.packing import (
+from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     pack_best_fit,
     pack_sequential,
-    spread,
 )
 from keras_bandgnn.preprocessing.loading import loader_plan
+from keras_bandgnn.preprocessing.loading.epochs import spread
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,

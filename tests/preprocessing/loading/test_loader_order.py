@@ -333,12 +333,12 @@ def test_workers_of_torch():
     loader = GraphLoader(graphs_of(range(1, 30)), DynamicBatcher(4))
     loader[0]
     data = loader.to_torch(epochs=2)
-    loader._lock.acquire()  # As if the epoch was being composed at the fork.
+    loader._builder._lock.acquire()  # As if the epoch was being composed at the fork.
     batches = torch.utils.data.DataLoader(
         data, batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=60
     )
     found = [ids(_numpy(batch)) for batch in batches]
-    loader._lock.release()
+    loader._builder._lock.release()
     assert found == [ids(_numpy(batch)) for batch in loader.to_torch(epochs=2)]
     pickle.loads(pickle.dumps(data))
 
