@@ -21,7 +21,6 @@ from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     RCMKCompile,
 )
-from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.primitives import Banded, Edges, Plan, Primitive, Segment
 from keras_bandgnn.primitives.active_blocks import ActiveBlocks
 from keras_bandgnn.primitives.base import (
@@ -171,7 +170,7 @@ def test_tpu_commands_take_the_block_size_of_the_ordering(options, plan, expecte
 
 def test_joint_predictions_take_the_block_size_of_the_ordering(monkeypatch):
     monkeypatch.setattr(plan_choice.graph_ops, "has_accelerator", lambda: True)
-    monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: None)
+    monkeypatch.setattr(plan_choice.Hardware, "calibrated", lambda dtype: None)
     preprocessor = GraphPreprocessor([RCMKCompile(32)], edge_weight="weight")
     backbone = GGNNBackbone({"kind": 2}, 4, num_steps=1)
     task = NodeSelector(backbone, readout="slot", preprocessor=preprocessor)

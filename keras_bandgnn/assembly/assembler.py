@@ -30,6 +30,55 @@ def merge_parts(parts: Sequence[FlatGraphs]) -> Sequence[FlatGraphs]:
     return [FlatGraphs.concatenate(parts)]
 
 
+def with_edge_types(
+    parts: Sequence[FlatGraphs], num_types: int | None
+) -> tuple[list[FlatGraphs], int]:
+    """Return the graphs with the edge types that a model reads, and P.
+
+    Args:
+        parts: The graphs.
+        num_types: P; None for those that occur, 0 for a model that reads no types.
+
+    Raises:
+        ValueError: If other types occur.
+    """
+    if num_types == 0:
+        return [_untyped(part) for part in parts], 1
+    occurring = 1 + max((int(p.edge_type.max(initial=0)) for p in parts), default=0)
+    if num_types is not None and occurring > num_types:
+        raise ValueError(
+            f"Expected edge types in [0, {num_types}), as "
+            f"num_edge_types={num_types}. Received: type {occurring - 1}. "
+            "Raise num_edge_types of the model."
+        )
+    return list(parts), num_types or occurring
+
+
+def _untyped(part: FlatGraphs) -> FlatGraphs:
+    if not part.edge_type.any():
+        return part
+    zeros = {"edge_type": np.zeros_like(part.edge_type)}
+    return FlatGraphs.from_columns({**part.columns(), **zeros}, part.info)
+
+
+def apply_filter(parts: Sequence[FlatGraphs], plan: Plan) -> tuple[list, int]:
+    """Return the graphs that pass a plan's filter, and how many do not.
+
+    Raises:
+        ValueError: If no graph is left.
+    """
+    total = sum(map(len, parts))
+    if plan.filter:
+        parts = [part.take(np.flatnonzero(plan.keeps(part))) for part in parts]
+    count = sum(map(len, parts))
+    if not count:
+        why = f", after the plan's filter {plan.filter} left out {total}"
+        raise ValueError(
+            f"Expected at least one graph. Received: none{why if total else ''}."
+        )
+    return list(parts), total - count
+
+
 def resource_sizes(
     parts: Sequence[FlatGraphs], plan: Plan, num_types: int
 ) -> dict[str, np.ndarray]:

@@ -71,7 +71,7 @@ def make_program(options: argparse.Namespace) -> tuple:
 
 def _make_plan(options: argparse.Namespace, preprocessor):
     """Return the plan from the options or the preset's preprocessor."""
-    from keras_bandgnn.preprocessing.loading.loader_plan import block_size_of
+    from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
     from keras_bandgnn.primitives import Banded, Plan
     from keras_bandgnn.primitives.base import primitive_of
 

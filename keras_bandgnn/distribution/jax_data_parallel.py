@@ -19,7 +19,7 @@ from keras_bandgnn.distribution.sequence_layout import (
 )
 from keras_bandgnn.ops.backend.jax_mesh import BATCH, SEQUENCE, split_over_cores
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.loader_plan import block_size_of
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.banded import Banded
 from keras_bandgnn.primitives.plan import Plan
 

@@ -4,20 +4,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.assembly.assembler import Supergraph, with_edge_types
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
-from keras_bandgnn.preprocessing.batching.batcher import ceil64, round_up_power_of_two
+from keras_bandgnn.planning.plan_choice import cheapest_plan
+from keras_bandgnn.preprocessing.batching.batcher import (
+    ceil64,
+    round_up_power_of_two,
+    supergraph_nodes,
+)
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import make_assembler
-from keras_bandgnn.preprocessing.loading.loader_plan import (
-    block_size_of,
-    cheapest_plan,
-    with_edge_types,
-)
 from keras_bandgnn.preprocessing.loading.shape_buckets import needed_sizes, rung
-from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile, block_size_of
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.reachability_filter import ReachabilityFilter
 
@@ -155,7 +155,7 @@ class JointSelection:
             plan = cheapest_plan(
                 [piece],
                 types,
-                batcher,
+                supergraph_nodes([piece], batcher),
                 width,
                 schedule,
                 block_size=block_size_of(piece, self._preprocessor.layers_config()),

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware
 from keras_bandgnn.planning.estimate import Estimate, sampled
 from keras_bandgnn.primitives.banded import Banded
@@ -52,6 +53,44 @@ def auto_plan(
     if graph_ops.has_accelerator():
         return Plan(Banded(block_size), rest=rest)
     return Plan(rest=rest)
+
+
+def cheapest_plan(
+    parts: Sequence[FlatGraphs],
+    num_types: int,
+    nodes: int,
+    width: int = 64,
+    schedule: ReceptiveField | None = None,
+    num_hosts: int = 1,
+    block_size: int = 128,
+) -> Plan:
+    """Return the plan of `plan="auto"`: the cheapest exact one.
+
+    Args:
+        parts: The graphs.
+        num_types: P.
+        nodes: Nodes of a supergraph.
+        width: Channels of a state.
+        schedule: The schedule that the task allows, or None.
+        num_hosts: Hosts that train together.
+        block_size: S of banded plans, as of the `RCMKCompile` of the graphs.
+    """
+    hardware = None
+    # Hosts that train together must agree, whatever each has measured.
+    if num_hosts == 1 and parts:
+        hardware = Hardware.calibrated(keras.config.dtype_policy().compute_dtype)
+    if hardware is None:
+        return auto_plan(num_types, block_size, schedule, nodes)
+    return choose_plan(
+        parts,
+        num_types,
+        width=width,
+        units=width,
+        schedule=schedule,
+        nodes=nodes,
+        hardware=hardware,
+        block_size=block_size,
+    ).plan
 
 
 def _group_size(nodes: int) -> int:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import keras
 
-from keras_bandgnn.assembly.assembler import merge_parts
+from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
 from keras_bandgnn.checks import (
     boolean,
     instance,
@@ -20,8 +20,9 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
+from keras_bandgnn.planning.plan_choice import cheapest_plan
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
-from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     GraphEncoder,
@@ -37,12 +38,7 @@ from keras_bandgnn.preprocessing.graph_layer import (
     layers_from_config,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.loader_plan import (
-    block_size_of,
-    cheapest_plan,
-    supergraph_nodes,
-    with_edge_types,
-)
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.plan import Plan
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import class_entry, registered_class
@@ -292,18 +288,19 @@ class GraphPreprocessor(HostLayer):
         **options,
     ) -> Plan:
         """Return the plan of `"auto"`: that of graphs as large, or the cheapest."""
+        room = supergraph_nodes(parts, batcher)
         if options["num_hosts"] > 1 or not parts:
-            return cheapest_plan(parts, num_types, batcher, **options)
+            return cheapest_plan(parts, num_types, room, **options)
         schedule = options["schedule"]
         total = sum(int(part.node_ptr[-1]) for part in parts)
-        nodes = min(supergraph_nodes(parts, batcher), total)
+        nodes = min(room, total)
         largest = max(int(part.num_nodes.max()) for part in parts)
         key = num_types, schedule is not None, options["block_size"]
         if key in self._auto_plans:
             known = self._auto_plans[key]
             if nodes <= known.nodes and largest <= known.largest:
                 return known.plan.replace(schedule=schedule)
-        plan = cheapest_plan(parts, num_types, batcher, **options)
+        plan = cheapest_plan(parts, num_types, room, **options)
         self._auto_plans[key] = _AutoPlan(plan, nodes, largest)
         return plan
 

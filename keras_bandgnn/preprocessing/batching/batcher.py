@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_bandgnn.checks import mapping, one_of, positive_int
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.preprocessing.graph_layer import HostLayer
 from keras_bandgnn.primitives.base import is_resource
 
@@ -294,3 +295,12 @@ def _rebuild(cls: type[Batcher], config: dict, given: dict) -> Batcher:
     batcher = cls.from_config({**config, "budget": given})
     batcher.budget = dict(config["budget"])
     return batcher
+
+
+def supergraph_nodes(parts: Sequence[FlatGraphs], batcher: Batcher) -> int:
+    """Return the nodes of a supergraph: those of the budget, or of average graphs."""
+    nodes = batcher.budget.get("node")
+    if nodes is not None:
+        return nodes
+    total = sum(int(part.node_ptr[-1]) for part in parts)
+    return int(batcher.batch_size * total / max(sum(map(len, parts)), 1))

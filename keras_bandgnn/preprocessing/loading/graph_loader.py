@@ -12,8 +12,10 @@ import numpy as np
 from keras_bandgnn.assembly.assembler import (
     Assembler,
     Supergraph,
+    apply_filter,
     merge_parts,
     resource_sizes,
+    with_edge_types,
 )
 from keras_bandgnn.assembly.block_assembler import BlockAssembler
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
@@ -29,16 +31,12 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.preprocessing.batching.batcher import Batcher
+from keras_bandgnn.planning.plan_choice import cheapest_plan
+from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading import exports as loader_exports
 from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
-from keras_bandgnn.preprocessing.loading.loader_plan import (
-    apply_filter,
-    block_size_of,
-    cheapest_plan,
-    with_edge_types,
-)
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
@@ -152,7 +150,7 @@ class GraphLoader(keras.utils.PyDataset):
             plan = cheapest_plan(
                 self.parts,
                 self.num_edge_types,
-                self.batcher,
+                supergraph_nodes(self.parts, self.batcher),
                 num_hosts=num_hosts,
                 block_size=block_size_of(graphs),
             )

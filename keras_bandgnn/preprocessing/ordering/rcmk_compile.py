@@ -1,14 +1,14 @@
 """`RCMKCompile`: reorder each graph so that its edges are near the diagonal."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.graph_layer import GraphLayer
+from keras_bandgnn.preprocessing.graph_layer import GraphLayer, applied_layers
 from keras_bandgnn.preprocessing.ordering.orderings import checked_ordering, node_order
 from keras_bandgnn.registration import callable_entry, check_registered
 
@@ -141,3 +141,23 @@ class RCMKCompile(GraphLayer):
         rebuild, (cls, config) = super().__reduce__()
         # The ordering itself, which need not be registered to be copied.
         return rebuild, (cls, {**config, "ordering": self.ordering})
+
+
+def block_size_of(graphs, layers: Sequence[dict] = ()) -> int:
+    """Return S of the banded plan that graphs were ordered for.
+
+    Args:
+        graphs: What `GraphLoader` takes. The metadata of compiled graphs name the
+            layers that were applied.
+        layers: The layers to be applied to graphs that are not compiled yet; see
+            `GraphPreprocessor.layers_config`.
+
+    Returns:
+        `block_size` of their `RCMKCompile`, or 128, its default.
+    """
+    sizes = [
+        entry["config"]["block_size"]
+        for entry in applied_layers(graphs) or layers
+        if entry["class_name"] == "RCMKCompile"
+    ]
+    return int(sizes[-1]) if sizes else 128

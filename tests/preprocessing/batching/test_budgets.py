@@ -11,14 +11,14 @@ from registered import registered_primitives
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import padded_rows as levels
 from keras_bandgnn.data import GraphLoader
-from keras_bandgnn.planning import Hardware, choose_plan
+from keras_bandgnn.planning import Hardware, choose_plan, plan_choice
 from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     pack_best_fit,
     pack_sequential,
 )
-from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.preprocessing.loading.epochs import spread
+from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives import (
     Banded,
     BlockSparse,
@@ -208,9 +208,7 @@ def test_counting_keeps_no_long_table(monkeypatch):
 
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated):
-    from keras_bandgnn.planning import plan_choice as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
-    from keras_bandgnn.preprocessing.loading import loader_plan
 
     taken = []
 
@@ -222,9 +220,9 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
         taken.extend(row["plan"] for row in choice.table)
         return choice
 
-    monkeypatch.setattr(auto.graph_ops, "has_accelerator", lambda: True)
-    monkeypatch.setattr(loader_plan.Hardware, "calibrated", hardware)
-    monkeypatch.setattr(loader_plan, "choose_plan", chosen)
+    monkeypatch.setattr(plan_choice.graph_ops, "has_accelerator", lambda: True)
+    monkeypatch.setattr(plan_choice.Hardware, "calibrated", hardware)
+    monkeypatch.setattr(plan_choice, "choose_plan", chosen)
     graphs = [star(n, n) for n in range(60, 70)]
     for size in (48, 128):
         taken.clear()
@@ -236,16 +234,15 @@ def test_the_block_size_of_the_order_is_that_of_the_plan(monkeypatch, calibrated
             if isinstance(p, Banded)
         }
         assert bands == ({size, size // 2, 2 * size} if calibrated else {size})
-    assert loader_plan.block_size_of(graphs) == 128
+    assert block_size_of(graphs) == 128
 
 
 def test_compiled_stores_tell_their_block_size(tmp_path, monkeypatch):
     from keras_bandgnn.data import open_store, write_store
-    from keras_bandgnn.planning import plan_choice as auto
     from keras_bandgnn.preprocessing import GraphPreprocessor
 
-    monkeypatch.setattr(auto.graph_ops, "has_accelerator", lambda: True)
-    monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: None)
+    monkeypatch.setattr(plan_choice.graph_ops, "has_accelerator", lambda: True)
+    monkeypatch.setattr(plan_choice.Hardware, "calibrated", lambda dtype: None)
     compiled = GraphPreprocessor([RCMKCompile(32)]).compile([star(60, 0)] * 3)
     write_store(tmp_path / "store", compiled, metadata=compiled.metadata)
     store = open_store(tmp_path / "store")

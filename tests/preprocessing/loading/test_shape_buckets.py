@@ -6,8 +6,8 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn import models
+from keras_bandgnn.planning import plan_choice
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, StaticBatcher
-from keras_bandgnn.preprocessing.loading import loader_plan
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches, rung
 from keras_bandgnn.primitives import Banded, Plan, ReceptiveField
 
@@ -170,8 +170,8 @@ def test_graphs_to_predict_keep_the_plan(monkeypatch):
         chosen.append(sum(map(len, parts)))
         return SimpleNamespace(plan=plans[len(chosen) - 1])
 
-    monkeypatch.setattr(loader_plan, "choose_plan", choose)
-    monkeypatch.setattr(loader_plan.Hardware, "calibrated", lambda dtype: object())
+    monkeypatch.setattr(plan_choice, "choose_plan", choose)
+    monkeypatch.setattr(plan_choice.Hardware, "calibrated", lambda dtype: object())
     task = make()
     trained = task.loader([ring(9), ring(20)] * 30, adapt=True)
     assert trained.plan.keys == plans[0].keys and chosen == [60]
