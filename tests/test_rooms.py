@@ -1,10 +1,13 @@
 """Which room may import which: arrows go down, and no files import in a circle."""
 
 import ast
+import itertools
 import runpy
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 import keras_bandgnn
 
@@ -132,3 +135,38 @@ def test_picture_of_the_rooms_is_the_one_that_the_script_draws():
     drawn = script["picture"](sys.modules[__name__])
     message = "the rooms have changed: run `python docs/rooms.py` and commit"
     assert script["FIGURE"].read_text() == drawn, message
+
+
+def walk(title: str) -> list[tuple[str, str]]:
+    """The module and the function of each step of a table of docs/architecture.md."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
+    table = page.split(title, 1)[1].split("| --- |", 1)[1].split("\n\n", 1)[0]
+    steps, module = [], None
+    for row in table.splitlines()[1:]:
+        file, function = (cell.strip().strip("`") for cell in row.split("|")[1:3])
+        module = file.removesuffix(".py").replace("/", ".") or module
+        steps.append((module, function))
+    return steps
+
+
+FOLLOWING = ("## Following a batch", "Then the device", "### Following the block size")
+
+
+@pytest.mark.parametrize("title", FOLLOWING)
+def test_steps_on_the_way_of_a_batch_are_in_the_files_that_the_page_names(title):
+    steps = walk(title)
+    assert len(steps) > 5
+    for module, function in steps:
+        *owner, name = function.split(".")
+        body = ast.parse(FILES[module].read_text()).body
+        if owner:
+            (body,) = [n.body for n in body if getattr(n, "name", None) == owner[0]]
+        assert name in [getattr(n, "name", None) for n in body], (module, function)
+
+
+@pytest.mark.parametrize("title", FOLLOWING[:2])
+def test_a_batch_is_followed_down_the_rooms(title):
+    files = [file for file, _ in itertools.groupby(module for module, _ in walk(title))]
+    assert len(files) <= 10 and len(set(files)) == len(files), files
+    rooms = [ROOMS.index(room_of(file)) for file in files]
+    assert rooms == sorted(rooms, reverse=True), files
