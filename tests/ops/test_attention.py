@@ -75,19 +75,25 @@ def values_and_slopes(function, given):
     cuts = np.cumsum([v.size for v in given.values()])
     flat = np.concatenate([v.ravel() for v in given.values()])
     slope = ops.convert_to_tensor(rng.normal(size=SHAPES["q"]).astype("float32"))
-    found = []
+    parts = np.split(np.arange(flat.size), cuts[:-1])
 
-    def total(z):
-        parts = np.split(np.arange(flat.size), cuts[:-1])
+    def result(z):
         tensors = [
             ops.reshape(z[int(p[0]) : int(p[-1]) + 1], v.shape)
             for p, v in zip(parts, given.values(), strict=True)
         ]
-        found.append(function(*tensors))
-        return ops.sum(found[-1] * slope)
+        return function(*tensors)
 
-    _, slopes = graph_ops.value_and_gradient(total, ops.convert_to_tensor(flat))
-    values = function(*(ops.convert_to_tensor(v) for v in given.values()))
+    def both(z):
+        slopes = graph_ops.value_and_gradient(lambda z: ops.sum(result(z) * slope), z)
+        return result(z), slopes[1]
+
+    if keras.backend.backend() == "jax":
+        import jax
+
+        # One program, instead of one for each operation.
+        both = jax.jit(both)
+    values, slopes = both(ops.convert_to_tensor(flat))
     return numpy(values), np.split(numpy(slopes), cuts[:-1])
 
 
