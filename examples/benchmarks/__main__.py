@@ -13,6 +13,7 @@ from examples.benchmarks import (
     accuracy,
     attention,
     batching,
+    bugs,
     explain,
     geometry,
     host,
@@ -35,6 +36,7 @@ _SUBJECTS = {
     "kgcnn": (kgcnn, "an epoch and the accuracy of GCN, against kgcnn"),
     "accuracy": (accuracy, "scores of published protocols, beside those in print"),
     "explain": (explain, "explanations of predictions, against a peer"),
+    "bugs": (bugs, "wrong variables found: planted, real and published ones"),
 }
 
 
