@@ -4,11 +4,12 @@ import ast
 import collections
 import gzip
 import json
+import re
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,8 @@ class Fix:
         lines: First line of the outermost function around it, and the line after it.
         alone: (text before, text after, line) of this function in a text without the
             bodies of others.
+        seen: Whether a model may have seen the project in training, maybe as it was
+            after the fix.
     """
 
     before: str
@@ -50,10 +53,18 @@ class Fix:
     correct: str
     lines: tuple[int, int]
     alone: tuple[str, str, int]
+    seen: bool = False
 
 
-def read_fixes(folder: Path, limit: int | None = None) -> list[Fix]:
+def read_fixes(
+    folder: Path, limit: int | None = None, trained: Iterable[str] = ()
+) -> list[Fix]:
     """Read the fixes in `cases.jsonl.gz` and `files_before.jsonl.gz` of a folder.
+
+    Args:
+        folder: The folder.
+        limit: Number of fixes; all if omitted.
+        trained: Names of packages that models were trained on.
 
     Raises:
         ValueError: If the files do not fit to each other.
@@ -63,8 +74,8 @@ def read_fixes(folder: Path, limit: int | None = None) -> list[Fix]:
         for name in ("cases.jsonl.gz", "files_before.jsonl.gz")
     )
     sources = {file["id"]: file["source"] for file in files}
-    fixes = []
-    for case in cases[:limit]:
+    seen, fixes = {_normal(name) for name in trained}, []
+    for case in _with_progress(cases[:limit]):
         before = sources.get(case["id"], "").replace("\r\n", "\n")
         lines = before.split("\n")
         row, column = case["line"] - 1, case["col"]
@@ -76,11 +87,25 @@ def read_fixes(folder: Path, limit: int | None = None) -> list[Fix]:
             )
         lines[row] = text[:column] + case["correct"] + text[end:]
         after = "\n".join(lines)
-        fixes.append(_fix(case, before, after))
+        names = case["repo"].rpartition("/")[2], case["path"].partition("/")[0]
+        fixes.append(
+            _fix(case, before, after, not seen.isdisjoint(map(_normal, names)))
+        )
     return fixes
 
 
-def _fix(case: dict, before: str, after: str) -> Fix:
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.lower())
+
+
+def _with_progress(cases: Sequence[dict]) -> Iterator[dict]:
+    with report.progress("reading fixes") as advance:
+        for done, case in enumerate(cases, 1):
+            yield case
+            advance(done, len(cases))
+
+
+def _fix(case: dict, before: str, after: str, seen: bool) -> Fix:
     """Find the function of a fix and put it into a text of its own."""
     alone = []
     for text in (before, after):
@@ -108,6 +133,7 @@ def _fix(case: dict, before: str, after: str) -> Fix:
         case["correct"],
         (first, end),
         (*alone, line),
+        seen,
     )
 
 
@@ -158,22 +184,28 @@ def check_fixes(
         for fix, result in zip(fixes, check_texts(source, texts, advance), strict=True):
             finding = at(result.findings, fix.alone[2], fix.column)
             kept.append(finding.confidence if finding else -1.0)
-    total = len(fixes)
+    unseen = np.array([not fix.seen for fix in fixes])
 
-    def share(mask) -> dict:
-        count = int(np.sum(mask))
+    def share(mask, among=True) -> dict:
+        count = int(np.sum(mask & among))
+        total = int(np.sum(np.broadcast_to(among, len(fixes))))
         return {
             "count": count,
-            "share": count / total,
+            "share": count / total if total else float("nan"),
             "interval": list(wilson(count, total)),
         }
 
     groups = ("function", "file") if whole else ("function",)
     figures = {
-        "fixes": total,
+        "fixes": len(fixes),
+        "unseen": int(unseen.sum()),
         "offered": offered,
         "first": {
             group: {str(k): share(np.array(ranks[group]) <= k) for k in FIRST}
+            for group in groups
+        },
+        "first_unseen": {
+            group: {str(k): share(np.array(ranks[group]) <= k, unseen) for k in FIRST}
             for group in groups
         },
         "first_any_repair": {

@@ -27,6 +27,8 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
 PARTS = ("planted", "fixes", "great", "tokens", "shuffled", "renamed")
+# Projects of real fixes that ggnn_varmisuse_python was trained on, from its card.
+TRAINED = ("jax", "networkx", "scipy", "sympy", "torch_geometric")
 _JUDGED = ("planted", "fixes", "renamed")
 _OF_CORPUS = ("planted", "tokens", "shuffled", "renamed")
 
@@ -229,6 +231,10 @@ def show_fixes(models: dict[str, dict], linters: dict[str, dict]) -> None:
     if models:
         show_first("Real bugs, right place and repair", models)
         show_first("Real bugs, right place", models, "first_any_repair")
+        unseen = next(iter(models.values()))["unseen"]
+        title = f"Real bugs of {unseen} fixes in projects that no model was trained on"
+        if unseen:
+            show_first(title, models, "first_unseen")
         rows = [
             [name, label, number(e["threshold"], digits=4)]
             + [percent(e["before"]), percent(e["after"])]
@@ -372,6 +378,7 @@ def run(options: argparse.Namespace) -> None:
     from examples.benchmarks import bug_fixes, bug_great, bug_leaks, bug_planted
     from examples.benchmarks.bug_texts import modules, plant_bugs, versions_of
     from keras_bandgnn.linting.checker import DEFAULT_MODEL
+    from keras_bandgnn.programs import corpus_packages
 
     parts, start = parts_of(options), time.perf_counter()
     names = [options.model] if options.model else []
@@ -415,7 +422,10 @@ def run(options: argparse.Namespace) -> None:
         show_planted(figures["planted"])
         timed("planted")
     if "fixes" in parts:
-        fixes = bug_fixes.read_fixes(options.fixes, options.max_fixes)
+        trained = set(TRAINED)
+        if options.corpus:
+            trained |= {p["name"] for p in corpus_packages(options.corpus, "train")}
+        fixes = bug_fixes.read_fixes(options.fixes, options.max_fixes, trained)
         figures["fixes"] = {
             name: bug_fixes.check_fixes(
                 source, fixes, thresholds[name], name, options.whole_files
