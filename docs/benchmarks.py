@@ -87,20 +87,35 @@ python -m examples.benchmarks bugs --model MODEL --present --corpus CORPUS \\
     --packages attrs flask httpx invoke werkzeug --fixes FIXES --parts planted fixes
 ```
 
-MODEL is a preset, or a `.keras` file that `examples/bug_localizer.py` leaves in between.
-`--present` adds the model that `bandgnn check` uses without `--model`, with the same
-bugs; it was trained on requests, and not on the other packages for the test. A run
-prints Markdown tables; the JSON file also has intervals, thresholds and
-versions. `--limit` and `--max-fixes` take fewer, `--parts` some of these:
+MODEL is a preset, or a `.keras` file that `examples/bug_localizer.py` leaves on its
+way. `--present` adds the model that `bandgnn check` uses without `--model`, with the
+same bugs; it was trained on requests, and not on the other packages for the test. A run
+prints Markdown tables; the JSON file also has intervals, thresholds and versions.
+`--limit` and `--max-fixes` take fewer, `--parts` some of these:
 
-| part | what |
-| --- | --- |
-| planted | Every function of the packages as it is, where each finding is a false alarm, and with one wrong variable. A bug counts as found if its place is reported with the right repair. Lines are those of functions. Among the findings of a file or package, those of all other functions are of the code as it is |
-| fixes | Files before and after fixes of single variables: `cases.jsonl.gz` and `files_before.jsonl.gz` in the folder. Thresholds are those of `planted` at 0.5, 1 and 5 false alarms in 1,000 lines. A model may have seen the fixed code in training: shares of the fixes in other projects are given, too. ruff and pyflakes find a bug if they say something of its line, or its function, that they do not say after the fix |
-| great | Joint accuracy, place, repair where the place is known, and false alarms. Bugs whose repair the library does not offer count as not found. The scores in print are of models trained on GREAT's own functions and tested on all its published test data; there a repair counts if the name has half of the probability, whatever the place |
-| tokens | Logistic regressions that tell functions with a planted bug from those without. Counts of tokens must stay near chance: planting leaves no mark. Counts of variables that are unused, or used once or twice in a row, are above it, since they tell of real bugs, too |
-| shuffled | Small models, trained with labels as they are and drawn at random from the rewrites of the function: the second must be right as often as by chance |
-| renamed | False alarms where one variable is renamed everywhere, which changes no meaning: to `x1`, or to a name of another function |
+- `planted`: every function of the packages as it is, where each finding is a false
+  alarm, and with one wrong variable. A bug counts as found if its place is reported
+  with the right repair. Lines are those of functions. Among the findings of a file or
+  package, those of all other functions are of the code as it is.
+- `fixes`: files before and after fixes of single variables, `cases.jsonl.gz` and
+  `files_before.jsonl.gz` in the folder. Thresholds are those of `planted` at 0.5, 1 and
+  5 false alarms in 1,000 lines. A model may have seen the fixed code in training:
+  shares of the fixes in other projects are given, too. ruff and pyflakes find a bug if
+  they say something of its line, or its function, that they do not say after the fix.
+- `great`: joint accuracy, place, repair where the place is known, and false alarms.
+  Bugs whose repair the library does not offer count as not found. The scores in print
+  are of models trained on GREAT's own functions and tested on all its published test
+  data; there a repair counts if its name has half of the probability, whatever the
+  place.
+- `tokens`: logistic regressions that tell functions with a planted bug from those
+  without. Counts of tokens must stay near chance: planting leaves no mark. Counts of
+  variables that are unused, or used once or twice in a row, are above it, since they
+  tell of real bugs, too.
+- `shuffled`: small models, trained with labels as they are, and with labels drawn at
+  random from the rewrites of the function: the second must be right as often as by
+  chance.
+- `renamed`: false alarms where one variable is renamed everywhere, which changes no
+  meaning: to `x1`, or to a name of another function.
 
 Code counts as correct, though it may have bugs. Intervals are those of 95 %: Wilson's
 for shares, a bootstrap over files for false alarms.

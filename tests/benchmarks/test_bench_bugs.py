@@ -60,7 +60,15 @@ def corpus(tmp_path_factory):
 @pytest.fixture
 def fixes(tmp_path):
     """A fix in the form of the mined ones."""
-    case = {"id": 3, "line": 7, "col": 23, "used": "width", "correct": "height"}
+    case = {
+        "id": 3,
+        "repo": "a/box-one",
+        "path": "a.py",
+        "line": 7,
+        "col": 23,
+        "used": "width",
+        "correct": "height",
+    }
     for name, value in (
         ("cases", case),
         ("files_before", {"id": 3, "path": "a.py", "source": BEFORE}),
@@ -143,7 +151,8 @@ def test_fixes_are_read_and_must_fit(fixes):
     assert after.split("\n")[line - 1] == "        area = width * height"
     # Others have no bodies.
     assert "def other(first, second): ..." in before and "- second" not in before
-    assert fix.lines == (6, 9) and fix.column == 24
+    assert fix.lines == (6, 9) and fix.column == 24 and not fix.seen
+    assert read_fixes(fixes, None, ["Box_One"])[0].seen
     with gzip.open(fixes / "files_before.jsonl.gz", "wt") as stream:
         stream.write(json.dumps({"id": 3, "source": "\n" * 9}) + "\n")
     with pytest.raises(ValueError, match="`width` at line 7 .* case 3"):
