@@ -381,11 +381,9 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.programs import corpus_packages
 
     parts, start = parts_of(options), time.perf_counter()
-    names = [options.model] if options.model else []
-    names += (
-        [DEFAULT_MODEL] if options.present and options.model != DEFAULT_MODEL else []
-    )
-    tasks = {name: load_task(name) for name in names}
+    paths = [options.model] if options.model else []
+    paths += [DEFAULT_MODEL] if options.present else []
+    tasks = {Path(path).name: load_task(path) for path in paths}
     figures: dict[str, Any] = versions(options)
     figures["models"] = {
         name: {"class": type(task).__name__, "parameters": int(task.count_params())}
