@@ -377,6 +377,7 @@ def run(options: argparse.Namespace) -> None:
     """Run the command."""
     from examples.benchmarks import bug_fixes, bug_great, bug_leaks, bug_planted
     from examples.benchmarks.bug_texts import modules, plant_bugs, versions_of
+    from keras_bandgnn.data.files import atomic_write
     from keras_bandgnn.linting.checker import DEFAULT_MODEL
     from keras_bandgnn.programs import corpus_packages
 
@@ -397,6 +398,10 @@ def run(options: argparse.Namespace) -> None:
         nonlocal start
         seconds[part] = round(time.perf_counter() - start, 1)
         start = time.perf_counter()
+        if options.json:
+            figures["seconds"] = seconds
+            with atomic_write(options.json) as stream:
+                stream.write(json.dumps(figures, indent=1).encode())
 
     if "planted" in parts or "renamed" in parts:
         with report.progress("planting bugs") as advance:
@@ -460,13 +465,5 @@ def run(options: argparse.Namespace) -> None:
         }
         timed("renamed")
     show_leaks(figures)
-    figures["seconds"] = seconds
-    report.say(
-        "\nSeconds: "
-        + ", ".join(f"{part} {each:.0f}" for part, each in seconds.items())
-    )
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    each = ", ".join(f"{part} {value:.0f}" for part, value in seconds.items())
+    report.say(f"\nSeconds: {each}")
