@@ -114,8 +114,9 @@ prints Markdown tables; the JSON file also has intervals, thresholds and version
 - `shuffled`: small models, trained with labels as they are, and with labels drawn at
   random from the rewrites of the function: the second must be right as often as by
   chance.
-- `renamed`: false alarms where one variable is renamed everywhere, which changes no
-  meaning: to `x1`, or to a name of another function.
+- `renamed`: false alarms where one variable is renamed everywhere, to `x1` or to a name
+  of another function. The meaning stays, but a model reads names: what it reports more
+  is due to them alone.
 
 Code counts as correct, though it may have bugs. Intervals are those of 95 %: Wilson's
 for shares, a bootstrap over files for false alarms.
