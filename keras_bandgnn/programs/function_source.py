@@ -8,11 +8,15 @@ from dataclasses import dataclass
 
 from keras_bandgnn.checks import string, strings
 from keras_bandgnn.programs.python_source.frame import Frame
+from keras_bandgnn.programs.python_source.nodes import walk
 from keras_bandgnn.programs.python_source.reach import Reach
 from keras_bandgnn.programs.python_source.scopes import Variable, arguments_of
 from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge
 
 _CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CONDITIONS = (ast.If, ast.While)
+_TYPED = (ast.AnnAssign, ast.NamedExpr)
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,9 @@ class FunctionSource:
     def usages(self) -> list[FoundUsage]:
         """The usages of variables, in the order of the source."""
         unit = self.unit
-        excluded, values = _excluded(unit), _values(unit)
+        nodes = list(walk(unit.tree))
+        excluded = _excluded(nodes, unit)
+        values = {token: _Value(node) for token, node in _values(nodes, unit).items()}
         found = []
         for frame in unit.frames:
             if frame.in_function:
@@ -135,13 +141,13 @@ class FunctionSource:
             point = frame.points[frame.at[token, variable]]
             if not reach.is_bound(point, variable):
                 continue
-            same = _Equality(frame, reach, point, values)
+            equals = _Equality(frame, reach, point, values, variable)
             others = tuple(
                 other
                 for other in scope.visible(with_module=True)
                 if other is not variable
                 and reach.is_bound(point, other)
-                and not same(variable, other)
+                and not equals(other)
             )
             if others:
                 yield FoundUsage(token, variable, others)
@@ -203,24 +209,24 @@ def variable_usages(
     return FunctionSource(source, names).listed()
 
 
-def _excluded(unit: SourceUnit) -> set[tuple[int, int]]:
+def _excluded(nodes: list[ast.AST], unit: SourceUnit) -> set[tuple[int, int]]:
     """Return where names stand that are no usages."""
-    nodes: list[ast.AST] = []
-    for node in ast.walk(unit.tree):
+    parts: list[ast.AST] = []
+    for node in nodes:
         if isinstance(node, ast.AnnAssign):
-            nodes.append(node.annotation)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            nodes += [arg.annotation for arg in arguments_of(node.args)]
-            nodes.append(node.returns)
+            parts.append(node.annotation)
+        elif isinstance(node, _FUNCTIONS):
+            parts += [arg.annotation for arg in arguments_of(node.args)]
+            parts.append(node.returns)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Name):
-            nodes.append(node.value)
-        elif isinstance(node, ast.If | ast.While) and _never(node.test):
-            nodes += node.body
+            parts.append(node.value)
+        elif isinstance(node, _CONDITIONS) and _never(node.test):
+            parts += node.body
     return {
         unit.tokens.start(name)
-        for node in nodes
-        if node is not None
-        for name in ast.walk(node)
+        for part in parts
+        if part is not None
+        for name in walk(part)
         if isinstance(name, ast.Name)
     }
 
@@ -233,8 +239,8 @@ def _never(test: ast.expr) -> bool:
     return name == "TYPE_CHECKING"
 
 
-def _values(unit: SourceUnit) -> dict[tuple[int, int], ast.expr]:
-    """Return the values of names that are assigned, by the place of the name."""
+def _values(nodes: list[ast.AST], unit: SourceUnit) -> dict[int, ast.expr]:
+    """Return the values of names that are assigned, by the token of the name."""
     values = {}
 
     def bind(target: ast.expr, value: ast.expr) -> None:
@@ -247,53 +253,84 @@ def _values(unit: SourceUnit) -> dict[tuple[int, int], ast.expr]:
                 for each, its in zip(target.elts, value.elts, strict=True):
                     bind(each, its)
         elif isinstance(target, ast.Name):
-            values[unit.tokens.start(target)] = value
+            token = unit.tokens.first(target)
+            if token is not None:
+                values[token] = value
 
-    for node in ast.walk(unit.tree):
+    for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 bind(target, node.value)
-        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
+        elif isinstance(node, _TYPED) and node.value:
             bind(node.target, node.value)
-    starts = unit.tokens.starts
-    places = {place: token for token, place in enumerate(starts)}
-    return {places[place]: value for place, value in values.items() if place in places}
+    return values
+
+
+class _Value:
+    """The value of an assignment."""
+
+    def __init__(self, node: ast.expr) -> None:
+        self.node = node
+
+    @functools.cached_property
+    def text(self) -> str | None:
+        """What equal values have in common; None if something is called."""
+        if any(isinstance(part, _CALLS) for part in walk(self.node)):
+            return None
+        return ast.dump(self.node)
 
 
 class _Equality:
-    """Tells whether two variables are provably equal at a point.
+    """Tells whether other variables are provably equal to one at a point.
 
     It errs on the side of equal ones: values of equal text count if nothing is called.
     """
 
-    def __init__(self, frame: Frame, reach: Reach, point: int, values: dict) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        reach: Reach,
+        point: int,
+        values: dict[int, _Value],
+        variable: Variable,
+    ) -> None:
         self._frame, self._reach, self._point = frame, reach, point
         self._values = values
+        self._variable = variable
+        self._write, self._value = self._written(variable)
 
-    def __call__(self, one: Variable, other: Variable) -> bool:
-        mine, theirs = self._value(one), self._value(other)
-        if mine is not None and mine is theirs:
-            return True
-        if mine is not None and theirs is not None:
-            called = any(isinstance(part, _CALLS) for part in ast.walk(mine))
-            if not called and ast.dump(mine) == ast.dump(theirs):
+    def __call__(self, other: Variable) -> bool:
+        write, value = self._written(other)
+        mine = self._value
+        if mine is not None and value is not None:
+            if mine.node is value.node:
                 return True
-        return self._copies(one, other) or self._copies(other, one)
+            # Texts are long.
+            if type(mine.node) is type(value.node) and mine.text is not None:
+                if mine.text == value.text:
+                    return True
+        return self._copies(mine, self._write, self._variable, other) or self._copies(
+            value, write, other, self._variable
+        )
 
-    def _write(self, variable: Variable) -> int | None:
-        writes = self._reach.last_writes(self._point, variable)
-        return writes[0] if len(writes) == 1 else None
+    def _written(self, variable: Variable) -> tuple[int | None, _Value | None]:
+        """Return the only last write of a variable, and its value."""
+        write = self._reach.only_write(self._point, variable)
+        return write, self._values.get(write)
 
-    def _value(self, variable: Variable) -> ast.expr | None:
-        write = self._write(variable)
-        return None if write is None else self._values.get(write)
-
-    def _copies(self, copy: Variable, original: Variable) -> bool:
+    def _copies(
+        self,
+        value: _Value | None,
+        write: int | None,
+        copy: Variable,
+        original: Variable,
+    ) -> bool:
         """Return whether `copy` was assigned from `original`, unchanged since then."""
-        value = self._value(copy)
-        if not isinstance(value, ast.Name) or value.id != original.name:
+        if value is None or not isinstance(value.node, ast.Name):
             return False
-        at = self._frame.at.get((self._write(copy), copy))
+        if value.node.id != original.name:
+            return False
+        at = self._frame.at.get((write, copy))
         if at is None:
             return False
         then = self._reach.last_writes(self._frame.points[at], original)

@@ -96,32 +96,57 @@ def read_module(path: str, source: str | bytes) -> dict:
         SyntaxError: If it does not parse.
     """
     text = decode(source)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(text)
+    tree = _parsed(text)
     scopes = ScopeBuilder(tree).scope_of
-    lines = text.split("\n")
-    found = {
+    signatures, functions = _functions(tree, text)
+    return {
         "path": path,
         "lines": text.count("\n") + (not text.endswith("\n") and bool(text)),
         "imports": _imports(tree),
         "variables": _variables(scopes[tree]),
-        "classes": {},
-        "signatures": {},
-        "functions": [],
-    }
-    for name, node in _definitions(tree.body, ""):
-        if isinstance(node, ast.ClassDef):
-            found["classes"][name] = {
+        "classes": {
+            name: {
                 "bases": [ast.unparse(base)[:200] for base in node.bases],
                 "attributes": _attributes(node),
             }
+            for name, node in _definitions(tree.body, "")
+            if isinstance(node, ast.ClassDef)
+        },
+        "signatures": signatures,
+        "functions": functions,
+    }
+
+
+def read_functions(source: str | bytes) -> tuple[dict[str, list[str]], list[dict]]:
+    """Return `signatures` and `functions` of `read_module`, without the rest.
+
+    Args:
+        source: Source of a module; it is parsed, never run.
+
+    Raises:
+        SyntaxError: If it does not parse.
+    """
+    text = decode(source)
+    return _functions(_parsed(text), text)
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def _functions(tree: ast.Module, text: str) -> tuple[dict[str, list[str]], list[dict]]:
+    signatures, functions = {}, []
+    lines = text.split("\n")
+    for name, node in _definitions(tree.body, ""):
+        if isinstance(node, ast.ClassDef):
             continue
-        found["signatures"][name] = _signature(node)
+        signatures[name] = _signature(node)
         first = min([node.lineno, *(item.lineno for item in node.decorator_list)])
         source = "\n".join(lines[first - 1 : node.end_lineno])
-        found["functions"].append({"name": name, "line": first, "source": source})
-    return found
+        functions.append({"name": name, "line": first, "source": source})
+    return signatures, functions
 
 
 def _variables(scope: Scope) -> list[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+from itertools import chain
 
 import numpy as np
 
@@ -18,7 +19,8 @@ Pairs = list[tuple[int, int]]
 
 def edge_array(pairs: Pairs) -> np.ndarray:
     """Turn pairs into int64 [E, 2]."""
-    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    count = 2 * len(pairs)
+    return np.fromiter(chain.from_iterable(pairs), np.int64, count).reshape(-1, 2)
 
 
 class BaseGraph:
@@ -56,7 +58,7 @@ class BaseGraph:
         self.edges = {
             "Child": edge_array(region.child),
             "NextToken": edge_array(list(zip(ids, ids[1:], strict=False))),
-            "ComputedFrom": np.unique(edge_array(relations.computed_from), axis=0),
+            "ComputedFrom": edge_array(sorted(set(relations.computed_from))),
             "ReturnsTo": edge_array(relations.returns_to),
         }
         self._formal(relations)
@@ -91,8 +93,8 @@ class BaseGraph:
             tokens = [token for token in variable.tokens if token in region]
             ids = [region.id_of(token) for token in tokens]
             lexical += zip(ids[1:], ids, strict=False)
-        self.edges["LastUse"] = np.unique(edge_array(uses), axis=0)
-        self.edges["LastWrite"] = np.unique(edge_array(writes), axis=0)
+        self.edges["LastUse"] = edge_array(sorted(set(uses)))
+        self.edges["LastWrite"] = edge_array(sorted(set(writes)))
         self.edges["LastLexicalUse"] = edge_array(sorted(lexical))
 
     def _frame_edges(self, frame: Frame, uses: Pairs, writes: Pairs) -> None:

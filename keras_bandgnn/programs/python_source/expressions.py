@@ -11,6 +11,7 @@ from keras_bandgnn.programs.python_source.frame import (
     WRITE,
     Frame,
 )
+from keras_bandgnn.programs.python_source.nodes import child_nodes
 from keras_bandgnn.programs.python_source.scopes import COMPREHENSIONS, Scope, Variable
 from keras_bandgnn.programs.python_source.tokens import Tokens
 
@@ -94,7 +95,7 @@ class ExpressionFlow:
         if method is not None:
             method(self, node)
             return
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             self.visit(child)
 
     def store(self, node: ast.AST) -> None:

@@ -4,6 +4,7 @@ import ast
 
 from keras_bandgnn.programs.python_source.expressions import ExpressionFlow
 from keras_bandgnn.programs.python_source.frame import MENTION, READ, WRITE, Frame
+from keras_bandgnn.programs.python_source.nodes import child_nodes
 from keras_bandgnn.programs.python_source.scopes import (
     FUNCTIONS,
     Scope,
@@ -35,7 +36,7 @@ class PatternFlow(ExpressionFlow):
                 ends.append(self.live)
             self.join(*ends)
             return
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             if isinstance(child, ast.pattern):
                 self.pattern(child)
             else:

@@ -141,6 +141,16 @@ class Reach:
                     tokens.extend(others)
         return tokens
 
+    def only_write(self, point: int, variable: Variable) -> int | None:
+        """Return the token of the last write if there is exactly one, else None."""
+        bits = self._before[point] >> self._count & self._of.get(variable, 0)
+        if bits & bits - 1:
+            return None
+        if bits and len(variable.writes) == 1:
+            return self._frame.tokens[bits.bit_length() - 1]
+        writes = self.last_writes(point, variable)
+        return writes[0] if len(writes) == 1 else None
+
     def is_bound(self, point: int, variable: Variable) -> bool:
         """Return whether a write of `variable` reaches `point`."""
         if self._before[point] >> self._count & self._of.get(variable, 0):

@@ -1,6 +1,9 @@
 """Scopes and variables: name resolution."""
 
 import ast
+import operator
+
+from keras_bandgnn.programs.python_source.nodes import child_nodes
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -61,6 +64,7 @@ class Scope:
         self.globals: set[str] = set()
         self.nonlocals: set[str] = set()
         self._variables: dict[str, Variable] = {}
+        self._visible: dict[bool, tuple[Variable, ...]] = {}
 
     def bind(self, name: str, binder: ast.AST | None = None) -> None:
         """Records that this scope binds `name`."""
@@ -98,23 +102,26 @@ class Scope:
                 return scope._variable(name)
         return None
 
-    def visible(self, with_module: bool) -> list[Variable]:
+    def visible(self, with_module: bool) -> tuple[Variable, ...]:
         """Return the visible plain variables, by name.
 
         Args:
             with_module: Whether to include module variables.
         """
-        variables: dict[str, Variable | None] = {}
-        for scope in self._chain():
-            for name in scope.globals:
-                variables.setdefault(name, None)
-            if scope.kind == "module" and not with_module:
-                break
-            for name in scope.bound:
-                if name not in scope.nonlocals and name not in variables:
-                    variables[name] = scope._variable(name)
-        names = sorted(name for name, item in variables.items() if item is not None)
-        return [variables[name] for name in names if variables[name].is_plain]
+        if with_module not in self._visible:
+            variables: dict[str, Variable | None] = {}
+            for scope in self._chain():
+                for name in scope.globals:
+                    variables.setdefault(name, None)
+                if scope.kind == "module" and not with_module:
+                    break
+                for name in scope.bound:
+                    if name not in scope.nonlocals and name not in variables:
+                        variables[name] = scope._variable(name)
+            found = [item for item in variables.values() if item and item.is_plain]
+            found.sort(key=operator.attrgetter("name"))
+            self._visible[with_module] = tuple(found)
+        return self._visible[with_module]
 
 
 def arguments_of(args: ast.arguments) -> list[ast.arg]:
@@ -177,7 +184,7 @@ class ScopeBuilder:
         if method is not None:
             method(self, node, scope)
             return
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             self._visit(child, scope)
 
     def _name(self, node: ast.Name, scope: Scope) -> None:
@@ -223,7 +230,7 @@ class ScopeBuilder:
         name = node.rest if isinstance(node, ast.MatchMapping) else node.name
         if name is not None:
             scope.bind(name)
-        for child in ast.iter_child_nodes(node):
+        for child in child_nodes(node):
             self._visit(child, scope)
 
     def _global(self, node: ast.Global, scope: Scope) -> None:

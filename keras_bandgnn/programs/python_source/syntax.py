@@ -2,16 +2,18 @@
 
 import ast
 import dataclasses
+import operator
 
 from keras_bandgnn.programs.python_source.expressions import OPAQUE_F_STRINGS
+from keras_bandgnn.programs.python_source.nodes import child_nodes
 from keras_bandgnn.programs.python_source.scopes import FUNCTIONS
 from keras_bandgnn.programs.python_source.tokens import Tokens
 
 WINDOW_TOKENS = 500
 """Approximate number of tokens in a window of statements of module code."""
 
-_NO_NODES = (ast.expr_context, ast.boolop, ast.operator, ast.unaryop, ast.cmpop)
 Span = tuple[int, int]
+_SPAN = operator.itemgetter(0)
 
 
 class Spans:
@@ -28,26 +30,27 @@ class Spans:
 
     def of(self, node: ast.AST) -> Span | None:
         """Return (first, last); None for nodes without a token."""
-        if node not in self._known:
-            self._known[node] = self._measure(node)
-        return self._known[node]
+        try:
+            return self._known[node]
+        except KeyError:
+            span = self._known[node] = self._measure(node)
+            return span
 
     def children(self, node: ast.AST) -> list[ast.AST]:
         """Return the children that have tokens, in source order."""
-        if node not in self._children:
-            skipped = _NO_NODES
+        children = self._children.get(node)
+        if children is None:
+            children = child_nodes(node)
             if isinstance(node, ast.JoinedStr):
                 # The text of `f"{x=}"` overlaps its value.
                 skipped = (ast.AST,) if OPAQUE_F_STRINGS else (ast.Constant,)
-            self._children[node] = sorted(
-                (
-                    child
-                    for child in ast.iter_child_nodes(node)
-                    if not isinstance(child, skipped) and self.of(child) is not None
-                ),
-                key=self.of,
-            )
-        return self._children[node]
+                children = [c for c in children if not isinstance(c, skipped)]
+            spans = [(self.of(child), child) for child in children]
+            spans = [pair for pair in spans if pair[0] is not None]
+            if len(spans) > 1:
+                spans.sort(key=_SPAN)
+            children = self._children[node] = [child for _, child in spans]
+        return children
 
     def _measure(self, node: ast.AST) -> Span | None:
         if isinstance(node, ast.Module):
@@ -218,12 +221,15 @@ class RegionBuilder:
             start, stop = self._spans.of(child)
             if start < position or stop > last:
                 continue
-            self._leaves(region, position, start, parent)
+            if start > position:
+                self._leaves(region, position, start, parent)
             self._add(region, child, parent, (owners or {}).get(child, owner))
             position = stop + 1
         self._leaves(region, position, last + 1, parent)
 
     def _leaves(self, region: Region, start: int, stop: int, parent: int) -> None:
-        for token in range(start, stop):
-            label, kind = self._tokens.labels[token], self._tokens.kinds[token]
-            region.token_ids.append(region.add(label, kind, parent))
+        ids = range(len(region.labels), len(region.labels) + stop - start)
+        region.labels += self._tokens.labels[start:stop]
+        region.kinds += self._tokens.kinds[start:stop]
+        region.token_ids += ids
+        region.child += [(parent, number) for number in ids]
