@@ -2,15 +2,18 @@
 
 import collections
 import concurrent.futures
+import gc
 import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 _AHEAD = 4
+# Objects after which a worker collects garbage.
+_COLLECT = 50_000
 # Exit codes of processes that were asked to stop.
 _ASKED = tuple(-number for number in (signal.SIGTERM, signal.SIGINT))
 
@@ -33,6 +36,9 @@ def _start_worker() -> None:
     # Only the parent handles Ctrl-C; it then stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+    # Jobs make many small objects, which the collector would go through all the time.
+    gc.freeze()
+    gc.set_threshold(_COLLECT)
 
 
 def _pool(processes: int) -> concurrent.futures.ProcessPoolExecutor:
@@ -64,40 +70,49 @@ def run_isolated(function: Callable, job: Sequence, died: Any) -> Any:
 
 def ordered_map(
     function: Callable,
-    jobs: Sequence[Sequence],
+    jobs: Iterable[Sequence],
     processes: int,
     died: Any,
     here: bool = True,
+    ahead: int = _AHEAD,
 ) -> Iterator[Any]:
     """Yield `function(*job)` for each job in order, running a few jobs ahead.
 
     Args:
         function: A function that spawned processes can import.
-        jobs: Arguments of each call.
+        jobs: Arguments of each call; read a few ahead.
         processes: Number of processes.
         died: Result of a job whose process dies.
         here: Whether a single process is replaced by the current one.
+        ahead: Jobs that are submitted in advance, for each process.
     """
-    processes = min(processes, len(jobs))
+    if isinstance(jobs, Sized):
+        processes = min(processes, len(jobs))
     if processes == 0 or processes == 1 and here:
         for job in jobs:
             yield function(*job)
         return
-    position = 0
-    while position < len(jobs):
+    following = iter(jobs)
+    again: collections.deque[Sequence] = collections.deque()
+    while True:
         pool = _pool(processes)
-        pending: collections.deque = collections.deque()
+        pending: collections.deque[Sequence] = collections.deque()
+        futures: collections.deque[concurrent.futures.Future] = collections.deque()
         try:
-            following = position
-            while position < len(jobs):
-                while following < len(jobs) and len(pending) < _AHEAD * processes:
-                    pending.append(pool.submit(function, *jobs[following]))
-                    following += 1
-                outcome = pending.popleft().result()
-                position += 1
+            while True:
+                while len(pending) < ahead * processes:
+                    job = again.popleft() if again else next(following, None)
+                    if job is None:
+                        break
+                    pending.append(job)
+                    futures.append(pool.submit(function, *job))
+                if not pending:
+                    return
+                outcome = futures.popleft().result()
+                pending.popleft()
                 yield outcome
         except BrokenProcessPool:
-            yield run_isolated(function, jobs[position], died)
-            position += 1
+            again.extendleft(reversed(pending))
+            yield run_isolated(function, again.popleft(), died)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
