@@ -1,7 +1,9 @@
 """`Finding`: a variable that looks wrong, and the interface of what finds them."""
 
 import abc
+import collections
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator
 
 from keras_bandgnn.linting.source_code import SourceCode
@@ -79,6 +81,11 @@ class FindingSource(abc.ABC):
     """
 
     default_confidence: float
+
+    @functools.cached_property
+    def seconds(self) -> collections.Counter:
+        """Time so far, by what it was spent on; that of several processes adds up."""
+        return collections.Counter()
 
     @abc.abstractmethod
     def check(self, codes: Iterable[SourceCode]) -> Iterator[FileFindings]:

@@ -82,9 +82,71 @@ def test_what_cannot_be_read(task, monkeypatch):
     assert "Box.area: too large to check" in large.skipped
 
 
+def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
+    """Results do not depend on processes and batches; one shape but for the rest."""
+    long = "def f(low, high):\n" + "    low = low + high\n" * 150
+    texts = [TEXT, long, "x = 1\n", "def f(:\n", TEXT.replace("scale", "shift")] * 4
+    codes = [SourceCode(f"{k}.py", text) for k, text in enumerate(texts)]
+    (alone,) = FunctionFindings(task).check(codes[:1])
+    monkeypatch.setattr(function_findings, "_SMALL", 1000)
+    monkeypatch.setattr(function_findings, "_NODES", 1024)
+    monkeypatch.setattr(function_findings, "_WINDOW", 2048)
+    source = FunctionFindings(task, processes=2)
+    shapes = set()
+    predict_on_batch = type(task.distribution).predict_on_batch
+
+    def predict(self, task, batch):
+        shapes.add(batch["edge"]["mask"].shape)
+        return predict_on_batch(self, task, batch)
+
+    monkeypatch.setattr(type(task.distribution), "predict_on_batch", predict)
+    results = list(source.check(iter(codes)))
+    assert [result.code.path for result in results] == [code.path for code in codes]
+    for result in results[::5]:
+        confidences = [finding.confidence for finding in result.findings]
+        expected = [finding.confidence for finding in alone.findings]
+        assert confidences == pytest.approx(expected, abs=1e-5)
+    assert all(result.error.startswith("SyntaxError") for result in results[3::5])
+    assert len(shapes) <= 3
+    assert set(source.seconds) == {"reading", "packing", "model"}
+    assert min(source.seconds.values()) > 0
+
+
+class OtherEncoder(kb.preprocessing.FunctionEncoder):
+    """An encoder that worker processes do not know."""
+
+
+def test_an_encoder_of_another_class_is_applied(task, monkeypatch):
+    calls = []
+    monkeypatch.setattr(
+        OtherEncoder,
+        "call",
+        lambda self, graph: (
+            calls.append(graph) or kb.preprocessing.FunctionEncoder.call(self, graph)
+        ),
+    )
+    encoder = OtherEncoder(num_subtoken_buckets=64)
+    layers = [encoder, kb.preprocessing.RCMKCompile(16)]
+    other = kb.models.BugLocalizer(
+        task.backbone, kb.preprocessing.GraphPreprocessor(layers)
+    )
+    other.set_weights(task.get_weights())
+    codes = [SourceCode("a.py", TEXT)]
+    (expected,) = FunctionFindings(task, least=0.0).check(codes)
+    (found,) = FunctionFindings(other, least=0.0).check(codes)
+    assert len(calls) == 2
+    assert len(found.findings) == len(expected.findings)
+    for one, two in zip(found.findings, expected.findings, strict=True):
+        assert dict(one.candidates) == pytest.approx(dict(two.candidates), abs=1e-5)
+
+
 def test_a_model_that_diverged(task, monkeypatch):
-    nan = [np.array([np.nan, np.nan])]
-    monkeypatch.setattr(task, "rewrite_probabilities", lambda graphs, **_: nan)
+    def predict_on_batch(task, batch):
+        return np.full((*batch["edge"]["mask"].shape, 2), np.nan, np.float32)
+
+    monkeypatch.setattr(
+        type(task.distribution), "predict_on_batch", staticmethod(predict_on_batch)
+    )
     text = "def f(a, b):\n    return a\n"
     with pytest.raises(ValueError, match="diverged"):
         list(FunctionFindings(task).check([SourceCode("a.py", text)]))
