@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
 NEVER = "never"
+# Seconds from which the time that a check took is worth a line.
+_LONG = 10.0
 
 
 def fail_on(text: str) -> int | str:
@@ -104,7 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--processes",
         type=shared.positive,
         metavar="N",
-        help="processes that read files; one per core but one if omitted",
+        help="processes that read files; if omitted, one per core, or one less for "
+        "models that judge one usage at a time",
     )
     parser.set_defaults(failed=2)
 
@@ -159,6 +163,7 @@ def _check(options: argparse.Namespace):
         files = [f for f in files if changed.get(os.path.realpath(f[0]), ()) != ()]
     errors: list[tuple[str, str]] = []
     results, skipped = [], []
+    began = time.monotonic()
 
     def codes() -> Iterator:
         for file, name in files:
@@ -172,19 +177,20 @@ def _check(options: argparse.Namespace):
         options.model, options.min_confidence, options.cache_dir, options.processes
     )
     with contextlib.ExitStack() as stack:
-        advance = stack.enter_context(report.progress("check", "files"))
+        advance = stack.enter_context(report.progress("check", "lines"))
         outcomes = stack.enter_context(contextlib.closing(checker.check(codes())))
-        done = 0
+        done = lines = 0
+        advance(0, len(files), 0)
         for result in outcomes:
             if result.error is not None:
                 errors.append((result.code.path, result.error))
             else:
                 done += 1
-            advance(done + len(errors), len(files))
+            lines += len(result.code.lines)
+            advance(done + len(errors), len(files), lines)
             skipped += [(result.code.path, why) for why in result.skipped]
             if changed is not None:
-                lines = changed[os.path.realpath(result.code.path)]
-                result = _in_lines(result, lines)
+                result = _in_lines(result, changed[os.path.realpath(result.code.path)])
             if result.findings:
                 results.append(result)
     order = {name: position for position, (_, name) in enumerate(files)}
@@ -197,7 +203,19 @@ def _check(options: argparse.Namespace):
         results = [result for result in results if result.findings]
     errors.sort(key=lambda error: order[error[0]])
     report.left_out([*errors, *skipped], report.remark)
+    elapsed = time.monotonic() - began
+    if checker.seconds and elapsed > _LONG:
+        report.remark(_times(checker, elapsed))
     return Run(results, errors, done, options.model, checker.min_confidence)
+
+
+def _times(checker, elapsed: float) -> str:
+    """Return how fast files were checked that the cache did not know."""
+    parts = ", ".join(f"{name} {t:,.0f} s" for name, t in checker.seconds.items())
+    return (
+        f"checked {checker.lines:,} lines in {elapsed:,.0f} s, "
+        f"{checker.lines / elapsed:,.0f} a second: {parts}"
+    )
 
 
 def _in_lines(result, lines: set[int] | None):

@@ -16,8 +16,8 @@ class _Command(NamedTuple):
 
     Args:
         summary: A line of help.
-        resumes: The option that discards an interrupted run; None if the command does
-            not resume.
+        resumes: The option that discards an interrupted run, or keeps none of it; None
+            if the command does not resume.
     """
 
     summary: str
@@ -55,7 +55,7 @@ _COMMANDS = {
     ),
     "check": _Command(
         "find wrong variables in Python code, for terminals, CI and code review",
-        resumes=None,
+        resumes="no-cache",
     ),
     "lsp": _Command(
         "show wrong variables in an editor: a language server",
@@ -159,7 +159,8 @@ def _after_interruption(parsed: argparse.Namespace) -> str:
     option = _COMMANDS[parsed.command].resumes
     if option is None:
         return "interrupted; the same command starts over"
-    again = f" without --{option}" if getattr(parsed, option) else ""
+    given = getattr(parsed, option.replace("-", "_"))
+    again = f" without --{option}" if given else ""
     return f"interrupted; run the same command again{again} to resume"
 
 

@@ -39,6 +39,8 @@ def make_card(options: argparse.Namespace, entries: dict) -> dict:
 
 # Seconds before a progress bar appears.
 _PATIENCE = 2.0
+# Seconds over which a rate is measured.
+_RECENT = 60.0
 
 
 def console() -> Console:
@@ -115,7 +117,7 @@ def progress(
 
     Args:
         title: Name of the work.
-        unit: Unit of the rate per second; no rate if omitted.
+        unit: Unit of the rate per second, over the last minute; no rate if omitted.
         every: Seconds between two lines if the output is no terminal.
 
     Yields:
@@ -133,18 +135,25 @@ def progress(
         console=shown,
     )
     start = printed = time.monotonic()
-    first: tuple[int, int] | None = None
+    # (time, done, count); those of the last minute, and one before.
+    samples: collections.deque[tuple[float, int, int]] = collections.deque()
     task = bar.add_task(title, total=None, rate="")
 
     def advance(done: int, total: int, count: int | None = None) -> None:
-        nonlocal first, printed
+        nonlocal printed
         interrupts.check()
         count = done if count is None else count
-        # Work done by an earlier run does not count towards the rate.
-        first = (done, count) if first is None else first
         now, rate = time.monotonic(), ""
-        if unit and count > first[1]:
-            rate = f"{(count - first[1]) / (now - start):,.1f} {unit}/s"
+        if not samples:
+            # Work done by an earlier run does not count towards the rate.
+            samples.append((start, done, count))
+        elif now - samples[-1][0] >= 1:
+            samples.append((now, done, count))
+        while len(samples) > 1 and samples[1][0] <= now - _RECENT:
+            samples.popleft()
+        since, done_before, count_before = samples[0]
+        if unit and count > count_before:
+            rate = f"{(count - count_before) / (now - since):,.1f} {unit}/s"
         bar.update(task, completed=done, total=total, rate=rate)
         if shown.is_terminal:
             if not bar.live.is_started and now - start > _PATIENCE:
@@ -152,8 +161,8 @@ def progress(
         elif now - printed >= every:
             printed = now
             remaining = ""
-            if done > first[0]:
-                seconds = (total - done) * (now - start) / (done - first[0])
+            if done > done_before:
+                seconds = (total - done) * (now - since) / (done - done_before)
                 remaining = f", {duration(seconds)} left"
             rate = f", {rate}" if rate else ""
             remark(f"{title}: {done} of {total}{rate}{remaining}")

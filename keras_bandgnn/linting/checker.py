@@ -1,7 +1,8 @@
 """`Checker`: files in, the findings that a reader should see out."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from keras_bandgnn.data.reading import read_json
@@ -46,7 +47,10 @@ class Checker:
         model: Folder or name of a preset.
         min_confidence: Least confidence of a finding; the model's default if omitted.
         cache: Folder of the cache; none if omitted.
-        processes: See `UsageFindings`.
+        processes: Processes that read files; the source's default if omitted.
+
+    Attributes:
+        lines: Lines of the files so far that the cache did not know.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Checker:
         self._processes = processes
         self._source: FindingSource | None = None
         self._min_confidence = min_confidence
+        self.lines = 0
 
     @property
     def min_confidence(self) -> float:
@@ -98,15 +103,21 @@ class Checker:
 
         def unknown() -> Iterator[SourceCode]:
             for code in codes:
-                result = None if self._cache is None else self._cache.get(code)
+                result = self._known(code)
                 if result is None:
                     yield code
                 else:
                     known.append(result)
 
-        waiting = unknown()
-        for first in waiting:
-            for result in self.source.check(_chain(first, waiting)):
+        codes = iter(codes)
+        for first in codes:
+            # A run that was interrupted has left its files at the beginning.
+            result = self._known(first)
+            if result is not None:
+                yield self._shown(result)
+                continue
+            for result in self.source.check(itertools.chain([first], unknown())):
+                self.lines += len(result.code.lines)
                 if self._cache is not None:
                     self._cache.put(result)
                 yield self._shown(result)
@@ -114,6 +125,14 @@ class Checker:
         yield from map(self._shown, _taken(known))
         if self._cache is not None:
             self._cache.trim()
+
+    def _known(self, code: SourceCode) -> FileFindings | None:
+        return None if self._cache is None else self._cache.get(code)
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Time spent on files that the cache did not know; see `FindingSource`."""
+        return {} if self._source is None else self._source.seconds
 
     def _shown(self, result: FileFindings) -> FileFindings:
         code, findings = result.code, []
@@ -125,11 +144,6 @@ class Checker:
             cell, line = code.place(finding.line)
             findings.append(dataclasses.replace(finding, cell=cell, line=line))
         return dataclasses.replace(result, findings=tuple(findings))
-
-
-def _chain(first: SourceCode, others: Iterator[SourceCode]) -> Iterator[SourceCode]:
-    yield first
-    yield from others
 
 
 def _taken(results: list[FileFindings]) -> Iterator[FileFindings]:

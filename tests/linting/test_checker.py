@@ -4,8 +4,10 @@ import pytest
 
 from keras_bandgnn.linting import checker
 from keras_bandgnn.linting.function_findings import FunctionFindings
+from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.linting.usage_findings import UsageFindings
 from keras_bandgnn.saving.preset_paths import TASK, home
+from tests.linting.samples import Spelled
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,23 @@ def test_the_least_confidence_of_a_built_in_preset_is_known_without_loading_it()
     found = checker.Checker(home() / checker.DEFAULT_MODEL)
     assert found.min_confidence == UsageFindings.default_confidence
     assert found._source is None
+
+
+def test_a_run_that_was_interrupted_continues(tmp_path, monkeypatch):
+    source = Spelled()
+    monkeypatch.setattr(checker.Checker, "source", source)
+    model = home() / checker.DEFAULT_MODEL
+    codes = [SourceCode(f"{k}.py", f"x = bad_{k}\n") for k in range(6)]
+    first = checker.Checker(model, cache=tmp_path)
+    results = first.check(iter(codes))
+    found = [next(results) for _ in range(4)]
+    results.close()
+    assert source.checked == ["0.py", "1.py", "2.py", "3.py"] and first.lines == 8
+    second = checker.Checker(model, cache=tmp_path)
+    taken = []
+    again = second.check(taken.append(code) or code for code in codes)
+    # What is known is shown before more is read.
+    assert next(again) == found[0] and len(taken) == 1
+    assert [next(again), next(again), next(again)] == found[1:]
+    assert [result.code.path for result in again] == ["4.py", "5.py"]
+    assert source.checked[4:] == ["4.py", "5.py"] and second.lines == 4
