@@ -132,7 +132,8 @@ def page(run: Run) -> str:
     )
     about = "Most confident first."
     if run.errors:
-        about += f" Not checked: {len(run.errors)} files."
+        count = len(run.errors)
+        about += f" Not checked: {count} file{'s' * (count > 1)}."
     return _PAGE.format(
         title=_escaped(run.summary),
         model=_escaped(run.model),

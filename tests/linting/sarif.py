@@ -56,7 +56,9 @@ RESULT = _object(
     locations=_list(LOCATION),
     partialFingerprints={"type": "object", "additionalProperties": TEXT},
     fixes=_list(
-        _object(["artifactChanges"], description=MESSAGE, artifactChanges=_list(CHANGE))
+        _object(
+            ["artifactChanges"], description=MESSAGE, artifactChanges=_list(CHANGE, 1)
+        )
     ),
     properties=BAG,
 )

@@ -93,7 +93,7 @@ document.body.dataset.probe = JSON.stringify([
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium")
-@pytest.mark.parametrize("width", [400, 1400])
+@pytest.mark.parametrize("width", [390, 1280])
 def test_in_a_browser(width, tmp_path):
     file = tmp_path / "page.html"
     file.write_text(page(run(NAME, "b" * 90 + ".py")).replace("</body>", PROBE))
