@@ -321,7 +321,7 @@ def _proportional_batcher():
     """
     from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH
     from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-    from keras_bandgnn.preprocessing.batching.packing import round_up_64
+    from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 
     class ProportionalBatcher(DynamicBatcher):
         def estimate_budget(self, sizes):
