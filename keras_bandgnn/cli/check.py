@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="+", metavar="PATH", help="files, folders and notebooks"
     )
     parser.add_argument(
-        "--model", help="folder or name of a preset; ggnn_varmisuse_python if omitted"
+        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
     )
     parser.add_argument(
         "--min-confidence",
@@ -119,7 +119,7 @@ def _with_settings(options: argparse.Namespace) -> None:
     from keras_bandgnn.linting.settings import find_settings
 
     settings = find_settings(options.paths)
-    options.model = options.model or settings.model or "ggnn_varmisuse_python"
+    options.model = options.model or settings.model or "ggnn_bugs_python"
     options.exclude = [*settings.exclude, *options.exclude]
     options.baseline = options.baseline or settings.baseline
     if options.min_confidence is None:

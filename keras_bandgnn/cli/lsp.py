@@ -19,7 +19,7 @@ from keras_bandgnn.version import __version__
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "--model", help="folder or name of a preset; ggnn_varmisuse_python if omitted"
+        "--model", help="folder or name of a preset; ggnn_bugs_python if omitted"
     )
     parser.add_argument(
         "--min-confidence",

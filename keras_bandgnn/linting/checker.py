@@ -14,7 +14,7 @@ from keras_bandgnn.linting.usage_findings import UsageFindings
 from keras_bandgnn.saving.preset_hub import preset_folder
 from keras_bandgnn.saving.preset_paths import TASK
 
-DEFAULT_MODEL = "ggnn_varmisuse_python"
+DEFAULT_MODEL = "ggnn_bugs_python"
 # Tasks that find wrong variables, and what turns their predictions into findings.
 _SOURCES = {"NodeSelector": UsageFindings, "BugLocalizer": FunctionFindings}
 
@@ -30,14 +30,16 @@ def _source_class(task_class: type) -> type[FindingSource]:
     )
 
 
-def _source_in(folder: Path) -> type[FindingSource] | None:
-    """Return the source for a preset's task without loading it, None if unknown."""
+def _confidence_in(folder: Path) -> float | None:
+    """Return the default of a preset's task without loading it, None if unknown."""
     try:
         entry = read_json(folder / TASK, dict)
-        name = entry["registered_name"].removeprefix("keras_bandgnn>")
-    except (AttributeError, KeyError, OSError, ValueError):
+        source = _SOURCES[entry["registered_name"].removeprefix("keras_bandgnn>")]
+        if source is FunctionFindings:
+            return float(entry["config"]["min_confidence"])
+        return source.default_confidence
+    except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return None
-    return _SOURCES.get(name)
 
 
 class Checker:
@@ -73,10 +75,8 @@ class Checker:
     def min_confidence(self) -> float:
         """Least confidence of a finding."""
         if self._min_confidence is None:
-            source = _source_in(self._folder)
-            if source is None or self._source is not None:
-                source = self.source
-            self._min_confidence = source.default_confidence
+            known = _confidence_in(self._folder) if self._source is None else None
+            self._min_confidence = known or self.source.default_confidence
         return self._min_confidence
 
     @property

@@ -141,8 +141,6 @@ class FunctionFindings(FindingSource):
         least: Least probability of a finding.
     """
 
-    default_confidence = 0.9
-
     def __init__(self, task, processes: int | None = None, least: float = 0.01):
         # Here, so that cached findings are shown without loading Keras.
         from keras_bandgnn.preprocessing.function_encoder import FunctionEncoder
@@ -153,6 +151,7 @@ class FunctionFindings(FindingSource):
                 "Expected a model whose preprocessor encodes functions. Received: one "
                 "without. Give the task a GraphPreprocessor with a FunctionEncoder."
             )
+        self.default_confidence = task.min_confidence
         self._task = task
         self._encoder, *layers = task.preprocessor.graph_layers
         # An encoder of another class is applied here, as worker processes do not know
@@ -319,9 +318,8 @@ def _proportional_batcher():
 
     The functions of one file, as in an editor, are enough to estimate them.
     """
-    from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH
+    from keras_bandgnn.preprocessing.batching.batcher import PER_GRAPH, round_up_64
     from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-    from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 
     class ProportionalBatcher(DynamicBatcher):
         def estimate_budget(self, sizes):

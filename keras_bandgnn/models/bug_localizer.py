@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import optional, positive_int
+from keras_bandgnn.checks import fraction, optional, positive_int
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.labels import Labels, require_label_level
 from keras_bandgnn.models.masked_task import MaskedTask
@@ -58,6 +58,8 @@ class BugLocalizer(MaskedTask):
         first_type: First type of the edges to choose from, which are those of this
             type and of later ones; by default the last but one of the backbone's.
         hidden: Width of the hidden layer of the head; by default the states'.
+        min_confidence: Probability of a rewrite from which `bandgnn check` reports it,
+            if not told otherwise.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -104,6 +106,7 @@ class BugLocalizer(MaskedTask):
         preprocessor=None,
         first_type: int | None = None,
         hidden: int | None = None,
+        min_confidence: float = 0.9,
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
@@ -118,6 +121,7 @@ class BugLocalizer(MaskedTask):
             first_type = types - 2
         self.first_type = positive_int("first_type", first_type, 0)
         self.hidden = optional(positive_int, "hidden", hidden)
+        self.min_confidence = fraction("min_confidence", min_confidence)
         # === Layers ===
         self.head = EdgeReadout(
             1,
@@ -215,4 +219,5 @@ class BugLocalizer(MaskedTask):
             **super().head_config(),
             "first_type": self.first_type,
             "hidden": self.hidden,
+            "min_confidence": self.min_confidence,
         }

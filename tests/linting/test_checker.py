@@ -1,9 +1,10 @@
 """A preset's task is known without loading it; the loader judges all others."""
 
+import json
+
 import pytest
 
 from keras_bandgnn.linting import checker
-from keras_bandgnn.linting.function_findings import FunctionFindings
 from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.linting.usage_findings import UsageFindings
 from keras_bandgnn.saving.preset_paths import TASK, home
@@ -11,13 +12,16 @@ from tests.linting.samples import Spelled
 
 
 @pytest.mark.parametrize(
-    ("name", "source"),
-    [("NodeSelector", UsageFindings), ("BugLocalizer", FunctionFindings)],
+    ("name", "confidence"),
+    [("NodeSelector", UsageFindings.default_confidence), ("BugLocalizer", 0.7)],
 )
-def test_the_source_of_a_task_is_known_without_loading_it(name, source, tmp_path):
-    text = f'{{"registered_name": "keras_bandgnn>{name}"}}'
-    (tmp_path / TASK).write_text(text, "utf-8")
-    assert checker._source_in(tmp_path) is source
+def test_the_default_of_a_task_is_known_without_loading_it(name, confidence, tmp_path):
+    entry = {
+        "registered_name": f"keras_bandgnn>{name}",
+        "config": {"min_confidence": 0.7},
+    }
+    (tmp_path / TASK).write_text(json.dumps(entry), "utf-8")
+    assert checker._confidence_in(tmp_path) == confidence
 
 
 @pytest.mark.parametrize(
@@ -26,20 +30,22 @@ def test_the_source_of_a_task_is_known_without_loading_it(name, source, tmp_path
         *(b"", b"{", b"[]", b"7", b"\xff", b"{}", b"[" * 100_000),
         *(b'{"registered_name": 7}', b'{"registered_name": ["NodeSelector"]}'),
         b'{"registered_name": "other>NodeSelector"}',
+        b'{"registered_name": "keras_bandgnn>BugLocalizer", "config": {}}',
     ],
 )
-def test_a_task_that_is_not_known_has_no_source_yet(content, tmp_path):
+def test_a_task_that_is_not_known_has_no_default_yet(content, tmp_path):
     (tmp_path / TASK).write_bytes(content)
-    assert checker._source_in(tmp_path) is None
+    assert checker._confidence_in(tmp_path) is None
 
 
-def test_a_folder_without_a_task_has_no_source(tmp_path):
-    assert checker._source_in(tmp_path) is None
+def test_a_folder_without_a_task_has_no_default(tmp_path):
+    assert checker._confidence_in(tmp_path) is None
 
 
 def test_the_least_confidence_of_a_built_in_preset_is_known_without_loading_it():
     found = checker.Checker(home() / checker.DEFAULT_MODEL)
-    assert found.min_confidence == UsageFindings.default_confidence
+    entry = json.loads((home() / checker.DEFAULT_MODEL / TASK).read_text())
+    assert found.min_confidence == entry["config"]["min_confidence"]
     assert found._source is None
 
 

@@ -103,6 +103,10 @@ def graphs_for(task):
         from keras_bandgnn.programs.python_source import program_graphs
 
         return program_graphs(SOURCE)
+    if isinstance(task, kb.models.BugLocalizer):
+        from keras_bandgnn.programs import function_graph
+
+        return [function_graph(SOURCE)]
     if isinstance(task, kb.models.NodeClassifier):
         (spec,) = (s for n, s in task.backbone.encoder.inputs.items() if n == "feature")
         return list(networks(spec["features"]))
