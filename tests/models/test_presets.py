@@ -134,7 +134,9 @@ def outputs(name):
     task = Task.from_preset(name, load_weights=trained)
     if not trained:
         fill(task)
-    values = task.predict(graphs_for(task))
+    judges = isinstance(task, kb.models.BugLocalizer)
+    predict = task.rewrite_probabilities if judges else task.predict
+    values = predict(graphs_for(task))
     return task, [np.ravel(v)[:8].tolist() for v in values]
 
 
