@@ -88,7 +88,7 @@ python -m examples.benchmarks bugs --model MODEL --present --corpus CORPUS \\
 ```
 
 MODEL is a preset, or a `.keras` file that `examples/bug_localizer.py` leaves on its
-way. `--present` adds the model that `bandgnn check` uses without `--model`, with the
+way. `--present` adds `ggnn_varmisuse_python`, which judges one usage at a time, with the
 same bugs; it was trained on requests, and not on the other packages for the test. A run
 prints Markdown tables; the JSON file also has intervals, thresholds and versions.
 `--limit` and `--max-fixes` take fewer, `--parts` some of these:
