@@ -348,9 +348,11 @@ def _unread(read: Mapping | None, part) -> list[tuple[str, str]]:
 
 def _edge_ids(task) -> dict[str, dict]:
     """Return the valid ids of edge features, of each `NodeEncoder` of a task."""
+    from keras_bandgnn.layers.node_encoder import NodeEncoder
+
     known: dict[str, dict] = {}
     for layer in compat.sublayers(task):
-        if getattr(layer, "level", None) == "edge":
+        if isinstance(layer, NodeEncoder) and layer.level == "edge":
             for name, ids in layer.known_ids().items():
                 # Several layers may embed a feature: it has to fit all of them.
                 old = known.get(name, ids)["below"]
