@@ -23,6 +23,13 @@ omitted, never None; all ids are int32.
 Sums over receivers have N + 1 segments, and the last one is dropped, so padding edges
 never contribute to a real node.
 
+**Pairs and target edges.** `AttentionEdges` replaces the edges by pairs of nodes with
+the features `attend` and `distance`. With its `target_type` there are also target
+edges, those of the graph that a task over edges predicts for, behind the pairs of their
+receiver. They have `attend` 0, `type` 0 and a `distance` above any other, so attention
+does not read them; `target` is 1 + the type that they had, 0 for pairs. Labels of pairs
+are NaN.
+
 | `x["graph"]` | shape       | meaning                                | padding |
 |--------------|-------------|----------------------------------------|---------|
 | a feature    | [G, B, ...] | a context feature, under its own name  | 0       |

@@ -15,6 +15,21 @@ _OLD_NAMES = ("x", "edge", "plan")
 _MISSING = object()
 
 
+def target_edges(edge: Mapping) -> Mapping:
+    """Return the edges of a batch, with the types and mask that tasks over edges see.
+
+    Those are the target edges of `AttentionEdges`, and otherwise all edges.
+
+    Args:
+        edge: `batch["edge"]`.
+    """
+    if "target" not in edge:
+        return edge
+    target = ops.convert_to_tensor(edge["target"])
+    mask = ops.logical_and(ops.convert_to_tensor(edge["mask"]), target > 0)
+    return {**edge, "type": ops.maximum(target - 1, 0), "mask": mask}
+
+
 class BatchLayer(keras.layers.Layer):
     """A layer that is called as `layer(states, batch, ...)`.
 

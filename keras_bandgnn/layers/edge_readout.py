@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, mapping, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, target_edges
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 
@@ -27,8 +28,9 @@ class EdgeReadout(BatchLayer):
     Args:
         units: Width D of the output.
         inputs: Edge feature -> its kind, as of `NodeEncoder`: `{"features": F}` for
-            numbers, `{"ids": V}` or V for ids. `"type"` is the type of the edge. None
-            for no features.
+            numbers, `{"ids": V}` or V for ids. `"type"` is the type of the edge, that
+            of the original graph for target edges of `AttentionEdges`. None for no
+            features.
         hidden: Width of the hidden layer; by default the width of the states.
         activation: Name of the hidden layer's activation, or a function.
         symmetric: Whether sender and receiver may be exchanged.
@@ -40,8 +42,8 @@ class EdgeReadout(BatchLayer):
             batches of a compact schedule lack.
 
     Output shape:
-        float [G, E, D], in the order of the batch's edges. Rows of padding edges have
-        no meaning.
+        float [G, E, D], in the order of the batch's edges. Rows of padding edges, and
+        of pairs among target edges, have no meaning.
 
     Raises:
         ValueError: For widths below 1, unknown kinds of features, or a batch without
@@ -102,11 +104,14 @@ class EdgeReadout(BatchLayer):
     def check(self, part: FlatGraphs) -> None:
         """Raise a ValueError if graphs lack a feature, or have other values."""
         if self.encoder is not None:
-            self.encoder.check({**part.edge, "type": part.edge_type})
+            types = part.edge_type
+            if "target" in part.edge:
+                types = np.maximum(part.edge["target"] - 1, 0)
+            self.encoder.check({**part.edge, "type": types})
 
     def call(self, states, batch):
         """Return one vector per edge."""
-        edge = batch_part(batch, "edge", "sender")
+        edge = target_edges(batch_part(batch, "edge", "sender"))
         # Padding edges have the receiver N.
         last = ops.shape(states)[1] - 1
         ends = edge["sender"], ops.minimum(edge["receiver"], last)

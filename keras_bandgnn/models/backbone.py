@@ -35,6 +35,9 @@ class Backbone(keras.Model):
 
     hidden_dim: int | None = None
     num_edge_types: int | None = None
+    # Where preprocessing replaces the edges: first type of those that it keeps for the
+    # task, see `AttentionEdges`.
+    target_type: int | None = None
     # Backbones set one of them, or override `depth`.
     num_layers: int | None = None
     num_steps: int | None = None

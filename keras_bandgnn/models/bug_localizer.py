@@ -6,6 +6,7 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import fraction, optional, positive_int
+from keras_bandgnn.layers.batch_layer import target_edges
 from keras_bandgnn.layers.edge_readout import EdgeReadout
 from keras_bandgnn.models.labels import Labels, require_label_level
 from keras_bandgnn.models.masked_task import MaskedTask
@@ -53,10 +54,12 @@ class BugLocalizer(MaskedTask):
 
     Args:
         backbone: The model from a batch to node states; one that keeps the edges of the
-            graphs.
+            graphs, or a graph transformer with `target_type`.
         preprocessor: `GraphPreprocessor`, whose first layer may be a `FunctionEncoder`.
         first_type: First type of the edges to choose from, which are those of this
-            type and of later ones; by default the last but one of the backbone's.
+            type and of later ones; by default the backbone's `target_type`, or the last
+            but one of its types. Types are those that the encoder gives, also where
+            `AttentionEdges` counts them from 1.
         hidden: Width of the hidden layer of the head; by default the states'.
         min_confidence: Probability of a rewrite from which `bandgnn check` reports it,
             if not told otherwise.
@@ -69,7 +72,9 @@ class BugLocalizer(MaskedTask):
     Output shape:
         float32 [G, E, 2]: log p of the edge, -1e9 for edges that are no rewrites, and
         the largest log p of its graph. `predict(graphs)` returns one array [E, 2] per
-        graph, in the caller's order of the edges.
+        graph, in the caller's order of the edges; over a graph transformer edges below
+        `target_type` are NaN. Functions have no order of their edges, and their rows
+        are sorted by receiver, those of target edges alone over a graph transformer.
 
     Raises:
         ValueError: For arguments that do not fit; from `fit` and `evaluate` for graphs
@@ -113,6 +118,8 @@ class BugLocalizer(MaskedTask):
         # === Config ===
         types = getattr(backbone, "num_edge_types", None)
         if first_type is None:
+            first_type = backbone.target_type
+        if first_type is None:
             if types is None:
                 raise ValueError(
                     "Expected `first_type` for a backbone without types of edges. "
@@ -141,7 +148,7 @@ class BugLocalizer(MaskedTask):
         """Return log-probabilities, and the largest of the graph."""
         states = self.backbone(batch, training=training)
         scores = ops.squeeze(self.head(states, batch), -1)
-        edge = batch["edge"]
+        edge = target_edges(batch["edge"])
         real = ops.convert_to_tensor(edge["mask"])
         chosen = ops.logical_and(edge["type"] >= self.first_type, real)
         graphs = GraphSegments(batch)

@@ -20,7 +20,7 @@ class EdgeClassifier(EdgeTask, ClassificationTask):
 
     Args:
         backbone: The model from a batch to node states; one that keeps the edges of the
-            graphs.
+            graphs, or a graph transformer with `target_type=0`.
         num_classes: C; with `multi_label` the number of targets.
         preprocessor: `GraphPreprocessor` of graphs, see `NodeClassifier`. Its plan has
             no schedule.

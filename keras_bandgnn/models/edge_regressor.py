@@ -20,7 +20,7 @@ class EdgeRegressor(EdgeTask, RegressionTask):
 
     Args:
         backbone: The model from a batch to node states; one that keeps the edges of the
-            graphs.
+            graphs, or a graph transformer with `target_type=0`.
         num_targets: D.
         preprocessor: `GraphPreprocessor` of graphs, see `NodeClassifier`. Its plan has
             no schedule.

@@ -107,10 +107,19 @@ class MaskedTask(Task):
         Row n belongs to node (or edge) n of the caller's graph, NaN for those that the
         preprocessor drops. For graphs that are compiled already (a loader, a compiled
         store) row n belongs to the n-th before compilation; the edges of a
-        `FlatGraphs` are sorted by receiver.
+        `FlatGraphs` are sorted by receiver. Over graph transformers rows of edges below
+        the backbone's `target_type` are NaN, or left out for compiled graphs.
         """
         places = list(caller_rows(graphs, loader, self.output_level))
         return lambda graph, rows: scatter_to_caller_order(rows, *places[graph])
+
+    def features_read(self) -> dict[str, tuple[str, ...]] | None:
+        """Return the features that the task reads; see `Backbone.features_read`."""
+        read = super().features_read()
+        targets = self.output_level == "edge" and self.backbone.target_type is not None
+        if read is None or not targets or "edge" not in read:
+            return read
+        return {**read, "edge": (*read["edge"], "target")}
 
     def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
         """Return the preprocessed graphs, with missing labels outside the mask."""

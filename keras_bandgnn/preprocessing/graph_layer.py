@@ -89,18 +89,22 @@ class GraphLayer(HostLayer):
         raise NotImplementedError
 
 
-def refuse_edge_labels(graphs, layer: GraphLayer) -> None:
+def refuse_edge_labels(
+    graphs,
+    layer: GraphLayer,
+    advice: str = "Leave the layer out, or take a backbone that does not need it.",
+) -> None:
     """Raise a ValueError for labels of edges that a layer would replace.
 
     Args:
         graphs: A `Graph` or a `FlatGraphs`.
         layer: The layer.
+        advice: Last sentence of the error.
     """
     if graphs.label is not None and graphs.label_level == "edge":
         raise ValueError(
             f"Expected labels of graphs or nodes, as {type(layer).__name__} replaces "
-            "the edges. Received: labels of edges (label_level='edge'). Leave the "
-            "layer out, or take a backbone that does not need it."
+            f"the edges. Received: labels of edges (label_level='edge'). {advice}"
         )
 
 

@@ -204,6 +204,9 @@ BACKBONES = {
     "GTBackbone, with edge features": lambda **o: kb.models.GTBackbone(
         INPUTS, 8, num_layers=1, num_heads=2, edge_inputs=EDGES, **o
     ),
+    "GTBackbone, with target edges": lambda **o: kb.models.GTBackbone(
+        INPUTS, 8, 1, 2, 2, num_edge_types=2, target_type=0, **o
+    ),
     "GraphormerBackbone, with edge features": lambda **o: kb.models.GraphormerBackbone(
         INPUTS, 8, num_layers=1, num_heads=2, edge_inputs=EDGES, **o
     ),

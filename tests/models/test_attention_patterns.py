@@ -126,6 +126,23 @@ def test_tiles_compute_the_same(attention, plan):
         np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
 
 
+@pytest.mark.parametrize("attention", PATTERNS)
+def test_target_edges_change_no_state(attention):
+    options = PATTERNS[attention][0]
+    bias = {"max_distance": 3, "num_edge_types": 4, "target_type": 1}
+    backbone = make(attention, max_degree=5, **options, **bias)
+    found = states_of(backbone, GRAPHS, DynamicBatcher(12))
+    tiled = []
+    if attention == "augment":
+        tiles = AttentionPlan(4, share=1.0)
+        tiled = states_of(backbone, GRAPHS[-2:], StaticBatcher(2, "64"), tiles)
+    for rows, graph in zip(
+        found + tiled, GRAPHS + GRAPHS[len(GRAPHS) - len(tiled) :], strict=True
+    ):
+        np.testing.assert_allclose(rows, oracle.states(backbone, graph), atol=3e-5)
+    assert backbone.get_config()["target_type"] == 1
+
+
 def test_gt_equals_the_oracle_without_biases():
     backbone = make("augment", models.GTBackbone, laplacian=2)
     found = states_of(backbone, GRAPHS, DynamicBatcher(12))

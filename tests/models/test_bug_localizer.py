@@ -20,19 +20,46 @@ def functions(correct=-1):
     return [function_graph(source).repaired_by(correct) for source in SOURCES]
 
 
-def localizer(**options):
-    keras.utils.set_random_seed(0)
-    encoder = kb.preprocessing.FunctionEncoder(
-        num_type_buckets=64, num_subtoken_buckets=256
-    )
-    backbone = kb.models.GGNNBackbone(
+def ggnn(encoder):
+    return kb.models.GGNNBackbone(
         encoder.inputs(),
         hidden_dim=8,
         num_steps=2,
         num_edge_types=encoder.num_edge_types,
     )
+
+
+def transformer(cls, **options):
+    """Makes a backbone with relations as biases, and full attention in one layer."""
+    return lambda encoder: cls(
+        encoder.inputs(),
+        hidden_dim=8,
+        num_layers=2,
+        num_heads=2,
+        attention="periodic",
+        num_edge_types=encoder.num_edge_types + 1,
+        target_type=encoder.num_edge_types - 2,
+        **options,
+    )
+
+
+KINDS = {
+    "GGNN": ggnn,
+    "GT": transformer(kb.models.GTBackbone, laplacian=2),
+    "Graphormer": transformer(kb.models.GraphormerBackbone, max_distance=2),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+def localizer(kind="GGNN", **options):
+    keras.utils.set_random_seed(0)
+    encoder = kb.preprocessing.FunctionEncoder(
+        num_type_buckets=64, num_subtoken_buckets=256
+    )
+    backbone = KINDS[kind](encoder)
     batcher = kb.preprocessing.DynamicBatcher(2)
-    preprocessor = kb.preprocessing.GraphPreprocessor([encoder], batcher)
+    layers = [encoder, *backbone.graph_layers()]
+    preprocessor = kb.preprocessing.GraphPreprocessor(layers, batcher)
     return kb.models.BugLocalizer(backbone, preprocessor, **options)
 
 
@@ -41,26 +68,33 @@ def softmax(scores):
     return shares / shares.sum()
 
 
-def test_outputs_are_a_softmax_over_rewrites_and_no_change():
-    task = localizer(hidden=5)
+@kinds
+def test_outputs_are_a_softmax_over_rewrites_and_no_change(kind):
+    task = localizer(kind, hidden=5)
+    layers = task.preprocessor.graph_layers[1:]
     for function, found in zip(
         functions(), task.rewrite_probabilities(functions()), strict=True
     ):
         graph = encode_function(function, num_type_buckets=64, num_subtoken_buckets=256)
-        batch = kb.preprocessing.GraphLoader([graph])[0][0]
+        compiled = kb.preprocessing.GraphPreprocessor(layers)
+        plan = task.backbone.auto_plan()
+        batch = compiled.loader([graph], plan=plan)[0][0]
         states = task.backbone(batch)
         scores = keras.ops.convert_to_numpy(task.head(states, batch))[0, :, 0]
         edge = {k: keras.ops.convert_to_numpy(v)[0] for k, v in batch["edge"].items()}
-        chosen = np.flatnonzero((edge["type"] >= task.first_type) & edge["mask"])
+        chosen = edge["target"] if kind != "GGNN" else edge["type"] >= task.first_type
+        chosen = np.flatnonzero((chosen > 0) & edge["mask"])
         expected = softmax(scores[chosen].astype(np.float64))
         assert len(found) == len(function.rewrites) + 1
         np.testing.assert_allclose(found, expected, atol=1e-6)
         assert found.sum() == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_batches_do_not_change_probabilities(size):
-    task = localizer()
+@pytest.mark.parametrize(
+    ("size", "kind"), [(1, "GGNN"), (2, "GGNN"), (4, "GGNN"), (1, "GT"), (4, "GT")]
+)
+def test_batches_do_not_change_probabilities(size, kind):
+    task = localizer(kind)
     expected = task.rewrite_probabilities(functions())
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
         task.preprocessor.graph_layers, kb.preprocessing.StaticBatcher(size + 1)
@@ -71,8 +105,9 @@ def test_batches_do_not_change_probabilities(size):
         np.testing.assert_allclose(found[place], expected[i], atol=1e-6)
 
 
-def test_loss_and_accuracy_are_those_of_the_right_rewrite():
-    task = localizer()
+@kinds
+def test_loss_and_accuracy_are_those_of_the_right_rewrite(kind):
+    task = localizer(kind)
     data = [f.repaired_by(i - 1) for i, f in enumerate(functions())]
     found = task.rewrite_probabilities(data)
     losses, right = [], []
@@ -85,8 +120,9 @@ def test_loss_and_accuracy_are_those_of_the_right_rewrite():
     assert result["accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
 
 
-def test_it_learns_which_rewrite_is_needed():
-    task = localizer()
+@kinds
+def test_it_learns_which_rewrite_is_needed(kind):
+    task = localizer(kind)
     data = [f.repaired_by(i - 1) for i, f in enumerate(functions())]
     task.compile(keras.optimizers.Adam(0.02))
     history = task.fit(data, epochs=60, verbose=0)
@@ -100,10 +136,19 @@ def test_it_learns_which_rewrite_is_needed():
         strict=True,
     ):
         np.testing.assert_allclose(one, other, atol=1e-6)
+    # Rows of the caller's edges, and of targets alone without any order of them.
+    rows = task.predict(graphs[1])[0]
+    assert len(rows) == graphs[1].num_edges
+    if kind != "GGNN":
+        targets = graphs[1].edge_type >= task.first_type
+        assert (np.isnan(rows[:, 0]) == ~targets).all()
+        found = task.predict(data[1:2])[0]
+        np.testing.assert_allclose(rows[targets], found, atol=1e-6)
 
 
-def test_a_preset_has_it_all(tmp_path):
-    task = localizer(hidden=6)
+@kinds
+def test_a_preset_has_it_all(tmp_path, kind):
+    task = localizer(kind, hidden=6)
     task.save_to_preset(tmp_path / "preset")
     again = kb.models.BugLocalizer.from_preset(tmp_path / "preset")
     for a, b in zip(

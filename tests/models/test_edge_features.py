@@ -177,7 +177,7 @@ def test_biases_of_edge_features_against_numpy(name, pattern):
     again = type(backbone).from_config(backbone.get_config())
     assert again.get_config() == backbone.get_config()
     assert [w.path for w in again.weights] == [w.path for w in backbone.weights]
-    assert backbone.features_read()["edge"] == ("distance", "length", "bond")
+    assert backbone.features_read()["edge"] == ("attend", "distance", "length", "bond")
     assert backbone.num_edge_types == 3 and not backbone.splits_sequences
     # Without biases by distance and type.
     backbone = transformer("GTBackbone", pattern, edge_inputs={"bond": [3, 2]})

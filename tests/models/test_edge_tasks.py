@@ -13,6 +13,7 @@ from keras_bandgnn.models import (
     Task,
 )
 from keras_bandgnn.preprocessing import (
+    AttentionEdges,
     DynamicBatcher,
     GraphPreprocessor,
     RadiusGraph,
@@ -286,8 +287,107 @@ def test_what_does_not_fit_is_refused_before_training():
     with pytest.raises(ValueError, match="a preprocessor that keeps the edges"):
         task.predict(unlabelled)
     transformer = backbone_of(GTBackbone, num_layers=1, num_heads=2)
-    with pytest.raises(ValueError, match="AttentionEdges replaces the edges"):
+    with pytest.raises(ValueError, match="AttentionEdges replaces.*`target_type` of"):
         EdgeClassifier(transformer, 3).fit(good, verbose=0)
+    with pytest.raises(ValueError, match="set `target_type` of graph transformers"):
+        EdgeClassifier(transformer, 3).predict(good.replace(label=None))
+    options = {"num_layers": 1, "num_heads": 2, "laplacian": 0}
+    transformer = backbone_of(GTBackbone, target_type=0, **options)
+    pairs = GraphPreprocessor([AttentionEdges()], DynamicBatcher(2))
+    with pytest.raises(ValueError, match="the edge feature 'target'"):
+        EdgeClassifier(transformer, 3, pairs).predict(good.replace(label=None))
+
+
+def transformer_task(cls=EdgeClassifier, target_type=0, **options):
+    backbone = backbone_of(
+        GTBackbone,
+        num_layers=2,
+        num_heads=2,
+        laplacian=0,
+        num_edge_types=4,
+        attention="periodic",
+        target_type=target_type,
+    )
+    inputs = {"length": {"features": 1}, "type": 3}
+    outputs = 3 if cls is EdgeClassifier else 1
+    layers = [RCMKCompile(4), *backbone.graph_layers()]
+    preprocessor = GraphPreprocessor(layers, DynamicBatcher(2))
+    return cls(backbone, outputs, preprocessor, edge_inputs=inputs, **options)
+
+
+def typed_graph(seed, **options):
+    kinds = np.random.default_rng(seed).integers(0, 3, 30)
+    return graph_of(seed, edge_type=kinds, **options)
+
+
+def test_a_graph_transformer_predicts_for_the_callers_edges():
+    task = transformer_task()
+    graphs = [typed_graph(seed) for seed in range(3)]
+    expected = task.predict(graphs)
+    assert [rows.shape for rows in expected] == [(30, 3)] * 3
+    assert np.isfinite(expected).all()
+    rng = np.random.default_rng(0)
+    for graph, rows in zip(graphs, expected, strict=True):
+        states, edges = task.embed(graph)[0], rng.permutation(30)
+        ends = graph.receivers, graph.senders
+        batch = {
+            "edge": {
+                "sender": graph.senders[None],
+                "receiver": graph.receivers[None],
+                "type": graph.edge_type[None],
+                "length": graph.edge["length"][None],
+            }
+        }
+        head = keras.ops.convert_to_numpy(task.head(states[None], batch))[0]
+        np.testing.assert_allclose(rows, head, atol=1e-5)
+        mixed = Graph(
+            graph.num_nodes,
+            *(each[edges] for each in ends[::-1]),
+            edge_type=graph.edge_type[edges],
+            node=dict(graph.node),
+            edge={name: v[edges] for name, v in graph.edge.items()},
+        )
+        np.testing.assert_allclose(task.predict(mixed)[0], rows[edges], atol=1e-5)
+    compiled = task.preprocessor.compile(graphs)
+    orders = [np.argsort(g.receivers, kind="stable") for g in graphs]
+    for given in (FlatGraphs.from_graphs(graphs), compiled):
+        for rows, other, order in zip(
+            task.predict(given), expected, orders, strict=True
+        ):
+            np.testing.assert_allclose(rows, other[order], atol=1e-5)
+    # Edges of earlier types are no targets.
+    task = transformer_task(target_type=1)
+    for graph, rows in zip(graphs, task.predict(graphs), strict=True):
+        assert (np.isnan(rows).all(axis=1) == (graph.edge_type < 1)).all()
+    found = task.predict(task.preprocessor.compile(graphs))
+    assert [len(rows) for rows in found] == [(g.edge_type >= 1).sum() for g in graphs]
+
+
+@pytest.mark.parametrize("cls", [EdgeClassifier, EdgeRegressor])
+def test_a_graph_transformer_learns_labels_of_edges(cls, tmp_path):
+    graphs = [typed_graph(seed) for seed in range(4)]
+    task = transformer_task(cls)
+    task.compile(keras.optimizers.Adam(0.02))
+    before = task.evaluate(graphs, verbose=0, return_dict=True)
+    if cls is EdgeClassifier:
+        rows = np.concatenate(task.predict(graphs)).astype(np.float64)
+        label = np.concatenate([g.label for g in graphs])
+        losses = -log_softmax(rows)[np.arange(len(label)), label]
+        assert before["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    task.fit(graphs, epochs=20, mask="train_mask", verbose=0)
+    masked = task.evaluate(graphs, mask="train_mask", verbose=0, return_dict=True)
+    assert masked["loss"] < 0.8 * before["loss"]
+    task.save_to_preset(tmp_path / "preset")
+    again = Task.from_preset(tmp_path / "preset")
+    assert again.backbone.target_type == 0
+    for one, other in zip(again.predict(graphs), task.predict(graphs), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    packer = GraphPacker.of_task(task, graphs)
+    packed = packer.pack(graphs)
+    batches = [packer.signature.nested(arrays) for arrays in packed]
+    outputs = packed.unpack([task.predict_on_batch(x) for x in batches])
+    for rows, other in zip(outputs, task.predict(graphs), strict=True):
+        np.testing.assert_allclose(rows, other, atol=1e-5)
 
 
 def test_schedules_are_refused():

@@ -144,6 +144,9 @@ class GraphTransformerBackbone(Backbone):
             in all layers; other pairs that attend have none. A reverse that the graph
             lacks has the features of its original. `"type"` of size P is the same as
             `num_edge_types=P + 1`. None for no such biases.
+        target_type: For tasks over edges: the first type of the edges to predict for, 0
+            for all. They are among the pairs that attend, and `graph_layers()` keeps
+            them as target edges, too, see `AttentionEdges`. No weight depends on it.
         remat: Whether the branches of blocks are computed again for gradients, so that
             memory is that of one branch and two inputs per block (JAX and torch).
     """
@@ -170,6 +173,7 @@ class GraphTransformerBackbone(Backbone):
         remat: bool = False,
         conditions_hold: bool | None = None,
         edge_inputs: Mapping | None = None,
+        target_type: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -215,6 +219,7 @@ class GraphTransformerBackbone(Backbone):
                 f"Received: attention={attention!r}, conditions_hold={conditions_hold}."
             )
         self.verdict = None
+        self.target_type = optional(positive_int, "target_type", target_type, 0)
         # === Layers ===
         policy = self.dtype_policy
         self.encoder = NodeEncoder(
@@ -300,6 +305,7 @@ class GraphTransformerBackbone(Backbone):
                 edge_types=self.num_edge_types > 1,
                 path_distance=path,
                 edge_features=self._edge_names(),
+                target_type=self.target_type,
             )
         ]
 
@@ -311,8 +317,8 @@ class GraphTransformerBackbone(Backbone):
         return AttentionPlan()
 
     def features_read(self):
-        """Return the inputs of the encoders, and distances."""
-        edge = ("distance", *self._edge_names())
+        """Return the inputs of the encoders, and what pairs have."""
+        edge = ("attend", "distance", *self._edge_names())
         return {"node": tuple(self.encoder.inputs), "edge": edge, "graph": ()}
 
     def check(self, graphs) -> None:
@@ -323,6 +329,12 @@ class GraphTransformerBackbone(Backbone):
                 "Expected graphs with the edge feature 'attend'. Received: edge "
                 f"features {sorted(graphs.edge)}. Pass "
                 "GraphPreprocessor(backbone.graph_layers()) to the task."
+            )
+        if self.target_type is not None and "target" not in graphs.edge:
+            raise ValueError(
+                "Expected graphs with the edge feature 'target', as target_type="
+                f"{self.target_type}. Received: edge features {sorted(graphs.edge)}. "
+                "Pass GraphPreprocessor(backbone.graph_layers()) to the task."
             )
         if self.edge_encoder is not None:
             self.edge_encoder.check(graphs.edge)
@@ -457,6 +469,8 @@ class GraphTransformerBackbone(Backbone):
             decided["conditions_hold"] = self.conditions_hold
         if self.edge_encoder is not None:
             decided["edge_inputs"] = self.edge_encoder.inputs
+        if self.target_type is not None:
+            decided["target_type"] = self.target_type
         names = (
             "hidden_dim",
             "num_layers",

@@ -33,7 +33,7 @@ class GraphormerBackbone(GraphTransformerBackbone):
         max_degree: Larger degrees count as this one.
         **options: `ffn_dim`, `attention`, `full_every`, `max_distance`,
             `num_edge_types`, `global_token`, `dropout`, `attention_dropout`,
-            `max_length`, `fused`, `remat` and `edge_inputs`, see
+            `max_length`, `fused`, `remat`, `edge_inputs` and `target_type`, see
             `GraphTransformerBackbone`.
 
     Input shape:

@@ -31,9 +31,10 @@ class GTBackbone(GraphTransformerBackbone):
         laplacian: Number of eigenvectors, 0 for none.
         **options: `ffn_dim`, `attention`, `full_every`, `num_edge_types` (biases by
             type of edge if more than 1), `global_token`, `dropout`,
-            `attention_dropout`, `max_length`, `fused`, `remat` and `edge_inputs`
-            (biases by edge features; the paper multiplies the scores with them and
-            updates them, which these biases do not), see `GraphTransformerBackbone`.
+            `attention_dropout`, `max_length`, `fused`, `remat`, `target_type` (for
+            tasks over edges) and `edge_inputs` (biases by edge features; the paper
+            multiplies the scores with them and updates them, which these biases do
+            not), see `GraphTransformerBackbone`.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`) of graphs from `graph_layers()`.

@@ -17,7 +17,9 @@ from keras_bandgnn.preprocessing.attention.adjacency import (
 from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
 
-_WRITTEN = ("attend", "distance")
+_WRITTEN = ("attend", "distance", "target")
+# Target edges are further apart than any pair, so no distance has their bias.
+_FAR = np.iinfo(np.int32).max
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -39,6 +41,15 @@ class AttentionEdges(GraphLayer):
     within a distance takes memory and time in proportion to them, and social graphs
     have nearly all nodes within three steps.
 
+    Tasks over edges predict for the graph's own edges, not for pairs. With
+    `target_type` those of this type and of later ones also follow after the pairs, in
+    their order, as target edges. Attention does not read them: they have `attend` 0,
+    type 0 and a `distance` above any other. They keep their features, and pairs have
+    zeros where `edge_features` does not name one; they keep their labels, and those of
+    pairs are missing (NaN). One more feature tells them apart:
+
+    - `target`, int32 [E]: t + 1 for a target edge whose type was t, 0 for pairs.
+
     Args:
         symmetric: Whether edges also attend in the other direction.
         path: Whether to link the neighbours on a path through all nodes, both ways.
@@ -58,6 +69,11 @@ class AttentionEdges(GraphLayer):
             of the edge with the lowest type count, then of the one with the lowest
             features; a reverse that the graph lacks has the features of its original.
             Pairs that are no edges, whose distance is above 1, have zeros.
+        target_type: First type of the target edges; 0 for all edges, None for none.
+
+    Raises:
+        ValueError: When applied: for labels of edges without `target_type`, or edges
+            that lack one of `edge_features`.
 
     Example:
     >>> graph = Graph(4, [0, 1], [1, 2])
@@ -76,6 +92,7 @@ class AttentionEdges(GraphLayer):
         edge_types: bool = False,
         path_distance: int | None = None,
         edge_features: Sequence[str] | None = None,
+        target_type: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -91,10 +108,13 @@ class AttentionEdges(GraphLayer):
                 f"Expected `edge_features` without {_WRITTEN}, which the layer writes. "
                 f"Received: {taken}. Rename the feature of the graphs."
             )
+        self.target_type = optional(positive_int, "target_type", target_type, 0)
 
     def call(self, graph: Graph) -> Graph:
         """Return the graph with these edges."""
-        refuse_edge_labels(graph, self)
+        if self.target_type is None:
+            advice = "Set `target_type` of the backbone, 0 for labels of all edges."
+            refuse_edge_labels(graph, self, advice)
         size = graph.num_nodes
         edges = adjacency(size, graph.senders, graph.receivers, self.symmetric)
         receivers, senders, distance = pairs_within(edges, self.max_distance)
@@ -121,9 +141,39 @@ class AttentionEdges(GraphLayer):
             features[name] = np.zeros((keys.size, *values.shape[1:]), values.dtype)
             features[name][place] = values[edge]
         receivers, senders = np.divmod(keys, size)
-        return graph.replace(
-            senders=senders, receivers=receivers, edge_type=types, edge=features
-        )
+        pairs = {"senders": senders, "receivers": receivers, "edge_type": types}
+        if self.target_type is not None:
+            return self._with_targets(graph, pairs, features)
+        return graph.replace(**pairs, edge=features)
+
+    def _with_targets(self, graph: Graph, pairs: dict, features: dict) -> Graph:
+        """Return the graph with its pairs and, after them, the target edges."""
+        taken = sorted(set(graph.edge) & set(_WRITTEN))
+        if taken:
+            raise ValueError(
+                f"Expected edge features without {_WRITTEN}, which the layer writes. "
+                f"Received: {taken}. Rename the feature of the graphs."
+            )
+        rows = np.flatnonzero(graph.edge_type >= self.target_type)
+        count = len(pairs["senders"])
+        targets = {
+            "attend": np.zeros(rows.size, np.int32),
+            "distance": np.full(rows.size, _FAR, np.int32),
+            "target": graph.edge_type[rows] + 1,
+            **{name: values[rows] for name, values in graph.edge.items()},
+        }
+        edge = {}
+        for name, values in targets.items():
+            zeros = np.zeros((count, *values.shape[1:]), values.dtype)
+            edge[name] = np.concatenate([features.get(name, zeros), values])
+        changes = {}
+        if graph.label is not None and graph.label_level == "edge":
+            missing = np.full((count, *graph.label.shape[1:]), np.nan, np.float32)
+            changes["label"] = np.concatenate([missing, graph.label[rows]])
+        ends = graph.senders[rows], graph.receivers[rows], np.zeros(rows.size, np.int32)
+        for (name, values), more in zip(pairs.items(), ends, strict=True):
+            changes[name] = np.concatenate([values, more])
+        return graph.replace(**changes, edge=edge)
 
     def _steps(self, edges, receivers, senders) -> np.ndarray | int:
         """Return the distances of links longer than the pairs that are listed."""
@@ -173,6 +223,8 @@ class AttentionEdges(GraphLayer):
             config["path_distance"] = self.path_distance
         if self.edge_features:
             config["edge_features"] = list(self.edge_features)
+        if self.target_type is not None:
+            config["target_type"] = self.target_type
         return config
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from keras_bandgnn.arrays import INT32_MAX
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -24,6 +25,7 @@ def caller_rows(
     Yields:
         For each graph int [n], the row of each of its nodes (or edges), and the number
         of rows. Rows that do not occur are of those that the preprocessor leaves out.
+        Of the edges of `AttentionEdges` only target edges have rows, and pairs have -1.
 
     Raises:
         ValueError: For edges that are not the caller's.
@@ -62,19 +64,25 @@ def _edge_rows(graphs, loader: GraphLoader, compiled: bool, nodes) -> Iterator:
         for low, high in zip(part.edge_ptr[:-1], part.edge_ptr[1:], strict=True):
             # Ends of the edges as the caller numbers the nodes.
             row, _ = next(nodes)
-            ends = row[part.receivers[low:high]], row[part.senders[low:high]]
+            edges, types = np.arange(low, high), None
+            if "target" in part.edge:
+                edges = edges[part.edge["target"][low:high] > 0]
+                types = part.edge["target"][edges] - 1
+            places = np.full(high - low, -1, np.int64)
+            ends = row[part.receivers[edges]], row[part.senders[edges]]
             if compiled or not isinstance(graphs[index], Graph):
                 # Layers and sorting keep the order of the edges of a receiver.
-                places = np.empty(high - low, np.int64)
-                places[np.argsort(ends[0], kind="stable")] = np.arange(high - low)
-                yield places, int(high - low)
+                order = edges[np.argsort(ends[0], kind="stable")] - low
+                places[order] = np.arange(len(order))
+                yield places, len(order)
             else:
                 graph = graphs[index]
-                yield _matches(*ends, graph, index), graph.num_edges
+                places[edges - low] = _matches(*ends, types, graph, index)
+                yield places, graph.num_edges
             index += 1
 
 
-def _matches(receivers, senders, graph: Graph, index: int) -> np.ndarray:
+def _matches(receivers, senders, types, graph: Graph, index: int) -> np.ndarray:
     """Return the edge of a graph that each compiled edge is, int [E].
 
     Edges between the same two nodes are in the same order in both.
@@ -82,12 +90,20 @@ def _matches(receivers, senders, graph: Graph, index: int) -> np.ndarray:
     Args:
         receivers: int [E], ends of the compiled edges, nodes of the graph.
         senders: int [E].
+        types: int [E], types of target edges, which are all edges of their types and of
+            later ones; None if the compiled edges are those of the graph.
         graph: The caller's graph.
         index: Its position, for the error.
     """
+    rows = np.arange(graph.num_edges)
+    if types is not None and len(types) < graph.num_edges:
+        rows = np.flatnonzero(graph.edge_type >= types.min(initial=INT32_MAX))
     keys, own = (
         np.asarray(a, np.int64) * graph.num_nodes + b
-        for a, b in ((receivers, senders), (graph.receivers, graph.senders))
+        for a, b in (
+            (receivers, senders),
+            (graph.receivers[rows], graph.senders[rows]),
+        )
     )
     order, own_order = (np.argsort(k, kind="stable") for k in (keys, own))
     keys, own = keys[order], own[own_order]
@@ -98,10 +114,11 @@ def _matches(receivers, senders, graph: Graph, index: int) -> np.ndarray:
         raise ValueError(
             "Expected a preprocessor that keeps the edges of the graphs, to predict "
             f"for them. Received: edges that graph {index} does not have. Leave out "
-            "layers that replace the edges, such as RadiusGraph or AttentionEdges."
+            "layers that replace the edges, such as RadiusGraph; set `target_type` of "
+            "graph transformers."
         )
     places = np.empty(len(keys), np.int64)
-    places[order] = own_order[found]
+    places[order] = rows[own_order[found]]
     return places
 
 
@@ -116,5 +133,6 @@ def scatter_to_caller_order(
         count: Number of rows to return.
     """
     out = np.full((count, *rows.shape[1:]), np.nan, rows.dtype)
-    out[places] = rows
+    real = places >= 0
+    out[places[real]] = rows[real]
     return out

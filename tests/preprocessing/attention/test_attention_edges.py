@@ -132,6 +132,50 @@ def test_features_of_edges_that_are_kept():
 _NEAR = {(0, 1), (1, 0), (1, 2), (2, 1)}
 
 
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(graph=graphs(), first=st.integers(0, 5), flags=st.tuples(*[st.booleans()] * 3))
+def test_target_edges_follow_the_pairs(graph, first, flags):
+    rng = np.random.default_rng(0)
+    graph = graph.replace(
+        edge={"bond": rng.integers(1, 9, (graph.num_edges, 2)), "w": graph.senders + 1},
+        label=rng.integers(0, 3, graph.num_edges),
+        label_level="edge",
+    )
+    symmetric, path, typed = flags
+    options = {"max_distance": 2, "edge_features": ["bond"]}
+    layer = AttentionEdges(symmetric, path, edge_types=typed, **options)
+    pairs = layer(graph.replace(label=None))
+    layer = AttentionEdges(
+        symmetric, path, edge_types=typed, target_type=first, **options
+    )
+    assert AttentionEdges(**layer.get_config()).get_config() == layer.get_config()
+    found, count = layer(graph), pairs.num_edges
+    rows = graph.edge_type >= first
+    for name in ("senders", "receivers", "edge_type"):
+        own = (
+            np.zeros(rows.sum()) if name == "edge_type" else getattr(graph, name)[rows]
+        )
+        expected = np.append(getattr(pairs, name), own)
+        np.testing.assert_array_equal(getattr(found, name), expected)
+    for name in ("attend", "distance", "bond"):
+        np.testing.assert_array_equal(found.edge[name][:count], pairs.edge[name])
+    assert not found.edge["attend"][count:].any()
+    assert (found.edge["distance"][count:] > graph.num_nodes).all()
+    assert not found.edge["target"][:count].any() and not found.edge["w"][:count].any()
+    np.testing.assert_array_equal(
+        found.edge["target"][count:] - 1, graph.edge_type[rows]
+    )
+    for name in ("bond", "w"):
+        np.testing.assert_array_equal(found.edge[name][count:], graph.edge[name][rows])
+    assert found.label_level == "edge" and np.isnan(found.label[:count]).all()
+    np.testing.assert_array_equal(found.label[count:], graph.label[rows])
+
+
+def test_layers_without_targets_are_described_as_before():
+    names = {"symmetric", "path", "max_distance", "edge_types"}
+    assert set(AttentionEdges().plain_config()) == names
+
+
 def test_the_rest_of_a_graph_stays():
     graph = Graph(
         3,
@@ -170,6 +214,14 @@ def test_bad_arguments():
         AttentionEdges(max_distance=0)
     with pytest.raises(ValueError, match=r"\['attend'\]. Rename the feature"):
         AttentionEdges(edge_features=["attend"])
+    with pytest.raises(ValueError, match="`target_type` to be at least 0"):
+        AttentionEdges(target_type=-1)
+    written = Graph(2, [0], [1], edge={"target": [1]})
+    with pytest.raises(ValueError, match=r"\['target'\]. Rename the feature"):
+        AttentionEdges(target_type=0)(written)
+    labelled = Graph(2, [0], [1], label=[1], label_level="edge")
+    with pytest.raises(ValueError, match="Set `target_type` of the backbone"):
+        AttentionEdges()(labelled)
     with pytest.raises(ValueError, match="'bond' is missing. Give the `edge_inputs`"):
         AttentionEdges(edge_features=["bond"])(Graph(2, [0], [1]))
 
