@@ -2,6 +2,7 @@
 
     bandgnn corpus CORPUS
     python examples/bug_localizer.py CORPUS --out MODEL
+    python examples/bug_localizer.py CORPUS --out MODEL --backbone gt
     python examples/bug_localizer.py --short
 
 Each pass reads every function twice, as it is and with one wrong variable, which is
@@ -9,6 +10,8 @@ another one in every pass. A process of its own makes the graphs of a chunk of p
 while the model trains on the chunk before. In the last part of the training the model
 takes more steps, with the same weights, and half of the bugs are hard: variables that
 the model itself finds plausible. A killed run resumes after its last chunk.
+The backbone is a GGNN, or with --backbone gt a graph transformer, whose layers have
+weights of their own, so that it has as many in the last part.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
@@ -91,15 +94,31 @@ def chunks_ahead(jobs: list[tuple], here: bool) -> Iterator[FlatGraphs]:
 def make_task(options, steps: int) -> models.BugLocalizer:
     """A model of so many steps, with random weights."""
     encoder = preprocessing.FunctionEncoder()
-    backbone = models.GGNNBackbone(
-        encoder.inputs(),
-        hidden_dim=options.hidden,
-        num_steps=steps,
-        num_edge_types=encoder.num_edge_types,
-        dropout=options.dropout,
-    )
+    types = encoder.num_edge_types
+    if options.backbone == "gt":
+        backbone = models.GTBackbone(
+            encoder.inputs(),
+            hidden_dim=options.hidden,
+            num_layers=steps,
+            num_heads=4,
+            laplacian=0,
+            # Type 0 is for pairs without an edge.
+            num_edge_types=types + 1,
+            # Rewrites and no change, the last two types, are predicted.
+            target_type=types - 2,
+            dropout=options.dropout,
+        )
+    else:
+        backbone = models.GGNNBackbone(
+            encoder.inputs(),
+            hidden_dim=options.hidden,
+            num_steps=steps,
+            num_edge_types=types,
+            dropout=options.dropout,
+        )
     batcher = preprocessing.DynamicBatcher(options.batch)
-    preprocessor = preprocessing.GraphPreprocessor([encoder], batcher)
+    layers = [encoder, *backbone.graph_layers()]
+    preprocessor = preprocessing.GraphPreprocessor(layers, batcher)
     return models.BugLocalizer(backbone, preprocessor)
 
 
@@ -166,7 +185,8 @@ def train(options) -> None:
     ]
     ready = chunks_ahead(jobs, here=options.short)
     for number, graphs in enumerate(ready, done + 1):
-        if number > first_late and task.backbone.num_steps < options.late_steps:
+        late = number > first_late and options.backbone == "ggnn"
+        if late and task.backbone.num_steps < options.late_steps:
             step = int(task.optimizer.iterations)
             deeper = make_task(options, options.late_steps)
             deeper.set_weights(task.get_weights())
@@ -224,9 +244,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="folder for the model")
     parser.add_argument("--passes", type=float, default=2)
     parser.add_argument("--hidden", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=4, help="steps of the GGNN")
+    parser.add_argument("--backbone", choices=("ggnn", "gt"), default="ggnn")
+    parser.add_argument("--steps", type=int, default=4, help="steps, or layers of gt")
     parser.add_argument("--late", type=float, default=0.35, help="share of the end")
-    parser.add_argument("--late-steps", type=int, default=6, help="steps at the end")
+    parser.add_argument("--late-steps", type=int, default=6, help="of ggnn, at the end")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--batch", type=int, default=32, help="graphs of a batch")
     parser.add_argument("--rate", type=float, default=1.5e-3)
