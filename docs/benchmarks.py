@@ -88,9 +88,9 @@ python -m examples.benchmarks bugs --model MODEL --present --corpus CORPUS \\
 ```
 
 MODEL is a preset, or a `.keras` file that `examples/bug_localizer.py` leaves on its
-way. `--present` adds `ggnn_varmisuse_python`, which judges one usage at a time, with the
-same bugs; it was trained on requests, and not on the other packages for the test. A run
-prints Markdown tables; the JSON file also has intervals, thresholds and versions.
+way. `--present` adds `ggnn_varmisuse_python`, which judges one usage at a time, with
+the same bugs; it was trained on requests, and not on the other packages for the test. A
+run prints Markdown tables; the JSON file also has intervals, thresholds and versions.
 `--limit` and `--max-fixes` take fewer, `--parts` some of these:
 
 - `planted`: every function of the packages as it is, where each finding is a false
