@@ -15,6 +15,9 @@ RESERVED = {
 }
 """Names of features that batches reserve."""
 
+TARGETS = (("node", "force"), ("context", "stress"))
+"""Features that are trained on: NaN, as in labels, where a value is not known."""
+
 INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -142,9 +145,15 @@ def check_finite(
     return low, high
 
 
-def checked_feature(name: str, values: Any) -> np.ndarray:
-    """Convert a feature to read-only int32 or float32; raise an error otherwise."""
-    return frozen(narrowed(name, values, share=False))
+def checked_feature(name: str, values: Any, missing: bool = False) -> np.ndarray:
+    """Convert a feature to read-only int32 or float32; raise an error otherwise.
+
+    Args:
+        name: Its name in errors.
+        values: The values.
+        missing: Whether NaN is allowed for missing values.
+    """
+    return frozen(narrowed(name, values, missing, share=False))
 
 
 def check_feature_name(kind: str, name: Any) -> None:
@@ -169,7 +178,8 @@ def checked_features(
     values = {} if values is None else instance(kind, values, Mapping, "a dict")
     for name, value in values.items():
         check_feature_name(kind, name)
-        array = checked_feature(f"{kind}[{name!r}]", value)
+        missing = (kind, name) in TARGETS
+        array = checked_feature(f"{kind}[{name!r}]", value, missing)
         if length is not None and (array.ndim == 0 or array.shape[0] != length):
             raise ValueError(
                 f"Expected `{kind}[{name!r}]` to have one row per {kind}, "

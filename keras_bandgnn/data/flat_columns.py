@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import INT32_MAX, integers, narrowed
+from keras_bandgnn.arrays import INT32_MAX, TARGETS, integers, narrowed
 from keras_bandgnn.checks import int_array, shown
 
 EDGE_COLUMNS = ("senders", "receivers", "edge_type")
@@ -141,13 +141,13 @@ def to_32_bit(name: str, values: Any) -> np.ndarray:
         values: The column.
 
     Raises:
-        ValueError: If a value is invalid, such as NaN outside of labels, a value too
-            large for 32 bits, or a negative count or type.
+        ValueError: If a value is invalid, such as NaN outside of labels, forces and
+            stresses, a value too large for 32 bits, or a negative count or type.
     """
     kind, _, key = name.partition("/")
     if key:
         shown = f"label ({key})" if kind == "label" else f"{kind}[{key!r}]"
-        array = narrowed(shown, values, missing=kind == "label")
+        array = narrowed(shown, values, kind == "label" or (kind, key) in TARGETS)
         if array.ndim == 0:
             raise ValueError(
                 f"Expected `{shown}` to have a row for each {level_of(name)}. "

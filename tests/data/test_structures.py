@@ -3,7 +3,13 @@ import gzip
 import numpy as np
 import pytest
 
-from keras_bandgnn.data import FlatGraphs, read_structures
+from keras_bandgnn.data import (
+    FlatGraphs,
+    open_store,
+    read_structures,
+    to_ase,
+    write_store,
+)
 
 pytest.importorskip("ase")
 import ase.build  # noqa: E402
@@ -173,3 +179,82 @@ def test_errors_name_file_and_frame(tmp_path):
         path = tmp_path / path if isinstance(path, str) else path
         with pytest.raises(ValueError, match=f"(?s){message}"):
             read_structures(path, **options)
+
+
+STRESS = [0.01, 0.02, 0.03, 0.004, 0.005, 0.006]
+"""xx, yy, zz, yz, xz, xy in eV per cubic Angstrom."""
+
+
+def stressed(entry, energy="energy=-3", lattice='Lattice="2 0 0 0 3 0 0 0 4" '):
+    return (
+        f"1\n{lattice}Properties=species:S:1:pos:R:3:REF_forces:R:3 {energy} {entry}\n"
+        "Cu 0 0 0 0.1 0.2 0.3\n"
+    )
+
+
+def nine(values, sign=1.0):
+    matrix = sign * np.asarray(values)[[0, 5, 4, 5, 1, 3, 4, 3, 2]]
+    return " ".join(f"{value:.10g}" for value in matrix)
+
+
+VIRIAL = [24 * value for value in STRESS]  # The volume is 24.
+
+
+@pytest.mark.parametrize(
+    ("entry", "stress"),
+    [
+        (f'stress="{nine(STRESS)}"', True),
+        (f'stress="{" ".join(map(str, STRESS))}"', True),
+        (f'stress="{nine(STRESS)}"', "stress"),
+        (f'virial="{nine(VIRIAL, -1)}"', True),
+        (f'virial="{" ".join(str(-value) for value in VIRIAL)}"', True),
+        (f'virials="{nine(VIRIAL, -1)}"', True),
+        (f'REF_virial="{nine(VIRIAL, -1)}"', "REF_virial"),
+        (f'dft_stress="{" ".join(map(str, STRESS))}"', "dft_stress"),
+    ],
+)
+def test_stresses_in_the_forms_of_extended_xyz(tmp_path, entry, stress):
+    write(tmp_path, a_xyz=stressed(entry) + stressed(""))
+    graphs = read_structures(
+        tmp_path / "a.xyz", "energy", stress=stress, forces="REF_forces"
+    )
+    np.testing.assert_allclose(graphs[0].context["stress"], STRESS, rtol=1e-5)
+    assert np.isnan(graphs[1].context["stress"]).all()
+    np.testing.assert_allclose(graphs[1].node["force"], [[0.1, 0.2, 0.3]], rtol=1e-6)
+    assert "stress" not in read_structures(tmp_path / "a.xyz")[0].context
+    # Stores and lists keep what is not known.
+    write_store(tmp_path / "store", graphs)
+    again = open_store(tmp_path / "store")[1].context["stress"]
+    assert again.shape == (6,) and np.isnan(again).all()
+
+
+def test_stresses_of_calculators_return(tmp_path):
+    atoms = ase.build.bulk("Cu", cubic=True)
+    atoms.calc = SinglePointCalculator(atoms, energy=-1.0, stress=np.array(STRESS))
+    water = ase.build.molecule("H2O")
+    water.calc = SinglePointCalculator(water, energy=-2.0)
+    ase.io.write(tmp_path / "a.extxyz", [atoms, water])
+    crystal, molecule = read_structures(tmp_path / "a.extxyz", stress=True)
+    np.testing.assert_allclose(crystal.context["stress"], STRESS, rtol=1e-6)
+    assert np.isnan(molecule.context["stress"]).all()
+    np.testing.assert_allclose(to_ase(crystal).get_stress(), STRESS, rtol=1e-6)
+    assert list(to_ase(molecule).calc.results) == ["energy"]
+
+
+def test_errors_of_stresses_and_forces_name_the_frame(tmp_path):
+    write(tmp_path, a_xyz=stressed("") + stressed('dft_stress="1 2 3 4"'))
+    with pytest.raises(ValueError, match="a.xyz, frame 1: .*6 numbers .*9 or"):
+        read_structures(tmp_path / "a.xyz", stress="dft_stress")
+    write(tmp_path, a_xyz=stressed('stress="1 2 3 4"'))
+    with pytest.raises(ValueError, match="a.xyz to be a file.*stress"):
+        read_structures(tmp_path / "a.xyz", stress=True)
+    write(tmp_path, a_xyz=stressed(""))
+    with pytest.raises(ValueError, match="frame 0: .*key of atoms.arrays.*'forces'"):
+        read_structures(tmp_path / "a.xyz", forces="forces")
+    write(tmp_path, a_xyz=stressed('my_virial="a b"'))
+    with pytest.raises(ValueError, match="frame 0: .*'my_virial' to be a stress or"):
+        read_structures(tmp_path / "a.xyz", stress="my_virial")
+    flat = stressed(f'virial="{nine(VIRIAL)}"', lattice="")
+    write(tmp_path, a_xyz=flat)
+    graph = read_structures(tmp_path / "a.xyz", stress=True)[0]
+    assert np.isnan(graph.context["stress"]).all()

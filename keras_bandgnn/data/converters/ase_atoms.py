@@ -1,11 +1,12 @@
 """Conversion from and to ASE."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import having, instance
+from keras_bandgnn.checks import having, instance, shown
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
@@ -15,8 +16,18 @@ _EXTRA = "keras-bandgnn[chem]"
 _RESULTS = {"energy": "energy", "force": "forces"}
 
 
+# Rows and columns of xx, yy, zz, yz, xz, xy.
+_VOIGT = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
+# Where files keep a stress that is not the calculator's.
+_STRESS_KEYS = ("stress", "virial", "virials")
+
+
 def from_ase(
-    atoms: Any, cutoff: float | Mapping | None = None, label: str | None = None
+    atoms: Any,
+    cutoff: float | Mapping | None = None,
+    label: str | None = None,
+    stress: bool | str = False,
+    forces: str | None = None,
 ) -> Graph:
     """Convert `ase.Atoms` to a graph.
 
@@ -27,6 +38,8 @@ def from_ase(
         `context["pbc"]`: int32 [3], 1 along periodic directions.
         `context["energy"]`, `node["force"]`: float32 scalar (eV) and [N, 3] (eV per
             Angstrom), if a calculator has stored them; nothing is computed.
+        `context["stress"]`: float32 [6], with `stress`: xx, yy, zz, yz, xz, xy in eV
+            per cubic Angstrom, positive under tension; NaN where it is not known.
         `edge["shift"]`: int32 [E, 3], with a cutoff. An edge points from the neighbour
             to the atom, from `position[sender] + shift @ cell` to
             `position[receiver]`.
@@ -42,9 +55,17 @@ def from_ase(
             `ase.neighborlist`. Without a cutoff, the graph has no edges.
         label: The value to use as label: `"energy"`, `"force"` (a node-level label) or
             a key of `atoms.info`.
+        stress: True to add `context["stress"]`, from the calculator or from
+            `atoms.info["stress"]`, `["virial"]` or `["virials"]`; or the key of
+            `atoms.info` that holds it. Values are [6] as above, [9] or [3, 3]. A key
+            with "virial" in its name holds virials in eV, -volume * stress. Cells
+            without a volume have no stress.
+        forces: Key of `atoms.arrays` with the forces, instead of those of the
+            calculator.
 
     Raises:
-        ValueError: If the cutoff is not positive or the label is missing.
+        ValueError: If the cutoff is not positive, or the label, the forces or a stress
+            of the right shape are missing.
         ImportError: If ASE is not installed.
 
     Example:
@@ -62,6 +83,14 @@ def from_ase(
         "pbc": np.asarray(atoms.get_pbc()),
     }
     results = _results(atoms)
+    if forces is not None:
+        if forces not in atoms.arrays:
+            raise ValueError(
+                "Expected `forces` to be a key of atoms.arrays, one of "
+                f"{sorted(atoms.arrays)}. Received: forces={forces!r}. Choose the one "
+                "with the forces, or leave it out for those of the calculator."
+            )
+        results["force"] = atoms.arrays[forces]
     fields = {}
     if label is not None:
         values = {**atoms.info, **results}
@@ -76,6 +105,8 @@ def from_ase(
         results.pop(label, None)
     node |= {k: v for k, v in results.items() if k == "force"}
     context |= {k: v for k, v in results.items() if k == "energy"}
+    if stress is not False:
+        context["stress"] = _stress(atoms, stress)
     receivers = senders = np.zeros(0, np.int32)
     edge = {}
     if cutoff is not None:
@@ -108,6 +139,40 @@ def _results(atoms: Any) -> dict[str, Any]:
     return {name: value for name, value in ready.items() if value is not None}
 
 
+def _stress(atoms: Any, key: bool | str) -> np.ndarray:
+    """Return the stress of a structure as float32 [6], NaN if it has none."""
+    missing = np.full(6, np.nan, np.float32)
+    volume = abs(np.linalg.det(np.asarray(atoms.get_cell())))
+    name, value = "stress", None
+    if key in (True, "stress") and atoms.calc is not None:
+        # Calculators without stresses raise an error.
+        with contextlib.suppress(NotImplementedError):
+            value = atoms.calc.get_property("stress", atoms, allow_calculation=False)
+    if value is None:
+        names = _STRESS_KEYS if key is True else (key,)
+        name = next((name for name in names if name in atoms.info), None)
+        if name is None:
+            return missing
+        value = atoms.info[name]
+    if volume == 0:
+        return missing
+    try:
+        value = np.asarray(value, float)
+    except (TypeError, ValueError):
+        value = np.zeros(0)
+    if value.size == 9:
+        value = value.reshape(3, 3)
+        value = ((value + value.T) / 2)[_VOIGT]
+    if value.shape != (6,):
+        raise ValueError(
+            f"Expected {name!r} to be a stress or virial of 6 numbers (xx, yy, zz, yz, "
+            f"xz, xy), 9 or [3, 3]. Received: {shown(atoms.info.get(name, value))}."
+        )
+    if "virial" in name.lower():
+        value = -value / volume
+    return value.astype(np.float32)
+
+
 def _is_json(name: str, value: Any) -> bool:
     try:
         return bool(json_text(name, value))
@@ -118,15 +183,15 @@ def _is_json(name: str, value: Any) -> bool:
 def to_ase(graph: Graph) -> Any:
     """Convert a graph with the features of `from_ase` to `ase.Atoms`.
 
-    Energy and forces are stored in a `SinglePointCalculator`, `info` in `atoms.info`.
-    Edges are dropped: ASE computes neighbours itself.
+    Energy, forces and stress are stored in a `SinglePointCalculator`, `info` in
+    `atoms.info`. Edges are dropped: ASE computes neighbours itself.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
     Args:
         graph: A graph with `node["atomic_number"]` and `node["position"]`, and
-            optionally `context["cell"]`, `context["pbc"]`, `context["energy"]` and
-            `node["force"]`.
+            optionally `context["cell"]`, `context["pbc"]`, `context["energy"]`,
+            `context["stress"]` and `node["force"]`.
 
     Raises:
         ValueError: If atomic numbers or positions are missing.
@@ -158,6 +223,8 @@ def to_ase(graph: Graph) -> Any:
         results["energy"] = float(graph.context["energy"])
     if "force" in graph.node:
         results["forces"] = np.array(graph.node["force"], float)
+    if "stress" in graph.context and not np.isnan(graph.context["stress"]).any():
+        results["stress"] = np.array(graph.context["stress"], float)
     if results:
         atoms.calc = calculators.SinglePointCalculator(atoms, **results)
     return atoms

@@ -1,5 +1,6 @@
 """Atomic structures from files in the formats of ASE."""
 
+import io
 import itertools
 import os
 import re
@@ -30,6 +31,8 @@ _FORMATS = ("xyz", "extxyz", "vasp", "cif")
 _LINE_BYTES = 1 << 20
 _VASP = (".poscar", ".vasp")
 _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
+# ASE reads these only as nine numbers.
+_SIX = re.compile(r"""\b(stress|virial)=(["'])([^"']*)\2""")
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 _Path = str | os.PathLike
@@ -40,6 +43,8 @@ def read_structures(
     label: str | None = None,
     format: str | None = None,
     progress: bool = True,
+    stress: bool | str = False,
+    forces: str | None = None,
 ) -> FlatGraphs:
     r"""Read structures from xyz, extxyz, cif, POSCAR and other formats of ASE.
 
@@ -62,6 +67,10 @@ def read_structures(
             a key of `atoms.info`, an integer if it is one in every frame.
         format: ASE's name of the format, if it is not evident from the files.
         progress: Whether to show a progress bar after two seconds.
+        stress: Whether to add `context["stress"]`, float32 [6] in eV per cubic
+            Angstrom, NaN for frames without one; or the key that holds stresses or
+            virials; see `from_ase`.
+        forces: Column with the forces, such as `"REF_forces"`, if it is not "forces".
 
     Raises:
         FileNotFoundError: If a file is missing, or a folder has no files to read.
@@ -79,7 +88,7 @@ def read_structures(
     graphs: list[Graph] = []
     with progress_bar("Reading structures", len(files), progress) as advance:
         for file in files:
-            graphs += _graphs(file, label, format)
+            graphs += _graphs(file, label, format, stress, forces)
             advance(1)
     kinds = {graph.label.dtype.kind for graph in graphs if graph.label is not None}
     if label in _REAL or len(kinds) > 1:
@@ -137,11 +146,17 @@ def _is_structure(file: Path) -> bool:
     return file.is_file() and (name.endswith(ENDINGS) or name.startswith(_BEGINNINGS))
 
 
-def _graphs(file: Path, label: str | None, format: str | None) -> Iterator[Graph]:
+def _graphs(
+    file: Path,
+    label: str | None,
+    format: str | None,
+    stress: bool | str,
+    forces: str | None,
+) -> Iterator[Graph]:
     for frame, atoms in enumerate(_frames(file, format)):
         try:
             with reading(file):
-                graph = from_ase(atoms, label=label)
+                graph = from_ase(atoms, label=label, stress=stress, forces=forces)
         except ValueError as error:
             text = str(error).removeprefix(f"{file}: ")
             raise ValueError(f"{file}, frame {frame}: {text}") from error
@@ -221,12 +236,33 @@ def _count(word: bytes) -> int:
         return 0
 
 
+def _with_nine(file: Path) -> io.StringIO:
+    """Return the text of a file with stresses of six numbers as nine."""
+
+    def nine(match: re.Match) -> str:
+        six = match[3].split()
+        if len(six) != 6:
+            return match[0]
+        xx, yy, zz, yz, xz, xy = six
+        return f'{match[1]}="{xx} {xy} {xz} {xy} {yy} {yz} {xz} {yz} {zz}"'
+
+    with open_unpacked(file) as stream:
+        return io.StringIO(_SIX.sub(nine, stream.read().decode()))
+
+
 def _frames(file: Path, format: str | None) -> list[Any]:
     read_frames = optional_import("ase.io", "keras-bandgnn[chem]").read
     _check_sizes(file, format)
     try:
         # ASE would parse some relative names as URLs, and split others at an @.
-        return read_frames(file.absolute(), ":", format, do_not_split_by_at_sign=True)
+        try:
+            return read_frames(
+                file.absolute(), ":", format, do_not_split_by_at_sign=True
+            )
+        except ValueError as error:
+            if "3x3 matrix" not in str(error):
+                raise
+            return read_frames(_with_nine(file), ":", "extxyz")
     except Exception as error:  # each reader raises different errors
         kind = type(error).__name__
         raise ValueError(

@@ -24,6 +24,7 @@ class AtomsEncoder(GraphEncoder):
         `node["atomic_number"]`, `node["position"]`: int32 [N], float32 [N, 3].
         `context["cell"]`, `context["pbc"]`: float32 [3, 3], int32 [3].
         `node["force"]`: float32 [N, 3], if `forces` and the item has them.
+        `context["stress"]`: float32 [6], if `stress`; NaN if the item has none.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
@@ -32,6 +33,8 @@ class AtomsEncoder(GraphEncoder):
             of `atoms.info`; None where `fit` gets `y`. Items without it have no label.
         forces: Whether to keep the forces that a calculator has stored, for training.
         on_error: See `GraphEncoder`.
+        stress: Whether to keep stresses for training, or the key of `atoms.info` that
+            holds stresses or virials; see `from_ase`.
 
     Example:
     >>> from ase.build import molecule  # doctest: +SKIP
@@ -44,11 +47,14 @@ class AtomsEncoder(GraphEncoder):
         label: str | None = None,
         forces: bool = False,
         on_error: str = "raise",
+        stress: bool | str = False,
         **kwargs,
     ):
         super().__init__(on_error, **kwargs)
         self.label = optional(string, "label", label)
         self.forces = boolean("forces", forces)
+        check = string if isinstance(stress, str) else boolean
+        self.stress = check("stress", stress)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -69,7 +75,7 @@ class AtomsEncoder(GraphEncoder):
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a structure; see `GraphEncoder`."""
-        graph = from_ase(item)
+        graph = from_ase(item, stress=self.stress)
         changes = {"info": {}, "context": dict(graph.context), "node": dict(graph.node)}
         energy = changes["context"].pop("energy", None)
         force = changes["node"].pop("force", None)
@@ -93,9 +99,10 @@ class AtomsEncoder(GraphEncoder):
             np.asarray(item.get_cell()),
             np.asarray(item.get_pbc()),
         ]
-        if self.label is not None or self.forces:
+        if self.label is not None or self.forces or self.stress:
             graph = self.encode_item(item)
             arrays += [graph.label, graph.node.get("force")]
+            arrays += [graph.context.get("stress")]
         return b"".join(
             np.ascontiguousarray(a).tobytes() for a in arrays if a is not None
         )
@@ -106,4 +113,5 @@ class AtomsEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
-        return {**super().get_config(), "label": self.label, "forces": self.forces}
+        own = {"label": self.label, "forces": self.forces, "stress": self.stress}
+        return {**super().get_config(), **own}
