@@ -68,7 +68,7 @@ PUBLIC = {
     "read_great read_tree read_varmisuse variable_usages write_varmisuse",
     "keras_bandgnn.serving": "ExportedModel GraphPacker PackedGraphs",
     "keras_bandgnn.training": "ChoiceAccuracy ChoiceCrossentropy ElasticTuner "
-    "GraphProgressBar LinearDecay ROCAUC RecompilationError "
+    "GraphProgressBar LinearDecay LossWeightScheduler ROCAUC RecompilationError "
     "RecompileGuard SaveProgress SelectionCrossentropy ThroughputMonitor "
     "TimeLimit TimeToAccuracy WarmupDecay accuracy_interval "
     "enable_compilation_cache enable_lora localization_report "

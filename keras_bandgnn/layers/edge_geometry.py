@@ -1,9 +1,15 @@
-"""Lengths and directions of edges, in-degrees, and forces on nodes."""
+"""Lengths and directions of edges, in-degrees, forces on nodes, and stresses."""
 
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.batch import explained
+
+VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
+"""Rows and columns of the six components of a stress: xx, yy, zz, yz, xz, xy."""
+
+# Smallest volume that cell vectors of length 1 may span.
+_FLAT = 1e-6
 
 
 def edge_distances(edge):
@@ -137,3 +143,79 @@ def forces_on_nodes(slopes, edge, num_nodes):
         slopes, ends["receiver"], num_nodes, is_sorted=True
     )
     return into - graph_ops.batched_segment_sum(slopes, ends["sender"], num_nodes)
+
+
+def cell_volumes(cell):
+    """Return the volumes of cells.
+
+    Args:
+        cell: float [..., 3, 3], one vector per row, angstrom.
+
+    Returns:
+        float [...], cubic angstrom; 0 for vectors that are missing or not independent.
+
+    Example:
+    >>> import numpy as np
+    >>> float(cell_volumes(np.diag([1.0, 2.0, 3.0])))
+    6.0
+    """
+    cell = ops.convert_to_tensor(cell)
+    (a, b, c), (d, e, f), (g, h, i) = (
+        [cell[..., row, column] for column in range(3)] for row in range(3)
+    )
+    volume = a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)
+    volume = ops.abs(volume)
+    lengths = ops.sum(ops.square(cell), axis=-1)
+    # Of the squares: roots have no gradient at 0.
+    most = ops.prod(lengths, axis=-1)
+    return ops.where(ops.square(volume) > _FLAT**2 * most, volume, 0.0)
+
+
+def stresses_of_graphs(slopes, batch):
+    """Compute stresses from the gradient of energies by the displacements of edges.
+
+    A strain e turns a displacement d into d + d e, so that, with the volume V,
+
+        stress = dE/de / V = sum over edges of (d g^T + g d^T) / (2 V),   g = dE/dd
+
+    Args:
+        slopes: float [G, E, 3], dE/dd, energy per angstrom; 0 for padded edges.
+        batch: A batch with `edge["displacement"]` float [G, E, 3], angstrom, and
+            `graph["cell"]` float [G, B, 3, 3], angstrom.
+
+    Returns:
+        float [G, B, 6], energy per cubic angstrom, xx, yy, zz, yz, xz, xy, positive
+        under tension, as in ASE; 0 for cells without a volume. And the volumes, float
+        [G, B].
+
+    Example:
+    >>> import numpy as np
+    >>> one = np.ones((1, 1), np.int32)
+    >>> batch = {
+    ...     "edge": {"displacement": [[[2.0, 0, 0]]], "receiver": 0 * one},
+    ...     "node": {"mask": one == 1, "graph_id": 0 * one},
+    ...     "graph": {"mask": one == 1, "cell": [[np.diag([2.0, 1, 1])]]},
+    ... }
+    >>> stress, volume = stresses_of_graphs(np.array([[[3.0, 0, 0]]]), batch)
+    >>> float(stress[0, 0, 0]), float(volume[0, 0])
+    (3.0, 2.0)
+    """
+    slopes = ops.convert_to_tensor(slopes)
+    displacement = ops.cast(batch["edge"]["displacement"], slopes.dtype)
+    products = [
+        (displacement[..., a] * slopes[..., b] + displacement[..., b] * slopes[..., a])
+        / 2
+        for a, b in VOIGT
+    ]
+    ids = ops.convert_to_tensor(batch["node"]["graph_id"])
+    receiver = ops.convert_to_tensor(batch["edge"]["receiver"])
+    # By nodes first: the receivers of padded edges are none.
+    nodes = graph_ops.batched_segment_sum(
+        ops.stack(products, axis=-1), receiver, ops.shape(ids)[1], is_sorted=True
+    )
+    graphs = ops.shape(batch["graph"]["mask"])[1]
+    derivative = graph_ops.batched_segment_sum(nodes, ids, graphs)
+    volume = cell_volumes(ops.cast(batch["graph"]["cell"], slopes.dtype))
+    solid = volume > 0
+    factor = ops.where(solid, 1.0 / ops.where(solid, volume, 1.0), 0.0)
+    return derivative * ops.expand_dims(factor, -1), volume

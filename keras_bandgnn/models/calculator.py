@@ -5,10 +5,12 @@ import math
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.checks import non_negative_number
 from keras_bandgnn.data.converters.ase_atoms import from_ase
+from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.forces import (
     ForceModel,
@@ -133,6 +135,38 @@ class SlopeModel(ForceModel):
         return (*graphs, 1), (*edges, 3)
 
 
+class AtomEnergyModel(SlopeModel):
+    """Energies of atoms, which add up to that of the structure.
+
+    Each atom is a graph of its own to the readout, a sum, and to the normaliser.
+
+    Args:
+        task: A regressor for which `has_atom_energies` is true.
+    """
+
+    def call(self, batch, training=False):
+        """Return energies float [G, N, 1]."""
+        states = self.task.backbone(batch)
+        mask = ops.convert_to_tensor(batch["node"]["mask"])
+        ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
+        atoms = {
+            **batch,
+            "node": {**batch["node"], "graph_id": ids},
+            "graph": {"mask": mask, "n_node": ops.ones_like(ids)},
+        }
+        return self.task.denormalized(self.task.head(states, atoms), atoms)
+
+    def compute_output_shape(self, input_shape):
+        """[G, N, 1]."""
+        return (*input_shape["node"]["mask"], 1)
+
+
+def has_atom_energies(task) -> bool:
+    """Return whether the prediction of a task is a sum over atoms."""
+    sums = isinstance(task.head, GraphReadout) and task.head.reduce == "sum"
+    return sums and (task.normalizer is None or task.normalizer.mode == "atom")
+
+
 class Potential:
     """Energies, forces and stresses of one structure after another.
 
@@ -157,10 +191,7 @@ class Potential:
         Args:
             atoms: `ase.Atoms`.
         """
-        structure = self._checked(atoms)
-        pairs = self.neighbours.pairs(structure)
-        self.stats.neighbour_rebuilds = self.neighbours.searches
-        _check_apart(pairs)
+        structure, pairs = self._pairs(atoms)
         energy, slopes = self._run(atoms.numbers, pairs)
         self.stats.evaluations += 1
         # Sums in double precision: forces add up to 0.
@@ -176,6 +207,28 @@ class Potential:
             stress = (virial + virial.T) / (2 * abs(np.linalg.det(structure.cell[0])))
             results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
         return results
+
+    def atom_energies(self, atoms) -> np.ndarray:
+        """Return the energies of atoms, float64 [N], of a structure just computed.
+
+        Args:
+            atoms: `ase.Atoms`.
+        """
+        _, pairs = self._pairs(atoms)
+        programs = compat.derived(self.task).setdefault("atom energies", {})
+        if self._capacity not in programs:
+            programs[self._capacity] = AtomEnergyModel(self.task)
+            self.stats.compilations += 1
+        batch = one_graph(atoms.numbers, pairs, *self._capacity)
+        energies = programs[self._capacity].predict_on_batch(batch)
+        return np.asarray(energies[0, : len(atoms), 0], np.float64)
+
+    def _pairs(self, atoms) -> tuple[Atoms, Pairs]:
+        structure = self._checked(atoms)
+        pairs = self.neighbours.pairs(structure)
+        self.stats.neighbour_rebuilds = self.neighbours.searches
+        _check_apart(pairs)
+        return structure, pairs
 
     def _checked(self, atoms) -> Atoms:
         """Return one structure; raise a ValueError for one that has no energy."""
@@ -355,7 +408,10 @@ def make_calculator(task, skin: float):
     class TaskCalculator(ase.Calculator):
         """Energies in eV, forces in eV/Angstrom and stresses in eV/Angstrom^3."""
 
-        implemented_properties = ("energy", "free_energy", "forces", "stress")
+        implemented_properties = (
+            *("energy", "free_energy", "forces", "stress"),
+            *(("energies",) if has_atom_energies(task) else ()),
+        )
         # Nothing else of a structure changes its energy.
         ignored_changes = {"initial_charges", "initial_magmoms"}
         stats = potential.stats
@@ -372,5 +428,7 @@ def make_calculator(task, skin: float):
                     "directions without a period their lengths set the volume."
                 )
             self.results = potential.compute(self.atoms)
+            if "energies" in properties:
+                self.results["energies"] = potential.atom_energies(self.atoms)
 
     return TaskCalculator()

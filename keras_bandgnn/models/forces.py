@@ -1,9 +1,12 @@
-"""Forces: the negative gradient of a predicted energy."""
+"""Forces and stresses: gradients of a predicted energy."""
 
+from typing import NamedTuple
+
+import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.layers.edge_geometry import forces_on_nodes
+from keras_bandgnn.layers.edge_geometry import forces_on_nodes, stresses_of_graphs
 from keras_bandgnn.models.task import Task
 
 
@@ -77,6 +80,37 @@ class ForceModel(Task):
         check_displacements(loader)
 
 
+class StressModel(ForceModel):
+    """The stresses of a trained regressor, for `predict`.
+
+    Args:
+        task: The regressor.
+    """
+
+    output_level = "graph"
+
+    def call(self, batch, training=False):
+        """Return stresses float [G, B, 6]; NaN for cells without a volume."""
+        _, slopes = energies_and_slopes(self.task, batch)
+        stress, volume = stresses_of_graphs(slopes, batch)
+        return ops.where(ops.expand_dims(volume > 0, -1), stress, float("nan"))
+
+    def compute_output_shape(self, input_shape):
+        """[G, B, 6]."""
+        return (*input_shape["graph"]["mask"], 6)
+
+    def check(self, loader) -> None:
+        """Raise a ValueError if graphs have no cells or edges no displacements."""
+        super().check(loader)
+        for part in loader.parts:
+            if "cell" not in part.context:
+                raise ValueError(
+                    "Expected the context feature 'cell' [3, 3] for stresses. "
+                    f"Received: context features {sorted(part.context)}. Set "
+                    "Graph(..., context={'cell': ..., 'pbc': ...})."
+                )
+
+
 def check_displacements(loader) -> None:
     """Raise a ValueError if edges have no displacements, which forces require."""
     for part in loader.parts:
@@ -97,28 +131,50 @@ def check_energy(task) -> None:
         )
 
 
-def force_loss(predicted, target, mask, node_weight=None):
-    """Compute the mean squared error over the components of known forces.
+class ComponentErrors(NamedTuple):
+    """Errors over the known components of vectors, such as forces.
 
     Args:
-        predicted: float [G, N, 3].
-        target: float [G, N, 3]; NaN where missing.
-        mask: bool [G, N], real nodes.
-        node_weight: float [G, N], factors of the squares; 1 if omitted.
+        loss: Mean of the squares times their weights.
+        absolute: Mean of the absolute differences.
+        squares: Mean of the squares.
+        count: Number of known components.
+    """
 
-    Returns:
-        The loss, the mean absolute difference, and the number of known components.
+    loss: object
+    absolute: object
+    squares: object
+    count: object
+
+
+def component_errors(predicted, target, mask, weight=None) -> ComponentErrors:
+    """Compare vectors with those that are known, component by component.
+
+    Args:
+        predicted: float [G, M, C]: forces on nodes with C = 3, stresses of graphs with
+            C = 6.
+        target: float [G, M, C]; NaN where missing.
+        mask: bool [G, M], what is not padding.
+        weight: float [G, M], factors of the squares in the loss; 1 if omitted.
     """
     target = ops.cast(target, predicted.dtype)
     known = ops.logical_and(
         ops.expand_dims(mask, -1), ops.logical_not(ops.isnan(target))
     )
-    weight = ops.cast(known, predicted.dtype)
-    difference = (predicted - ops.where(known, target, 0.0)) * weight
-    known = ops.sum(weight)
+    counted = ops.cast(known, predicted.dtype)
+    difference = (predicted - ops.where(known, target, 0.0)) * counted
+    known = ops.sum(counted)
     count = ops.maximum(known, 1.0)
     squares = ops.square(difference)
-    if node_weight is not None:
-        squares = squares * ops.expand_dims(node_weight, -1)
-    loss = ops.sum(squares) / count
-    return loss, ops.sum(ops.abs(difference)) / count, known
+    mean = loss = ops.sum(squares) / count
+    if weight is not None:
+        loss = ops.sum(squares * ops.expand_dims(weight, -1)) / count
+    return ComponentErrors(loss, ops.sum(ops.abs(difference)) / count, mean, known)
+
+
+class RootMean(keras.metrics.Mean):
+    """The square root of a mean."""
+
+    def result(self):
+        """Return the root."""
+        return ops.sqrt(super().result())

@@ -145,20 +145,47 @@ class GraphRegressor(RegressionTask):
         Raises:
             ValueError: For several targets, or edges without displacements.
         """
-        from keras_bandgnn.models.forces import ForceModel, check_energy
+        from keras_bandgnn.models.forces import ForceModel
+
+        return self._gradients("forces", ForceModel).predict(x)
+
+    def predict_stress(self, x) -> list:
+        """Stresses: the derivative of the predicted energy by strain, over the volume.
+
+        Args:
+            x: Graphs whose edges have displacements and which have
+                `context["cell"]`, in any form that `fit` takes.
+
+        Returns:
+            For each graph, in their order, float32 [6]: xx, yy, zz, yz, xz, xy, the
+            label's unit per cubic angstrom, positive under tension, as in ASE. NaN for
+            cells without a volume.
+
+        Raises:
+            ValueError: For several targets, graphs without cells, or edges without
+                displacements.
+        """
+        from keras_bandgnn.models.forces import StressModel
+
+        return self._gradients("stress", StressModel).predict(x)
+
+    def _gradients(self, name: str, model: type):
+        """Return the model of gradients of this task, made once."""
+        from keras_bandgnn.models.forces import check_energy
 
         check_energy(self)
         derived = compat.derived(self)
-        if "forces" not in derived:
-            derived["forces"] = ForceModel(self)
-        derived["forces"].preprocessor = self.preprocessor
-        return derived["forces"].predict(x)
+        if name not in derived:
+            derived[name] = model(self)
+        derived[name].preprocessor = self.preprocessor
+        return derived[name]
 
     def as_calculator(self, skin: float = 0.5):
         """Return a calculator of ASE: molecular dynamics, relaxation, stresses.
 
         It has the properties "energy", "free_energy", "forces" and, for cells with a
-        volume, "stress", in the units of ASE, if the labels are in eV. Positions may be
+        volume, "stress", in the units of ASE, if the labels are in eV; and "energies"
+        of the atoms, which add up to "energy", for sums over atoms. Positions may be
         periodic along any of the cell vectors. All steps of a run share one compiled
         program; `stats` counts evaluations, neighbour_rebuilds and compilations, and
         has the edge_capacity of the program.

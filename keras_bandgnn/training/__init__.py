@@ -18,6 +18,9 @@ from keras_bandgnn.training.localization_report import (
     localization_report as localization_report,
 )
 from keras_bandgnn.training.lora import enable_lora as enable_lora
+from keras_bandgnn.training.loss_weights import (
+    LossWeightScheduler as LossWeightScheduler,
+)
 from keras_bandgnn.training.recompile_guard import (
     RecompilationError as RecompilationError,
 )
@@ -44,6 +47,7 @@ __all__ = [
     "ElasticTuner",
     "GraphProgressBar",
     "LinearDecay",
+    "LossWeightScheduler",
     "ROCAUC",
     "RecompilationError",
     "RecompileGuard",

@@ -132,6 +132,33 @@ def test_stress_is_the_strain_derivative_of_the_energy(name, pbc):
         assert slope == pytest.approx(want, rel=0, abs=1e-4 * scale)
 
 
+def test_energies_of_atoms_add_up():
+    normalizer = TargetNormalizer(
+        "atom",
+        element_key="atomic_number",
+        references={1: -1.0, 6: -5.0, 8: -9.0},
+        mean=[-3.0],
+        std=[0.5],
+    )
+    task, atoms = task_of(normalizer=normalizer), crystal()
+    atoms.calc = task.as_calculator()
+    energies = atoms.get_potential_energies()
+    assert energies.shape == (8,)
+    assert energies.sum() == pytest.approx(atoms.get_potential_energy(), rel=1e-5)
+    # They are those of places: an atom that is far away has its own.
+    cluster = crystal(pbc=False)
+    alone = cluster + ase.Atoms("H", [[50.0, 0, 0]])
+    cluster.calc = alone.calc = atoms.calc
+    own = alone.get_potential_energies()
+    np.testing.assert_allclose(own[:8], cluster.get_potential_energies(), atol=1e-5)
+    bare = ase.Atoms("H", calculator=atoms.calc)
+    assert own[8] == pytest.approx(bare.get_potential_energy(), rel=1e-5)
+    # A mean has none.
+    task = task_of(readout="mean")
+    with pytest.raises(NotImplementedError):
+        task.as_calculator().get_potential_energies(crystal())
+
+
 def cosines(count):
     """Chebyshev's points between -1 and 1."""
     return np.cos((np.arange(count) + 0.5) * np.pi / count)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.models.forces import force_loss
+from keras_bandgnn.models.forces import component_errors
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     FullyConnectedGraph,
@@ -134,8 +134,9 @@ def test_unknown_forces_count_nowhere():
     target = np.full((1, 3, 3), np.nan)
     target[0, 0] = 3.0
     mask = np.array([[True, True, False]])
-    squares, absolute, known = force_loss(predicted, target, mask)
-    assert float(squares) == pytest.approx(4) and float(absolute) == pytest.approx(2)
+    errors = component_errors(predicted, target, mask)
+    assert float(errors.loss) == float(errors.squares) == pytest.approx(4)
+    assert float(errors.absolute) == pytest.approx(2) and float(errors.count) == 3
 
 
 def test_errors():
