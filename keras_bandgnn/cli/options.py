@@ -279,7 +279,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--learning-rate",
         type=above_zero,
-        help="(default: 0.002 for adam, 0.3 for sgd, 0.0001 for regression)",
+        help="(default: 0.002 for adam, 0.3 for sgd, 0.0001 for regression, "
+        "0.001 for potentials)",
     )
     group.add_argument(
         "--dropout", type=fraction, default=0.1, help="dropout rate of the states"

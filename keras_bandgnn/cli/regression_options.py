@@ -1,6 +1,7 @@
 """Options of `bandgnn train --task regression`, and the models that read them."""
 
 import argparse
+from collections.abc import Mapping
 
 from keras_bandgnn.cli import data_sets
 from keras_bandgnn.cli import options as shared
@@ -94,12 +95,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_options(options: argparse.Namespace) -> None:
-    """Reject options that regression, or its model, does not read."""
+def check_options(options: argparse.Namespace, unused: Mapping[str, str]) -> None:
+    """Reject options that regression, or its model, does not read.
+
+    Args:
+        options: The command line.
+        unused: Options of other tasks, and what each one is for.
+    """
     model = options.model or options.deferred["model"]
     unused = {
         name: "--task selection" for name in shared.SELECTION if name not in _MODELS
-    }
+    } | dict(unused)
     for name, models in _MODELS.items():
         if model not in models:
             *others, last = models

@@ -1,10 +1,12 @@
 """Trains a model and saves it as a preset.
 
 By default it trains a variable misuse model on a folder that `bandgnn compile` wrote.
-With `--task regression` it trains SchNet, MPEU or PaiNN on molecules or crystals, or a
-graph transformer on graphs with node features: DATA is a data set's name with --path,
-or a folder of stores. Keeps the weights with the best validation score. An interrupted
-run resumes after its last complete epoch when it is started again.
+With `--task potential` it trains PaiNN or SchNet on the energies, forces and stresses
+of a file of structures, such as extended XYZ. With `--task regression` it trains
+SchNet, MPEU or PaiNN on molecules or crystals, or a graph transformer on graphs with
+node features: DATA is a data set's name with --path, or a folder of stores. Keeps the
+weights with the best validation score. An interrupted run resumes after its last
+complete epoch when it is started again.
 """
 
 import argparse
@@ -12,8 +14,10 @@ from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import (
+    potential_options,
     regression_options,
     report,
+    train_potential,
     train_regression,
     training_callbacks,
 )
@@ -25,13 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
         type=shared.path,
-        help="folder with the stores train and valid, or a data set",
+        help="folder with the stores train and valid, a data set, or a file of "
+        "structures",
     )
     parser.add_argument(
         "--task",
-        choices=("selection", "regression"),
+        choices=("selection", "regression", "potential"),
         default="selection",
-        help="variable misuse (selection), or numbers per graph (regression)",
+        help="variable misuse (selection), numbers per graph (regression), or energies "
+        "and forces of structures (potential)",
     )
     parser.add_argument(
         "--out", type=shared.path, required=True, help="folder of the preset"
@@ -45,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a model")
     shared.add_training(parser)
     regression_options.add_arguments(parser)
-    shared.delay_defaults(parser, (*shared.SELECTION, *regression_options.OPTIONS))
+    potential_options.add_arguments(parser)
+    delayed = (*regression_options.OPTIONS, *potential_options.OPTIONS)
+    shared.delay_defaults(parser, (*shared.SELECTION, *delayed))
 
 
 def make_plan(text: str):
@@ -216,14 +224,20 @@ def print_setup(options, task, loader, stores) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    if options.task == "potential":
+        potential_options.check_options(options)
+        shared.fill_defaults(options)
+        train_potential.run(options)
+        return
+    potential = dict.fromkeys(potential_options.OPTIONS, "--task potential")
     if options.task == "regression":
-        regression_options.check_options(options)
+        regression_options.check_options(options, potential)
         shared.fill_defaults(options)
         train_regression.run(options)
         return
     shared.reject_unused_options(
         options,
-        dict.fromkeys(regression_options.OPTIONS, "--task regression"),
+        dict.fromkeys(regression_options.OPTIONS, "--task regression") | potential,
         "--task selection",
         "To predict numbers of graphs, pass --task regression.",
     )

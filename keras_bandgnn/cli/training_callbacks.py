@@ -7,7 +7,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from keras_bandgnn.cli import interrupts, report
@@ -15,7 +15,7 @@ from keras_bandgnn.cli.options import flag
 
 # Options that may name files. Their paths are stored resolved, independent of the
 # working directory.
-_PATHS = ("data", "path", "source")
+_PATHS = ("data", "path", "source", "valid")
 
 
 def settings_of(options: argparse.Namespace, free: Collection[str]) -> dict:
@@ -29,7 +29,7 @@ def resolved(settings: dict) -> dict:
     paths = {
         name: str(Path(value).resolve())
         for name, value in settings.items()
-        if name in _PATHS and value is not None and Path(value).exists()
+        if name in _PATHS and isinstance(value, str | Path) and Path(value).exists()
     }
     return settings | paths
 
@@ -136,6 +136,16 @@ class History:
         self._rows = [*self._rows[:epoch], row]
         write_json(self._file, self._rows)
 
+    def plateaus(self, patience: int, epochs: int) -> int:
+        """Count how often `patience` of the first epochs in a row had no new best."""
+        best, waited, count = -math.inf, 0, 0
+        for score in self._scores(self._rows[:epochs]):
+            waited = 0 if score > best else waited + 1
+            best = max(best, score)
+            if waited == patience:
+                waited, count = 0, count + 1
+        return count
+
     def is_over(self, patience: int | None, epochs: int | None = None) -> bool:
         """Return whether the best of the first epochs is `patience` epochs ago."""
         scores = self._scores(self._rows[:epochs])
@@ -198,6 +208,9 @@ def fit(
     monitor: str = "val_accuracy",
     mode: str = "max",
     patience: int | None = None,
+    averaged: bool = False,
+    callbacks: Sequence = (),
+    verbose: int | None = None,
 ) -> None:
     """Train, resuming an interrupted run, and load the best weights.
 
@@ -210,37 +223,59 @@ def fit(
         monitor: The metric that determines the best epoch.
         mode: "max" or "min".
         patience: Epochs without improvement after which training ends.
+        averaged: Whether the optimizer averages the weights, and the averages are
+            validated and saved.
+        callbacks: More callbacks.
+        verbose: As for Keras; a bar on a terminal, otherwise lines, if omitted.
     """
     history = History(work, monitor, mode)
+    if verbose is None:
+        verbose = 1 if sys.stdout.isatty() else 2
     if not history.is_over(patience):
         task.fit(
             loader,
             validation_data=valid,
             epochs=options.epochs,
             callbacks=[
-                *checkpoints(work, history, patience),
+                *checkpoints(work, history, patience, averaged),
+                *callbacks,
                 limits(options.minutes),
                 *progress_lines(int(loader.starts[-1])),
             ],
-            verbose=1 if sys.stdout.isatty() else 2,
+            verbose=verbose,
         )
     interrupts.check()
     if (work / "best.weights.h5").is_file():
         task.load_weights(work / "best.weights.h5")
 
 
-def checkpoints(work: Path, history: History, patience: int | None = None) -> list:
-    """Return the callbacks that save the best weights and the resumable state."""
+def checkpoints(
+    work: Path, history: History, patience: int | None = None, averaged: bool = False
+) -> list:
+    """Return the callbacks that save the best weights and the resumable state.
+
+    Args:
+        work: Folder of the run.
+        history: The metrics of the run.
+        patience: Epochs without improvement after which training ends.
+        averaged: Whether the averages of the optimizer are validated and the best.
+    """
     import keras
 
     from keras_bandgnn.training import SaveProgress
+
+    averages = keras.callbacks.SwapEMAWeights()
 
     class Best(keras.callbacks.Callback):
         """Saves best weights and metrics before the epoch is marked as complete."""
 
         def on_epoch_end(self, epoch, logs=None):
             if history.is_best(epoch, logs):
+                if averaged:
+                    averages.on_test_begin()
                 self.model.save_weights(work / "best.weights.h5")
+                if averaged:
+                    averages.on_test_end()
             history.add(epoch, logs)
             if history.is_over(patience, epoch + 1):
                 self.model.stop_training = True
@@ -251,7 +286,33 @@ def checkpoints(work: Path, history: History, patience: int | None = None) -> li
         def clear(self):
             pass
 
-    return [Best(), Progress(work / "progress")]
+    # Validation takes the averages; progress is saved with the weights themselves.
+    validated = [averages] if averaged else []
+    return [*validated, Best(), Progress(work / "progress")]
+
+
+def plateaus(history: History, rate: float, patience: int, factor: float = 0.5):
+    """Return the callback that lowers the learning rate where progress ends.
+
+    Unlike Keras' `ReduceLROnPlateau` it reads the metrics of the whole run, so that a
+    run that resumes continues with its rate.
+
+    Args:
+        history: The metrics of the run.
+        rate: The first learning rate.
+        patience: Epochs without improvement before the rate falls.
+        factor: What the rate is multiplied by.
+    """
+    import keras
+
+    class Plateaus(keras.callbacks.Callback):
+        """Sets the learning rate of each epoch."""
+
+        def on_epoch_begin(self, epoch, logs=None):
+            count = history.plateaus(patience, epoch)
+            self.model.optimizer.learning_rate = rate * factor**count
+
+    return Plateaus()
 
 
 def limits(minutes: float | None):

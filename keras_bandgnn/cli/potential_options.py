@@ -1,0 +1,119 @@
+"""Options of `bandgnn train --task potential`."""
+
+import argparse
+from pathlib import Path
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import regression_options
+
+# They share some options with regression, which has other defaults.
+_DEFAULTS = {"model": "painn", "cutoff": 5.0, "batch_size": 8, "learning_rate": 1e-3}
+MODELS = ("painn", "schnet")
+OPTIONS = (
+    "valid",
+    "energy_key",
+    "forces_key",
+    "stress_key",
+    "force_weight",
+    "stress_weight",
+    "atom_energies",
+    "ema",
+    "plateau",
+)
+_READ = ("model", "cutoff", "layers", "batch_size", "patience")
+
+
+def share_or_path(text: str) -> float | Path:
+    """Parse a share of the frames, above 0 and below 1, or a path, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        return shared.path(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(
+            f"must be a share between 0 and 1 or a path, is {text}"
+        )
+    return value
+
+
+def atom_energy(text: str) -> tuple[str, float]:
+    """Parse `H=-13.6`, for argparse."""
+    element, sign, value = text.partition("=")
+    if not sign or not element:
+        raise argparse.ArgumentTypeError(f"must be ELEMENT=EV, is {text!r}")
+    return element, shared.finite(value)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of potentials."""
+    group = parser.add_argument_group(
+        "potential (--task potential)",
+        "By default with --model painn, --cutoff 5 and --batch-size 8.",
+    )
+    group.add_argument(
+        "--valid",
+        type=share_or_path,
+        default=0.1,
+        metavar="FILE|SHARE",
+        help="validation frames: a file, or a share of the frames of DATA",
+    )
+    group.add_argument("--energy-key", default="energy", help="key of the energies, eV")
+    group.add_argument(
+        "--forces-key", default="forces", help="column of the forces, eV/Angstrom"
+    )
+    group.add_argument(
+        "--stress-key",
+        help="key of stresses, eV/Angstrom^3, or of virials, eV; if omitted stress, "
+        "virial or virials",
+    )
+    group.add_argument(
+        "--force-weight",
+        type=shared.above_zero,
+        default=10.0,
+        help="weight of the forces in the loss; that of energies per atom is 1",
+    )
+    group.add_argument(
+        "--stress-weight",
+        type=shared.above_zero,
+        default=1000.0,
+        help="weight of the stresses in the loss",
+    )
+    group.add_argument(
+        "--atom-energies",
+        type=atom_energy,
+        nargs="+",
+        default=[],
+        metavar="ELEMENT=EV",
+        help="reference energies of atoms; fitted by least squares if omitted",
+    )
+    group.add_argument(
+        "--ema",
+        type=shared.fraction,
+        default=0.99,
+        help="momentum of the averages of weights that are validated and saved; 0 for "
+        "the weights themselves",
+    )
+    group.add_argument(
+        "--plateau",
+        type=shared.positive,
+        default=10,
+        metavar="N",
+        help="halve the learning rate after N epochs without improvement",
+    )
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Set the defaults of potentials; reject options that they do not read."""
+    if options.model is not None and options.model not in MODELS:
+        raise shared.OptionError(
+            "Expected --model painn or schnet, whose energies are smooth, for --task "
+            f"potential. Received: --model {options.model}."
+        )
+    unused = dict.fromkeys(shared.SELECTION, "--task selection")
+    others = set(regression_options.OPTIONS) - set(_READ)
+    names = [name for name in regression_options.OPTIONS if name in others]
+    unused |= dict.fromkeys(names, "--task regression")
+    shared.reject_unused_options(options, unused, "--task potential")
+    for name, value in _DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)

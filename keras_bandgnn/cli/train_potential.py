@@ -1,0 +1,235 @@
+"""`bandgnn train --task potential`: energies, forces and stresses of structures."""
+
+import argparse
+from pathlib import Path
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report, train_regression, training_callbacks
+from keras_bandgnn.cli.report import make_card
+
+GPA = 160.2176634
+"""GPa in an eV per cubic Angstrom."""
+
+
+def read(path: Path, options: argparse.Namespace):
+    """Read the frames of a file, with energies, forces and stresses."""
+    from keras_bandgnn.data import read_structures
+
+    forces = None if options.forces_key == "forces" else options.forces_key
+    stress = options.stress_key or True
+    graphs = read_structures(path, options.energy_key, stress=stress, forces=forces)
+    if "force" not in graphs.node:
+        raise ValueError(
+            f"Expected forces in {_place(graphs, 0)} and all other frames. Received: "
+            "none. Name their column with --forces-key."
+        )
+    return graphs
+
+
+def _place(graphs, position: int) -> str:
+    info = graphs[position].info
+    return f"{info['file']}, frame {info['frame']}"
+
+
+def load_splits(options: argparse.Namespace) -> dict:
+    """Load the training and validation frames as `FlatGraphs`."""
+    import numpy as np
+
+    graphs = read(options.data, options)
+    if isinstance(options.valid, Path):
+        splits = {"train": graphs, "valid": read(options.valid, options)}
+    else:
+        count = max(1, round(options.valid * len(graphs)))
+        if count >= len(graphs):
+            raise ValueError(
+                f"Expected frames to train on and to validate. Received: {len(graphs)} "
+                f"in {options.data}, --valid {options.valid:g}. Add frames, or name a "
+                "file with --valid."
+            )
+        order = np.random.default_rng(options.seed).permutation(len(graphs))
+        picked = {"train": order[count:], "valid": order[:count]}
+        splits = {split: graphs.take(np.sort(at)) for split, at in picked.items()}
+    check_elements(splits)
+    return splits
+
+
+def check_elements(splits: dict) -> None:
+    """Raise a ValueError for elements of validation that training lacks."""
+    import numpy as np
+
+    numbers = {name: part.node["atomic_number"] for name, part in splits.items()}
+    unknown = ~np.isin(numbers["valid"], numbers["train"])
+    if unknown.any():
+        at = int(np.flatnonzero(unknown)[0])
+        graph = int(np.searchsorted(splits["valid"].node_ptr, at, side="right")) - 1
+        raise ValueError(
+            "Expected validation frames with the elements of training, "
+            f"{np.unique(numbers['train']).tolist()}. Received: "
+            f"{int(numbers['valid'][at])} in {_place(splits['valid'], graph)}. Add "
+            "frames that have it, or remove this one."
+        )
+
+
+def references(options: argparse.Namespace) -> dict | None:
+    """Return the reference energies that were passed, by atomic number."""
+    from keras_bandgnn.optional import optional_import
+
+    if not options.atom_energies:
+        return None
+    numbers = optional_import("ase.data", "keras-bandgnn[chem]").atomic_numbers
+    for element, _ in options.atom_energies:
+        if numbers.get(element, 0) == 0:
+            raise shared.OptionError(
+                "Expected --atom-energies with symbols of elements, such as H=-13.6. "
+                f"Received: {element!r}."
+            )
+    return {numbers[element]: energy for element, energy in options.atom_energies}
+
+
+def make_task(options: argparse.Namespace, graphs: dict):
+    """Return a new, compiled `ForceRegressor`."""
+    import keras
+    import numpy as np
+
+    from keras_bandgnn import models, preprocessing
+
+    keras.utils.set_random_seed(options.seed)
+    backbone, head = train_regression.make_backbone(options, graphs)
+    stresses = not np.isnan(graphs["train"].context["stress"]).all()
+    task = models.ForceRegressor(
+        backbone,
+        preprocessor=preprocessing.GraphPreprocessor(
+            [preprocessing.RadiusGraph(options.cutoff)],
+            preprocessing.DynamicBatcher(options.batch_size),
+        ),
+        force_weight=options.force_weight,
+        stress_weight=options.stress_weight if stresses else None,
+        per_atom=True,
+        normalizer=preprocessing.TargetNormalizer(
+            "atom", "atomic_number", references(options)
+        ),
+        **head,
+    )
+    averages = {"use_ema": True, "ema_momentum": options.ema} if options.ema else {}
+    task.compile(
+        keras.optimizers.Adam(options.learning_rate, global_clipnorm=10.0, **averages)
+    )
+    return task
+
+
+def rows_of(scores: dict, prefix: str = "") -> list[tuple[str, float, float, str]]:
+    """Return quantity, MAE, RMSE and unit of each row of a table of errors.
+
+    Args:
+        scores: Metrics of a `ForceRegressor`, in eV and Angstrom.
+        prefix: "val_" for those of validation in a history.
+    """
+    rows = []
+    for key, quantity, factor, unit in (
+        ("atom", "energy", 1000.0, "meV/atom"),
+        ("force", "forces", 1000.0, "meV/Angstrom"),
+        ("stress", "stress", GPA, "GPa"),
+    ):
+        if f"{prefix}{key}_mae" in scores:
+            mae, rmse = (scores[f"{prefix}{key}_{name}"] for name in ("mae", "rmse"))
+            rows.append((quantity, factor * mae, factor * rmse, unit))
+    return rows
+
+
+def epoch_lines(options: argparse.Namespace, stresses: bool):
+    """Return the callback that prints the validation errors of each epoch."""
+    import keras
+
+    class EpochLines(keras.callbacks.Callback):
+        """Prints the mean absolute errors in the units of the field."""
+
+        def on_epoch_end(self, epoch, logs=None):
+            errors = [
+                f"{quantity} {mae:.4g} {unit}"
+                for quantity, mae, _, unit in rows_of(logs, "val_")
+                if stresses or quantity != "stress"
+            ]
+            rate = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            report.say(
+                f"epoch {epoch + 1}/{options.epochs}: loss {logs['loss']:.4g}; "
+                f"validation {', '.join(errors)}; rate {rate:.3g}"
+            )
+
+    return EpochLines()
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train, evaluate on the validation frames and save."""
+    import keras
+    import numpy as np
+
+    from keras_bandgnn.saving.preset_files import count_parameters
+
+    training_callbacks.check_out(options)
+    graphs = load_splits(options)
+    task = make_task(options, graphs)
+    loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
+    sizes = ", ".join(f"{len(part)} {split}" for split, part in graphs.items())
+    known = {
+        split: int((~np.isnan(part.context["stress"]).all(axis=1)).sum())
+        for split, part in graphs.items()
+    }
+    stresses = ", ".join(f"{count} {split}" for split, count in known.items())
+    report.say(
+        f"{options.model}: C = {options.hidden}, {count_parameters(task):,} "
+        f"parameters; frames: {sizes}; with stress: {stresses}; backend "
+        f"{keras.backend.backend()}"
+    )
+    data = {
+        split: [len(part), int(part.node_ptr[-1]), float(part.label.sum(dtype=float))]
+        for split, part in graphs.items()
+    }
+    with training_callbacks.run_folder(options, data) as work:
+        history = training_callbacks.History(work, "val_loss", "min")
+        training_callbacks.fit(
+            task,
+            loader,
+            graphs["valid"],
+            options,
+            work,
+            "val_loss",
+            "min",
+            options.patience,
+            averaged=bool(options.ema),
+            callbacks=[
+                training_callbacks.plateaus(
+                    history, options.learning_rate, options.plateau
+                ),
+                epoch_lines(options, known["valid"] > 0),
+            ],
+            verbose=0,
+        )
+        score = evaluate(task, graphs["valid"], known["valid"] > 0)
+        weights = f"energy per atom 1, forces {options.force_weight:g}"
+        if task.stress_weight is not None:
+            weights += f", stresses {task.stress_weight:g}"
+        entries = {
+            "data": f"{options.data}: frames: {sizes}; with stress: {stresses}. "
+            "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "
+            "positive under tension.",
+            "recipe": f"Adam, rate {options.learning_rate:g}, halved after "
+            f"{options.plateau} epochs without improvement; {options.epochs} epochs "
+            f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
+            f"of weights with momentum {options.ema:g}; the weights with the best "
+            "validation loss.",
+            "score": score,
+        }
+        task.save_to_preset(options.out, options.weights, make_card(options, entries))
+    report.say(f"model saved to {options.out}")
+
+
+def evaluate(task, graphs, stresses: bool) -> str:
+    """Print the table of validation errors; return it as text for the card."""
+    lines = training_callbacks.progress_lines()
+    scores = task.evaluate(graphs, return_dict=True, verbose=0, callbacks=lines)
+    rows = [row for row in rows_of(scores) if stresses or row[0] != "stress"]
+    report.table("validation", ("", "MAE", "RMSE", "unit"), rows)
+    return "validation: " + "; ".join(
+        f"{quantity} MAE {mae:.4g}, RMSE {rmse:.4g} {unit}"
+        for quantity, mae, rmse, unit in rows
+    )

@@ -1,0 +1,193 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from keras_bandgnn.cli import train_potential, training_callbacks
+from keras_bandgnn.cli.main import main
+
+pytest.importorskip("ase")
+pytest.importorskip("matscipy")
+import ase.build  # noqa: E402
+import ase.io  # noqa: E402
+from ase.calculators.emt import EMT  # noqa: E402
+
+pytestmark = pytest.mark.sweep
+
+
+def frames(count, seed=0, elements=("Cu", "Cu", "Cu", "Al")):
+    """Disturbed cells with the labels of ASE's EMT potential."""
+    rng, out = np.random.default_rng(seed), []
+    for _ in range(count):
+        atoms = ase.build.bulk("Cu", cubic=True)
+        atoms.symbols = rng.permutation(elements)
+        strain = np.eye(3) + rng.normal(scale=0.02, size=(3, 3))
+        atoms.set_cell(atoms.cell @ strain, scale_atoms=True)
+        atoms.positions += rng.normal(scale=0.1, size=(4, 3))
+        atoms.calc = EMT()
+        atoms.get_stress()
+        out.append(atoms)
+    return out
+
+
+@pytest.fixture
+def data(tmp_path):
+    ase.io.write(tmp_path / "run.extxyz", frames(20))
+    return tmp_path / "run.extxyz"
+
+
+def command(data, tmp_path, *more):
+    words = ["train", str(data), "--task", "potential", "--out", str(tmp_path / "out")]
+    words += ["--hidden", "8", "--layers", "1", "--cutoff", "3.5", "--epochs", "3"]
+    return [*words, *map(str, more)]
+
+
+@pytest.mark.parametrize("model", ["painn", "schnet"])
+def test_trains_validates_and_saves(data, tmp_path, model, capsys):
+    ase.io.write(tmp_path / "valid.xyz", frames(5, seed=1), format="extxyz")
+    options = ["--model", model, "--valid", tmp_path / "valid.xyz"]
+    assert main(command(data, tmp_path, *options)) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "frames: 20 train, 5 valid; with stress: 20 train, 5 valid" in said
+    epochs = [line for line in said.splitlines() if line.startswith("epoch ")]
+    assert len(epochs) == 3
+    assert "meV/atom, forces" in epochs[0] and "GPa; rate 0.001" in epochs[0]
+    # The table is that of the weights that were saved.
+    task = kb.models.ForceRegressor.from_preset(tmp_path / "out")
+    assert isinstance(task.backbone, kb.models.PaiNNBackbone) == (model == "painn")
+    graphs = kb.data.read_structures(tmp_path / "valid.xyz", "energy", stress=True)
+    energies = np.ravel(task.predict(graphs))
+    errors = {
+        "energy": 1000 * (energies - graphs.label) / 4,
+        "forces": 1000 * (np.concatenate(task.predict_forces(graphs)))
+        - 1000 * graphs.node["force"],
+        "stress": train_potential.GPA
+        * (np.stack(task.predict_stress(graphs)) - graphs.context["stress"]),
+    }
+    table = {
+        words[0]: words[1:]
+        for words in map(str.split, said.splitlines())
+        if words and words[0] in errors
+    }
+    for name, error in errors.items():
+        mae, rmse, _ = table[name]
+        assert float(mae.replace(",", "")) == pytest.approx(
+            np.abs(error).mean(), rel=1e-2, abs=2e-3
+        )
+        assert float(rmse.replace(",", "")) == pytest.approx(
+            np.sqrt(np.square(error).mean()), rel=1e-2, abs=2e-3
+        )
+    # Predictions are total energies: the references are those of the elements.
+    fitted = task.normalizer.get_config()["references"]
+    assert sorted(fitted) == ["13", "29"]
+    atoms = frames(1, seed=3)[0]
+    want = atoms.get_potential_energy()
+    atoms.calc = task.as_calculator()
+    assert atoms.get_potential_energy() == pytest.approx(want, abs=4.0)
+    assert atoms.get_stress().shape == (6,)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "meV/atom" in card and "bandgnn train" in card and "stresses 1000" in card
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_resumes_as_if_it_had_not_stopped(data, tmp_path, capsys, monkeypatch):
+    options = ["--plateau", 1, "--learning-rate", 0.02]
+    assert main(command(data, tmp_path, *options)) == 0
+    straight = capsys.readouterr().out
+    keep = kb.models.ForceRegressor.from_preset(tmp_path / "out")
+
+    class Killed(BaseException):
+        pass
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise Killed
+
+    limits = training_callbacks.limits
+    monkeypatch.setattr(training_callbacks, "limits", lambda minutes: Kill())
+    second = command(data, tmp_path, *options)
+    second[second.index(str(tmp_path / "out"))] = str(tmp_path / "again")
+    with pytest.raises(Killed):
+        main(second)
+    assert (tmp_path / "again.partial" / "best.weights.h5").is_file()
+    monkeypatch.setattr(training_callbacks, "limits", limits)
+    capsys.readouterr()
+    assert main(second) == 0
+    resumed = capsys.readouterr().out
+
+    def last(said):
+        return [line for line in said.splitlines() if line.startswith("epoch 3/3")]
+
+    assert last(resumed) == last(straight)
+    task = kb.models.ForceRegressor.from_preset(tmp_path / "again")
+    graphs = kb.data.read_structures(data)
+    np.testing.assert_allclose(task.predict(graphs), keep.predict(graphs), rtol=1e-5)
+    # Another command is another run.
+    assert "epoch 1/3" not in resumed
+
+
+def test_without_stresses_and_with_references(tmp_path, capsys):
+    bare = frames(12)
+    for atoms in bare:
+        del atoms.calc.results["stress"]
+        atoms.info["REF_energy"] = atoms.get_potential_energy()
+        atoms.arrays["REF_forces"] = atoms.get_forces()
+        atoms.calc = None
+    ase.io.write(tmp_path / "run.xyz", bare, format="extxyz")
+    options = ["--energy-key", "REF_energy", "--forces-key", "REF_forces", "--ema", 0]
+    options += ["--atom-energies", "Cu=-3.5", "Al=-3.2", "--valid", 0.25]
+    assert main(command(tmp_path / "run.xyz", tmp_path, *options)) == 0
+    said = capsys.readouterr().out
+    assert "frames: 9 train, 3 valid; with stress: 0 train, 0 valid" in said
+    assert "GPa" not in said
+    task = kb.models.ForceRegressor.from_preset(tmp_path / "out")
+    assert task.stress_weight is None
+    references = task.normalizer.get_config()["references"]
+    assert references == {"13": [pytest.approx(-3.2)], "29": [pytest.approx(-3.5)]}
+
+
+def test_rates_fall_where_progress_ends(tmp_path):
+    losses = [5, 4, 4.5, 4.2, 4.1, 3, 3.5, 3.6, 3.7]
+    rows = [{"val_loss": loss} for loss in losses]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    history = training_callbacks.History(tmp_path, "val_loss", "min")
+    assert [history.plateaus(2, epochs) for epochs in range(10)] == [
+        *(0, 0, 0, 0, 1, 1, 1, 1, 2, 2)
+    ]
+
+
+def test_errors_name_the_file_and_the_frame(data, tmp_path, capsys):
+    def error(*options, file=data, code=1):
+        assert main(command(file, tmp_path, *options)) == code
+        return " ".join(capsys.readouterr().err.split())
+
+    ase.io.write(tmp_path / "gold.extxyz", [*frames(2), *frames(1, 2, ["Au"] * 4)])
+    said = error("--valid", tmp_path / "gold.extxyz")
+    assert "[13, 29]. Received: 79 in gold.extxyz, frame 2" in said
+    bare = frames(2)
+    bare[1].calc = None
+    ase.io.write(tmp_path / "bare.extxyz", bare)
+    assert "bare.extxyz, frame 1" in error(file=tmp_path / "bare.extxyz")
+    for atoms in bare:
+        atoms.info["energy"], atoms.calc = -1.5, None
+    ase.io.write(tmp_path / "none.xyz", bare, format="extxyz")
+    said = error(file=tmp_path / "none.xyz")
+    assert "Expected forces in none.xyz, frame 0" in said and "--forces-key" in said
+    assert "to validate. Received: 1 in" in error(file=first_of(data, tmp_path))
+    assert "symbols of elements" in error("--atom-energies", "Xx=1", code=2)
+    assert "painn or schnet" in error("--model", "mpeu", code=2)
+    said = error("--references", "--dropout", "0.5", code=2)
+    assert "--dropout (for --task selection), --references (for --task reg" in said
+    said = main(
+        ["train", str(data), "--task", "regression", "--out", "x", "--ema", "0"]
+    )
+    assert said == 2
+    assert "--ema (for --task potential)" in capsys.readouterr().err
+
+
+def first_of(data, tmp_path):
+    ase.io.write(tmp_path / "one.extxyz", ase.io.read(data))
+    return tmp_path / "one.extxyz"
