@@ -194,14 +194,15 @@ def stresses_of_graphs(slopes, batch):
     >>> batch = {
     ...     "edge": {"displacement": [[[2.0, 0, 0]]], "receiver": 0 * one},
     ...     "node": {"mask": one == 1, "graph_id": 0 * one},
-    ...     "graph": {"mask": one == 1, "cell": [[np.diag([2.0, 1, 1])]]},
+    ...     "graph": {"mask": one == 1, "cell": np.diag([2.0, 1, 1])[None, None]},
     ... }
     >>> stress, volume = stresses_of_graphs(np.array([[[3.0, 0, 0]]]), batch)
     >>> float(stress[0, 0, 0]), float(volume[0, 0])
     (3.0, 2.0)
     """
     slopes = ops.convert_to_tensor(slopes)
-    displacement = ops.cast(batch["edge"]["displacement"], slopes.dtype)
+    displacement = ops.convert_to_tensor(batch["edge"]["displacement"])
+    displacement = ops.cast(displacement, slopes.dtype)
     products = [
         (displacement[..., a] * slopes[..., b] + displacement[..., b] * slopes[..., a])
         / 2
@@ -215,7 +216,8 @@ def stresses_of_graphs(slopes, batch):
     )
     graphs = ops.shape(batch["graph"]["mask"])[1]
     derivative = graph_ops.batched_segment_sum(nodes, ids, graphs)
-    volume = cell_volumes(ops.cast(batch["graph"]["cell"], slopes.dtype))
+    cell = ops.convert_to_tensor(batch["graph"]["cell"])
+    volume = cell_volumes(ops.cast(cell, slopes.dtype))
     solid = volume > 0
     factor = ops.where(solid, 1.0 / ops.where(solid, volume, 1.0), 0.0)
     return derivative * ops.expand_dims(factor, -1), volume
