@@ -13,8 +13,7 @@ from keras_bandgnn.cli.main import main
 WRONG = """\
 def copy(source, target):
     with open(source) as reader, open(target, "w") as writer:
-        for line in reader:
-            "\U0001f40d"; reader.write(line)
+        "\U0001f40d"; writer.write(source.read())
 """
 
 
@@ -53,12 +52,12 @@ async def session(folder):
     item = types.TextDocumentItem(uri, "python", 1, WRONG)
     client.text_document_did_open(types.DidOpenTextDocumentParams(item))
     first = await published.get()
-    found = [d for d in first.diagnostics if d.range.start.line == 3]
+    found = [d for d in first.diagnostics if d.range.start.line == 2]
     (diagnostic,) = found
     # A snake counts as two, in units of UTF-16.
-    assert diagnostic.range.start.character == 18
-    assert diagnostic.range.end.character == 24
-    assert diagnostic.code == "wrong-variable" and "`writer`" in diagnostic.message
+    assert diagnostic.range.start.character == 27
+    assert diagnostic.range.end.character == 33
+    assert diagnostic.code == "wrong-variable" and "`reader`" in diagnostic.message
     actions = await client.text_document_code_action_async(
         types.CodeActionParams(
             types.TextDocumentIdentifier(uri),
@@ -67,9 +66,9 @@ async def session(folder):
         )
     )
     (action,) = actions
-    assert action.title == "Replace reader by writer"
+    assert action.title == "Replace source by reader"
     (edit,) = action.edit.changes[uri]
-    assert (edit.new_text, edit.range) == ("writer", diagnostic.range)
+    assert (edit.new_text, edit.range) == ("reader", diagnostic.range)
     # Several quick changes are checked once, when they are over.
     for version in (2, 3, 4):
         change = types.TextDocumentContentChangeWholeDocument(

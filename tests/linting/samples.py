@@ -7,7 +7,7 @@ from keras_bandgnn.linting.source_code import SourceCode
 
 
 class Spelled(FindingSource):
-    """Finds variables called `bad_x` (0.999) and `odd_x` (0.9), and suggests `x`."""
+    """Finds variables called `bad_x` (0.999) and `odd_x` (0.8), and suggests `x`."""
 
     default_confidence = 0.99
 
@@ -23,7 +23,7 @@ class Spelled(FindingSource):
             findings = []
             for number, line in enumerate(code.lines, start=1):
                 for match in re.finditer(r"\b(bad|odd)_(\w+)", line):
-                    share = 0.999 if match[1] == "bad" else 0.9
+                    share = 0.999 if match[1] == "bad" else 0.8
                     findings.append(finding(code.path, number, match, share))
             skipped = ("too large",) if "# huge" in code.text else ()
             yield FileFindings(code, tuple(findings), (*code.skipped, *skipped))

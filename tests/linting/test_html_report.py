@@ -57,7 +57,7 @@ def test_everything_is_escaped():
 
 def test_most_confident_first():
     shares = re.findall(r'data-confidence="([\d.]+)"', page(run("a.py", "b.py")))
-    assert shares == ["0.999"] * 4 + ["0.9"] * 2
+    assert shares == ["0.999"] * 4 + ["0.8"] * 2
 
 
 def test_long_lines_and_no_findings():
