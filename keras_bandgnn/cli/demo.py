@@ -85,13 +85,15 @@ def check_planted(folder: Path, names: Iterable[str], seed: int, top: int) -> No
         top: Findings to list.
     """
     from keras_bandgnn.linting.checker import DEFAULT_MODEL, Checker
-    from keras_bandgnn.linting.source_code import SourceCode
+    from keras_bandgnn.linting.source_code import SourceCode, read_code
 
     planted, codes = {}, []
     for name in names:
         path = folder if folder.is_file() else folder / name
-        changed = with_planted_bug(path.read_bytes(), f"{seed}:{name}")
-        if changed is not None and len(codes) < PLANTED:
+        if len(codes) == PLANTED:
+            break
+        changed = with_planted_bug(read_code(str(path), name).text, f"{seed}:{name}")
+        if changed is not None:
             text, *planted[name] = changed
             codes.append(SourceCode(name, text))
     if not codes:
@@ -130,11 +132,11 @@ def check_planted(folder: Path, names: Iterable[str], seed: int, top: int) -> No
     report.table("Planted bugs found", columns, rows)
 
 
-def with_planted_bug(data: bytes, key: str) -> tuple | None:
+def with_planted_bug(text: str, key: str) -> tuple | None:
     """Put a wrong variable into one function of a module.
 
     Args:
-        data: Source of the module.
+        text: Source of the module.
         key: Decides which.
 
     Returns:
@@ -145,7 +147,6 @@ def with_planted_bug(data: bytes, key: str) -> tuple | None:
     from keras_bandgnn.programs.corpus.functions import read_module
 
     try:
-        text = data.decode()
         functions = read_module("", text)["functions"]
     except (SyntaxError, ValueError, RecursionError):
         return None

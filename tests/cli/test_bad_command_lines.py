@@ -15,6 +15,7 @@ import keras_bandgnn
 from keras_bandgnn.cli import options, report
 from keras_bandgnn.cli.check import fail_on
 from keras_bandgnn.cli.main import _parser, main
+from keras_bandgnn.cli.potential_options import atom_energy, share_or_path
 from keras_bandgnn.cli.scale import _share
 
 # Values that an option of a type must refuse.
@@ -28,6 +29,8 @@ WRONG = {
     _share: ("x",),
     options.path: ("",),
     fail_on: ("x", "0", "-1", "2.5", "", "Never"),
+    share_or_path: ("", "0", "1", "-0.5", "1.5", "nan"),
+    atom_energy: ("x", "H=x", "=1", ""),
     options.probability: ("x", "-0.1", "1.1", "90", "nan", ""),
     None: (),
 }
