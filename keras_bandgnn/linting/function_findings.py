@@ -332,4 +332,12 @@ def _proportional_batcher():
                     budget[name] = int(round_up_64(int(factor * np.sum(values))))
             return budget
 
+        def split(self, sizes):
+            # Without a warning: a few functions are always larger.
+            large = ~self.fits(sizes)
+            budgets = [dict(self.budget)]
+            if large.any():
+                budgets.append(self.bucket(sizes, large))
+            return large.astype(np.int8), budgets
+
     return ProportionalBatcher(budget={"node": _NODES}, packing="best_fit")
