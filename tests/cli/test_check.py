@@ -207,7 +207,8 @@ def test_the_model_of_the_library(tree, capfd):
         assert found["candidates"][0]["name"] == "reader"
         total = sum(c["probability"] for c in found["candidates"])
         assert total == pytest.approx(1, abs=1e-6)
-    assert check(capfd, ".", "--format", "json") == (code, out, err)
+    # What a slow run says of its progress differs.
+    assert check(capfd, ".", "--format", "json")[:2] == (code, out)
 
 
 def test_hook_of_pre_commit(source, tree, capfd):
