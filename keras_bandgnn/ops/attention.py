@@ -375,10 +375,13 @@ def full_attention(
     )
     k = ops.transpose(k, (0, 1, 3, 2))
     mask = ops.convert_to_tensor(mask)
-    # R may be unknown while TensorFlow traces.
-    rows = length * (count if isinstance(count, int) else 1)
-    size = max(1, min(length, _PAIRS // max(1, rows)))
-    number = -(-length // size)
+    # R may be unknown while TensorFlow traces, and after batches of several shapes L,
+    # too: then there is one chunk.
+    size, number = length, 1
+    if isinstance(length, int):
+        rows = length * (count if isinstance(count, int) else 1)
+        size = max(1, min(length, _PAIRS // max(1, rows)))
+        number = -(-length // size)
     room = number * size - length
     queries = ops.pad(q * depth**-0.5, ((0, 0), (0, 0), (0, room), (0, 0)))
     # Chunks on axis 0.
