@@ -62,7 +62,19 @@ def test_every_usage_has_its_place_and_a_distribution(task):
     assert len(third.findings) == len(first.findings)
 
 
-def test_probabilities_are_those_of_the_task(task):
+def transformer():
+    encoder = kb.preprocessing.FunctionEncoder(num_subtoken_buckets=64)
+    types = encoder.num_edge_types
+    backbone = kb.models.GTBackbone(
+        encoder.inputs(), 8, 1, 2, 0, num_edge_types=types + 1, target_type=types - 2
+    )
+    layers = [encoder, *backbone.graph_layers()]
+    return kb.models.BugLocalizer(backbone, kb.preprocessing.GraphPreprocessor(layers))
+
+
+@pytest.mark.parametrize("kind", ["GGNN", "GT"])
+def test_probabilities_are_those_of_the_task(task, kind):
+    task = transformer() if kind == "GT" else task
     text = "def scale(low, high):\n    return low - high\n"
     (found,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
     graph = kb.programs.function_graph(text, name="scale")
