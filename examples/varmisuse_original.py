@@ -80,11 +80,11 @@ def make_task(options: argparse.Namespace, preprocessor) -> models.NodeSelector:
     return models.NodeSelector(backbone, preprocessor, readout=options.readout)
 
 
-def chosen(store, options: argparse.Namespace, seed: int):
-    """As many training graphs as are asked for, others for each seed."""
-    if options.graphs is None or options.graphs >= len(store):
+def chosen(store, count: int | None, seed: int):
+    """`count` graphs of a store, others for each seed; all of them for None."""
+    if count is None or count >= len(store):
         return store
-    drawn = np.random.default_rng(seed).permutation(len(store))[: options.graphs]
+    drawn = np.random.default_rng(seed).permutation(len(store))[:count]
     return store.take(np.sort(drawn))
 
 
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, data: Path, work: Path) -> None:
         start = time.process_time()
         task = make_task(options, preprocessor)
         loader = task.loader(
-            chosen(stores["train"], options, seed), shuffle=True, seed=seed
+            chosen(stores["train"], options.graphs, seed), shuffle=True, seed=seed
         )
         steps = options.epochs * len(loader)
         task.compile(training.make_optimizer("adam", 2e-3, decay_steps=steps))
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace, data: Path, work: Path) -> None:
         )
         task.fit(
             loader,
-            validation_data=stores["valid"],
+            validation_data=chosen(stores["valid"], options.valid_graphs, 0),
             epochs=options.epochs,
             callbacks=[keep],
             verbose=2,
@@ -158,6 +158,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder for the compiled graphs")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--graphs", type=int, help="training graphs; all if omitted")
+    parser.add_argument(
+        "--valid-graphs", type=int, help="graphs for choosing an epoch; all if omitted"
+    )
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--dropout", type=float, default=0.1)
