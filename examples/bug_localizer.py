@@ -3,6 +3,7 @@
     bandgnn corpus CORPUS
     python examples/bug_localizer.py CORPUS --out MODEL
     python examples/bug_localizer.py CORPUS --out MODEL --backbone gt
+    python examples/bug_localizer.py CORPUS --out WIDE --hidden 128 --grow MODEL
     python examples/bug_localizer.py --short
 
 Each pass reads every function twice, as it is and with one wrong variable, which is
@@ -12,6 +13,8 @@ takes more steps, with the same weights, and half of the bugs are hard: variable
 the model itself finds plausible. A killed run resumes after its last chunk.
 The backbone is a GGNN, or with --backbone gt a graph transformer, whose layers have
 weights of their own, so that it has as many in the last part.
+With --grow a wider GGNN starts as the one it is given: new channels are added beside
+its own, which do not read them at first.
 With --short the script makes a corpus of a few modules of this Python and trains on it
 for a moment. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
 """
@@ -31,6 +34,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_bandgnn import models, preprocessing, training
 from keras_bandgnn.data import FlatGraphs
@@ -122,6 +126,26 @@ def make_task(options, steps: int) -> models.BugLocalizer:
     return models.BugLocalizer(backbone, preprocessor)
 
 
+def grow(task, narrow) -> None:
+    """Give a task the weights of a narrower one, so that it predicts the same.
+
+    What the channels of the narrow one read and write is kept; the new channels read
+    all, and their random weights into the old ones are 0.
+    """
+    width = task.backbone.hidden_dim
+    old_width = narrow.backbone.hidden_dim
+    for new, old in zip(task.weights, narrow.weights, strict=True):
+        value, kept = np.array(new), np.array(old)
+        # The last axis are channels, those of the three gates, or the one output.
+        parts = max(value.shape[-1] // width, 1)
+        value = value.reshape(*value.shape[:-1], parts, -1)
+        kept = kept.reshape(*kept.shape[:-1], parts, -1)
+        if value.ndim >= 3 and value.shape[-3] == width:
+            value[..., old_width:, :, : kept.shape[-1]] = 0.0
+        value[tuple(slice(size) for size in kept.shape)] = kept
+        new.assign(value.reshape(new.shape))
+
+
 def score(task, corpus: Path, split: str, limit: int | None) -> dict:
     """What the model finds in a split that it is not trained on."""
     functions, lines = [], 0
@@ -170,7 +194,10 @@ def train(options) -> None:
         print(f"resumed after chunk {done} of {total}")
     else:
         done = 0
-        task = compiled(make_task(options, options.steps), options, steps)
+        task = make_task(options, options.steps)
+        if options.grow:
+            grow(task, models.BugLocalizer.from_preset(options.grow))
+        task = compiled(task, options, steps)
         print(f"{task.count_params():,} parameters, about {steps:,} steps")
     encoder = task.preprocessor.graph_layers[0].get_config()
     jobs = [
@@ -245,6 +272,7 @@ def main() -> None:
     parser.add_argument("--passes", type=float, default=2)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--backbone", choices=("ggnn", "gt"), default="ggnn")
+    parser.add_argument("--grow", help="preset of a narrower GGNN to start from")
     parser.add_argument("--steps", type=int, default=4, help="steps, or layers of gt")
     parser.add_argument("--late", type=float, default=0.35, help="share of the end")
     parser.add_argument("--late-steps", type=int, default=6, help="of ggnn, at the end")
@@ -260,6 +288,8 @@ def main() -> None:
     if not options.short:
         if options.corpus is None or options.out is None:
             parser.error("expected CORPUS and --out, or --short")
+        if options.grow and options.backbone != "ggnn":
+            parser.error("--grow is for --backbone ggnn")
         train(options)
         return
     with tempfile.TemporaryDirectory() as folder:
