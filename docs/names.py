@@ -59,7 +59,7 @@ GROUPS = {
         "Molecules and crystals": ".*",
     },
     "models": {
-        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task",
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble",
         "Backbones": ".*Backbone",
         "Presets and results": ".*",
     },

@@ -443,6 +443,7 @@ VALID = {
     "models.BugLocalizer": lambda tmp: {"backbone": backbone(), "first_type": 0},
     "models.EdgeClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.EdgeRegressor": lambda tmp: {"backbone": backbone()},
+    "models.Ensemble": lambda tmp: {"members": ensemble().members},
     "models.ForceRegressor": lambda tmp: {"backbone": regressor().backbone},
     "models.GATBackbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
     "models.GATv2Backbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
@@ -511,6 +512,11 @@ VALID = {
     "training.accuracy_interval": PROTOCOL,
     "training.suspicious": PROTOCOL,
     "training.trivial_scores": PROTOCOL,
+    "training.calibration_report": {
+        "labels": [1.0, 2.0, 4.0, 5.0],
+        "mean": [1.0, 2.5, 3.5, 5.5],
+        "std": [0.1, 0.5, 0.5, 0.5],
+    },
     "training.enable_compilation_cache": lambda tmp: {"folder": tmp / "cache"},
     "training.enable_lora": lambda tmp: {"model": fresh_classifier()},
     "training.localization_report": {"functions": [], "probabilities": []},
@@ -540,6 +546,11 @@ VALID = {
     "plotting.plot_speedups": OPTIONAL,
     "plotting.plot_step_times": OPTIONAL,
     "plotting.plot_batch_fill": {"source": {"node": 0.9, "edge": 0.8}},
+    "plotting.plot_calibration": {
+        "labels": [1.0, 2.0, 4.0, 5.0],
+        "mean": [1.0, 2.5, 3.5, 5.5],
+        "std": [0.1, 0.5, 0.5, 0.5],
+    },
     "plotting.plot_confusion_matrix": {
         "labels": [0, 1, 1],
         "predictions": [0, 1, 0],
@@ -655,6 +666,23 @@ METHODS = {
         regressor().predict_forces,
         {"x": molecules()},
     ),
+    "models.Ensemble.predict": lambda tmp: (ensemble().predict, {"x": molecules()}),
+    "models.Ensemble.predict_spread": lambda tmp: (
+        ensemble().predict_spread,
+        {"x": molecules()},
+    ),
+    "models.Ensemble.predict_forces_spread": lambda tmp: (
+        ensemble().predict_forces_spread,
+        {"x": molecules()},
+    ),
+    "models.Ensemble.save_to_preset": lambda tmp: (
+        ensemble().save_to_preset,
+        {"path": tmp / "ensemble"},
+    ),
+    "models.Ensemble.from_preset": lambda tmp: (
+        kb.models.Ensemble.from_preset,
+        {"preset": ensemble_preset(tmp)},
+    ),
     "serving.GraphPacker.of_task": lambda tmp: (
         kb.serving.GraphPacker.of_task,
         {"task": classifier(), "graphs": graphs()},
@@ -709,6 +737,19 @@ def store(tmp):
 @functools.cache
 def writer(tmp):
     return kb.data.StoreWriter(tmp / "w.store", fingerprint={}, restart=True)
+
+
+@functools.cache
+def ensemble():
+    body = [kb.models.SchNetBackbone([1, 8], 4, num_gaussians=4) for _ in range(2)]
+    return kb.models.Ensemble([kb.models.GraphRegressor(each) for each in body])
+
+
+def ensemble_preset(tmp):
+    path = tmp / "old_ensemble"
+    if not path.exists():
+        ensemble().save_to_preset(path)
+    return path
 
 
 def preset(tmp):
@@ -841,6 +882,11 @@ KINDS: dict[str, str] = {
     "models.Task.from_preset.backbone": "mapping",
     "models.Task.from_preset.preset": "existing",
     "models.Task.predict.x": "graphs",
+    "models.Ensemble.members": "sequence",
+    "models.Ensemble.predict.x": "graphs",
+    "models.Ensemble.predict_spread.x": "graphs",
+    "models.Ensemble.predict_forces_spread.x": "graphs",
+    "models.Ensemble.from_preset.preset": "existing",
     "models.upload_preset.preset": "existing",
     "models.upload_preset.uri": "choice",
     "distribution.sequence_parallel.devices": "-on JAX alone",
@@ -867,6 +913,12 @@ KINDS: dict[str, str] = {
     "models.PNABackbone.scalers": "sequence",
     "layers.ReadoutHead.readout": "object",
     "plotting.plot_bandwidths.path": "path",
+    **{
+        f"{function}.{name}": "array"
+        for function in ("plotting.plot_calibration", "training.calibration_report")
+        for name in ("labels", "mean", "std")
+    },
+    "training.calibration_report.levels": "numbers",
     "plotting.plot_confusion_matrix.class_names": "names",
     "plotting.plot_confusion_matrix.labels": "array",
     "plotting.plot_confusion_matrix.predictions": "array",

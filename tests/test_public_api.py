@@ -36,7 +36,7 @@ PUBLIC = {
     "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
     "SineBasis shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone BugLocalizer EdgeClassifier "
-    "EdgeRegressor ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
+    "EdgeRegressor Ensemble ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
     "GGNNBackbone GINEBackbone GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
     "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone "
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
@@ -46,9 +46,9 @@ PUBLIC = {
     "gathered_grouped_matmul grouped_matmul offset_ids over_devices scatter_add "
     "segment_max segment_sum sparse_matmul with_scatter_index with_transpose",
     "keras_bandgnn.planning": "Hardware PlanChoice calibrate choose_plan",
-    "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_confusion_matrix "
-    "plot_embeddings plot_history plot_parity plot_shapes plot_speedups "
-    "plot_step_times",
+    "keras_bandgnn.plotting": "plot_bandwidths plot_batch_fill plot_calibration "
+    "plot_confusion_matrix plot_embeddings plot_history plot_parity "
+    "plot_shapes plot_speedups plot_step_times",
     "keras_bandgnn.preprocessing": "AddSelfLoops AtomsEncoder AttentionEdges "
     "AttentionPlan LargestComponent NormalizeFeatures RandomNodeSplit ToUndirected "
     "node_splits shchur_splits "
@@ -70,7 +70,7 @@ PUBLIC = {
     "keras_bandgnn.training": "ChoiceAccuracy ChoiceCrossentropy ElasticTuner "
     "GraphProgressBar LinearDecay LossWeightScheduler ROCAUC RecompilationError "
     "RecompileGuard SaveProgress SelectionCrossentropy ThroughputMonitor "
-    "TimeLimit TimeToAccuracy WarmupDecay accuracy_interval "
+    "TimeLimit TimeToAccuracy WarmupDecay accuracy_interval calibration_report "
     "enable_compilation_cache enable_lora localization_report "
     "make_optimizer suspicious trivial_scores",
     "keras_bandgnn.tuning": "DatasetSpec GGNNHyperModel GraphHyperModel "

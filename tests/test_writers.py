@@ -98,6 +98,11 @@ def write_corpus(path):
     build_corpus(path, items, installed=True, processes=1)
 
 
+def save_ensemble(task, path):
+    again = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 4}, 8), 2)
+    kb.models.Ensemble([task, again]).save_to_preset(path)
+
+
 def export(task, path):
     if keras.backend.backend() != "torch":
         pytest.skip("one backend shows it; others need TensorFlow's converters")
@@ -118,6 +123,7 @@ WRITERS = {
     ),
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
     "linting/baseline.py": lambda t, p, m: remember(p),
+    "models/ensemble.py": lambda t, p, m: save_ensemble(t, p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
     "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),

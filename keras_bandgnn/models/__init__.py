@@ -4,6 +4,7 @@ from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.bug_localizer import BugLocalizer as BugLocalizer
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
+from keras_bandgnn.models.ensemble import Ensemble as Ensemble
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
 from keras_bandgnn.models.gcn import GCNBackbone as GCNBackbone
@@ -41,6 +42,7 @@ __all__ = [
     "BugLocalizer",
     "EdgeClassifier",
     "EdgeRegressor",
+    "Ensemble",
     "ForceRegressor",
     "GATBackbone",
     "GATv2Backbone",

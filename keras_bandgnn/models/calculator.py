@@ -178,8 +178,13 @@ class Potential:
         skin: See `NeighbourList`.
     """
 
+    properties = ("energy", "free_energy", "forces", "stress")
+
     def __init__(self, task, skin: float):
+        check_energy(task)
         self.task = task
+        if has_atom_energies(task):
+            self.properties = (*self.properties, "energies")
         self.stats = CalculatorStats()
         self.neighbours = NeighbourList(geometry_layer(task), skin)
         self._known: tuple | None = None
@@ -194,12 +199,33 @@ class Potential:
         structure, pairs = self._pairs(atoms)
         energy, slopes = self._run(atoms.numbers, pairs)
         self.stats.evaluations += 1
+        return self.results(structure, pairs, energy, slopes)
+
+    def program(self, model: type):
+        """Return a new program: a `SlopeModel` or an `AtomEnergyModel`.
+
+        Args:
+            model: The class.
+        """
+        return model(self.task)
+
+    def results(self, structure: Atoms, pairs: Pairs, energy, slopes) -> dict:
+        """Return the results of the calculator.
+
+        Args:
+            structure: One structure.
+            pairs: Its E edges.
+            energy: float64 [].
+            slopes: float64 [E, 3].
+        """
         # Sums in double precision: forces add up to 0.
-        forces = np.empty((len(atoms), 3))
+        count = len(structure.position)
+        forces = np.empty((count, 3))
         for axis in range(3):
             own = slopes[:, axis]
-            forces[:, axis] = np.bincount(pairs.receiver, own, len(atoms))
-            forces[:, axis] -= np.bincount(pairs.sender, own, len(atoms))
+            forces[:, axis] = np.bincount(pairs.receiver, own, count)
+            forces[:, axis] -= np.bincount(pairs.sender, own, count)
+        energy = float(energy)
         results = {"energy": energy, "free_energy": energy, "forces": forces}
         if has_volume(structure.cell[0], np.ones(3, bool)):
             # A strain e turns a displacement d into d + d e.
@@ -217,7 +243,7 @@ class Potential:
         _, pairs = self._pairs(atoms)
         programs = compat.derived(self.task).setdefault("atom energies", {})
         if self._capacity not in programs:
-            programs[self._capacity] = AtomEnergyModel(self.task)
+            programs[self._capacity] = self.program(AtomEnergyModel)
             self.stats.compilations += 1
         batch = one_graph(atoms.numbers, pairs, *self._capacity)
         energies = programs[self._capacity].predict_on_batch(batch)
@@ -273,7 +299,7 @@ class Potential:
         loader = self.task.loader([from_ase(bare)], training=False)
         check_displacements(loader)
 
-    def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[float, np.ndarray]:
+    def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
         nodes, edges = len(numbers), len(pairs.sender)
         # Calculators of a task share its programs, each a model with static shapes.
         programs = compat.derived(self.task).setdefault("calculator", {})
@@ -286,13 +312,13 @@ class Potential:
             near = [c for c in large if c[1] <= 2 * edge_room]
             self._capacity = min(near, default=(node_room, edge_room))
         if self._capacity not in programs:
-            programs[self._capacity] = SlopeModel(self.task)
+            programs[self._capacity] = self.program(SlopeModel)
             self.stats.compilations += 1
         self.stats.edge_capacity = self._capacity[1]
         batch = one_graph(numbers, pairs, *self._capacity)
         energies, slopes = programs[self._capacity].predict_on_batch(batch)
         slopes = np.asarray(slopes[0, :edges], np.float64)
-        return float(energies[0, 0, 0]), slopes
+        return np.asarray(energies[0, 0, 0], np.float64), slopes
 
 
 def one_graph(numbers: np.ndarray, pairs: Pairs, nodes: int, edges: int) -> dict:
@@ -394,24 +420,26 @@ def geometry_layer(task) -> GeometryLayer:
     return layers[0]
 
 
-def make_calculator(task, skin: float):
-    """Return a calculator of ASE; see `GraphRegressor.as_calculator`."""
+def make_calculator(task, skin: float, kind: type = Potential):
+    """Return a calculator of ASE; see `GraphRegressor.as_calculator`.
+
+    Args:
+        task: The regressor, or what else `kind` takes.
+        skin: See `NeighbourList`.
+        kind: `Potential`, or a class below it.
+    """
     skin = non_negative_number("skin", skin)
     if skin == math.inf:
         raise ValueError("Expected `skin` to be finite. Received: skin=inf.")
-    check_energy(task)
     ase = optional_import(
         "ase.calculators.calculator", _EXTRA, "molecular dynamics", "predict_forces"
     )
-    potential = Potential(task, skin)
+    potential = kind(task, skin)
 
     class TaskCalculator(ase.Calculator):
         """Energies in eV, forces in eV/Angstrom and stresses in eV/Angstrom^3."""
 
-        implemented_properties = (
-            *("energy", "free_energy", "forces", "stress"),
-            *(("energies",) if has_atom_energies(task) else ()),
-        )
+        implemented_properties = potential.properties
         # Nothing else of a structure changes its energy.
         ignored_changes = {"initial_charges", "initial_magmoms"}
         stats = potential.stats
@@ -430,5 +458,10 @@ def make_calculator(task, skin: float):
             self.results = potential.compute(self.atoms)
             if "energies" in properties:
                 self.results["energies"] = potential.atom_energies(self.atoms)
+
+        def export_properties(self):
+            """Return the results that ASE has names for."""
+            known = ase.all_outputs
+            return ase.Properties({n: v for n, v in self.results.items() if n in known})
 
     return TaskCalculator()

@@ -160,7 +160,7 @@ class ClassificationTask(Task):
         >>> round(float(task.predict_proba([graph])[0].sum()), 5)
         1.0
         """
-        return each(self._probabilities, self.predict(x, **kwargs))
+        return each(self.ensemble_outputs, self.predict(x, **kwargs))
 
     def predict_labels(self, x, **kwargs):
         """Return the classes with the largest probability, by name if they have names.
@@ -185,8 +185,9 @@ class ClassificationTask(Task):
         """
         return each(self._classes, self.predict(x, **kwargs))
 
-    def _probabilities(self, logits: np.ndarray) -> np.ndarray:
-        return np.exp(self._log_probabilities(logits)).astype(logits.dtype)
+    def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the probabilities of logits; see `Task.ensemble_outputs`."""
+        return np.exp(self._log_probabilities(outputs)).astype(outputs.dtype)
 
     def _log_probabilities(self, logits: np.ndarray) -> np.ndarray:
         if self.multi_label:

@@ -217,6 +217,11 @@ class GraphModel(Replicated):
                 f"which makes equal nodes differ. Received: {schedule}."
             )
 
+    @property
+    def program_variant(self):
+        """What compiled steps depend on beyond the configuration."""
+        return self.backbone.variant
+
     def features_read(self) -> dict[str, tuple[str, ...]] | None:
         """Return the features that the task reads; see `Backbone.features_read`."""
         return self.backbone.features_read()
@@ -242,7 +247,7 @@ class GraphModel(Replicated):
         Weights that were loaded, or other tasks over the same backbone, may have
         changed it.
         """
-        variant = self.backbone.variant
+        variant = self.program_variant
         if self.__dict__.setdefault("_variant", variant) != variant:
             self.__dict__["_variant"] = variant
             compat.forget_programs(self)

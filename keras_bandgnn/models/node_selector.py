@@ -130,11 +130,11 @@ class NodeSelector(Task):
         >>> round(float(task.predict_proba([graph])[0].sum()), 5)
         1.0
         """
+        return each(self.ensemble_outputs, self.predict(x, **kwargs))
 
-        def probabilities(logits):
-            return np.exp(log_softmax(logits)).astype(logits.dtype)
-
-        return each(probabilities, self.predict(x, **kwargs))
+    def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the probabilities of logits; see `Task.ensemble_outputs`."""
+        return np.exp(log_softmax(outputs)).astype(outputs.dtype)
 
     def errors(self, graphs, y=None, as_frame: bool = False):
         """Return the selections and losses of labelled graphs as a table.

@@ -127,6 +127,10 @@ class RegressionTask(Task):
         if self.normalizer is not None and not self.normalizer.is_adapted:
             self.normalizer.adapt(loader)
 
+    def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
+        """Return the numbers; see `Task.ensemble_outputs`."""
+        return outputs
+
     def errors(self, graphs, y=None, as_frame: bool = False):
         """Return the predictions and errors of labelled graphs as a table.
 

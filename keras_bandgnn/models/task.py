@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 
 import keras
+import numpy as np
 
 from keras_bandgnn import compat
 from keras_bandgnn.models import inspection, presets
@@ -81,6 +82,17 @@ class Task(GraphModel):
         return presets.load_task(
             cls, Task, Backbone, preset, load_weights, dtype, backbone, compile, **head
         )
+
+    def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
+        """Return outputs of one graph on the scale on which an ensemble averages them.
+
+        Numbers of regressors, and probabilities of classifiers, instead of logits.
+        Tasks that do not define it cannot be members of an `Ensemble`.
+
+        Args:
+            outputs: What `predict` returns for a graph.
+        """
+        raise NotImplementedError
 
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:

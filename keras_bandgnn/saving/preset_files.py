@@ -34,7 +34,13 @@ def count_parameters(model: keras.Model) -> int:
     return sum(layer.count_params() for layer in layers)
 
 
-def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> str:
+def make_card(
+    name: str,
+    model: keras.Model,
+    weights: str,
+    texts: Mapping,
+    members: int | None = None,
+) -> str:
     """Return the text of a card.
 
     Args:
@@ -43,6 +49,7 @@ def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> st
         weights: "float32", "float16" or "none".
         texts: Texts by name, some of `HEADINGS`; also `title` and `repository_licence`,
             the licence's identifier.
+        members: Number of models of an ensemble, of which `model` is one.
 
     Raises:
         ValueError: For other names.
@@ -66,9 +73,13 @@ def make_card(name: str, model: keras.Model, weights: str, texts: Mapping) -> st
     ]
     if backbone is not model:
         lines.append(f"| task | `{kind}` |")
+    count = f"{count_parameters(model):,}"
+    if members is not None:
+        lines.append(f"| ensemble | {members} members, `member_0` and so on |")
+        count, kind = f"{members} x {count}", "Ensemble"
     stored = {"none": "none: an architecture, to be trained"}.get(weights, weights)
     lines += [
-        f"| parameters | {count_parameters(model):,} |",
+        f"| parameters | {count} |",
         f"| weights | {stored} |",
         "",
         "```python",

@@ -14,6 +14,7 @@ from keras_bandgnn.optional import optional_import
 from keras_bandgnn.saving.preset_paths import (
     CARD,
     CONFIG,
+    ENSEMBLE,
     NAMES,
     home,
     list_presets,
@@ -83,6 +84,12 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
     restore_replaced(folder)
     if (folder / file).is_file():
         return folder
+    if (folder / ENSEMBLE).is_file():
+        raise ValueError(
+            f"Expected `preset` to hold one model. Received: {folder}, an ensemble. "
+            f"Name the folder of a member, such as {folder / 'member_0'}. In Python, "
+            "call Ensemble.from_preset(...)."
+        )
     names = list_presets()
     if str(preset) in names:
         return home() / str(preset)

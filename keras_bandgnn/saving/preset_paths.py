@@ -5,6 +5,8 @@ from pathlib import Path
 CONFIG, TASK, PREPROCESSOR = "config.json", "task.json", "preprocessor.json"
 METADATA, CARD = "metadata.json", "README.md"
 WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
+# An ensemble has this file, and a preset of each member in a folder of its own.
+ENSEMBLE = "ensemble.json"
 NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
 
 

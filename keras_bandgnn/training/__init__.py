@@ -1,5 +1,8 @@
 """Schedules, losses, optimisers and callbacks."""
 
+from keras_bandgnn.training.calibration_report import (
+    calibration_report as calibration_report,
+)
 from keras_bandgnn.training.compilation_cache import (
     enable_compilation_cache as enable_compilation_cache,
 )
@@ -58,6 +61,7 @@ __all__ = [
     "TimeToAccuracy",
     "WarmupDecay",
     "accuracy_interval",
+    "calibration_report",
     "enable_compilation_cache",
     "enable_lora",
     "localization_report",

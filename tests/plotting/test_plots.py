@@ -32,6 +32,9 @@ CALLS = {
     "plot_batch_fill": lambda **options: plotting.plot_batch_fill(
         {"node": 0.93, "edge": 0.04}, **options
     ),
+    "plot_calibration": lambda **options: plotting.plot_calibration(
+        NUMBERS[:, 0], PREDICTED[:, 0], np.full(300, 0.05), **options
+    ),
     "plot_confusion_matrix": lambda **options: plotting.plot_confusion_matrix(
         LABELS, LOGITS, **options
     ),

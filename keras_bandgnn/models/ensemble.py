@@ -1,0 +1,498 @@
+"""`Ensemble`: trained tasks, the mean of their predictions, and its uncertainty."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.checks import (
+    as_path,
+    instance,
+    mapping,
+    optional,
+    refuse,
+    sequence,
+)
+from keras_bandgnn.data.files import atomic_folder, restore_replaced
+from keras_bandgnn.data.reading import refuse_file
+from keras_bandgnn.models.calculator import (
+    Potential,
+    geometry_layer,
+    has_atom_energies,
+    make_calculator,
+)
+from keras_bandgnn.models.forces import ForceModel, StressModel, check_energy
+from keras_bandgnn.models.graph_regressor import GraphRegressor
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.saving import preset_files as files
+from keras_bandgnn.saving.preset_paths import CARD, ENSEMBLE
+from keras_bandgnn.version import __version__
+
+_MEMBER = re.compile(r"member_\d{1,4}")
+# Arguments of tasks that say what a prediction means.
+_TARGETS = (
+    *("num_targets", "target_names", "num_classes", "class_names"),
+    *("multi_label", "ordinal"),
+)
+
+
+class StackedModel(Task):
+    """Several models as one program over the same batches.
+
+    Args:
+        models: M tasks, or models of their forces or stresses, whose outputs have the
+            same shape.
+    """
+
+    def __init__(self, models: list[Task]):
+        first = models[0]
+        super().__init__(first.backbone, first.preprocessor)
+        self.models = models
+        self.output_level = first.output_level
+        self.distribution = first.distribution
+        self.build()
+        self.compile()
+
+    def build(self, input_shape=None):
+        """All weights are those of the models."""
+        self.built = True
+
+    def call(self, batch, training=False):
+        """Return the outputs of all models, stacked on a last axis M."""
+        outputs = [model(batch, training=training) for model in self.models]
+        return keras.tree.map_structure(
+            lambda *values: ops.stack(values, axis=-1), *outputs
+        )
+
+    @property
+    def program_variant(self) -> tuple:
+        """See `GraphModel.program_variant`."""
+        return tuple(model.program_variant for model in self.models)
+
+    def receptive_field(self, training: bool):
+        """Return the schedule of the models, which is the same."""
+        return self.models[0].receptive_field(training)
+
+    def features_read(self):
+        """Return the features that the first model reads."""
+        return self.models[0].features_read()
+
+    def default_preprocessor(self, graphs):
+        """Return that of the first model."""
+        return self.models[0].default_preprocessor(graphs)
+
+    def in_given_order(self, graphs, loader):
+        """Return the function that restores the caller's order; see `MaskedTask`."""
+        return self.models[0].in_given_order(graphs, loader)
+
+    def check(self, loader) -> None:
+        """Raise a ValueError if the graphs do not fit one of the models."""
+        for model in self.models:
+            for part in loader.parts:
+                model.backbone.check(part)
+            model.check(loader)
+
+
+class Ensemble:
+    """Several trained tasks: the mean of their predictions, and its uncertainty.
+
+    Members differ by the seed of their weights and of the order of the graphs, or by
+    their training graphs. Where they disagree, the training graphs say little: the
+    standard deviation over the members, their spread, is small near the training
+    graphs and grows away from them. Its scale is not that of the errors;
+    `training.calibration_report` compares them and gives the factor between them.
+
+    Graphs are compiled and packed once, and one program runs all members. Regressors
+    average their predictions, classifiers and `NodeSelector` their probabilities.
+
+    Args:
+        members: M >= 2 trained tasks of one class with the same targets and the same
+            preprocessing. Backbones may differ in width and depth.
+
+    Raises:
+        ValueError: For members that differ in class, targets, preprocessing or types
+            of edges, for the same task twice, and for tasks without a mean.
+
+    Reference:
+        Lakshminarayanan et al., "Simple and Scalable Predictive Uncertainty Estimation
+        using Deep Ensembles", NeurIPS 2017.
+
+    Example:
+    >>> import keras, keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}, label=2.0 * n)
+    ...     for n in (1, 2, 3, 4)
+    ... ]
+    >>> members = []
+    >>> for seed in range(3):
+    ...     keras.utils.set_random_seed(seed)
+    ...     task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 8))
+    ...     history = task.fit(graphs, epochs=1, seed=seed, verbose=0)
+    ...     members.append(task)
+    >>> ensemble = Ensemble(members)
+    >>> mean, std = ensemble.predict_spread(graphs)
+    >>> mean[0].shape, std[0].shape
+    ((1,), (1,))
+    """
+
+    def __init__(self, members: Iterable[Task]):
+        self.members = _checked_members(members)
+        self._models: dict[str, StackedModel] = {}
+
+    def predict(self, x) -> list:
+        """Return the mean of the members' predictions.
+
+        Args:
+            x: Graphs, or raw data, in any form that `Task.predict` takes.
+
+        Returns:
+            For each graph an array as from `Task.predict`: numbers in the units of the
+            labels, or probabilities of classes and of candidates; None for graphs that
+            have no prediction.
+        """
+        return self.predict_spread(x)[0]
+
+    def predict_spread(self, x) -> tuple[list, list]:
+        """Return the mean and the standard deviation of the members' predictions.
+
+        Args:
+            x: See `predict`.
+
+        Returns:
+            Two lists as from `predict`: mean and standard deviation over the members
+            (of the members themselves: the divisor is M), in the same units.
+        """
+        scale = [member.ensemble_outputs for member in self.members]
+        return _moments(self._model("outputs").predict(x), scale)
+
+    def predict_forces(self, x) -> list:
+        """Return the mean of the forces; see `GraphRegressor.predict_forces`.
+
+        Args:
+            x: Graphs whose edges have displacements.
+        """
+        return self.predict_forces_spread(x)[0]
+
+    def predict_forces_spread(self, x) -> tuple[list, list]:
+        """Return the mean and the standard deviation of the members' forces.
+
+        Args:
+            x: Graphs whose edges have displacements.
+
+        Returns:
+            Two lists with, for each graph, float32 [N, 3], the label's unit per
+            angstrom: the mean, and the standard deviation of each component. The norm
+            of a node's three standard deviations does not depend on the axes.
+
+        Raises:
+            ValueError: For members without forces, see `GraphRegressor.predict_forces`.
+        """
+        return _moments(self._model("forces").predict(x))
+
+    def predict_stress(self, x) -> list:
+        """Return the mean of the stresses; see `GraphRegressor.predict_stress`.
+
+        Args:
+            x: Graphs whose edges have displacements and which have cells.
+        """
+        return self.predict_stress_spread(x)[0]
+
+    def predict_stress_spread(self, x) -> tuple[list, list]:
+        """Return the mean and the standard deviation of the members' stresses.
+
+        Args:
+            x: Graphs whose edges have displacements and which have cells.
+
+        Returns:
+            Two lists with, for each graph, float32 [6], the label's unit per cubic
+            angstrom, in the order of `GraphRegressor.predict_stress`.
+
+        Raises:
+            ValueError: For members without stresses.
+        """
+        return _moments(self._model("stress").predict(x))
+
+    def as_calculator(self, skin: float = 0.5):
+        """Return a calculator of ASE whose results are the means of the members.
+
+        It is that of `GraphRegressor.as_calculator`, with one neighbour list and one
+        compiled program for all members. Its results also have "energy_std", eV, the
+        standard deviation of the energy over the members, and "forces_std" float
+        [N, 3], eV/Angstrom, that of each component of the forces.
+
+        Args:
+            skin: See `GraphRegressor.as_calculator`.
+
+        Returns:
+            An `ase.calculators.calculator.Calculator`.
+
+        Raises:
+            ValueError: For members that are no regressors of energies over atoms.
+            ImportError: Without ASE, `pip install "keras-bandgnn[chem]"`.
+
+        Example:
+        >>> import ase, keras_bandgnn as kb  # doctest: +SKIP
+        >>> tasks = [  # doctest: +SKIP
+        ...     kb.models.GraphRegressor(kb.models.PaiNNBackbone((1, 8), 16))
+        ...     for _ in range(3)
+        ... ]
+        >>> pair = ase.Atoms("HH", [[0, 0, 0], [0.8, 0, 0]])  # doctest: +SKIP
+        >>> pair.calc = Ensemble(tasks).as_calculator()  # doctest: +SKIP
+        >>> energy = pair.get_potential_energy()  # doctest: +SKIP
+        >>> pair.calc.results["forces_std"].shape  # doctest: +SKIP
+        (2, 3)
+        """
+        self._check_regressors("a calculator")
+        return make_calculator(self, skin, EnsemblePotential)
+
+    def _model(self, kind: str) -> StackedModel:
+        """Return the program of outputs, forces or stresses, made once."""
+        if kind != "outputs":
+            self._check_regressors(kind)
+        if kind not in self._models:
+            models = self.members
+            if kind != "outputs":
+                of_member = {"forces": ForceModel, "stress": StressModel}[kind]
+                models = [of_member(member) for member in self.members]
+            self._models[kind] = StackedModel(models)
+        self._models[kind].preprocessor = self.members[0].preprocessor
+        return self._models[kind]
+
+    def _check_regressors(self, what: str) -> None:
+        first = self.members[0]
+        if not isinstance(first, GraphRegressor):
+            raise ValueError(
+                f"Expected members that predict energies of graphs, for {what}. "
+                f"Received: {type(first).__name__}. Train tasks of ForceRegressor."
+            )
+        check_energy(first)
+
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Write all members to a folder, which appears whole or not at all.
+
+        It has `ensemble.json`, a card and the folders `member_0`, `member_1` and so on,
+        each a preset that `Task.from_preset` reads.
+
+        Args:
+            path: The folder: new, empty or an ensemble, which is replaced.
+            weights: See `Task.save_to_preset`.
+            card: Texts for the cards, see `Task.save_to_preset`.
+
+        Raises:
+            ValueError: For a folder with other content.
+            OSError: If it cannot be written.
+        """
+        path = as_path("path", path)
+        card = dict(optional(mapping, "card", card) or {})
+        names = [f"member_{number}" for number in range(len(self.members))]
+        known = {ENSEMBLE: None, CARD: None, **dict.fromkeys(names)}
+        known |= dict.fromkeys(_member_folders(path))
+        with atomic_folder(path, tuple(known), "an ensemble") as folder:
+            for name, member in zip(names, self.members, strict=True):
+                member.save_to_preset(folder / name, weights, card)
+            count = len(self.members)
+            first = self.members[0]
+            text = files.make_card(path.name, first, weights, card, count)
+            (folder / CARD).write_text(text, "utf-8")
+            entry = {
+                "members": names,
+                "keras_version": keras.__version__,
+                "keras_bandgnn_version": __version__,
+            }
+            files.write(folder / ENSEMBLE, entry)
+
+    @classmethod
+    def from_preset(cls, preset, dtype=None) -> "Ensemble":
+        """Load an ensemble from a folder that `save_to_preset` wrote.
+
+        Args:
+            preset: The folder.
+            dtype: See `Task.from_preset`.
+
+        Raises:
+            ValueError: For a folder that holds no ensemble, or a damaged one.
+        """
+        folder = as_path("preset", preset)
+        restore_replaced(folder)
+        path = folder / ENSEMBLE
+        if not path.is_file():
+            refuse(
+                "preset",
+                f"a folder with {ENSEMBLE}, as Ensemble.save_to_preset writes it",
+                str(preset),
+                "Load a single model with Task.from_preset.",
+            )
+        names = files.read(path).get("members")
+        right = isinstance(names, list) and len(names) > 1
+        right = right and all(
+            isinstance(name, str) and _MEMBER.fullmatch(name) for name in names
+        )
+        if not right or len(set(names)) < len(names):
+            refuse_file(
+                path,
+                'to have "members", a list of at least two of "member_0", "member_1" '
+                "and so on",
+                f"{str(names)[:80]}",
+                "Copy the ensemble again.",
+            )
+        return cls([Task.from_preset(folder / name, dtype=dtype) for name in names])
+
+
+class EnsemblePotential(Potential):
+    """Mean energies, forces and stresses of one structure after another, with spread.
+
+    Args:
+        ensemble: An `Ensemble` of regressors with one target, in eV.
+        skin: See `NeighbourList`.
+    """
+
+    def __init__(self, ensemble: Ensemble, skin: float):
+        layers = [geometry_layer(member) for member in ensemble.members]
+        first, *others = (layer.plain_config() for layer in layers)
+        for number, other in enumerate(others, 1):
+            if other != first:
+                # Without preprocessors, the cutoffs of backbones count.
+                raise ValueError(
+                    "Expected members with the same neighbours. Received: "
+                    f"{first} of member 0 and {other} of member {number}. Train them "
+                    "with the same RadiusGraph in the preprocessor."
+                )
+        super().__init__(ensemble.members[0], skin)
+        self.members = ensemble.members
+        # Checks structures, and holds the programs.
+        self.task = ensemble._model("outputs")
+        apart = all(has_atom_energies(member) for member in self.members)
+        self.properties = (
+            *Potential.properties,
+            *(("energies",) if apart else ()),
+            *("energy_std", "forces_std"),
+        )
+
+    def program(self, model: type) -> StackedModel:
+        """Return a new program of all members; see `Potential.program`."""
+        return StackedModel([model(member) for member in self.members])
+
+    def results(self, structure, pairs, energy, slopes) -> dict:
+        """Return the means, and the standard deviations of energy and forces.
+
+        Args:
+            structure: One structure.
+            pairs: Its E edges.
+            energy: float64 [M].
+            slopes: float64 [E, 3, M].
+        """
+        members = [
+            super(EnsemblePotential, self).results(structure, pairs, *each)
+            for each in zip(energy, np.moveaxis(slopes, -1, 0), strict=True)
+        ]
+        values = {
+            name: np.stack([each[name] for each in members]) for name in members[0]
+        }
+        results = {name: value.mean(axis=0) for name, value in values.items()}
+        for name in ("energy", "free_energy"):
+            results[name] = float(results[name])
+        results["energy_std"] = float(values["energy"].std())
+        results["forces_std"] = values["forces"].std(axis=0)
+        return results
+
+    def atom_energies(self, atoms) -> np.ndarray:
+        """Return the mean energies of atoms; see `Potential.atom_energies`."""
+        return super().atom_energies(atoms).mean(axis=-1)
+
+
+def _moments(outputs, scale: list | None = None) -> tuple:
+    """Return mean and standard deviation over the members of each graph's outputs.
+
+    Args:
+        outputs: A list of arrays [..., M], with None for graphs without an output; or
+            an array [..., M] for a batch.
+        scale: M functions of a member's outputs that are averaged.
+    """
+    if not isinstance(outputs, list):
+        (mean,), (std,) = _moments([outputs], scale)
+        return mean, std
+    means, stds = [], []
+    for rows in outputs:
+        if rows is None:
+            means.append(None)
+            stds.append(None)
+            continue
+        members = np.moveaxis(rows, -1, 0)
+        if scale is not None:
+            members = [each(own) for each, own in zip(scale, members, strict=True)]
+        values = np.asarray(members, np.float64)
+        means.append(values.mean(axis=0).astype(rows.dtype))
+        stds.append(values.std(axis=0).astype(rows.dtype))
+    return means, stds
+
+
+def _member_folders(folder: Path) -> list[str]:
+    """Return the names of the members that a folder holds."""
+    entries = folder.iterdir() if folder.is_dir() else ()
+    return [entry.name for entry in entries if _MEMBER.fullmatch(entry.name)]
+
+
+def _checked_members(members) -> list[Task]:
+    """Return the members of an ensemble in a list.
+
+    Raises:
+        ValueError: If they are no members of one ensemble.
+    """
+    members = sequence("members", members, "a list of tasks")
+    for member in members:
+        instance("members", member, Task, "a list of tasks")
+    if len(members) < 2:
+        raise ValueError(
+            "Expected `members` to be at least two tasks, as one has no spread. "
+            f"Received: {len(members)}. Train more with other seeds."
+        )
+    if len({id(member) for member in members}) < len(members):
+        raise ValueError(
+            "Expected `members` to be different tasks. Received: the same task twice. "
+            "Train each with its own seed."
+        )
+    first = members[0]
+    if type(first).ensemble_outputs is Task.ensemble_outputs:
+        refuse("members", "regressors, classifiers or NodeSelectors", first)
+    for number, member in enumerate(members):
+        _check_alike(first, member, number)
+    return members
+
+
+def _check_alike(first: Task, member: Task, number: int) -> None:
+    """Raise a ValueError if a member cannot share programs or means with the first."""
+
+    def compare(what, one, other, advice):
+        if one != other:
+            raise ValueError(
+                f"Expected `members` with the same {what}. Received: {one} of member "
+                f"0 and {other} of member {number}. {advice}"
+            )
+
+    compare("class", type(first), type(member), "Make an ensemble of each class.")
+    configs = first.head_config(), member.head_config()
+    targets = [{k: c[k] for k in _TARGETS if k in c} for c in configs]
+    compare("targets", *targets, "Train all members on the same labels.")
+    advice = "Train all members with the same preprocessor."
+    compare("preprocessing", *map(_preprocessing, (first, member)), advice)
+    types = first.backbone.num_edge_types, member.backbone.num_edge_types
+    compare("num_edge_types", *types, "Set it alike in all backbones.")
+    fields = first.receptive_field(False), member.receptive_field(False)
+    compare("schedule", *fields, "Give all backbones the same number of steps.")
+
+
+def _preprocessing(task: Task) -> dict | None:
+    """Return what turns graphs into what a model sees, without the batcher."""
+    if task.preprocessor is None:
+        return None
+    preprocessor = task.preprocessor
+    return {
+        "layers": preprocessor.layers_config(),
+        "plan": preprocessor.plan,
+        "edge_weight": preprocessor.edge_weight,
+    }
