@@ -19,6 +19,7 @@ OPTIONS = (
     "atom_energies",
     "ema",
     "plateau",
+    "members",
 )
 _READ = ("model", "cutoff", "layers", "batch_size", "patience")
 
@@ -99,6 +100,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10,
         metavar="N",
         help="halve the learning rate after N epochs without improvement",
+    )
+    group.add_argument(
+        "--members",
+        type=shared.positive,
+        default=1,
+        metavar="N",
+        help="train an ensemble of N potentials one after another, with the seeds "
+        "SEED, SEED + 1 and so on; --minutes is for all of them",
     )
 
 

@@ -9,6 +9,12 @@ from keras_bandgnn.cli.report import make_card
 
 GPA = 160.2176634
 """GPa in an eV per cubic Angstrom."""
+QUANTITIES = {
+    "atom": ("energy", 1000.0, "meV/atom"),
+    "force": ("forces", 1000.0, "meV/Angstrom"),
+    "stress": ("stress", GPA, "GPa"),
+}
+"""Metrics of a `ForceRegressor`: what they are of, and the units of the tables."""
 
 
 def read(path: Path, options: argparse.Namespace):
@@ -125,11 +131,7 @@ def rows_of(scores: dict, prefix: str = "") -> list[tuple[str, float, float, str
         prefix: "val_" for those of validation in a history.
     """
     rows = []
-    for key, quantity, factor, unit in (
-        ("atom", "energy", 1000.0, "meV/atom"),
-        ("force", "forces", 1000.0, "meV/Angstrom"),
-        ("stress", "stress", GPA, "GPa"),
-    ):
+    for key, (quantity, factor, unit) in QUANTITIES.items():
         if f"{prefix}{key}_mae" in scores:
             mae, rmse = (scores[f"{prefix}{key}_{name}"] for name in ("mae", "rmse"))
             rows.append((quantity, factor * mae, factor * rmse, unit))
@@ -159,77 +161,191 @@ def epoch_lines(options: argparse.Namespace, stresses: bool):
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, evaluate on the validation frames and save."""
-    import keras
-    import numpy as np
+    """Train one or several potentials, evaluate on the validation frames and save."""
+    from keras_bandgnn import models
 
-    from keras_bandgnn.saving.preset_files import count_parameters
-
-    training_callbacks.check_out(options)
+    training_callbacks.check_out(options, options.members)
     graphs = load_splits(options)
-    task = make_task(options, graphs)
-    loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
-    sizes = ", ".join(f"{len(part)} {split}" for split, part in graphs.items())
-    known = {
-        split: int((~np.isnan(part.context["stress"]).all(axis=1)).sum())
-        for split, part in graphs.items()
-    }
-    stresses = ", ".join(f"{count} {split}" for split, count in known.items())
-    report.say(
-        f"{options.model}: C = {options.hidden}, {count_parameters(task):,} "
-        f"parameters; frames: {sizes}; with stress: {stresses}; backend "
-        f"{keras.backend.backend()}"
-    )
+    # Errors of options and data come before there is a folder of the run.
+    task, loader = make_task_and_loader(options, graphs)
+    report.say(description(options, task, graphs))
     data = {
         split: [len(part), int(part.node_ptr[-1]), float(part.label.sum(dtype=float))]
         for split, part in graphs.items()
     }
     with training_callbacks.run_folder(options, data) as work:
-        history = training_callbacks.History(work, "val_loss", "min")
-        training_callbacks.fit(
-            task,
-            loader,
-            graphs["valid"],
-            options,
-            work,
-            "val_loss",
-            "min",
-            options.patience,
-            averaged=bool(options.ema),
-            callbacks=[
-                training_callbacks.plateaus(
-                    history, options.learning_rate, options.plateau
-                ),
-                epoch_lines(options, known["valid"] > 0),
-            ],
-            verbose=0,
-        )
-        score = evaluate(task, graphs["valid"], known["valid"] > 0)
-        weights = f"energy per atom 1, forces {options.force_weight:g}"
-        if task.stress_weight is not None:
-            weights += f", stresses {task.stress_weight:g}"
-        entries = {
-            "data": f"{options.data}: frames: {sizes}; with stress: {stresses}. "
-            "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "
-            "positive under tension.",
-            "recipe": f"Adam, rate {options.learning_rate:g}, halved after "
-            f"{options.plateau} epochs without improvement; {options.epochs} epochs "
-            f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
-            f"of weights with momentum {options.ema:g}; the weights with the best "
-            "validation loss.",
-            "score": score,
-        }
-        task.save_to_preset(options.out, options.weights, make_card(options, entries))
+        if options.members == 1:
+            train(options, task, loader, graphs["valid"], work)
+            entries = card_entries(options, task, loader, graphs)
+            entries["score"] = evaluate(task, graphs["valid"])
+            card = make_card(options, entries)
+            task.save_to_preset(options.out, options.weights, card)
+        else:
+            ensemble = models.Ensemble(train_members(options, graphs, work))
+            entries = card_entries(options, task, loader, graphs)
+            entries["recipe"] += f" {options.members} members with their own seeds."
+            entries["score"] = evaluate_ensemble(ensemble, graphs["valid"])
+            card = make_card(options, entries)
+            card["seed"] += f", and those that follow, for {options.members} members"
+            ensemble.save_to_preset(options.out, options.weights, card)
     report.say(f"model saved to {options.out}")
 
 
-def evaluate(task, graphs, stresses: bool) -> str:
+def known_stresses(graphs) -> int:
+    """Return the number of frames with a stress."""
+    import numpy as np
+
+    return int((~np.isnan(graphs.context["stress"]).all(axis=1)).sum())
+
+
+def frames_of(graphs: dict) -> str:
+    """Return the numbers of frames, and of those with a stress, as text."""
+    sizes = ", ".join(f"{len(part)} {split}" for split, part in graphs.items())
+    known = {split: known_stresses(part) for split, part in graphs.items()}
+    stresses = ", ".join(f"{count} {split}" for split, count in known.items())
+    return f"frames: {sizes}; with stress: {stresses}"
+
+
+def description(options: argparse.Namespace, task, graphs: dict) -> str:
+    """Return a line about model, data and backend."""
+    import keras
+
+    from keras_bandgnn.saving.preset_files import count_parameters
+
+    return (
+        f"{options.model}: C = {options.hidden}, {count_parameters(task):,} "
+        f"parameters; {frames_of(graphs)}; backend {keras.backend.backend()}"
+    )
+
+
+def make_task_and_loader(options: argparse.Namespace, graphs: dict) -> tuple:
+    """Return a new task, and the loader of its training graphs."""
+    task = make_task(options, graphs)
+    loader = task.loader(graphs["train"], shuffle=True, seed=options.seed, adapt=True)
+    return task, loader
+
+
+def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
+    """Train a potential, resuming an interrupted run, and load the best weights.
+
+    Args:
+        options: The command line.
+        task: The compiled task.
+        loader: Training graphs.
+        valid: Validation graphs.
+        work: Folder of the run.
+    """
+    history = training_callbacks.History(work, "val_loss", "min")
+    training_callbacks.fit(
+        task,
+        loader,
+        valid,
+        options,
+        work,
+        "val_loss",
+        "min",
+        options.patience,
+        averaged=bool(options.ema),
+        callbacks=[
+            training_callbacks.plateaus(
+                history, options.learning_rate, options.plateau
+            ),
+            epoch_lines(options, known_stresses(valid) > 0),
+        ],
+        verbose=0,
+    )
+
+
+def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dict:
+    """Return the texts of the card, without the score."""
+    weights = f"energy per atom 1, forces {options.force_weight:g}"
+    if task.stress_weight is not None:
+        weights += f", stresses {task.stress_weight:g}"
+    return {
+        "data": f"{options.data}: {frames_of(graphs)}. "
+        "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "
+        "positive under tension.",
+        "recipe": f"Adam, rate {options.learning_rate:g}, halved after "
+        f"{options.plateau} epochs without improvement; {options.epochs} epochs "
+        f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
+        f"of weights with momentum {options.ema:g}; the weights with the best "
+        "validation loss.",
+    }
+
+
+def train_members(options: argparse.Namespace, graphs: dict, work: Path) -> list:
+    """Train the members of an ensemble one after another, and return them.
+
+    A member that is complete has a preset in its folder, and is not trained again.
+
+    Args:
+        options: The command line.
+        graphs: The splits.
+        work: Folder of the run.
+    """
+    from keras_bandgnn import models
+
+    members, count, valid = [], options.members, graphs["valid"]
+    minutes = options.minutes and options.minutes / count
+    for number in range(count):
+        seed = options.seed + number
+        own = argparse.Namespace(**vars(options) | {"seed": seed, "minutes": minutes})
+        name = f"member {number + 1} of {count}, seed {seed}"
+        folder = work / f"member_{number}"
+        preset = folder / "preset"
+        if not preset.is_dir():
+            report.say(name)
+            folder.mkdir(exist_ok=True)
+            task, loader = make_task_and_loader(own, graphs)
+            train(own, task, loader, valid, folder)
+            task.save_to_preset(preset)
+        # As it was saved, and without the state of its optimizer.
+        members.append(models.ForceRegressor.from_preset(preset))
+        evaluate(members[-1], valid, f"validation, {name}")
+    return members
+
+
+def evaluate(task, graphs, title: str = "validation") -> str:
     """Print the table of validation errors; return it as text for the card."""
     lines = training_callbacks.progress_lines()
     scores = task.evaluate(graphs, return_dict=True, verbose=0, callbacks=lines)
+    stresses = known_stresses(graphs) > 0
     rows = [row for row in rows_of(scores) if stresses or row[0] != "stress"]
-    report.table("validation", ("", "MAE", "RMSE", "unit"), rows)
+    report.table(title, ("", "MAE", "RMSE", "unit"), rows)
     return "validation: " + "; ".join(
         f"{quantity} MAE {mae:.4g}, RMSE {rmse:.4g} {unit}"
         for quantity, mae, rmse, unit in rows
+    )
+
+
+def evaluate_ensemble(ensemble, graphs) -> str:
+    """Print the errors of the means and their spread; return them for the card."""
+    import numpy as np
+
+    from keras_bandgnn.training import calibration_report
+
+    atoms = graphs.num_nodes
+    energies, stds = (np.ravel(rows) for rows in ensemble.predict_spread(graphs))
+    values = {
+        "energy": (graphs.label.ravel() / atoms, energies / atoms, stds / atoms),
+        "forces": (graphs.node["force"], *ensemble.predict_forces_spread(graphs)),
+    }
+    if known_stresses(graphs):
+        stresses = ensemble.predict_stress_spread(graphs)
+        values["stress"] = (graphs.context["stress"], *stresses)
+    rows = []
+    for quantity, factor, unit in QUANTITIES.values():
+        if quantity in values:
+            found = calibration_report(*values[quantity])
+            errors = [factor * found[name] for name in ("mae", "rmse", "mean_std")]
+            shape = found["rank_correlation"], found["scale"]
+            rows.append((quantity, *errors, *shape, unit))
+    names = ("", "MAE", "RMSE", "mean spread", "rank correlation", "scale", "unit")
+    count = len(ensemble.members)
+    report.table(f"validation, mean of {count} members", names, rows)
+    return f"validation, mean of {count} members: " + "; ".join(
+        f"{quantity} MAE {mae:.4g}, RMSE {rmse:.4g}, mean spread {std:.4g} {unit}, "
+        f"rank correlation of spread and error {rank:.2f}, factor of the spread "
+        f"{scale:.3g}"
+        for quantity, mae, rmse, std, rank, scale, unit in rows
     )

@@ -159,12 +159,20 @@ def run_folder_path(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
-def check_out(options: argparse.Namespace) -> None:
-    """Reject an existing model, unless this run saved it before it was killed."""
-    from keras_bandgnn.data.files import remove_leftovers
-    from keras_bandgnn.saving.preset_files import check_target
+def check_out(options: argparse.Namespace, members: int = 1) -> None:
+    """Reject an existing model, unless this run saved it before it was killed.
 
-    check_target(options.out)
+    Args:
+        options: The command line.
+        members: Number of models that are saved as an ensemble; 1 for a preset.
+    """
+    from keras_bandgnn.data.files import remove_leftovers
+    from keras_bandgnn.saving.preset_files import check_ensemble_target, check_target
+
+    if members > 1:
+        check_ensemble_target(options.out, members)
+    else:
+        check_target(options.out)
     remove_leftovers(run_folder_path(options.out))
     unfinished = (run_folder_path(options.out) / "settings.json").is_file()
     if options.out.exists() and not options.overwrite and not unfinished:

@@ -1,8 +1,6 @@
 """`Ensemble`: trained tasks, the mean of their predictions, and its uncertainty."""
 
-import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -31,7 +29,6 @@ from keras_bandgnn.saving import preset_files as files
 from keras_bandgnn.saving.preset_paths import CARD, ENSEMBLE
 from keras_bandgnn.version import __version__
 
-_MEMBER = re.compile(r"member_\d{1,4}")
 # Arguments of tasks that say what a prediction means.
 _TARGETS = (
     *("num_targets", "target_names", "num_classes", "class_names"),
@@ -289,10 +286,9 @@ class Ensemble:
         """
         path = as_path("path", path)
         card = dict(optional(mapping, "card", card) or {})
-        names = [f"member_{number}" for number in range(len(self.members))]
-        known = {ENSEMBLE: None, CARD: None, **dict.fromkeys(names)}
-        known |= dict.fromkeys(_member_folders(path))
-        with atomic_folder(path, tuple(known), "an ensemble") as folder:
+        names = files.member_names(len(self.members))
+        known = files.ensemble_names(path, len(self.members))
+        with atomic_folder(path, known, "an ensemble") as folder:
             for name, member in zip(names, self.members, strict=True):
                 member.save_to_preset(folder / name, weights, card)
             count = len(self.members)
@@ -330,7 +326,7 @@ class Ensemble:
         names = files.read(path).get("members")
         right = isinstance(names, list) and len(names) > 1
         right = right and all(
-            isinstance(name, str) and _MEMBER.fullmatch(name) for name in names
+            isinstance(name, str) and files.MEMBER.fullmatch(name) for name in names
         )
         if not right or len(set(names)) < len(names):
             refuse_file(
@@ -429,12 +425,6 @@ def _moments(outputs, scale: list | None = None) -> tuple:
         means.append(values.mean(axis=0).astype(rows.dtype))
         stds.append(values.std(axis=0).astype(rows.dtype))
     return means, stds
-
-
-def _member_folders(folder: Path) -> list[str]:
-    """Return the names of the members that a folder holds."""
-    entries = folder.iterdir() if folder.is_dir() else ()
-    return [entry.name for entry in entries if _MEMBER.fullmatch(entry.name)]
 
 
 def _checked_members(members) -> list[Task]:

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import math
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +14,19 @@ import h5py
 import keras
 import numpy as np
 
+from keras_bandgnn.checks import as_path
 from keras_bandgnn.data import files
 from keras_bandgnn.data.files import buffered_write, json_text
 from keras_bandgnn.data.reading import read_json, refuse_file
 from keras_bandgnn.registration import PACKAGE, check_registered, class_entry
-from keras_bandgnn.saving.preset_paths import METADATA, NAMES, home, list_presets
+from keras_bandgnn.saving.preset_paths import (
+    CARD,
+    ENSEMBLE,
+    METADATA,
+    NAMES,
+    home,
+    list_presets,
+)
 
 # Model cards: the `README.md` of a preset.
 
@@ -358,6 +367,36 @@ def preset_entry(instance, config: dict) -> dict:
 def write(path: Path, value: dict) -> None:
     """Write an object as JSON."""
     path.write_text(json_text(path.name, value, indent=2) + "\n", "utf-8")
+
+
+# === Ensembles ===
+
+MEMBER = re.compile(r"member_\d{1,4}")
+"""Names of the folders of an ensemble's members."""
+
+
+def member_names(count: int) -> list[str]:
+    """Return the names of the folders of so many members."""
+    return [f"member_{number}" for number in range(count)]
+
+
+def ensemble_names(path: Path, count: int) -> tuple[str, ...]:
+    """Return what the folder of an ensemble may hold, for `check_target`.
+
+    Args:
+        path: The folder; an ensemble that is there is replaced with all its members.
+        count: Number of members of the new ensemble.
+    """
+    present = path.iterdir() if path.is_dir() else ()
+    replaced = [entry.name for entry in present if MEMBER.fullmatch(entry.name)]
+    names = (ENSEMBLE, CARD, *member_names(count), *replaced)
+    return tuple(dict.fromkeys(names))
+
+
+def check_ensemble_target(path, count: int) -> Path:
+    """Raise a ValueError if no ensemble of so many members can be written to a path."""
+    path = as_path("path", path)
+    return files.check_target(path, ensemble_names(path, count), "an ensemble")
 
 
 check_target = functools.partial(files.check_target, names=NAMES, what="a preset")
