@@ -185,8 +185,9 @@ def run(options: argparse.Namespace) -> None:
             entries = card_entries(options, task, loader, graphs)
             entries["recipe"] += f" {options.members} members with their own seeds."
             entries["score"] = evaluate_ensemble(ensemble, graphs["valid"])
-            card = make_card(options, entries)
-            card["seed"] += f", and those that follow, for {options.members} members"
+            seeds = f"{options.seed} to {options.seed + options.members - 1}"
+            own = argparse.Namespace(**vars(options) | {"seed": seeds})
+            card = make_card(own, entries)
             ensemble.save_to_preset(options.out, options.weights, card)
     report.say(f"model saved to {options.out}")
 

@@ -198,32 +198,6 @@ class Killed(BaseException):
     pass
 
 
-def kill_at(seed, epoch):
-    """A callback that ends the training of the member with a seed."""
-
-    class Kill(keras.callbacks.Callback):
-        def on_epoch_begin(self, number, logs=None):
-            if number == epoch:
-                raise Killed
-
-    make = train_potential.make_task
-    limits = training_callbacks.limits
-    last = []
-
-    def remember(options, graphs):
-        last[:] = [options.seed]
-        return make(options, graphs)
-
-    return (
-        ("make_task", train_potential, remember),
-        (
-            "limits",
-            training_callbacks,
-            lambda minutes: Kill() if last == [seed] else limits(minutes),
-        ),
-    )
-
-
 def tables(said):
     """The rows of each table, by its title."""
     found, title = {}, None
@@ -238,18 +212,29 @@ def tables(said):
 UNITS = ("energy", "forces", "stress")
 
 
-@pytest.mark.parametrize(("seed", "epoch"), [(6, 2), (6, 0)])
+# Between two members, and within the second.
+@pytest.mark.parametrize("epoch", [0, 2])
 def test_an_ensemble_resumes_where_it_was_killed(
-    data, tmp_path, capsys, monkeypatch, seed, epoch
+    data, tmp_path, capsys, monkeypatch, epoch
 ):
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, number, logs=None):
+            if number == epoch:
+                raise Killed
+
+    limits, started = training_callbacks.limits, []
+
+    def kill_second(minutes):
+        started.append(minutes)
+        return Kill() if len(started) == 2 else limits(minutes)
+
     options = ["--members", 3, "--seed", 5]
     assert main(command(data, tmp_path, *options)) == 0, capsys.readouterr().err
     straight = capsys.readouterr().out
     second = command(data, tmp_path, *options)
     second[second.index(str(tmp_path / "out"))] = str(tmp_path / "again")
     with monkeypatch.context() as patch:
-        for name, module, value in kill_at(seed, epoch):
-            patch.setattr(module, name, value)
+        patch.setattr(training_callbacks, "limits", kill_second)
         with pytest.raises(Killed):
             main(second)
     work = tmp_path / "again.partial"
@@ -268,163 +253,6 @@ def test_an_ensemble_resumes_where_it_was_killed(
         return own(folder)
 
     monkeypatch.setattr(files, "remove_folder", remove)
-    assert main(second) == 0
-    resumed = capsys.readouterr().out
-
-    def last(said):
-        return [line for line in said.splitlines() if line.startswith("epoch 3/3")]
-
-    assert last(resumed) == last(straight)
-    task = kb.models.ForceRegressor.from_preset(tmp_path / "again")
-    graphs = kb.data.read_structures(data)
-    np.testing.assert_allclose(task.predict(graphs), keep.predict(graphs), rtol=1e-5)
-    # Another command is another run.
-    assert "epoch 1/3" not in resumed
-
-
-def test_without_stresses_and_with_references(tmp_path, capsys):
-    bare = frames(12)
-    for atoms in bare:
-        del atoms.calc.results["stress"]
-        atoms.info["REF_energy"] = atoms.get_potential_energy()
-        atoms.arrays["REF_forces"] = atoms.get_forces()
-        atoms.calc = None
-    ase.io.write(tmp_path / "run.xyz", bare, format="extxyz")
-    options = ["--energy-key", "REF_energy", "--forces-key", "REF_forces", "--ema", 0]
-    options += ["--atom-energies", "Cu=-3.5", "Al=-3.2", "--valid", 0.25]
-    assert main(command(tmp_path / "run.xyz", tmp_path, *options)) == 0
-    said = capsys.readouterr().out
-    assert "frames: 9 train, 3 valid; with stress: 0 train, 0 valid" in said
-    assert "GPa" not in said
-    task = kb.models.ForceRegressor.from_preset(tmp_path / "out")
-    assert task.stress_weight is None
-    references = task.normalizer.get_config()["references"]
-    assert references == {"13": [pytest.approx(-3.2)], "29": [pytest.approx(-3.5)]}
-
-
-def test_rates_fall_where_progress_ends(tmp_path):
-    losses = [5, 4, 4.5, 4.2, 4.1, 3, 3.5, 3.6, 3.7]
-    rows = [{"val_loss": loss} for loss in losses]
-    (tmp_path / "history.json").write_text(json.dumps(rows))
-    history = training_callbacks.History(tmp_path, "val_loss", "min")
-    assert [history.plateaus(2, epochs) for epochs in range(10)] == [
-        *(0, 0, 0, 0, 1, 1, 1, 1, 2, 2)
-    ]
-
-
-def test_errors_name_the_file_and_the_frame(data, tmp_path, capsys):
-    def error(*options, file=data, code=1):
-        assert main(command(file, tmp_path, *options)) == code
-        return " ".join(capsys.readouterr().err.split())
-
-    ase.io.write(tmp_path / "gold.extxyz", [*frames(2), *frames(1, 2, ["Au"] * 4)])
-    said = error("--valid", tmp_path / "gold.extxyz")
-    assert "[13, 29]. Received: 79 in gold.extxyz, frame 2" in said
-    bare = frames(2)
-    bare[1].calc = None
-    ase.io.write(tmp_path / "bare.extxyz", bare)
-    assert "bare.extxyz, frame 1" in error(file=tmp_path / "bare.extxyz")
-    for atoms in bare:
-        atoms.info["energy"], atoms.calc = -1.5, None
-    ase.io.write(tmp_path / "none.xyz", bare, format="extxyz")
-    said = error(file=tmp_path / "none.xyz")
-    assert "Expected forces in none.xyz, frame 0" in said and "--forces-key" in said
-    assert "to validate. Received: 1 in" in error(file=first_of(data, tmp_path))
-    assert "symbols of elements" in error("--atom-energies", "Xx=1", code=2)
-    assert "painn or schnet" in error("--model", "mpeu", code=2)
-    said = error("--references", "--dropout", "0.5", code=2)
-    assert "--dropout (for --task selection), --references (for --task reg" in said
-    said = main(
-        ["train", str(data), "--task", "regression", "--out", "x", "--ema", "0"]
-    )
-    assert said == 2
-    assert "--ema (for --task potential)" in capsys.readouterr().err
-
-
-def first_of(data, tmp_path):
-    ase.io.write(tmp_path / "one.extxyz", ase.io.read(data))
-    return tmp_path / "one.extxyz"
-
-
-class Killed(BaseException):
-    pass
-
-
-def kill_at(seed, epoch):
-    """A callback that ends the training of the member with a seed."""
-
-    class Kill(keras.callbacks.Callback):
-        def on_epoch_begin(self, number, logs=None):
-            if number == epoch:
-                raise Killed
-
-    make = train_potential.make_task
-    limits = training_callbacks.limits
-    last = []
-
-    def remember(options, graphs):
-        last[:] = [options.seed]
-        return make(options, graphs)
-
-    return (
-        ("make_task", train_potential, remember),
-        (
-            "limits",
-            training_callbacks,
-            lambda minutes: Kill() if last == [seed] else limits(minutes),
-        ),
-    )
-
-
-def tables(said):
-    """The rows of each table, by its title."""
-    found, title = {}, None
-    for line in said.splitlines():
-        if line.startswith("validation"):
-            title = line.strip()
-        elif title and line.split()[:1] and line.split()[0] in UNITS:
-            found.setdefault(title, {})[line.split()[0]] = line.split()[1:]
-    return found
-
-
-UNITS = ("energy", "forces", "stress")
-
-
-@pytest.mark.parametrize(("seed", "epoch"), [(6, 2), (6, 0)])
-def test_an_ensemble_resumes_where_it_was_killed(
-    data, tmp_path, capsys, monkeypatch, seed, epoch
-):
-    options = ["--members", 3, "--seed", 5]
-    assert main(command(data, tmp_path, *options)) == 0, capsys.readouterr().err
-    straight = capsys.readouterr().out
-    second = command(data, tmp_path, *options)
-    second[second.index(str(tmp_path / "out"))] = str(tmp_path / "again")
-    with monkeypatch.context() as patch:
-        for name, module, value in kill_at(seed, epoch):
-            patch.setattr(module, name, value)
-        with pytest.raises(Killed):
-            main(second)
-    work = tmp_path / "again.partial"
-    assert (work / "member_0" / "preset").is_dir()
-    assert not (work / "member_1" / "preset").exists()
-    assert not (tmp_path / "again").exists()
-    before = (work / "member_0" / "history.json").stat().st_mtime_ns
-    capsys.readouterr()
-    # Another number of members is another run.
-    assert main([*second, "--members", "4"]) == 1
-    assert "--members is 4, was 3" in " ".join(capsys.readouterr().err.split())
-    kept = []
-    remove = training_callbacks.Path.rename
-
-    def keep(folder):
-        kept.append((folder / "member_0" / "history.json").stat().st_mtime_ns)
-        return own(folder)
-
-    import keras_bandgnn.data.files as files
-
-    own = files.remove_folder
-    monkeypatch.setattr(files, "remove_folder", keep)
-    del remove
     assert main(second) == 0
     resumed = capsys.readouterr().out
     assert kept == [before]
@@ -494,7 +322,7 @@ def test_the_table_of_an_ensemble(data, tmp_path, capsys):
         assert -1 <= float(rank) <= 1
     card = (tmp_path / "out" / "README.md").read_text()
     assert "2 members" in card and "rank correlation" in card
-    assert "Ensemble.from_preset" in card
+    assert "Ensemble.from_preset" in card and "0 to 1, backend" in card
     # An ensemble is replaced by an ensemble.
     assert main(command(data, tmp_path, "--members", 2)) == 1
     assert "an existing model" in " ".join(capsys.readouterr().err.split())
