@@ -18,6 +18,17 @@ def sublayers(model: keras.Model) -> list:
     return list(model._flatten_layers())
 
 
+def set_built(model: keras.Model) -> None:
+    """Mark layers without weights as built that were never called.
+
+    Keras on JAX would run a model eagerly first to build them, and rejects them in
+    `quantize`.
+    """
+    for layer in sublayers(model):
+        if not layer.built and type(layer).build is keras.layers.Layer.build:
+            layer.built = True
+
+
 def add_seed_generator(layer, seed: int | None) -> None:
     """Set `layer.seed_generator` after the layer was built."""
     layer._tracker.unlock()

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -120,10 +119,7 @@ class SlopeModel(ForceModel):
 
     def __init__(self, task):
         super().__init__(task)
-        for layer in compat.sublayers(self):
-            # Otherwise Keras on JAX runs eagerly first, to build such layers.
-            if not layer.built and type(layer).build is keras.layers.Layer.build:
-                layer.built = True
+        compat.set_built(self)
 
     def call(self, batch, training=False):
         """Return energies float [G, B, 1] and slopes float [G, E, 3]."""

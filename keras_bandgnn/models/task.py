@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping
 
-import keras
 import numpy as np
 
 from keras_bandgnn import compat
@@ -251,10 +250,7 @@ class Task(GraphModel):
             mode: `"int8"`.
             **kwargs: Passed on.
         """
-        for layer in compat.sublayers(self):
-            # Keras rejects layers that were never called, even those without weights.
-            if not layer.built and type(layer).build is keras.layers.Layer.build:
-                layer.built = True
+        compat.set_built(self)
         with warnings.catch_warnings():
             # Keras also warns about every layer without weights to quantize.
             warnings.filterwarnings("ignore", ".*`quantize` method implemented")
