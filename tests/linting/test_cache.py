@@ -57,6 +57,19 @@ def test_the_least_recently_used_are_removed(tmp_path):
     assert cache.get(results[0].code) is None
 
 
+def test_other_files_in_the_folder_stay(tmp_path):
+    others = [tmp_path / name for name in ("thesis.txt", "a/bc/notes.json", "a/b.json")]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text("x" * 2000)
+        os.utime(other, (1, 1))
+    cache, found = FindingCache(tmp_path, "model", max_bytes=100), result(TEXT)
+    cache.put(found)
+    cache.trim()
+    assert all(other.exists() for other in others)
+    assert files(tmp_path) == sorted(others)
+
+
 def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path):
     (tmp_path / "file").write_text("")
     cache = FindingCache(tmp_path / "file" / "cache", "model")
