@@ -88,9 +88,10 @@ def test_what_is_no_notebook(data, tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    (tmp_path / "a.py").write_bytes(b"# coding: no-such\n")
-    with pytest.raises(SyntaxError):
-        read_code(str(tmp_path / "a.py"), "a.py")
+    for encoding in (b"no-such", b"rot13", b"hex", b"undefined"):
+        (tmp_path / "a.py").write_bytes(b"# coding: " + encoding + b"\n")
+        with pytest.raises(SyntaxError):
+            read_code(str(tmp_path / "a.py"), "a.py")
     with pytest.raises(OSError):
         read_code(str(tmp_path / "b.py"), "b.py")
     (tmp_path / "c.py").write_bytes(b"#" * 1_000_001)

@@ -33,7 +33,8 @@ def decode(source: str | bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         try:
             source = source.decode(encoding)
-        except UnicodeDecodeError as error:
+        except (LookupError, UnicodeError) as error:
+            # LookupError for codecs of something else than text, such as rot13.
             raise SyntaxError(f"cannot decode as {encoding}: {error}") from error
     source = source.removeprefix("\ufeff")
     return source.replace("\r\n", "\n").replace("\r", "\n")
