@@ -77,6 +77,15 @@ def test_what_cannot_be_checked_is_an_error(source, tree, capfd):
     assert (code, out) == (2, "") and "nowhere" in err
 
 
+def test_an_unexpected_error_is_no_finding(source, tree, capfd, monkeypatch):
+    def fails(*arguments):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(checker.Checker, "check", fails)
+    code, out, err = check(capfd, ".")
+    assert (code, out) == (2, "") and "KeyError: 'unexpected'" in err
+
+
 @pytest.mark.parametrize("name", ["text", "json", "sarif", "github"])
 def test_formats_and_files(name, source, tree, tmp_path, capfd):
     file = tmp_path / "out"
