@@ -107,7 +107,7 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
             try:
                 read = FunctionSource(item["source"], (), signatures, name)
                 graph = graph_of(read, name, _MAX_NODES, _MAX_REWRITES)
-                if graph is None and read.usages:
+                if graph is None and read.usages or read.too_large:
                     file.reasons.append(f"{name}: too large to check")
             except (TooLarge, RecursionError, SyntaxError) as error:
                 file.reasons.append(f"{name}: {reason_of(error)}")

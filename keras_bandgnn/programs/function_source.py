@@ -68,6 +68,7 @@ class FunctionSource:
         source: The source of the function.
         unit: The analysis of the function behind its head.
         offset: Lines of the head.
+        too_large: Whether `usages` lacks those of a scope with too many points.
 
     Raises:
         SyntaxError: If the source does not parse.
@@ -87,6 +88,7 @@ class FunctionSource:
         head += _definitions(source, variables, signatures or {}, name)
         self.offset = head.count("\n")
         self.unit = SourceUnit(head + source)
+        self.too_large = False
 
     def place(self, token: int) -> tuple[int, int]:
         """Return line (from 1) and column (from 0) of a token in the function."""
@@ -131,6 +133,7 @@ class FunctionSource:
         try:
             reach = self.unit.reach(frame)
         except TooLarge:
+            self.too_large = True
             return
         for token, scope, name in frame.slots:
             variable = scope.resolve(name)

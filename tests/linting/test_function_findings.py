@@ -94,6 +94,16 @@ def test_what_cannot_be_read(task, monkeypatch):
     assert "Box.area: too large to check" in large.skipped
 
 
+def test_functions_that_are_too_large_are_named(task):
+    long = "def f(a, b):\n" + "    print(a, b)\n" * 6000
+    inner = "def g(c, d):\n    def h(a, b):\n" + "        print(a, b)\n" * 6000
+    text = long + inner + "    return c + d\n"
+    (found,) = FunctionFindings(task).check([SourceCode("a.py", text)])
+    assert found.error is None
+    assert found.skipped == ("f: too large to check", "g: too large to check")
+    assert {finding.function for finding in found.findings} <= {"g"}
+
+
 def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
     """Results do not depend on processes and batches; one shape but for the rest."""
     long = "def f(low, high):\n" + "    low = low + high\n" * 150
