@@ -27,6 +27,21 @@ def _git(folder: str, *arguments: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def _complaint(folder: str) -> str:
+    """Return what git says of a folder that it does not work in."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, "rev-parse"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except OSError:
+        return "git is not installed"
+    # Such as no repository, or one of another user, which `safe.directory` permits.
+    return " ".join(os.fsdecode(done.stderr).split()) or "no work tree"
+
+
 def _names(output: bytes | None) -> list[str]:
     return [os.fsdecode(name) for name in (output or b"").split(b"\0") if name]
 
@@ -128,7 +143,7 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
     if top is None:
         raise ValueError(
             f"Expected {os.path.abspath(folder)} to be in a git repository, for "
-            "--diff. Received: no repository, or git is not installed. Leave --diff "
+            f"--diff. Received: {_complaint(folder)}. Correct that, or leave --diff "
             "out."
         )
     root = os.fsdecode(top.removesuffix(b"\n"))

@@ -102,9 +102,17 @@ def test_deleted_lines_have_no_number(repository):
     assert changed(repository, "HEAD") == {"a.py": set()}
 
 
-def test_wrong_references(repository, tmp_path):
+def test_wrong_references(repository, tmp_path, monkeypatch):
     for reference in ("nowhere", "--output=x", "", "HEAD:a.py"):
         with pytest.raises(ValueError, match="Expected a branch, tag or commit"):
             changed_lines(str(repository), reference)
-    with pytest.raises(ValueError, match="to be in a git repository"):
+    with pytest.raises(ValueError, match="to be in a git repo.* not a git repository"):
         changed_lines(str(tmp_path), "HEAD")
+    with monkeypatch.context() as patch:
+        # What git says of a repository of another user, as in a container.
+        patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+        with pytest.raises(ValueError, match="dubious ownership"):
+            changed_lines(str(repository), "HEAD")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="git is not installed"):
+        changed_lines(str(repository), "HEAD")
