@@ -134,7 +134,8 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
         reference: A branch, tag or commit.
 
     Returns:
-        Lines of each changed file, from 1; None for all lines of an untracked file.
+        Lines of each changed file, from 1; None for all lines of an untracked file, and
+        of one that git takes for binary.
 
     Raises:
         ValueError: If the folder is in no repository, or the reference does not exist.
@@ -176,6 +177,9 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
             if hunk := _HUNK.match(line):
                 start, count = int(hunk[1]), int(hunk[2] or 1)
                 lines.update(range(start, start + count))
+        if re.search(rb"^Binary files ", part, re.MULTILINE):
+            # The attribute -diff of .gitattributes hides which lines have changed.
+            changed[os.path.join(root, name)] = None
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     changed |= dict.fromkeys(os.path.join(root, name) for name in _names(untracked))
     return {os.path.realpath(file): lines for file, lines in changed.items()}

@@ -102,6 +102,15 @@ def test_deleted_lines_have_no_number(repository):
     assert changed(repository, "HEAD") == {"a.py": set()}
 
 
+def test_files_without_differences_count_as_a_whole(repository):
+    (repository / ".gitattributes").write_text("a.py -diff\nsub/b.py binary\n")
+    write(repository, a="1\n", sub__b="Binary files \n2\n3\n")
+    found = changed(repository, "HEAD")
+    assert found == {"a.py": None, "sub/b.py": None, ".gitattributes": None}
+    (repository / ".gitattributes").write_text("")
+    assert changed(repository, "HEAD")["sub/b.py"] == {1}
+
+
 def test_wrong_references(repository, tmp_path, monkeypatch):
     for reference in ("nowhere", "--output=x", "", "HEAD:a.py"):
         with pytest.raises(ValueError, match="Expected a branch, tag or commit"):
