@@ -63,7 +63,10 @@ def list_files(
     Raises:
         FileNotFoundError: If a path does not exist.
     """
-    patterns = tuple(exclude)
+    # "tests/" and "./tests" mean "tests", as in .gitignore.
+    patterns = tuple(
+        re.sub(r"^(\./)+(?=.)|(?<=.)/+$", "", pattern) for pattern in exclude
+    )
     names: dict[str, str] = {}
     for path in paths:
         if os.path.isdir(path):

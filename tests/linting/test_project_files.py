@@ -49,6 +49,7 @@ def test_ignored_files_are_left_out(repository):
     assert names(repository, "") == found
     assert names(repository, "sub") == ["sub/old.py"]
     assert names(repository, "", exclude=["sub", "a*"]) == ["book.ipynb", "new.py"]
+    assert names(repository, "", exclude=["sub/", "./a.py"]) == ["book.ipynb", "new.py"]
     # What is named itself is checked, ignored or not.
     assert names(repository, "sub/x_gen.py") == ["sub/x_gen.py"]
     assert names(repository, "build") == ["build/c.py", "build/deep/d.py"]
