@@ -111,6 +111,14 @@ def test_comments_silence_findings(source, tree, capfd):
     assert places(check(capfd, ".")[1]) == ["a.py:2:5"]
 
 
+def test_many_parts_left_out_are_counted_by_reason(source, tree, capfd):
+    cells = [{"cell_type": "code", "source": "%%bash\nls"}] * 30
+    (tree / "book.ipynb").write_text(json.dumps({"cells": cells}))
+    code, out, err = check(capfd, "book.ipynb")
+    assert "left out: book.ipynb: cell 20: not Python\n" in err
+    assert "left out: 10 more: 10 not Python\n" in err
+
+
 def test_notebooks(source, tree, capfd):
     cells = [
         {"cell_type": "markdown", "source": "text"},
