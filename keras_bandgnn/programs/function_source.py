@@ -11,6 +11,7 @@ from keras_bandgnn.programs.python_source.frame import Frame
 from keras_bandgnn.programs.python_source.nodes import walk
 from keras_bandgnn.programs.python_source.reach import Reach
 from keras_bandgnn.programs.python_source.scopes import Variable, arguments_of
+from keras_bandgnn.programs.python_source.tokens import name_end
 from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge
 
 _CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
@@ -99,8 +100,8 @@ class FunctionSource:
         """Return the function with another name in the place of a usage."""
         line, column = self.place(usage.token)
         lines = self.source.split("\n")
-        text, end = lines[line - 1], column + len(usage.variable.name)
-        lines[line - 1] = text[:column] + name + text[end:]
+        text = lines[line - 1]
+        lines[line - 1] = text[:column] + name + text[name_end(text, column) :]
         return FunctionSource("\n".join(lines), *self._context)
 
     @functools.cached_property

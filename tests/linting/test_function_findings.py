@@ -94,6 +94,13 @@ def test_what_cannot_be_read(task, monkeypatch):
     assert "Box.area: too large to check" in large.skipped
 
 
+def test_names_that_python_normalises_end_where_they_do_in_the_source(task):
+    text = "def f(ﬁx, other):\n    return ﬁx*other\n"
+    (found,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
+    used = [(f.used, f.column, f.end_column) for f in found.findings]
+    assert used == [("fix", 12, 14), ("other", 15, 20)]
+
+
 def test_functions_that_are_too_large_are_named(task):
     long = "def f(a, b):\n" + "    print(a, b)\n" * 6000
     inner = "def g(c, d):\n    def h(a, b):\n" + "        print(a, b)\n" * 6000

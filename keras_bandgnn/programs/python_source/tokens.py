@@ -40,6 +40,18 @@ def decode(source: str | bytes) -> str:
     return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def name_end(line: str, column: int) -> int:
+    """Return the column after a name, from 0.
+
+    A name may be longer or shorter in the source than the variable: Python normalises
+    ligatures and such.
+    """
+    end = column
+    while end < len(line) and f"_{line[end]}".isidentifier():
+        end += 1
+    return end
+
+
 class Tokens:
     """Tokens in source order, without comments, line ends and indentation.
 
