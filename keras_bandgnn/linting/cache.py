@@ -67,6 +67,8 @@ class FindingCache:
             with open(file, "rb") as stream:
                 entry = json.loads(stream.read())
             findings = tuple(_finding(code.path, row) for row in entry["findings"])
+            if any(not 1 <= f.line <= len(code.lines) for f in findings):
+                raise ValueError("a line that the file does not have")
             skipped = tuple(map(str, entry["skipped"]))
             # The oldest are removed first.
             os.utime(file)

@@ -1,5 +1,6 @@
 """Findings on disk: by content and model, of bounded size, whatever is in the files."""
 
+import dataclasses
 import os
 
 import pytest
@@ -37,6 +38,9 @@ def test_broken_entries_count_as_missing(change, tmp_path):
     if change is None:
         change = file.read_bytes().replace(b'"x = ', b"").replace(b'"bad_a"', b"7")
     file.write_bytes(change)
+    assert cache.get(found.code) is None
+    moved = dataclasses.replace(found.findings[0], line=99)
+    cache.put(dataclasses.replace(found, findings=(moved,)))
     assert cache.get(found.code) is None
     cache.put(found)
     assert cache.get(found.code) == found
