@@ -14,6 +14,18 @@ _NO_SOURCE = ("__pycache__", "node_modules", "site-packages", "venv")
 _HUNK = re.compile(rb"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment for git, which finds the repository of a folder itself.
+
+    In a linked work tree git sets GIT_DIR for hooks, and would take any folder for the
+    root of the work tree.
+    """
+    names = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
+    if "GIT_DIR" not in os.environ or "GIT_WORK_TREE" in os.environ:
+        names = ()
+    return {k: v for k, v in os.environ.items() if k not in names} | {"LC_ALL": "C"}
+
+
 def _git(folder: str, *arguments: str) -> bytes | None:
     """Run git in a folder; return what it prints, None if it fails."""
     try:
@@ -21,6 +33,7 @@ def _git(folder: str, *arguments: str) -> bytes | None:
             ["git", "-C", folder, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=_environment(),
         )
     except OSError:  # git is not installed
         return None
@@ -34,7 +47,7 @@ def _complaint(folder: str) -> str:
             ["git", "-C", folder, "rev-parse"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env={**os.environ, "LC_ALL": "C"},
+            env=_environment(),
         )
     except OSError:
         return "git is not installed"

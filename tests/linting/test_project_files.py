@@ -112,6 +112,15 @@ def test_files_without_differences_count_as_a_whole(repository):
     assert changed(repository, "HEAD")["sub/b.py"] == {1}
 
 
+def test_a_hook_in_a_linked_work_tree(repository, tmp_path, monkeypatch):
+    git(repository, "worktree", "add", "-q", str(tmp_path / "linked"))
+    write(tmp_path / "linked", sub__b="1\ntwo\n3\n", build__c="")
+    # As git sets it for hooks.
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git" / "worktrees" / "linked"))
+    assert changed(tmp_path / "linked", "HEAD", "sub") == {"sub/b.py": {2}}
+    assert names(tmp_path / "linked", "sub") == ["sub/b.py", "sub/old.py"]
+
+
 def test_wrong_references(repository, tmp_path, monkeypatch):
     for reference in ("nowhere", "--output=x", "", "HEAD:a.py"):
         with pytest.raises(ValueError, match="Expected a branch, tag or commit"):
