@@ -66,7 +66,7 @@ def forget_programs(model: keras.Model) -> None:
 
 def forget_steps(model: keras.Model) -> None:
     """Discard what is derived from the arguments of `compile`."""
-    for name in ("steps", "built"):
+    for name in ("steps", "predictions", "built"):
         derived(model).pop(name, None)
 
 
@@ -222,6 +222,15 @@ def writes(target) -> bool:
     """Return whether an operation that torch has recorded changes its inputs."""
     schema = getattr(target, "_schema", None)
     return schema is not None and schema.is_mutable
+
+
+def may_be_view(target) -> bool:
+    """Return whether what an operation that torch has recorded returns may be a view.
+
+    It may also be an input that the operation has changed.
+    """
+    schema = getattr(target, "_schema", None)
+    return schema is None or any(part.alias_info for part in schema.returns)
 
 
 def softplus_in_place(x) -> None:

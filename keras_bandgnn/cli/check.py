@@ -188,7 +188,7 @@ def _check(options: argparse.Namespace):
                 done += 1
             lines += len(result.code.lines)
             advance(done + len(errors), len(files), lines)
-            skipped += [(result.code.path, why) for why in result.skipped]
+            skipped += [_part(result.code.path, why) for why in result.skipped]
             if changed is not None:
                 result = _in_lines(result, changed[os.path.realpath(result.code.path)])
             if result.findings:
@@ -207,6 +207,15 @@ def _check(options: argparse.Namespace):
     if checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
     return Run(results, errors, done, options.model, checker.min_confidence)
+
+
+def _part(path: str, why: str) -> tuple[str, str]:
+    """Return the part of a file that was left out, and the reason.
+
+    Many reasons are counted by their beginning, which should not be a name.
+    """
+    part, _, reason = why.partition(": ")
+    return (f"{path}: {part}", reason) if reason else (path, why)
 
 
 def _times(checker, elapsed: float) -> str:

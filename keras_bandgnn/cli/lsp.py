@@ -48,15 +48,22 @@ def make_server(options: argparse.Namespace):
     from keras_bandgnn.linting.checker import DEFAULT_MODEL, Checker
     from keras_bandgnn.linting.settings import find_settings
     from keras_bandgnn.linting.source_code import SourceCode
+    from keras_bandgnn.programs.python_source.tokens import decode
 
-    server = pygls.LanguageServer("bandgnn", __version__)
+    # pygls applies changes of ranges wrongly after line ends of Python that are none of
+    # the protocol, such as form feeds.
+    server = pygls.LanguageServer(
+        "bandgnn",
+        __version__,
+        text_document_sync_kind=types.TextDocumentSyncKind.Full,
+    )
     # The model runs in one thread; the server answers meanwhile.
     worker = ThreadPoolExecutor(1)
     checkers: dict[tuple, Checker] = {}
     waiting: dict[str, asyncio.Task] = {}
 
-    def findings_in(path: str, text: str) -> list:
-        settings = find_settings([path])
+    def findings_in(code: SourceCode) -> list:
+        settings = find_settings([code.path])
         least = options.min_confidence
         key = (
             options.model or settings.model or DEFAULT_MODEL,
@@ -64,8 +71,7 @@ def make_server(options: argparse.Namespace):
         )
         if key not in checkers:
             checkers[key] = Checker(*key, processes=1)
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-        (result,) = checkers[key].check([SourceCode(path, text)])
+        (result,) = checkers[key].check([code])
         return list(result.findings)
 
     async def check(uri: str, delay: float) -> None:
@@ -73,12 +79,12 @@ def make_server(options: argparse.Namespace):
         document = server.workspace.get_text_document(uri)
         if not document.path or urlsplit(uri).path.endswith(".ipynb"):
             return
-        version, lines = document.version, document.lines
+        version = document.version
+        # Not the lines of `document`, which also end at form feeds and such.
+        code = SourceCode(document.path, decode(document.source))
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(
-                worker, findings_in, document.path, document.source
-            )
+            found = await loop.run_in_executor(worker, findings_in, code)
         except Exception as error:
             # A wrong setting must not end the session.
             kind = types.MessageType.Error
@@ -91,7 +97,7 @@ def make_server(options: argparse.Namespace):
             line = finding.line - 1
             ends = (finding.column - 1, finding.end_column - 1)
             start, end = (
-                codec.position_to_client_units(lines, types.Position(line, column))
+                codec.position_to_client_units(code.lines, types.Position(line, column))
                 for column in ends
             )
             diagnostics.append(

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
@@ -195,6 +196,13 @@ def _run(arguments: Sequence[str] | None) -> int:
         report.remark(f"error: {report.in_options(str(error))}")
         # `predict` and `check` use 1 for findings, and so another code for errors.
         return getattr(parsed, "failed", 1)
+    except Exception:
+        failed = getattr(parsed, "failed", 1)
+        if failed == 1:
+            raise
+        # A traceback exits with 1, which would say that there are findings.
+        traceback.print_exc()
+        return failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -170,7 +170,9 @@ def progress(
     try:
         yield advance
     finally:
-        bar.stop()
+        # Without a terminal it would print an empty line.
+        if bar.live.is_started:
+            bar.stop()
 
 
 def duration(seconds: float) -> str:

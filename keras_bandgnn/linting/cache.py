@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 
 from keras_bandgnn.data.files import atomic_write, json_text
@@ -15,6 +16,8 @@ from keras_bandgnn.version import __version__
 
 _VERSION = 1
 _MAX_BYTES = 256_000_000
+# Model, first digits, and digest of the text.
+_ENTRY = re.compile(r"\w+/[0-9a-f]{2}/[0-9a-f]{64}\.json")
 _FIELDS = [field.name for field in dataclasses.fields(Finding) if field.name != "path"]
 
 
@@ -64,6 +67,8 @@ class FindingCache:
             with open(file, "rb") as stream:
                 entry = json.loads(stream.read())
             findings = tuple(_finding(code.path, row) for row in entry["findings"])
+            if any(not 1 <= f.line <= len(code.lines) for f in findings):
+                raise ValueError("a line that the file does not have")
             skipped = tuple(map(str, entry["skipped"]))
             # The oldest are removed first.
             os.utime(file)
@@ -85,14 +90,18 @@ class FindingCache:
                 stream.write(text.encode())
 
     def trim(self) -> None:
-        """Remove the entries used least recently, of all models, above the size."""
+        """Remove the entries used least recently, of all models, above the size.
+
+        Other files in the folder do not count, and stay.
+        """
         entries = []
-        for folder, _, names in os.walk(self._folder):
-            for name in names:
-                file = os.path.join(folder, name)
-                with contextlib.suppress(OSError):
-                    state = os.stat(file)
-                    entries.append((state.st_mtime_ns, state.st_size, file))
+        # The folder may hold other files, which are not the cache's to remove.
+        for file in self._folder.glob("*/*/*.json"):
+            if not _ENTRY.fullmatch(file.relative_to(self._folder).as_posix()):
+                continue
+            with contextlib.suppress(OSError):
+                state = os.stat(file)
+                entries.append((state.st_mtime_ns, state.st_size, file))
         size = sum(entry[1] for entry in entries)
         if size <= self._max_bytes:
             return

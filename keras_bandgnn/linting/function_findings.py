@@ -18,6 +18,7 @@ from keras_bandgnn.programs.encode_functions import encode_function
 from keras_bandgnn.programs.function_graphs import FunctionGraph, graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
 from keras_bandgnn.programs.python_source.files import reason_of
+from keras_bandgnn.programs.python_source.tokens import name_end
 from keras_bandgnn.programs.python_source.unit import TooLarge
 from keras_bandgnn.programs.workers import ordered_map
 
@@ -107,7 +108,7 @@ def read_file(text: str, encoding: dict | None) -> ReadFile:
             try:
                 read = FunctionSource(item["source"], (), signatures, name)
                 graph = graph_of(read, name, _MAX_NODES, _MAX_REWRITES)
-                if graph is None and read.usages:
+                if graph is None and read.usages or read.too_large:
                     file.reasons.append(f"{name}: too large to check")
             except (TooLarge, RecursionError, SyntaxError) as error:
                 file.reasons.append(f"{name}: {reason_of(error)}")
@@ -294,11 +295,12 @@ class FunctionFindings(FindingSource):
             candidates.append((used, max(0.0, 1.0 - float(shares[rows].sum()))))
             candidates.sort(key=lambda pair: -pair[1])
             line, column = function.places[usage]
+            line += function.line - 1
             yield Finding(
                 code.path,
-                line + function.line - 1,
+                line,
                 column + 1,
-                column + 1 + len(used),
+                name_end(code.lines[line - 1], column) + 1,
                 used,
                 names[0],
                 float(shares[rows[0]]),

@@ -14,6 +14,18 @@ _NO_SOURCE = ("__pycache__", "node_modules", "site-packages", "venv")
 _HUNK = re.compile(rb"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment for git, which finds the repository of a folder itself.
+
+    In a linked work tree git sets GIT_DIR for hooks, and would take any folder for the
+    root of the work tree.
+    """
+    names = ("GIT_DIR", "GIT_INDEX_FILE", "GIT_PREFIX")
+    if "GIT_DIR" not in os.environ or "GIT_WORK_TREE" in os.environ:
+        names = ()
+    return {k: v for k, v in os.environ.items() if k not in names} | {"LC_ALL": "C"}
+
+
 def _git(folder: str, *arguments: str) -> bytes | None:
     """Run git in a folder; return what it prints, None if it fails."""
     try:
@@ -21,10 +33,26 @@ def _git(folder: str, *arguments: str) -> bytes | None:
             ["git", "-C", folder, *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=_environment(),
         )
     except OSError:  # git is not installed
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _complaint(folder: str) -> str:
+    """Return what git says of a folder that it does not work in."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, "rev-parse"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=_environment(),
+        )
+    except OSError:
+        return "git is not installed"
+    # Such as no repository, or one of another user, which `safe.directory` permits.
+    return " ".join(os.fsdecode(done.stderr).split()) or "no work tree"
 
 
 def _names(output: bytes | None) -> list[str]:
@@ -48,7 +76,10 @@ def list_files(
     Raises:
         FileNotFoundError: If a path does not exist.
     """
-    patterns = tuple(exclude)
+    # "tests/" and "./tests" mean "tests", as in .gitignore.
+    patterns = tuple(
+        re.sub(r"^(\./)+(?=.)|(?<=.)/+$", "", pattern) for pattern in exclude
+    )
     names: dict[str, str] = {}
     for path in paths:
         if os.path.isdir(path):
@@ -119,7 +150,8 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
         reference: A branch, tag or commit.
 
     Returns:
-        Lines of each changed file, from 1; None for all lines of an untracked file.
+        Lines of each changed file, from 1; None for all lines of an untracked file, and
+        of one that git takes for binary.
 
     Raises:
         ValueError: If the folder is in no repository, or the reference does not exist.
@@ -128,7 +160,7 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
     if top is None:
         raise ValueError(
             f"Expected {os.path.abspath(folder)} to be in a git repository, for "
-            "--diff. Received: no repository, or git is not installed. Leave --diff "
+            f"--diff. Received: {_complaint(folder)}. Correct that, or leave --diff "
             "out."
         )
     root = os.fsdecode(top.removesuffix(b"\n"))
@@ -161,6 +193,9 @@ def changed_lines(folder: str, reference: str) -> dict[str, set[int] | None]:
             if hunk := _HUNK.match(line):
                 start, count = int(hunk[1]), int(hunk[2] or 1)
                 lines.update(range(start, start + count))
+        if re.search(rb"^Binary files ", part, re.MULTILINE):
+            # The attribute -diff of .gitattributes hides which lines have changed.
+            changed[os.path.join(root, name)] = None
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     changed |= dict.fromkeys(os.path.join(root, name) for name in _names(untracked))
     return {os.path.realpath(file): lines for file, lines in changed.items()}

@@ -23,6 +23,7 @@ _MAGIC_CELL = re.compile(r"\s*%%\s*(\w+)")
 # Cell magics whose cell is Python.
 _PYTHON_CELLS = ("capture", "prun", "time", "timeit")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|(?:[\w.]+\?{1,2}\s*$))")
+_COMMAND = re.compile(r"\s*[%!]")
 _MAGIC_VALUE = re.compile(r"(\s*[\w.,\s]+=\s*)[%!]")
 
 
@@ -134,7 +135,12 @@ def _python_cell(text: str) -> str | None:
         if magic[1] not in _PYTHON_CELLS:
             return None
         lines[text[: magic.start(1)].count("\n")] = ""
-    # Lines keep their numbers, and blocks their bodies.
+    # Lines keep their numbers, and blocks their bodies. A command may go on after a
+    # backslash.
+    for number, line in enumerate(lines[1:], start=1):
+        before = lines[number - 1]
+        if before.endswith("\\") and _COMMAND.match(before):
+            lines[number] = before[: len(before) - len(before.lstrip())] + "!" + line
     lines = [
         f"{magic[1]}pass" if (magic := _MAGIC.match(line)) else line for line in lines
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.linting.source_code import SourceCode
+from keras_bandgnn.programs.python_source.tokens import name_end
 from keras_bandgnn.programs.usage_pieces import UsagePieces, text_jobs, text_usages
 from keras_bandgnn.programs.workers import ordered_map
 
@@ -138,7 +139,7 @@ class _File:
             self.code.path,
             line,
             column,
-            column + len(used),
+            name_end(self.code.lines[line - 1], column - 1) + 1,
             used,
             names[best],
             float(shares[best]),

@@ -60,6 +60,14 @@ class Replicated(compat.BuildHooks):
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
+    def predict_step(self, *args):
+        """Return the outputs for a batch."""
+        outputs = None
+        if backend.recorded_prediction is not None and not self.distribution.several:
+            kept = compat.derived(self).setdefault("predictions", {})
+            outputs = backend.recorded_prediction(self, *args, kept)
+        return super().predict_step(*args) if outputs is None else outputs
+
     def save(self, filepath, *args, **kwargs):
         """Save the model atomically; see `keras.Model.save`."""
         if _is_local(filepath, (".h5", ".hdf5")):

@@ -11,6 +11,7 @@ from keras_bandgnn.programs.python_source.frame import Frame
 from keras_bandgnn.programs.python_source.nodes import walk
 from keras_bandgnn.programs.python_source.reach import Reach
 from keras_bandgnn.programs.python_source.scopes import Variable, arguments_of
+from keras_bandgnn.programs.python_source.tokens import name_end
 from keras_bandgnn.programs.python_source.unit import SourceUnit, TooLarge
 
 _CALLS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr, ast.Lambda)
@@ -68,6 +69,7 @@ class FunctionSource:
         source: The source of the function.
         unit: The analysis of the function behind its head.
         offset: Lines of the head.
+        too_large: Whether `usages` lacks those of a scope with too many points.
 
     Raises:
         SyntaxError: If the source does not parse.
@@ -87,6 +89,7 @@ class FunctionSource:
         head += _definitions(source, variables, signatures or {}, name)
         self.offset = head.count("\n")
         self.unit = SourceUnit(head + source)
+        self.too_large = False
 
     def place(self, token: int) -> tuple[int, int]:
         """Return line (from 1) and column (from 0) of a token in the function."""
@@ -97,8 +100,8 @@ class FunctionSource:
         """Return the function with another name in the place of a usage."""
         line, column = self.place(usage.token)
         lines = self.source.split("\n")
-        text, end = lines[line - 1], column + len(usage.variable.name)
-        lines[line - 1] = text[:column] + name + text[end:]
+        text = lines[line - 1]
+        lines[line - 1] = text[:column] + name + text[name_end(text, column) :]
         return FunctionSource("\n".join(lines), *self._context)
 
     @functools.cached_property
@@ -131,6 +134,7 @@ class FunctionSource:
         try:
             reach = self.unit.reach(frame)
         except TooLarge:
+            self.too_large = True
             return
         for token, scope, name in frame.slots:
             variable = scope.resolve(name)

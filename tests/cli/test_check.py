@@ -46,7 +46,7 @@ def places(out):
 
 def test_findings_and_exit_codes(source, tree, capfd):
     code, out, err = check(capfd, ".")
-    assert (code, places(out), err.strip()) == (1, ["a.py:1:5", "sub/b.py:2:5"], "")
+    assert (code, places(out), err) == (1, ["a.py:1:5", "sub/b.py:2:5"], "")
     assert out.endswith("\n2 findings in 2 files\n")
     code, out, _ = check(capfd, "a.py", "--min-confidence", "0.5")
     assert places(out) == ["a.py:1:5", "a.py:2:5"]
@@ -77,6 +77,15 @@ def test_what_cannot_be_checked_is_an_error(source, tree, capfd):
     assert (code, out) == (2, "") and "nowhere" in err
 
 
+def test_an_unexpected_error_is_no_finding(source, tree, capfd, monkeypatch):
+    def fails(*arguments):
+        raise KeyError("unexpected")
+
+    monkeypatch.setattr(checker.Checker, "check", fails)
+    code, out, err = check(capfd, ".")
+    assert (code, out) == (2, "") and "KeyError: 'unexpected'" in err
+
+
 @pytest.mark.parametrize("name", ["text", "json", "sarif", "github"])
 def test_formats_and_files(name, source, tree, tmp_path, capfd):
     file = tmp_path / "out"
@@ -100,6 +109,14 @@ def test_comments_silence_findings(source, tree, capfd):
     (tree / "a.py").write_text("x = bad_a  # bandgnn: ignore\ny = bad_b\n")
     (tree / "sub" / "b.py").write_text("# bandgnn: ignore-file\nx = bad_a\n")
     assert places(check(capfd, ".")[1]) == ["a.py:2:5"]
+
+
+def test_many_parts_left_out_are_counted_by_reason(source, tree, capfd):
+    cells = [{"cell_type": "code", "source": "%%bash\nls"}] * 30
+    (tree / "book.ipynb").write_text(json.dumps({"cells": cells}))
+    code, out, err = check(capfd, "book.ipynb")
+    assert "left out: book.ipynb: cell 20: not Python\n" in err
+    assert "left out: 10 more: 10 not Python\n" in err
 
 
 def test_notebooks(source, tree, capfd):

@@ -69,6 +69,14 @@ async def session(folder):
     assert action.title == "Replace source by reader"
     (edit,) = action.edit.changes[uri]
     assert (edit.new_text, edit.range) == ("reader", diagnostic.range)
+    # Form feeds and separators of Unicode end no lines.
+    text = "\x0c\nx = '\u2028\x85'\n" + WRONG
+    other = (folder / "other.py").as_uri()
+    item = types.TextDocumentItem(other, "python", 1, text)
+    client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+    ranges = [d.range for d in (await published.get()).diagnostics]
+    (found,) = [r for r in ranges if r.start.line == 4]
+    assert (found.start.character, found.end.character) == (27, 33)
     # Several quick changes are checked once, when they are over.
     for version in (2, 3, 4):
         change = types.TextDocumentContentChangeWholeDocument(

@@ -1,5 +1,6 @@
 """Findings on disk: by content and model, of bounded size, whatever is in the files."""
 
+import dataclasses
 import os
 
 import pytest
@@ -38,6 +39,9 @@ def test_broken_entries_count_as_missing(change, tmp_path):
         change = file.read_bytes().replace(b'"x = ', b"").replace(b'"bad_a"', b"7")
     file.write_bytes(change)
     assert cache.get(found.code) is None
+    moved = dataclasses.replace(found.findings[0], line=99)
+    cache.put(dataclasses.replace(found, findings=(moved,)))
+    assert cache.get(found.code) is None
     cache.put(found)
     assert cache.get(found.code) == found
 
@@ -55,6 +59,19 @@ def test_the_least_recently_used_are_removed(tmp_path):
     assert 0 < sum(file.stat().st_size for file in files(tmp_path)) <= 1000
     assert cache.get(results[-1].code) == results[-1]
     assert cache.get(results[0].code) is None
+
+
+def test_other_files_in_the_folder_stay(tmp_path):
+    others = [tmp_path / name for name in ("thesis.txt", "a/bc/notes.json", "a/b.json")]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text("x" * 2000)
+        os.utime(other, (1, 1))
+    cache, found = FindingCache(tmp_path, "model", max_bytes=100), result(TEXT)
+    cache.put(found)
+    cache.trim()
+    assert all(other.exists() for other in others)
+    assert files(tmp_path) == sorted(others)
 
 
 def test_a_folder_that_cannot_be_written_is_left_alone(tmp_path):

@@ -94,6 +94,23 @@ def test_what_cannot_be_read(task, monkeypatch):
     assert "Box.area: too large to check" in large.skipped
 
 
+def test_names_that_python_normalises_end_where_they_do_in_the_source(task):
+    text = "def f(ﬁx, other):\n    return ﬁx*other\n"
+    (found,) = FunctionFindings(task, least=0.0).check([SourceCode("a.py", text)])
+    used = [(f.used, f.column, f.end_column) for f in found.findings]
+    assert used == [("fix", 12, 14), ("other", 15, 20)]
+
+
+def test_functions_that_are_too_large_are_named(task):
+    long = "def f(a, b):\n" + "    print(a, b)\n" * 6000
+    inner = "def g(c, d):\n    def h(a, b):\n" + "        print(a, b)\n" * 6000
+    text = long + inner + "    return c + d\n"
+    (found,) = FunctionFindings(task).check([SourceCode("a.py", text)])
+    assert found.error is None
+    assert found.skipped == ("f: too large to check", "g: too large to check")
+    assert {finding.function for finding in found.findings} <= {"g"}
+
+
 def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
     """Results do not depend on processes and batches; one shape but for the rest."""
     long = "def f(low, high):\n" + "    low = low + high\n" * 150

@@ -49,6 +49,7 @@ def test_ignored_files_are_left_out(repository):
     assert names(repository, "") == found
     assert names(repository, "sub") == ["sub/old.py"]
     assert names(repository, "", exclude=["sub", "a*"]) == ["book.ipynb", "new.py"]
+    assert names(repository, "", exclude=["sub/", "./a.py"]) == ["book.ipynb", "new.py"]
     # What is named itself is checked, ignored or not.
     assert names(repository, "sub/x_gen.py") == ["sub/x_gen.py"]
     assert names(repository, "build") == ["build/c.py", "build/deep/d.py"]
@@ -102,9 +103,35 @@ def test_deleted_lines_have_no_number(repository):
     assert changed(repository, "HEAD") == {"a.py": set()}
 
 
-def test_wrong_references(repository, tmp_path):
+def test_files_without_differences_count_as_a_whole(repository):
+    (repository / ".gitattributes").write_text("a.py -diff\nsub/b.py binary\n")
+    write(repository, a="1\n", sub__b="Binary files \n2\n3\n")
+    found = changed(repository, "HEAD")
+    assert found == {"a.py": None, "sub/b.py": None, ".gitattributes": None}
+    (repository / ".gitattributes").write_text("")
+    assert changed(repository, "HEAD")["sub/b.py"] == {1}
+
+
+def test_a_hook_in_a_linked_work_tree(repository, tmp_path, monkeypatch):
+    git(repository, "worktree", "add", "-q", str(tmp_path / "linked"))
+    write(tmp_path / "linked", sub__b="1\ntwo\n3\n", build__c="")
+    # As git sets it for hooks.
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git" / "worktrees" / "linked"))
+    assert changed(tmp_path / "linked", "HEAD", "sub") == {"sub/b.py": {2}}
+    assert names(tmp_path / "linked", "sub") == ["sub/b.py", "sub/old.py"]
+
+
+def test_wrong_references(repository, tmp_path, monkeypatch):
     for reference in ("nowhere", "--output=x", "", "HEAD:a.py"):
         with pytest.raises(ValueError, match="Expected a branch, tag or commit"):
             changed_lines(str(repository), reference)
-    with pytest.raises(ValueError, match="to be in a git repository"):
+    with pytest.raises(ValueError, match="to be in a git repo.* not a git repository"):
         changed_lines(str(tmp_path), "HEAD")
+    with monkeypatch.context() as patch:
+        # What git says of a repository of another user, as in a container.
+        patch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+        with pytest.raises(ValueError, match="dubious ownership"):
+            changed_lines(str(repository), "HEAD")
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="git is not installed"):
+        changed_lines(str(repository), "HEAD")

@@ -67,6 +67,17 @@ def test_cells_of_a_notebook(tmp_path):
     )
 
 
+def test_commands_that_go_on_after_a_backslash(tmp_path):
+    cell = (
+        "!pip install \\\n  one \\\n  two\nif x:\n    %run a \\\n b\nx = 1 + \\\n 2\n"
+    )
+    file = tmp_path / "book.ipynb"
+    file.write_bytes(notebook([("code", cell)]))
+    code = read_code(str(file), "book.ipynb")
+    assert code.lines[:6] == ["pass", "pass", "pass", "if x:", "    pass", "    pass"]
+    assert code.lines[6:] == ["x = 1 + \\", " 2", ""] and not code.skipped
+
+
 def test_old_and_other_notebooks(tmp_path):
     file = tmp_path / "book.ipynb"
     cell = {"cell_type": "code", "input": ["x = 1\r\n", "y = 2"]}
@@ -88,9 +99,10 @@ def test_what_is_no_notebook(data, tmp_path):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    (tmp_path / "a.py").write_bytes(b"# coding: no-such\n")
-    with pytest.raises(SyntaxError):
-        read_code(str(tmp_path / "a.py"), "a.py")
+    for encoding in (b"no-such", b"rot13", b"hex", b"undefined"):
+        (tmp_path / "a.py").write_bytes(b"# coding: " + encoding + b"\n")
+        with pytest.raises(SyntaxError):
+            read_code(str(tmp_path / "a.py"), "a.py")
     with pytest.raises(OSError):
         read_code(str(tmp_path / "b.py"), "b.py")
     (tmp_path / "c.py").write_bytes(b"#" * 1_000_001)

@@ -282,6 +282,38 @@ def test_a_refused_structure_can_be_corrected():
     assert np.isfinite(atoms.get_forces()).all()
 
 
+def test_a_run_that_fails_leaves_its_trajectory(tmp_path):
+    from ase.io import read
+    from ase.io.trajectory import Trajectory
+    from ase.md.verlet import VelocityVerlet
+
+    atoms = crystal()
+    atoms.calc = task_of().as_calculator()
+    dynamics = VelocityVerlet(atoms, 0.01)
+    with Trajectory(tmp_path / "run.traj", "w", atoms) as trajectory:
+        dynamics.attach(trajectory.write)
+        dynamics.run(3)
+        atoms.positions[2, 1] = np.nan
+        with pytest.raises(ValueError, match=r"finite positions.*for atom 2"):
+            dynamics.run(3)
+    frames = read(tmp_path / "run.traj", ":")
+    assert len(frames) == 4
+    assert all(np.isfinite(frame.get_forces()).all() for frame in frames)
+
+
+def test_cells_thinner_than_the_cutoff_have_all_images():
+    thin = ase.Atoms("CO", [[0.1, 0.1, 0], [0.2, 0.7, 1.1]], cell=[1.3, 1.4, 2.2])
+    thin.pbc = True
+    wide = thin.repeat((4, 4, 3))
+    for atoms in (thin, wide):
+        atoms.calc = task_of("sum").as_calculator()
+    energies = thin.get_potential_energy(), wide.get_potential_energy() / 48
+    np.testing.assert_allclose(*energies, rtol=1e-5)
+    forces = np.tile(thin.get_forces(), (48, 1))
+    np.testing.assert_allclose(wide.get_forces(), forces, atol=1e-4)
+    np.testing.assert_allclose(thin.get_stress(), wide.get_stress(), atol=1e-4)
+
+
 def test_stress_needs_a_volume():
     from ase.calculators.calculator import PropertyNotImplementedError
 

@@ -1,4 +1,4 @@
-"""Training steps on torch that are recorded and repeated."""
+"""Steps of training and prediction on torch that are recorded and repeated."""
 
 import functools
 
@@ -81,6 +81,60 @@ def test_recorded_steps_of_tasks_are_those_of_keras(monkeypatch, name):
         return task_samples.task_of(name)
 
     assert_same(monkeypatch, make, task_samples.data_of(name, 6))
+
+
+def predicted(monkeypatch, make, data, worth, change=None):
+    """Outputs of four predictions, recorded after `worth` of them, and the records."""
+    from keras_bandgnn.ops.backend import torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", worth)
+    keras.utils.set_random_seed(1)
+    task = make()
+    loader = task.loader(data, training=False)
+    outputs = []
+    for step in range(4):
+        if change is not None and step == 2:
+            change(task)
+        outputs.append(task.predict_on_batch(loader[step % len(loader)][0]))
+    kept = compat.derived(task).get("predictions", {})
+    return outputs, [record for record, _ in kept.values() if record]
+
+
+@pytest.mark.parametrize("name", sorted({**task_samples.TASKS}))
+def test_recorded_predictions_are_those_of_keras(monkeypatch, name):
+    def make():
+        return task_samples.task_of(name)
+
+    data = task_samples.data_of(name, 6)
+    plain, none = predicted(monkeypatch, make, data, 100)
+    found, records = predicted(monkeypatch, make, data, 0)
+    assert not none and records
+    for one, other in zip(found, plain, strict=True):
+        for value, expected in zip(
+            keras.tree.flatten(one), keras.tree.flatten(other), strict=True
+        ):
+            np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
+def _other_weights(task):
+    for weight in task.trainable_weights:
+        weight.assign(0.5 * keras.ops.convert_to_numpy(weight))
+
+
+def test_predictions_see_changes_of_a_model(monkeypatch):
+    data = task_samples.data_of("GraphRegressor", 6)
+    for change in (_other_weights, _other_activation, _other_precision):
+        plain, _ = predicted(monkeypatch, _gine, data, 100, change)
+        found, _ = predicted(monkeypatch, _gine, data, 0, change)
+        assert not np.allclose(found[0], found[2], atol=1e-6)
+        np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_recorded_predictions_of_foreign_code_are_not_taken(monkeypatch):
+    data = task_samples.data_of("GraphRegressor", 6)
+    found, records = predicted(monkeypatch, _with_call, data, 0)
+    assert not records
+    assert not np.allclose(found[0], found[1])
 
 
 def _gine(**options):

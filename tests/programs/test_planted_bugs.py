@@ -144,6 +144,12 @@ def test_usages_and_candidates_of_text_that_is_not_ascii():
     assert {u.column for u in made.usages} == {11, 22}
 
 
+def test_names_that_python_normalises_are_replaced_as_a_whole():
+    source = "def f(ﬁx, b):\n    return ﬁx+b"
+    made = {plant_bug(source, seed=k, correct_share=0.0).source for k in range(9)}
+    assert made == {source.replace("ﬁx+", "b+"), source.replace("+b", "+fix")}
+
+
 def test_source_that_does_not_parse():
     with pytest.raises(SyntaxError):
         variable_usages("def f(:")

@@ -51,6 +51,8 @@ others:
 `recorded_step(model, data, kept)`
     The logs of a training step that is repeated from a record, or None for a step of
     Keras; `kept` is a dict for the records of the model.
+`recorded_prediction(model, data, kept)`
+    The same for the outputs of a prediction.
 `can_branch()`
     Whether values may decide which branch of a program runs.
 `branch(condition, if_true, if_false)`

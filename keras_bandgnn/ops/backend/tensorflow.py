@@ -207,7 +207,7 @@ def index_add(out, ids, rows):
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = repeated = None
 normalized_rows = dropout = None
-recorded_step = branch = affine = fused_edges = sorted_ids = None
+recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
 copy = tf.identity
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False

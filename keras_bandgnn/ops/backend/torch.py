@@ -23,6 +23,9 @@ from keras_bandgnn.ops.backend.torch_steps import (
     decided,
     is_recording,
 )
+from keras_bandgnn.ops.backend.torch_steps import (
+    recorded_prediction as recorded_prediction,
+)
 from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
 from keras_bandgnn.ops.context import is_portable
 

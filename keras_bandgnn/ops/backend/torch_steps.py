@@ -1,8 +1,9 @@
-"""Training steps that torch records once and repeats without Python's part of them.
+"""Steps that torch records once and repeats without Python's part of them.
 
 A step of small graphs is a thousand operations of microseconds, of which Keras and
 autograd take most of the time. `make_fx` records what reaches the device, forward and
-backward; from the record only Python is left out, so results are the same.
+backward; from the record only Python is left out, so results are the same. Steps of
+training and of prediction are recorded.
 """
 
 import functools
@@ -67,28 +68,45 @@ def recorded_step(model: keras.Model, data, kept: dict):
         data: What Keras' `train_step` takes.
         kept: The records of the model, empty at first and after changes of it.
     """
+    return _from_record(_TrainingRecord, model, data, kept)
+
+
+def recorded_prediction(model: keras.Model, data, kept: dict):
+    """Return the outputs for a batch, or None if the step of Keras is to be taken.
+
+    Args:
+        model: The compiled model.
+        data: What Keras' `predict_step` takes.
+        kept: The records of the model, empty at first and after changes of it.
+    """
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return _from_record(_PredictionRecord, model, x, kept)
+
+
+def _from_record(record_type: type, model: keras.Model, data, kept: dict):
+    """Return what a step returns, or None if the step of Keras is to be taken."""
     kind = _kind(data)
     record, seen = kept.get(kind, (None, 0))
     if record is None:
         kept[kind] = None, seen + 1
         known = sum(1 for each, _ in kept.values() if each)
-        if seen < _WORTH or known >= _MOST or not _is_plain(model):
+        if seen < _WORTH or known >= _MOST or not record_type.fits(model):
             return None
-        record, logs = _record(model, data)
+        record, found = _record(record_type, model, data)
         kept[kind] = record, seen + 1
-        return logs
+        return found
     if not record:
         return None
     if not record.holds():
         kept.clear()
         return None
-    logs = record(data)
-    if logs is None:
+    found = record(data)
+    if found is None:
         # Where most batches take another branch, that one is worth a record.
         record.missed += 1
         if record.missed >= _WORTH:
             kept[kind] = None, _WORTH
-    return logs
+    return found
 
 
 def _leaves(data) -> Iterator:
@@ -100,6 +118,10 @@ def _leaves(data) -> Iterator:
             yield from _leaves(value)
     elif data is not None:
         yield data
+
+
+def _tensors(data) -> list:
+    return [torch.as_tensor(leaf) for leaf in _leaves(data)]
 
 
 def _kind(data):
@@ -162,77 +184,60 @@ def _optimizers(model: keras.Model) -> list:
 
 def _is_plain(model: keras.Model) -> bool:
     """Return whether a step is made of Keras' and this library's code alone."""
-    if model.run_eagerly or model.jit_compile or model.optimizer is None:
+    if model.run_eagerly or model.jit_compile:
         return False
     if torch.is_autocast_enabled() or torch.is_anomaly_enabled():
         return False
     layers = compat.sublayers(model)
-    return (
-        model.optimizer.built
-        and bool(model.trainable_variables)
-        and _is_known([model.loss, *model.metrics])
-        and _is_known([v.regularizer for v in model.trainable_variables])
-        and _is_known([each.scale_loss for each in _optimizers(model)])
-        and not any(map(compat.has_hooks, layers))
-        and all(
-            _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
-            for layer in layers
-        )
+    return not any(map(compat.has_hooks, layers)) and all(
+        _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
+        for layer in layers
     )
 
 
-def _record(model: keras.Model, data) -> tuple:
-    """Return the record of a step, and the logs of that step, which it has taken.
+def _record(record_type: type, model: keras.Model, data) -> tuple:
+    """Return the record of a step, and what that step, which it has taken, returns.
 
     Both are None and False if the step cannot be recorded; it is not taken then.
     """
     state = [v.value for v in model.non_trainable_variables + model.metrics_variables]
     before, random = [value.clone() for value in state], torch.get_rng_state()
     try:
-        record = _Record(model, data)
+        record = record_type(model, data)
     except Exception:  # Whatever cannot be recorded runs as it would without.
         with torch.no_grad():
             for value, old in zip(state, before, strict=True):
                 value.copy_(old)
         torch.set_rng_state(random)
         return False, None
-    logs, record.first = record.finish(record.first), None
-    return record, logs
+    found, record.first = record.finish(record.first), None
+    return record, found
 
 
 class _Record:
-    """The operations of a training step on batches of one shape."""
+    """The operations of a step on data of one shape.
+
+    Args:
+        model: The model.
+        data: What the step takes.
+    """
 
     def __init__(self, model: keras.Model, data):
         # This import takes a second.
         from torch.fx.experimental.proxy_tensor import make_fx
 
         self.model = model
-        self.optimizer = model.optimizer
-        self.variables = model.trainable_variables
         self.layers = compat.sublayers(model)
-        self.every = [*model.variables, *model.metrics_variables]
         self.options = self._options()
-        names, found = [], []
+        found: list = []
 
         def step(*leaves):
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(
-                _with_leaves(data, iter(leaves))
-            )
-            outputs = model(x, training=True)
-            loss = compat.whole_loss(model, x, y, outputs, weight)
-            weights = [v.value for v in self.variables]
-            gradients = torch.autograd.grad(
-                self.optimizer.scale_loss(loss), weights, allow_unused=True
-            )
-            logs = model.compute_metrics(x, y, outputs, sample_weight=weight)
-            names.extend(logs)
             # Recording takes the step, too.
-            found.extend((*gradients, *logs.values()))
+            found.extend(self.compute(_with_leaves(data, iter(leaves))))
             return [*found, *(condition for condition, _ in _recording.decided)]
 
         # Copies, as what is known of a tensor may be stored with it.
-        leaves = [torch.as_tensor(leaf).clone() for leaf in _leaves(data)]
+        leaves = [tensor.clone() for tensor in _tensors(data)]
         _recording.decided = []
         try:
             recorded = make_fx(step)(*leaves)
@@ -240,21 +245,35 @@ class _Record:
         finally:
             _recording.decided = None
         check_shapes(recorded.graph)
-        self.names, self.first, self.missed = names, found, 0
+        self.first, self.missed = found, 0
         _simplify(recorded.graph)
         self.deciding = _split_off(recorded, len(self.branches))
         self.program = _program(recorded)
+
+    @classmethod
+    def fits(cls, model: keras.Model) -> bool:
+        """Return whether steps of a model may be recorded."""
+        return _is_plain(model)
+
+    def compute(self, data) -> list:
+        """Return the tensors that the step results in, which is recorded."""
+        raise NotImplementedError
+
+    def finish(self, outputs):
+        """Return what a step returns, from these tensors."""
+        raise NotImplementedError
+
+    def held(self) -> list:
+        """Return the objects that the step reads, besides data and layers."""
+        variables = [*self.model.variables, *self.model.metrics_variables]
+        return compat.held_values(variables)
 
     def _options(self) -> list:
         """Return the objects that a computation of the model reads, besides a batch.
 
         They are compared by identity, which takes microseconds.
         """
-        found = compat.held_values(self.every)
-        for variable in self.every:
-            found += variable.trainable, variable.regularizer
-        for optimizer in _optimizers(self.model):
-            found += optimizer, optimizer.loss_scale_factor
+        found = self.held()
         found += map(vars(self.model).get, _METHODS)
         for layer in self.layers:
             found.append(compat.has_hooks(layer))
@@ -273,9 +292,9 @@ class _Record:
             for now, old in zip(options, self.options, strict=True)
         )
 
-    def __call__(self, data) -> dict | None:
-        """Take a step; return the logs, or None for a batch of another branch."""
-        leaves = [torch.as_tensor(leaf) for leaf in _leaves(data)]
+    def __call__(self, data):
+        """Take a step; return what it returns, or None for data of another branch."""
+        leaves = _tensors(data)
         with torch.inference_mode():
             if self.branches and self.branches != [
                 bool(value) for value in self.deciding(*leaves)
@@ -284,12 +303,73 @@ class _Record:
             outputs = self.program(*leaves)
         return self.finish(outputs)
 
+
+class _TrainingRecord(_Record):
+    """A training step: the gradients and the logs; weights are then updated."""
+
+    def __init__(self, model: keras.Model, data):
+        self.optimizer = model.optimizer
+        self.variables = model.trainable_variables
+        self.every = [*model.variables, *model.metrics_variables]
+        self.names: list = []
+        super().__init__(model, data)
+
+    @classmethod
+    def fits(cls, model: keras.Model) -> bool:
+        """See `_Record`; losses, metrics and the optimizer are parts of the step."""
+        return (
+            model.optimizer is not None
+            and model.optimizer.built
+            and bool(model.trainable_variables)
+            and _is_known([model.loss, *model.metrics])
+            and _is_known([v.regularizer for v in model.trainable_variables])
+            and _is_known([each.scale_loss for each in _optimizers(model)])
+            and _is_plain(model)
+        )
+
+    def compute(self, data) -> list:
+        """Return the gradients, and the logs."""
+        model = self.model
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = model(x, training=True)
+        loss = compat.whole_loss(model, x, y, outputs, weight)
+        weights = [v.value for v in self.variables]
+        gradients = torch.autograd.grad(
+            self.optimizer.scale_loss(loss), weights, allow_unused=True
+        )
+        logs = model.compute_metrics(x, y, outputs, sample_weight=weight)
+        self.names.extend(logs)
+        return [*gradients, *logs.values()]
+
     def finish(self, outputs) -> dict:
-        """Update the weights by the results of a program; return the logs."""
+        """Update the weights; return the logs."""
         count = len(self.variables)
         with torch.no_grad():
             self.optimizer.apply(list(outputs[:count]), self.variables)
         return dict(zip(self.names, outputs[count:], strict=True))
+
+    def held(self) -> list:
+        """See `_Record`; variables and optimizers with their options."""
+        found = compat.held_values(self.every)
+        for variable in self.every:
+            found += variable.trainable, variable.regularizer
+        for optimizer in _optimizers(self.model):
+            found += optimizer, optimizer.loss_scale_factor
+        return found
+
+
+class _PredictionRecord(_Record):
+    """The outputs for a batch."""
+
+    def compute(self, data) -> list:
+        """Return the outputs, without their structure."""
+        outputs = self.model(data, training=False)
+        self.structure = keras.tree.map_structure(lambda output: 0, outputs)
+        return keras.tree.flatten(outputs)
+
+    def finish(self, outputs):
+        """Return the outputs in their structure."""
+        return keras.tree.pack_sequence_as(self.structure, list(outputs))
 
 
 def _program(recorded) -> Callable:
@@ -352,7 +432,8 @@ def _written(graph) -> set:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            waiting.extend(node.all_input_nodes)
+            if compat.may_be_view(node.target):
+                waiting.extend(node.all_input_nodes)
     return found
 
 

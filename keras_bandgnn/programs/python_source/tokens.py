@@ -33,10 +33,23 @@ def decode(source: str | bytes) -> str:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
         try:
             source = source.decode(encoding)
-        except UnicodeDecodeError as error:
+        except (LookupError, UnicodeError) as error:
+            # LookupError for codecs of something else than text, such as rot13.
             raise SyntaxError(f"cannot decode as {encoding}: {error}") from error
     source = source.removeprefix("\ufeff")
     return source.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def name_end(line: str, column: int) -> int:
+    """Return the column after a name, from 0.
+
+    A name may be longer or shorter in the source than the variable: Python normalises
+    ligatures and such.
+    """
+    end = column
+    while end < len(line) and f"_{line[end]}".isidentifier():
+        end += 1
+    return end
 
 
 class Tokens:
