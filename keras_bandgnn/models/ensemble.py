@@ -16,7 +16,7 @@ from keras_bandgnn.checks import (
     sequence,
 )
 from keras_bandgnn.data.files import atomic_folder, restore_replaced
-from keras_bandgnn.data.reading import refuse_file
+from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.models.calculator import (
     Potential,
     geometry_layer,
@@ -338,7 +338,9 @@ class Ensemble:
                 f"{str(names)[:80]}",
                 "Copy the ensemble again.",
             )
-        return cls([Task.from_preset(folder / name, dtype=dtype) for name in names])
+        members = [Task.from_preset(folder / name, dtype=dtype) for name in names]
+        with reading(path):
+            return cls(members)
 
 
 class EnsemblePotential(Potential):

@@ -233,9 +233,12 @@ def test_damaged_files_are_refused(names, tmp_path):
         kb.models.Ensemble.from_preset(folder)
 
 
-def test_a_missing_member_is_named(tmp_path):
+def test_a_member_that_is_missing_or_another_is_named(tmp_path):
     folder = tmp_path / "out"
     kb.models.Ensemble(potentials(2)).save_to_preset(folder)
+    kb.models.GraphRegressor(gcn()).save_to_preset(folder / "member_1")
+    with pytest.raises(ValueError, match="ensemble.json.*same class.*of member 1"):
+        kb.models.Ensemble.from_preset(folder)
     (folder / "member_1" / "config.json").unlink()
     with pytest.raises(ValueError, match="Expected.*Received.*member_1"):
         kb.models.Ensemble.from_preset(folder)
