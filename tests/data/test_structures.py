@@ -587,6 +587,20 @@ def test_empty_and_unknown_files(tmp_path):
         read_structures(tmp_path / "d.db.gz")
 
 
+def test_neighbour_search_names_file_and_frame(tmp_path):
+    from keras_bandgnn.preprocessing import RadiusGraph
+
+    frame = stressed('pbc="T T T"')
+    write(tmp_path, a_xyz=frame + frame.replace("0 0 0 4", "0 0 0 0") + frame)
+    graphs = read_structures(tmp_path / "a.xyz")
+    with pytest.raises(ValueError, match=r"graph 1 \(a.xyz, frame 1\). Set context"):
+        RadiusGraph(3.0)(graphs)
+    # Stores keep the names.
+    write_store(tmp_path / "store", graphs)
+    with pytest.raises(ValueError, match=r"graph 1 \(a.xyz, frame 1\). Set context"):
+        list(RadiusGraph(3.0)(open_store(tmp_path / "store")))
+
+
 def test_progress_counts_bytes(tmp_path, monkeypatch):
     import contextlib
 
