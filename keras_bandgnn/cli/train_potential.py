@@ -108,6 +108,7 @@ def make_task(options: argparse.Namespace, graphs: dict):
         normalizer=preprocessing.TargetNormalizer(
             "atom", "atomic_number", references(options)
         ),
+        zbl=options.zbl,
         **head,
     )
     averages = {"use_ema": True, "ema_momentum": options.ema} if options.ema else {}
@@ -208,11 +209,12 @@ def run(options: argparse.Namespace) -> None:
         weights = f"energy per atom 1, forces {options.force_weight:g}"
         if task.stress_weight is not None:
             weights += f", stresses {task.stress_weight:g}"
+        repulsion = "ZBL repulsion at short distances; " if task.zbl else ""
         entries = {
             "data": f"{options.data}: frames: {sizes}; with stress: {stresses}. "
             "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "
             "positive under tension.",
-            "recipe": f"Adam, rate {options.learning_rate:g}, halved after "
+            "recipe": f"{repulsion}Adam, rate {options.learning_rate:g}, halved after "
             f"{options.plateau} epochs without improvement; {options.epochs} epochs "
             f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
             f"of weights with momentum {options.ema:g}; the weights with the best "
