@@ -19,6 +19,7 @@ from examples.benchmarks import (
     host,
     kgcnn,
     messages,
+    neighbours,
     propagate,
     train,
 )
@@ -31,6 +32,7 @@ _SUBJECTS = {
     "train": (train, "graphs per second of training, plan by plan"),
     "batching": (batching, "padding, assembly and feeding of batches"),
     "geometry": (geometry, "a training step of SchNet and PaiNN, against peers"),
+    "neighbours": (neighbours, "neighbours in crystals: matscipy against vesin"),
     "attention": (attention, "attention along edges, against peers"),
     "messages": (messages, "a training step of message passing, against a peer"),
     "kgcnn": (kgcnn, "an epoch and the accuracy of GCN, against kgcnn"),
