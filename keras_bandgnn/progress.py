@@ -10,7 +10,7 @@ _QUIET_SECONDS = 2.0
 @contextlib.contextmanager
 def progress_bar(
     title: str, total: int | None, shown: bool
-) -> Iterator[Callable[[int], None]]:
+) -> Iterator[Callable[[float], None]]:
     """Show a progress bar on standard error; yield a function to advance it.
 
     Args:
@@ -24,7 +24,7 @@ def progress_bar(
     """
     start, done, bar, task = time.monotonic(), 0, None, None
 
-    def advance(more: int) -> None:
+    def advance(more: float) -> None:
         nonlocal done, bar, task
         done += more
         if bar is None and shown and time.monotonic() - start > _QUIET_SECONDS:

@@ -436,6 +436,7 @@ VALID = {
     "layers.SignNet": LAYER_1,
     "layers.EdgeReadout": {"units": 2},
     "layers.SineBasis": {"num_functions": 4, "cutoff": 2.0},
+    "layers.ZBLRepulsion": "takes no arguments",
     "layers.shifted_softplus": PROTOCOL,
     # === models ===
     "models.AttentionWeights": RESULT,

@@ -34,7 +34,7 @@ PUBLIC = {
     "GraphNormalization GraphReadout GraphTransformerLayer MPEUInteraction "
     "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
     "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
-    "SineBasis shifted_softplus",
+    "SineBasis ZBLRepulsion shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone BugLocalizer EdgeClassifier "
     "EdgeRegressor Ensemble ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
     "GGNNBackbone GINEBackbone GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
@@ -266,7 +266,8 @@ REGISTERED = (
     "PaiNNBackbone PaiNNMessage PaiNNUpdate ProgramEncoder PyGEncoder RCMKCompile "
     "ROCAUC RadiusGraph ReachabilityFilter ReadoutHead SchNetBackbone "
     "SchNetInteraction SelectionCrossentropy SineBasis SmilesEncoder StaticBatcher "
-    "StructuralEncoding TableEncoder TargetNormalizer WarmupDecay shifted_softplus"
+    "StructuralEncoding TableEncoder TargetNormalizer WarmupDecay ZBLRepulsion "
+    "shifted_softplus"
 )
 
 

@@ -17,6 +17,7 @@ OPTIONS = (
     "force_weight",
     "stress_weight",
     "atom_energies",
+    "zbl",
     "ema",
     "plateau",
     "members",
@@ -86,6 +87,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ELEMENT=EV",
         help="reference energies of atoms; fitted by least squares if omitted",
+    )
+    group.add_argument(
+        "--zbl",
+        action="store_true",
+        help="add the screened repulsion of nuclei at short distances (Ziegler, "
+        "Biersack, Littmark 1985)",
     )
     group.add_argument(
         "--ema",

@@ -114,6 +114,7 @@ def make_task(options: argparse.Namespace, graphs: dict):
         normalizer=preprocessing.TargetNormalizer(
             "atom", "atomic_number", references(options)
         ),
+        zbl=options.zbl,
         **head,
     )
     averages = {"use_ema": True, "ema_momentum": options.ema} if options.ema else {}
@@ -262,11 +263,12 @@ def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dic
     weights = f"energy per atom 1, forces {options.force_weight:g}"
     if task.stress_weight is not None:
         weights += f", stresses {task.stress_weight:g}"
+    repulsion = "ZBL repulsion at short distances; " if task.zbl else ""
     return {
         "data": f"{options.data}: {frames_of(graphs)}. "
         "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "
         "positive under tension.",
-        "recipe": f"Adam, rate {options.learning_rate:g}, halved after "
+        "recipe": f"{repulsion}Adam, rate {options.learning_rate:g}, halved after "
         f"{options.plateau} epochs without improvement; {options.epochs} epochs "
         f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
         f"of weights with momentum {options.ema:g}; the weights with the best "

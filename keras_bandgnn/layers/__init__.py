@@ -1,11 +1,11 @@
 """Keras layers over the batch contract.
 
-Layers that read the graph are called as `layer(states, batch, ...)`, and `NodeEncoder`
-and `AttentionBias`, which take no states, as `layer(batch)`. `batch` is the batch of a
-loader; layers with `prepare(batch)` also accept its result in place of the batch, so
-that several calls share the work. The other layers (`GRUUpdate`, `PaiNNUpdate`,
-`ContinuousFilter`, `ElementEmbedding`, `CharacterEncoder`, `CumulativeLink`, the radial
-functions) take tensors, like any Keras layer.
+Layers that read the graph are called as `layer(states, batch, ...)`, and `NodeEncoder`,
+`AttentionBias` and `ZBLRepulsion`, which take no states, as `layer(batch)`. `batch` is
+the batch of a loader; layers with `prepare(batch)` also accept its result in place of
+the batch, so that several calls share the work. The other layers (`GRUUpdate`,
+`PaiNNUpdate`, `ContinuousFilter`, `ElementEmbedding`, `CharacterEncoder`,
+`CumulativeLink`, the radial functions) take tensors, like any Keras layer.
 """
 
 from keras_bandgnn.layers.attention_bias import AttentionBias as AttentionBias
@@ -57,6 +57,7 @@ from keras_bandgnn.layers.schnet_interaction import (
 )
 from keras_bandgnn.layers.sign_net import SignNet as SignNet
 from keras_bandgnn.layers.sine_basis import SineBasis as SineBasis
+from keras_bandgnn.layers.zbl_repulsion import ZBLRepulsion as ZBLRepulsion
 
 # Their names in PyTorch Geometric.
 GCNConv = GraphConvolution
@@ -102,5 +103,6 @@ __all__ = [
     "SchNetInteraction",
     "SignNet",
     "SineBasis",
+    "ZBLRepulsion",
     "shifted_softplus",
 ]

@@ -4,13 +4,20 @@ import functools
 from collections.abc import Iterable, Mapping
 
 import keras
+import numpy as np
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import EDGE_COLUMNS, level_of
 from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
-from keras_bandgnn.layers.target_normalizer import TargetNormalizer
+from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
+from keras_bandgnn.layers.zbl_repulsion import COVALENT_RADII, ZBLRepulsion
+from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
+from keras_bandgnn.preprocessing.geometry.geometry_layers import RadiusGraph
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
 
@@ -57,6 +64,10 @@ class GraphRegressor(RegressionTask):
         reduce: Another name of `readout`, as in version 0.1.0.
         target_names: Names of the targets, by which `compile` takes losses, weights and
             metrics of their own; they are saved with the task.
+        zbl: Whether to add the energy of `ZBLRepulsion`, so that atoms repel each other
+            at distances that the training graphs do not have. For one target, an energy
+            in eV, over an atomistic backbone with edges both ways. The rest is learnt,
+            and the normaliser adapted to it.
         **kwargs: Passed to `Task`.
 
     Input shape:
@@ -104,6 +115,7 @@ class GraphRegressor(RegressionTask):
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
         reduce: str | None = None,
         target_names: Iterable[str] | None = None,
+        zbl: bool = False,
         **kwargs,
     ):
         if num_targets is None or isinstance(num_targets, GraphPreprocessor):
@@ -114,7 +126,17 @@ class GraphRegressor(RegressionTask):
         # === Config ===
         if reduce is not None:
             readout = one_of("reduce", reduce, REDUCTIONS)
+        self.zbl = boolean("zbl", zbl)
+        if self.zbl and not (
+            self.num_targets == 1 and isinstance(backbone, AtomisticBackbone)
+        ):
+            raise ValueError(
+                "Expected `zbl` with one target, an energy in eV, over a backbone of "
+                f"atoms, such as PaiNNBackbone. Received: num_targets="
+                f"{self.num_targets}, backbone={type(backbone).__name__}."
+            )
         # === Layers ===
+        self.repulsion = ZBLRepulsion(name="repulsion") if self.zbl else None
         self.head = make_head(self.num_targets, readout, hidden, activation, use_bias)
         sums = isinstance(self.head, GraphReadout) and self.head.reduce == "sum"
         self.normalizer = as_normalizer(normalizer, "atom" if sums else "graph")
@@ -124,6 +146,49 @@ class GraphRegressor(RegressionTask):
         """Return predictions [G, B, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         return self.denormalized(values, batch)
+
+    def denormalized(self, values, batch):
+        """Return outputs of the head in the units of the labels, with repulsion."""
+        values = super().denormalized(values, batch)
+        return values if self.repulsion is None else values + self.repulsion(batch)
+
+    def check(self, loader: GraphLoader) -> None:
+        """Raise a ValueError if graphs lack what the task reads."""
+        super().check(loader)
+        if self.repulsion is None:
+            return
+        elements = [np.unique(part.node["atomic_number"]) for part in loader.parts]
+        elements = np.unique(np.concatenate(elements))
+        last = len(COVALENT_RADII)
+        if elements.size and not 1 <= elements[0] <= elements[-1] <= last:
+            raise ValueError(
+                f"Expected elements from 1 to {last} for zbl=True, as others have no "
+                f"radius. Received: {elements.tolist()}."
+            )
+        reach = 2 * max((COVALENT_RADII[z - 1] for z in elements), default=0.0)
+        layers = self.preprocessor.graph_layers if self.preprocessor else ()
+        for layer in layers:
+            if isinstance(layer, RadiusGraph) and layer.cutoff < reach:
+                raise ValueError(
+                    f"Expected RadiusGraph with a cutoff of at least {reach:.2f} "
+                    "Angstrom for zbl=True, twice the largest covalent radius, so that "
+                    f"energies are smooth. Received: cutoff={layer.cutoff:g}."
+                )
+
+    def learnt_labels(self, loader: GraphLoader):
+        """Return the graphs with the labels that the normaliser is adapted to."""
+        if self.repulsion is None:
+            return loader
+        parts = []
+        for part in loader.parts:
+            columns = {k: v for k, v in part.columns().items() if level_of(k) != "edge"}
+            columns |= dict.fromkeys(EDGE_COLUMNS, np.zeros(0, np.int32))
+            columns["num_edges"] = np.zeros(len(part), np.int32)
+            labels = target_labels(part, "graph")
+            labels = labels - self.repulsion.energies_of(part)[:, None]
+            columns["label/graph"] = labels.astype(np.float32)
+            parts.append(FlatGraphs.from_columns(columns, part.info))
+        return FlatGraphs.concatenate(parts)
 
     def default_optimizer(self):
         """That of Speckhard et al. 2025: Adam, 1e-4 times 0.96 each 100,000 steps."""
@@ -229,8 +294,17 @@ class GraphRegressor(RegressionTask):
             {"readout" if name == "reduce" else name: args[name] for name in args}
             for args in (config, overrides)
         )
-        return super().head_overrides(config, overrides)
+        # Presets name it only where it is set.
+        head = super().head_overrides({"zbl": False, **config}, overrides)
+        changed = "zbl" in overrides and head["zbl"] != config.get("zbl", False)
+        if changed and "normalizer" not in overrides and head["normalizer"]:
+            # The constants are those of other energies.
+            head["normalizer"] = "auto"
+        if not head["zbl"]:
+            del head["zbl"]
+        return head
 
     def head_config(self) -> dict:
         """Return the arguments of the head, with the normaliser's constants."""
-        return {**super().head_config(), **head_arguments(self.head)}
+        config = {**super().head_config(), **head_arguments(self.head)}
+        return config | {"zbl": True} if self.zbl else config

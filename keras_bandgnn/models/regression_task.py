@@ -125,7 +125,11 @@ class RegressionTask(Task):
         """Adapt the backbone and the normaliser to the training graphs, once."""
         super().adapt(loader)
         if self.normalizer is not None and not self.normalizer.is_adapted:
-            self.normalizer.adapt(loader)
+            self.normalizer.adapt(self.learnt_labels(loader))
+
+    def learnt_labels(self, loader: GraphLoader):
+        """Return the graphs with the labels that the normaliser is adapted to."""
+        return loader
 
     def ensemble_outputs(self, outputs: np.ndarray) -> np.ndarray:
         """Return the numbers; see `Task.ensemble_outputs`."""

@@ -130,6 +130,18 @@ def test_resumes_as_if_it_had_not_stopped(data, tmp_path, capsys, monkeypatch):
     assert "epoch 1/3" not in resumed
 
 
+def test_zbl_repulsion_and_a_database(tmp_path, capsys):
+    ase.io.write(tmp_path / "run.db", frames(12))
+    options = ["--zbl", "--epochs", "1"]
+    assert main(command(tmp_path / "run.db", tmp_path, *options)) == 0
+    assert "with stress: 11 train, 1 valid" in capsys.readouterr().out
+    task = kb.models.ForceRegressor.from_preset(tmp_path / "out")
+    assert task.zbl
+    assert "ZBL repulsion" in (tmp_path / "out" / "README.md").read_text()
+    pair = ase.Atoms("CuAl", [[0, 0, 0], [0.3, 0, 0]], calculator=task.as_calculator())
+    assert pair.get_forces()[1, 0] > 1000
+
+
 def test_without_stresses_and_with_references(tmp_path, capsys):
     bare = frames(12)
     for atoms in bare:

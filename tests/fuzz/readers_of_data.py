@@ -668,24 +668,49 @@ END
 """
 
 
-def trajectory() -> bytes:
-    """A `.traj` file as ASE writes it."""
+VASPRUN = """<?xml version="1.0" encoding="ISO-8859-1"?>
+<modeling>
+<kpoints><varray name="kpointlist"><v>0 0 0</v></varray>
+<varray name="weights"><v>1.0</v></varray></kpoints>
+<parameters><i name="PSTRESS">0.0</i></parameters>
+<atominfo><array name="atoms"><set>
+<rc><c>Na</c><c>1</c></rc><rc><c>Cl</c><c>2</c></rc>
+</set></array></atominfo>
+<structure name="initialpos"><crystal><varray name="basis">
+<v>4.0 0.0 0.0</v><v>0.0 4.0 0.0</v><v>0.0 0.0 5.0</v></varray></crystal>
+<varray name="positions"><v>0.0 0.0 0.0</v><v>0.5 0.5 0.5</v></varray></structure>
+<calculation><scstep><energy><i name="e_fr_energy">-6.5</i>
+<i name="e_0_energy">-6.25</i></energy></scstep>
+<structure><crystal><varray name="basis">
+<v>4.0 0.0 0.0</v><v>0.0 4.0 0.0</v><v>0.0 0.0 5.0</v></varray></crystal>
+<varray name="positions"><v>0.0 0.0 0.0</v><v>0.5 0.5 0.5</v></varray></structure>
+<varray name="forces"><v>0.1 0.0 0.0</v><v>-0.1 0.0 0.0</v></varray>
+<varray name="stress"><v>9.0 0.0 0.0</v><v>0.0 8.0 0.0</v><v>0.0 0.0 7.0</v></varray>
+<energy><i name="e_fr_energy">-6.5</i><i name="e_0_energy">-6.25</i></energy>
+</calculation>
+</modeling>
+"""
+
+
+def written(ending: str) -> bytes:
+    """A trajectory or database as ASE writes it."""
     import ase
     import ase.io
 
     atoms = ase.Atoms("NaCl", [[0, 0, 0.5], [2, 2, 0]], cell=[4, 4, 5], pbc=True)
     with tempfile.TemporaryDirectory() as folder:
-        ase.io.write(Path(folder) / "a.traj", [atoms, atoms])
-        return (Path(folder) / "a.traj").read_bytes()
+        ase.io.write(Path(folder) / f"a{ending}", [atoms, atoms])
+        return (Path(folder) / f"a{ending}").read_bytes()
 
 
 STRUCTURES: dict[str, Callable[[], bytes]] = {
     ".cif": CIF.encode,
+    ".db": partial(written, ".db"),
     ".extxyz": EXTXYZ.encode,
     ".pdb": PDB.encode,
     ".poscar": POSCAR.encode,
     ".sdf": lambda: qm9_sdf()["gdb9.sdf"].split(b"$$$$")[0],
-    ".traj": trajectory,
+    ".traj": partial(written, ".traj"),
     ".vasp": POSCAR.encode,
     ".xyz": "3\n\nO 0 0 0.12\nH 0 0.76 -0.48\nH 0 -0.76 -0.48\n".encode,
 }
@@ -694,6 +719,10 @@ STRUCTURES: dict[str, Callable[[], bytes]] = {
 
 def _structures(folder: Path):
     return read_structures(folder, progress=False)
+
+
+def _json_database(folder: Path):
+    return read_structures(folder / "a.json", progress=False)
 
 
 def _single_pickle() -> Files:
@@ -750,6 +779,18 @@ def readers() -> Iterator[Reader]:
             _structures,
             modules=("ase",),
         )
+    yield Reader(
+        "structures vasprun.xml",
+        lambda: {"vasprun.xml": VASPRUN.encode()},
+        _structures,
+        modules=("ase",),
+    )
+    yield Reader(
+        "structures .json",
+        lambda: {"a.json": written(".json")},
+        _json_database,
+        modules=("ase",),
+    )
     yield Reader(
         "pickle_arrays",
         *(_single_pickle, lambda folder: read_pickle(folder / "array.pkl")),

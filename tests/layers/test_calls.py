@@ -28,7 +28,7 @@ GRAPH = kb.Graph(
     6,
     RNG.integers(0, 6, E),
     RNG.integers(0, 6, E),
-    node={"kind": RNG.integers(0, 3, 6)},
+    node={"kind": RNG.integers(0, 3, 6), "atomic_number": [1, 6, 8, 1, 6, 8]},
     edge={"displacement": RNG.normal(size=(E, 3)), "distance": RNG.integers(0, 3, E)},
 )
 BATCH = kb.preprocessing.GraphLoader(
@@ -104,7 +104,10 @@ CALLS = {
         (STATES, EDGES, BATCH["edge"]),
     ),
     "SignNet": (layers.SignNet(C), (STATES, BATCH), None),
+    "ZBLRepulsion": (layers.ZBLRepulsion(), (BATCH,), None),
 }
+# Called with the batch alone.
+BATCH_ALONE = ("AttentionBias", "NodeEncoder", "ZBLRepulsion")
 
 
 def is_layer(name):
@@ -171,7 +174,7 @@ def test_old_names_of_the_batch_next_to_other_arrays(name, old):
     close(layer(states, BATCH, *others), layer(states, *others, **{old: batch}))
 
 
-STATES_LAYERS = [name for name in CALLS if name not in ("NodeEncoder", "AttentionBias")]
+STATES_LAYERS = [name for name in CALLS if name not in BATCH_ALONE]
 
 
 @pytest.mark.parametrize("name", STATES_LAYERS)
@@ -190,7 +193,7 @@ def test_wrong_arguments_are_refused(name):
 
 
 def test_messages_name_calls_that_work():
-    for name in ("NodeEncoder", "AttentionBias"):
+    for name in BATCH_ALONE:
         with pytest.raises(ValueError, match=r"Call the layer as layer\(batch\)"):
             CALLS[name][0](STATES)
     with pytest.raises(ValueError, match=r"as layer.prepare\(batch\)"):

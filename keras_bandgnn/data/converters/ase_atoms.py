@@ -53,8 +53,8 @@ def from_ase(
         cutoff: Distance in Angstrom up to which atoms and their periodic images are
             neighbours, or a dictionary of distances by pairs of elements as in
             `ase.neighborlist`. Without a cutoff, the graph has no edges.
-        label: The value to use as label: `"energy"`, `"force"` (a node-level label) or
-            a key of `atoms.info`.
+        label: The value to use as label: `"energy"`, `"free_energy"`, `"force"` (a
+            node-level label) or a key of `atoms.info`.
         stress: True to add `context["stress"]`, from the calculator or from
             `atoms.info["stress"]`, `["virial"]` or `["virials"]`; or the key of
             `atoms.info` that holds it. Values are [6] as above, [9] or [3, 3]. A key
@@ -94,6 +94,8 @@ def from_ase(
     fields = {}
     if label is not None:
         values = {**atoms.info, **results}
+        if label == "free_energy":
+            values |= _results(atoms, {label: label})
         if label not in values:
             raise ValueError(
                 "Expected `label` to be a result of the calculator or a key of "
@@ -129,12 +131,12 @@ def from_ase(
     )
 
 
-def _results(atoms: Any) -> dict[str, Any]:
+def _results(atoms: Any, names: Mapping[str, str] = _RESULTS) -> dict[str, Any]:
     if atoms.calc is None:
         return {}
     ready = {
         name: atoms.calc.get_property(property, atoms, allow_calculation=False)
-        for name, property in _RESULTS.items()
+        for name, property in names.items()
     }
     return {name: value for name, value in ready.items() if value is not None}
 

@@ -1,13 +1,18 @@
 """Atomic structures from files in the formats of ASE."""
 
+import contextlib
 import io
 import itertools
+import math
 import os
 import re
+import sqlite3
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from xml.parsers import expat
 
 import numpy as np
 
@@ -15,18 +20,35 @@ from keras_bandgnn.checks import sequence
 from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
-from keras_bandgnn.data.reading import open_unpacked, reading, refuse_file
+from keras_bandgnn.data.reading import (
+    Limits,
+    open_unpacked,
+    reading,
+    refuse_file,
+    size_of,
+)
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.progress import progress_bar
 
-ENDINGS = (".cif", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz")
+ENDINGS = (
+    *(".cif", ".db", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz"),
+)
 """Suffixes of the files to read in a folder, in lower case."""
 
 _BEGINNINGS = ("poscar", "contcar", "outcar", "vasprun", "xdatcar")
 # ASE parses text such as "energy=-3" as an integer.
-_REAL = ("energy", "force")
-_TEXT = tuple(ending for ending in ENDINGS if ending != ".traj")
+_REAL = ("energy", "free_energy", "force")
+_BINARY = (".db", ".traj")
+_TEXT = tuple(ending for ending in ENDINGS if ending not in _BINARY)
+_DATABASES = ("db", "json")
+# What a row of a database may have in its data instead of a calculator.
+_ROW_RESULTS = ("energy", "forces", "stress")
+_CUT_OFF = (
+    expat.errors.codes[expat.errors.XML_ERROR_NO_ELEMENTS],
+    expat.errors.codes[expat.errors.XML_ERROR_UNCLOSED_TOKEN],
+)
+_NDARRAY = re.compile(rb"""["']__ndarray__["']\s*:\s*\[\s*\[([0-9,\s]*)\]""")
 _FORMATS = ("xyz", "extxyz", "vasp", "cif")
 _LINE_BYTES = 1 << 20
 _VASP = (".poscar", ".vasp")
@@ -46,25 +68,34 @@ def read_structures(
     stress: bool | str = False,
     forces: str | None = None,
 ) -> FlatGraphs:
-    r"""Read structures from xyz, extxyz, cif, POSCAR and other formats of ASE.
+    r"""Read structures from xyz, extxyz, cif, VASP and other formats of ASE.
 
     Every frame of every file becomes a graph without edges, as from `from_ase`:
     `node["atomic_number"]`, `node["position"]`, `context["cell"]`, `context["pbc"]`
     and, if the file has them, `context["energy"]` (eV) and `node["force"]` (eV per
     Angstrom). `RadiusGraph`, `KNearestGraph` or `FullyConnectedGraph` adds edges.
     `info` has the other values of the frame, and `file` and `frame`, the name of the
-    file and the number of the frame.
+    file and the number of the frame: of extended XYZ, `.traj` and XDATCAR, the step of
+    `vasprun.xml` and OUTCAR, the row of a database of ASE (`.db`, `.json`), whose keys
+    and data are values of the frame.
 
     A folder is searched recursively, in the order of paths, for files whose names end
     in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR. Files
-    may be compressed (`.gz`, `.bz2`, `.xz`).
+    may be compressed (`.gz`, `.bz2`, `.xz`), except databases. Nothing is unpickled,
+    and no file is changed.
+
+    Energies of VASP are those for sigma -> 0; its forces and stresses are derivatives
+    of the free energy, `label="free_energy"`. Stresses are converted from kbar, and
+    their sign to that of ASE. Steps of a `vasprun.xml` that ends early are read, with a
+    warning.
 
     Needs `pip install "keras-bandgnn[chem]"`.
 
     Args:
         path: A file, a folder, or a list of files and folders.
-        label: The value to use as label: `"energy"`, `"force"` (a node-level label) or
-            a key of `atoms.info`, an integer if it is one in every frame.
+        label: The value to use as label: `"energy"`, `"free_energy"`, `"force"` (a
+            node-level label) or a key of `atoms.info`, an integer if it is one in every
+            frame.
         format: ASE's name of the format, if it is not evident from the files.
         progress: Whether to show a progress bar after two seconds.
         stress: Whether to add `context["stress"]`, float32 [6] in eV per cubic
@@ -74,8 +105,8 @@ def read_structures(
 
     Raises:
         FileNotFoundError: If a file is missing, or a folder has no files to read.
-        ValueError: If a file cannot be read, lacks the label, or has other features
-            than the first one; the message names the file and the frame.
+        ValueError: If a file cannot be read, is empty, lacks the label, or has other
+            features than the first one; the message names the file and the frame.
         ImportError: If ASE is not installed.
 
     Example:
@@ -86,10 +117,10 @@ def read_structures(
     """
     files = _files(path)
     graphs: list[Graph] = []
-    with progress_bar("Reading structures", len(files), progress) as advance:
+    total = sum(file.stat().st_size for file in files)
+    with progress_bar("Reading structures", total, progress) as advance:
         for file in files:
-            graphs += _graphs(file, label, format, stress, forces)
-            advance(1)
+            graphs += _graphs(file, label, format, stress, forces, advance)
     kinds = {graph.label.dtype.kind for graph in graphs if graph.label is not None}
     if label in _REAL or len(kinds) > 1:
         graphs = [g.replace(label=g.label.astype(np.float32)) for g in graphs]
@@ -152,7 +183,10 @@ def _graphs(
     format: str | None,
     stress: bool | str,
     forces: str | None,
+    advance: Callable[[float], None],
 ) -> Iterator[Graph]:
+    count = _check_sizes(file, format)
+    size, frame = file.stat().st_size, -1
     for frame, atoms in enumerate(_frames(file, format)):
         try:
             with reading(file):
@@ -164,20 +198,35 @@ def _graphs(
         if "energy" in context:
             context["energy"] = context["energy"].astype(np.float32)
         info = {**graph.info, "file": file.name, "frame": frame}
+        advance(size / count if count else 0)
         yield graph.replace(context=context, info=info)
+    if frame < 0:
+        refuse_file(
+            file, "to have at least one structure", "none", "Leave the file out."
+        )
+    advance(0 if count else size)
 
 
-def _check_sizes(file: Path, format: str | None) -> None:
+def _check_sizes(file: Path, format: str | None) -> int | None:
     """Raise a ValueError if a file exceeds the limits or lacks atoms that it declares.
 
     ASE has no limits, and allocates as many atoms as a file declares.
+
+    Returns:
+        The number of frames, where it is found without reading them.
     """
-    name = _bare(file)
+    if size_of(file) == 0 and file.suffix not in _COMPRESSED:
+        refuse_file(file, "to be a file of structures", "an empty file")
+    if (kind := _database(file, format)) is not None:
+        return _check_database(file, kind)
+    name, frames = _bare(file), None
     text = name.endswith(_TEXT) or name.startswith(_BEGINNINGS) or format in _FORMATS
     with open_unpacked(file) as stream:
         lines = _lines(file, stream) if text else iter(())
         if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
-            _check_xyz(file, lines)
+            frames = _check_xyz(file, lines)
+        elif format == "vasp-xml" or name.startswith("vasprun"):
+            frames = _check_xml(file, lines)
         elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
             head = list(itertools.islice(lines, 7))
             count = len(head) + sum(1 for _ in lines)
@@ -188,6 +237,69 @@ def _check_sizes(file: Path, format: str | None) -> None:
             pass
         while file.suffix in _COMPRESSED and stream.read(1 << 20):
             pass
+    return frames
+
+
+def _database(file: Path, format: str | None) -> str | None:
+    """Return the kind of a database of ASE, "db" or "json"; None for other files."""
+    if format is not None:
+        return format if format in _DATABASES else None
+    kind = _bare(file).rpartition(".")[2]
+    return kind if kind in _DATABASES else None
+
+
+def _check_database(file: Path, kind: str) -> int | None:
+    """Raise a ValueError for a file that is no database; return the number of rows.
+
+    ASE would add its tables to any other SQLite file.
+    """
+    if file.suffix in _COMPRESSED:
+        refuse_file(
+            file, "to be a database, not compressed", file.suffix, "Unpack it first."
+        )
+    if kind == "json":
+        data = file.read_bytes()
+        for shape in _NDARRAY.findall(data):
+            values = math.prod(map(_count, shape.split(b",")))
+            Limits.current().check(f"an array of {file}", 8 * values, len(data))
+        return None
+    address = f"{file.absolute().as_uri()}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True)) as connection:
+            return connection.execute("SELECT COUNT(*) FROM systems").fetchone()[0]
+    except sqlite3.Error as error:
+        refuse_file(file, "to be a database of ASE", str(error), cause=error)
+
+
+def _check_xml(file: Path, lines: Iterator[bytes]) -> int:
+    """Return the number of ionic steps of a `vasprun.xml`.
+
+    ASE reads none of the steps after an error, and says nothing.
+    """
+    frames = 0
+
+    def end(name: str) -> None:
+        nonlocal frames
+        frames += name == "calculation"
+
+    def declare(name: str, *_: Any) -> None:
+        refuse_file(file, "to declare no entities", name)
+
+    parser = expat.ParserCreate()
+    parser.EndElementHandler, parser.EntityDeclHandler = end, declare
+    try:
+        for line in lines:
+            parser.Parse(line)
+        parser.Parse(b"", True)
+    except expat.ExpatError as error:
+        if error.code not in _CUT_OFF or not frames:
+            refuse_file(file, f"to be XML up to the end of frame {frames}", str(error))
+        warnings.warn(
+            f"{file} ends early, in frame {frames}. The {frames} complete frames are "
+            "read.",
+            stacklevel=2,
+        )
+    return frames
 
 
 def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
@@ -201,30 +313,60 @@ def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _check_xyz(file: Path, lines: Iterator[bytes]) -> None:
+def _check_xyz(file: Path, lines: Iterator[bytes]) -> int:
+    """Return the number of frames."""
+    frames = number = 0
     for line in lines:
+        number += 1
         if line.lstrip().startswith(b"VEC"):  # after the atoms of older files
             continue
-        atoms, comment = _count(line), next(lines, b"")
-        if not atoms:  # the end, or nothing that ASE reads
+        if not line.strip():
+            number += 1
+            for rest in lines:
+                if rest.strip():
+                    refuse_file(
+                        file,
+                        "to have no empty lines between frames",
+                        f"{rest[:80]!r} in line {number}, after frame {frames - 1}",
+                        "Remove the empty lines: what follows is not read.",
+                    )
+                number += 1
             break
-        first = next(lines, b"")
+        atoms, comment = _count(line), next(lines, b"")
+        if not (atoms or line.strip().isdigit()):
+            if not frames:  # nothing that ASE reads
+                break
+            refuse_file(
+                file,
+                f"to have a number of atoms in line {number}, at the start of frame "
+                f"{frames}",
+                f"{line[:80]!r}",
+                f"Check it, and that frame {frames - 1} has as many atoms as it says.",
+            )
+        number += 1
+        first = next(lines, b"") if atoms else b""
         for columns in _PROPERTIES.findall(comment):
             columns_needed = sum(map(_count, columns.split(b":")[2::3]))
-            if columns_needed > len(first):
+            if first and columns_needed > len(first):
                 refuse_file(
                     file,
-                    f"to have {columns_needed:,} columns as declared",
+                    f"to have {columns_needed:,} columns as declared in frame {frames}",
                     f"{first[:80]!r}",
                 )
-        count = bool(first) + sum(1 for _ in itertools.islice(lines, atoms - 1))
-        _check_count(file, atoms, count)
+        rest = itertools.islice(lines, max(atoms - 1, 0))
+        count = bool(first) + sum(1 for _ in rest)
+        _check_count(file, atoms, count, f" in frame {frames}")
+        number += count
+        frames += 1
+    return frames
 
 
-def _check_count(file: Path, atoms: int, lines: int) -> None:
+def _check_count(file: Path, atoms: int, lines: int, where: str = "") -> None:
     if atoms > lines:
         refuse_file(
-            file, f"to have the {atoms:,} atoms that it declares", f"{lines:,} lines"
+            file,
+            f"to have the {atoms:,} atoms that it declares{where}",
+            f"{lines:,} lines",
         )
 
 
@@ -250,23 +392,65 @@ def _with_nine(file: Path) -> io.StringIO:
         return io.StringIO(_SIX.sub(nine, stream.read().decode()))
 
 
-def _frames(file: Path, format: str | None) -> list[Any]:
-    read_frames = optional_import("ase.io", "keras-bandgnn[chem]").read
-    _check_sizes(file, format)
+def _frames(file: Path, format: str | None) -> Iterator[Any]:
+    frame = 0
+    kind = _database(file, format)
+    source = _steps(file, format) if kind is None else _rows(file, kind)
+    try:
+        for atoms in source:
+            yield atoms
+            frame += 1
+    except Exception as error:  # each reader raises different errors
+        received = f"{type(error).__name__}: {error}"
+        if frame:
+            message = (
+                f"Expected {file}, frame {frame}, to be a structure that ASE can read. "
+                f"Received: {received}. Correct the frame, or remove it."
+            )
+        else:
+            message = (
+                f"Expected {file} to be a file of structures that ASE can read. "
+                f"Received: {received}. Check the file, or pass format=, such as "
+                "'extxyz', 'cif' or 'vasp'."
+            )
+        raise ValueError(message) from error
+
+
+def _steps(file: Path, format: str | None) -> Iterator[Any]:
+    """Yield the frames that a reader of ASE finds."""
+    read_frames = optional_import("ase.io", "keras-bandgnn[chem]").iread
+    path, frame = file.absolute(), 0
     try:
         # ASE would parse some relative names as URLs, and split others at an @.
-        try:
-            return read_frames(
-                file.absolute(), ":", format, do_not_split_by_at_sign=True
-            )
-        except ValueError as error:
-            if "3x3 matrix" not in str(error):
-                raise
-            return read_frames(_with_nine(file), ":", "extxyz")
-    except Exception as error:  # each reader raises different errors
-        kind = type(error).__name__
-        raise ValueError(
-            f"Expected {file} to be a file of structures that ASE can read. "
-            f"Received: {kind}: {error}. Check the file, or pass format=, such as "
-            "'extxyz', 'cif' or 'vasp'."
-        ) from error
+        for atoms in read_frames(path, ":", format, do_not_split_by_at_sign=True):
+            yield atoms
+            frame += 1
+    except ValueError as error:
+        if "3x3 matrix" not in str(error):
+            raise
+        yield from read_frames(_with_nine(file), f"{frame}:", "extxyz")
+
+
+def _rows(file: Path, kind: str) -> Iterator[Any]:
+    """Yield the rows of a database of ASE, with their keys and data in `info`.
+
+    Arrays with a row per atom are in `atoms.arrays`.
+    """
+    extra = "keras-bandgnn[chem]"
+    connect = optional_import("ase.db", extra).connect
+    single = optional_import("ase.calculators.singlepoint", extra).SinglePointCalculator
+    for row in connect(file.absolute(), kind, serial=True).select():
+        atoms = row.toatoms()
+        values = {
+            name: value.item() if getattr(value, "size", 0) == 1 else value
+            for name, value in (row.data | row.key_value_pairs).items()
+        }
+        atoms.info.update(values)
+        for name, value in values.items():
+            per_atom = np.ndim(value) and len(value) == len(atoms)
+            if per_atom and name not in atoms.arrays:
+                atoms.set_array(name, np.asarray(value))
+        results = {n: row.data[n] for n in _ROW_RESULTS if n in row.data}
+        if atoms.calc is None and results:
+            atoms.calc = single(atoms, **results)
+        yield atoms

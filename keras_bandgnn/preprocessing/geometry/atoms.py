@@ -1,6 +1,8 @@
 """`Atoms`: positions and cells of graphs, checked."""
 
-from typing import NamedTuple
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,6 +10,28 @@ from keras_bandgnn.data.flat import FlatGraphs
 
 _FLAT = 1e-12
 """Square of the smallest volume that cell vectors of length 1 may span."""
+_IMAGES = 1e6
+"""No crystal has as many images of an atom within a cutoff."""
+
+
+def graph_name(graph: int, info: Sequence[Mapping[str, Any]] = (), first: int = 0):
+    """Return how errors name a graph: its number, and its file and frame if known.
+
+    Args:
+        graph: Its number in `info`.
+        info: `FlatGraphs.info`.
+        first: What to add to the number.
+
+    Example:
+    >>> graph_name(1, [{}, {"file": "a.xyz", "frame": 3}], first=10)
+    'graph 11 (a.xyz, frame 3)'
+    """
+    name = f"graph {first + graph}"
+    known = info[graph] if len(info) > graph else {}
+    if "file" not in known:
+        return name
+    frame = f", frame {known['frame']}" if "frame" in known else ""
+    return f"{name} ({known['file']}{frame})"
 
 
 class Atoms(NamedTuple):
@@ -74,7 +98,7 @@ def atoms_of(part: FlatGraphs, first: int = 0) -> Atoms:
     else:
         some = np.zeros(graphs, bool) if cell is None else cell.any(axis=(1, 2))
         periodic = np.repeat(some[:, None], 3, axis=1)
-    _check_cells(cell, periodic, first)
+    _check_cells(cell, periodic, part.info, first)
     return Atoms(part.num_nodes.astype(np.int64), position, cell, periodic)
 
 
@@ -93,26 +117,68 @@ def _finite(part, first: int, name: str, values: np.ndarray, shape) -> np.ndarra
         if name.startswith("node"):
             graph = int(np.searchsorted(part.node_ptr, at, "right")) - 1
         raise ValueError(
-            f"Expected finite numbers in `{name}`. Received: {values[at].tolist()} in "
-            f"graph {first + graph}. Leave the graph out, or correct it."
+            f"Expected finite numbers in `{name}`. Received: {values[at].tolist()} "
+            f"in {graph_name(graph, part.info, first)}. Leave the graph out, or "
+            "correct it."
         )
     return values
 
 
-def _check_cells(cell: np.ndarray | None, periodic: np.ndarray, first: int) -> None:
+def _check_cells(
+    cell: np.ndarray | None,
+    periodic: np.ndarray,
+    info: Sequence[Mapping[str, Any]],
+    first: int,
+) -> None:
     if cell is None:
         cell = np.zeros((len(periodic), 3, 3))
     lengths = np.linalg.norm(cell, axis=2)
     rows = cell / np.where(lengths > 0, lengths, 1)[..., None]
-    rows = np.where(periodic[..., None], rows, 0)
-    gram = rows @ rows.transpose(0, 2, 1)
-    gram[:, range(3), range(3)] += ~periodic
-    flat = np.linalg.det(gram) < _FLAT
+    flat = _gram(rows, periodic) < _FLAT
     if flat.any():
         at = int(np.flatnonzero(flat)[0])
         raise ValueError(
             "Expected independent lattice vectors (rows of context['cell']) along the "
             f"periodic directions. Received: cell={cell[at].tolist()}, periodic="
-            f"{periodic[at].tolist()} in graph {first + at}. Set context['pbc'] to 0 "
-            "along directions without a period."
+            f"{periodic[at].tolist()} in {graph_name(at, info, first)}. Set "
+            "context['pbc'] to 0 along directions without a period."
         )
+
+
+def check_images(
+    atoms: Atoms,
+    radius: float,
+    info: Sequence[Mapping[str, Any]] = (),
+    first: int = 0,
+) -> None:
+    """Raise a ValueError for cells far too small for the radius, in another unit.
+
+    Args:
+        atoms: The graphs.
+        radius: Angstrom.
+        info: `FlatGraphs.info`, for errors.
+        first: Number of the first graph, for errors.
+    """
+    if atoms.cell is None:
+        return
+    size = np.sqrt(np.maximum(_gram(atoms.cell, atoms.periodic), 0))
+    # Length, area or volume of the sphere of images.
+    reach = np.array([0, 2, math.pi, 4 / 3 * math.pi]) * radius ** np.arange(4)
+    reach = reach[atoms.periodic.sum(axis=1)]
+    many = np.flatnonzero(reach > _IMAGES * size)
+    if many.size:
+        at = int(many[0])
+        raise ValueError(
+            f"Expected at most {_IMAGES:,.0f} images of an atom within {radius:g} "
+            f"Angstrom. Received: about {reach[at] / size[at]:,.0f}, for cell="
+            f"{atoms.cell[at].tolist()} in {graph_name(at, info, first)}. Give the "
+            "cell in Angstrom."
+        )
+
+
+def _gram(rows: np.ndarray, periodic: np.ndarray) -> np.ndarray:
+    """Return the squares of the volumes that periodic vectors span, float64 [n]."""
+    rows = np.where(periodic[..., None], rows, 0)
+    gram = rows @ rows.transpose(0, 2, 1)
+    gram[:, range(3), range(3)] += ~periodic
+    return np.linalg.det(gram)

@@ -3,7 +3,8 @@
 import math
 import numbers
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -12,7 +13,12 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import level_of, pointers
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.preprocessing.geometry.atoms import Atoms, atoms_of
+from keras_bandgnn.preprocessing.geometry.atoms import (
+    Atoms,
+    atoms_of,
+    check_images,
+    graph_name,
+)
 from keras_bandgnn.preprocessing.geometry.neighbours import (
     Pairs,
     chunks,
@@ -78,7 +84,7 @@ class GeometryLayer(GraphLayer):
     def _connect(self, part: FlatGraphs, first: int, advance) -> FlatGraphs:
         refuse_edge_labels(part, self)
         atoms = atoms_of(part, first)
-        self.check(atoms, first)
+        self.check(atoms, first, part.info)
         start = pointers(atoms.num_nodes)
         pieces = []
         for begin, end in chunks(atoms):
@@ -105,8 +111,16 @@ class GeometryLayer(GraphLayer):
         columns["edge_type"] = np.zeros_like(columns["senders"])
         return FlatGraphs.from_columns(columns, part.info)
 
-    def check(self, atoms: Atoms, first: int) -> None:
-        """Raise a ValueError for graphs that the layer cannot connect."""
+    def check(
+        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Raise a ValueError for graphs that the layer cannot connect.
+
+        Args:
+            atoms: The graphs.
+            first: Number of the first graph, for errors.
+            info: Their `info`, for errors.
+        """
 
 
 def _bar(total: int | None):
@@ -153,7 +167,9 @@ class RadiusGraph(GeometryLayer):
 
     Raises:
         ValueError: If the cutoff is not a positive number. When applied: for missing
-            positions, wrong shapes, NaN, or a periodic graph with a flat cell.
+            positions, wrong shapes, NaN, or a periodic graph with a flat cell or one
+            far smaller than the cutoff. The message names the graph, and its file and
+            frame if `info` has them.
         ImportError: When applied to a periodic graph, if matscipy is not installed.
 
     Example:
@@ -178,6 +194,12 @@ class RadiusGraph(GeometryLayer):
         self.max_neighbours = max_neighbours
         if max_neighbours is not None:
             self.max_neighbours = positive_int("max_neighbours", max_neighbours)
+
+    def check(
+        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
+        """Raise a ValueError for cells far too small for the cutoff."""
+        check_images(atoms, self.cutoff, info, first)
 
     def find(self, atoms: Atoms) -> Pairs:
         """Return the neighbours within the cutoff."""
@@ -273,12 +295,15 @@ class FullyConnectedGraph(GeometryLayer):
         """Return all pairs."""
         return everyone(atoms)
 
-    def check(self, atoms: Atoms, first: int) -> None:
+    def check(
+        self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Raise a ValueError for periodic graphs."""
         repeats = np.flatnonzero(atoms.periodic.any(axis=1))
         if repeats.size:
             raise ValueError(
                 "Expected graphs without periods for FullyConnectedGraph. Received: "
-                f"graph {first + int(repeats[0])} is periodic. Use RadiusGraph or "
-                "KNearestGraph, or set context['pbc'] to 0 for a molecule in a box."
+                f"{graph_name(int(repeats[0]), info, first)} is periodic. Use "
+                "RadiusGraph or KNearestGraph, or set context['pbc'] to 0 for a "
+                "molecule in a box."
             )

@@ -6,7 +6,11 @@ from images import brute_force, distances_of, edges_of, nearest_distances
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs, load
-from keras_bandgnn.preprocessing import KNearestGraph, RadiusGraph
+from keras_bandgnn.preprocessing import (
+    FullyConnectedGraph,
+    KNearestGraph,
+    RadiusGraph,
+)
 
 pytest.importorskip("matscipy")
 
@@ -213,6 +217,73 @@ def test_flat_cells_are_refused(cell, pbc):
 def test_a_flat_cell_is_fine_where_the_graph_is_not_periodic():
     graph = crystal([[2, 0, 0], [4, 0, 0], [0, 0, 3]], [[0.0, 0, 0]], [1, 0, 1])
     assert RadiusGraph(2.5)(graph).num_edges == 2
+
+
+@pytest.mark.parametrize("pbc", [(1, 1, 1), (1, 0, 0), (0, 1, 1), (1, 0, 1)])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        np.diag([0.7, 8.0, 9.0]),
+        np.diag([-0.7, 8.0, 9.0]),
+        [[0.7, 0, 0], [5.3, 8, 0], [3, -7, 9]],
+        [[0.3, 0.1, 0], [0, 0.4, 0], [0, 0, 20]],
+        [[10, 0, 0], [100.1, 0.5, 0], [0, 0, 10]],
+    ],
+)
+def test_cells_much_thinner_than_the_cutoff_against_ase(cell, pbc):
+    pytest.importorskip("ase")
+    from ase import Atoms
+    from ase.neighborlist import neighbor_list
+
+    rng = np.random.default_rng(0)
+    graph = crystal(cell, rng.uniform(-1, 2, size=(3, 3)) @ np.asarray(cell), pbc)
+    position, cell = (
+        np.asarray(values, float)
+        for values in (graph.node["position"], graph.context["cell"])
+    )
+    atoms = Atoms("H3", position, cell=cell, pbc=pbc)
+    receiver, sender, shift = neighbor_list("ijS", atoms, 6.0)
+    order = np.lexsort((*shift.T[::-1], sender, receiver))
+    expected = np.column_stack([receiver, sender, shift])[order]
+    np.testing.assert_array_equal(edges_of(RadiusGraph(6.0)(graph)), expected)
+
+
+@pytest.mark.parametrize("pbc", [(1, 1, 1), (0, 1, 0), (0, 1, 1)])
+def test_cells_in_another_unit(pbc):
+    graph = crystal(np.eye(3) * 4e-10, [[0.0, 0, 0]], pbc)
+    with pytest.raises(ValueError, match="images of an atom.*graph 0. Give the cell"):
+        RadiusGraph(5.0)(graph)
+    assert RadiusGraph(5.0)(crystal(np.eye(3) * 4e-10, [[0.0, 0, 0]], (0, 0, 0)))
+
+
+def test_errors_name_the_file_and_the_frame():
+    info = {"file": "run.xyz", "frame": 7}
+    cell = np.eye(3) * 4.0
+    good = crystal(cell, [[0.0, 0, 0]], (1, 1, 1))
+    flat = crystal(cell[[0, 0, 2]], [[0.0, 0, 0]], (1, 1, 1))
+    small = crystal(cell * 1e-10, [[0.0, 0, 0]], (1, 1, 1))
+    for bad, message in (
+        (flat, "independent lattice vectors"),
+        (small, "images of an atom"),
+    ):
+        graphs = [good, bad.replace(info=info)]
+        for several in (graphs, FlatGraphs.from_graphs(graphs)):
+            with pytest.raises(ValueError, match=rf"{message}.*graph 1 \(run.xyz, fr"):
+                list(RadiusGraph(3.0)(several))
+    graphs = FlatGraphs.from_graphs([good, good.replace(info=info)])
+    position = graphs.node["position"].copy()
+    position[1] = np.nan
+    columns = {**graphs.columns(), "node/position": position}
+    with pytest.raises(ValueError, match=r"nan.* in graph 1 \(run.xyz, frame 7\)"):
+        KNearestGraph(3)(FlatGraphs.from_columns(columns, graphs.info))
+    with pytest.raises(ValueError, match=r"graph 1 \(run.xyz\) is periodic"):
+        FullyConnectedGraph()(
+            FlatGraphs.from_graphs([flat_box(), good.replace(info={"file": "run.xyz"})])
+        )
+
+
+def flat_box():
+    return crystal(np.eye(3), [[0.0, 0, 0]], (0, 0, 0))
 
 
 def test_what_to_install(monkeypatch):
