@@ -58,7 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="files and folders to skip, in addition to those of pyproject.toml",
+        help="files and folders to skip, in addition to those of pyproject.toml; write "
+        "it after the paths: check src --exclude A B",
+    )
+    group.add_argument(
+        "--force-exclude",
+        action="store_true",
+        help="skip them also if they are named as PATH",
     )
     group.add_argument(
         "--diff",
@@ -116,11 +122,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _with_settings(options: argparse.Namespace) -> None:
     """Fill in what the command line leaves to pyproject.toml."""
     from keras_bandgnn.linting.cache import default_folder
+    from keras_bandgnn.linting.project_files import Exclude
     from keras_bandgnn.linting.settings import find_settings
 
     settings = find_settings(options.paths)
     options.model = options.model or settings.model or "ggnn_bugs_python"
-    options.exclude = [*settings.exclude, *options.exclude]
+    options.exclude = [Exclude(options.exclude)]
+    if settings.file is not None:
+        options.exclude.append(Exclude(settings.exclude, settings.file.parent))
     options.baseline = options.baseline or settings.baseline
     if options.min_confidence is None:
         options.min_confidence = settings.min_confidence
@@ -145,23 +154,24 @@ def _check(options: argparse.Namespace):
     from keras_bandgnn.linting.baseline import Baseline
     from keras_bandgnn.linting.checker import Checker
     from keras_bandgnn.linting.formats import Run
-    from keras_bandgnn.linting.project_files import (
-        changed_lines,
-        common_folder,
-        list_files,
-    )
+    from keras_bandgnn.linting.project_files import changed_lines, list_files
     from keras_bandgnn.linting.source_code import read_code
 
     known = None
     if options.baseline is not None and not options.write_baseline:
         known = Baseline(options.baseline).read()
-    changed = None
+    project = list_files(options.paths, options.exclude, options.force_exclude)
+    files, errors, changed = project.files, project.errors, None
+    for remark in project.remarks:
+        report.remark(remark)
     if options.diff is not None:
-        changed = changed_lines(common_folder(options.paths), options.diff)
-    files = list(list_files(options.paths, options.exclude))
-    if changed is not None:
-        files = [f for f in files if changed.get(os.path.realpath(f[0]), ()) != ()]
-    errors: list[tuple[str, str]] = []
+        changed = changed_lines([f for f, _ in files] or options.paths, options.diff)
+        # Whether a file has changed that cannot be read is not known.
+        files = [
+            (file, name)
+            for file, name in files
+            if os.path.realpath(file) in changed or not os.access(file, os.R_OK)
+        ]
     results, skipped = [], []
     began = time.monotonic()
 
@@ -201,7 +211,8 @@ def _check(options: argparse.Namespace):
             for result in results
         ]
         results = [result for result in results if result.findings]
-    errors.sort(key=lambda error: order[error[0]])
+    # Folders come first.
+    errors.sort(key=lambda error: order.get(error[0], -1))
     report.left_out([*errors, *skipped], report.remark)
     elapsed = time.monotonic() - began
     if checker.seconds and elapsed > _LONG:
