@@ -138,15 +138,32 @@ def _with_settings(options: argparse.Namespace) -> None:
     options.cache_dir = options.cache_dir or settings.cache_dir or default_folder()
     if options.no_cache:
         options.cache_dir = None
-    if options.write_baseline and options.baseline is None:
+    if options.write_baseline:
+        _check_baseline(options)
+
+
+def _check_baseline(options: argparse.Namespace) -> None:
+    """Refuse what --write-baseline cannot do, before files are checked."""
+    if options.baseline is None:
         raise shared.OptionError(
             "Expected --baseline FILE with --write-baseline. Received: no file"
         )
-    if options.write_baseline and options.diff is not None:
+    if options.diff is not None:
         raise shared.OptionError(
             "Expected --write-baseline without --diff, since a baseline has the "
             "findings of whole files. Received: both"
         )
+    unused = ["output", "html"] + ["format"] * (options.format != "text")
+    shared.reject_unused_options(
+        options,
+        dict.fromkeys(unused, "findings"),
+        "--write-baseline",
+        "It reports none; run the check again without it",
+    )
+    try:
+        shared.written_file(str(options.baseline))
+    except argparse.ArgumentTypeError as error:
+        raise shared.OptionError(f"argument --baseline: {error}") from None
 
 
 def _check(options: argparse.Namespace):

@@ -143,10 +143,26 @@ def test_baseline(source, tree, capfd):
         assert code == 1 and len(places(out)) == 1 and "a.py:4:5" in out
     os.chdir(tree)
     code, _, err = check(capfd, ".", "--baseline", "nowhere.json")
-    assert code == 2 and "nowhere.json" in err
-    for more in ([], ["--baseline", "known.json", "--diff", "HEAD"]):
-        code, _, err = check(capfd, ".", "--write-baseline", *more)
-        assert code == 2 and "-baseline" in err
+    assert code == 2 and "nowhere.json, which does not exist. Write it with --w" in err
+
+
+def test_baselines_that_cannot_be_written(source, tree, capfd):
+    (tree / "known.json").mkdir()
+    for more, message in (
+        ([], "Expected --baseline FILE"),
+        (["--baseline", "k.json", "--diff", "HEAD"], "without --diff"),
+        (["--baseline", "k.json", "--html", "p.html"], "Received: --html"),
+        (["--baseline", "k.json", "--output", "k.txt"], "Received: --output"),
+        (["--baseline", "k.json", "--format", "json"], "Received: --format"),
+        (["--baseline", "nodir/k.json"], "in a folder that exists"),
+        (["--baseline", "known.json"], "must be a file"),
+    ):
+        code, out, err = check(capfd, ".", "--write-baseline", *more)
+        assert (code, out) == (2, "") and message in err
+    (tree / "pyproject.toml").write_text('[tool.bandgnn]\nbaseline = "nodir/k.json"\n')
+    code, out, err = check(capfd, ".", "--write-baseline")
+    assert (code, out) == (2, "") and "in a folder that exists" in err
+    assert not source.checked
 
 
 def test_settings_of_the_project(source, tree, capfd):
