@@ -214,7 +214,8 @@ def _check(options: argparse.Namespace):
             else:
                 done += 1
             lines += len(result.code.lines)
-            advance(done + len(errors), len(files), lines)
+            # The rate is that of the model, not of the cache before it.
+            advance(done + len(errors), len(files), lines, checker.loaded)
             skipped += [_part(result.code.path, why) for why in result.skipped]
             if changed is not None:
                 result = _in_lines(result, changed[os.path.realpath(result.code.path)])
@@ -232,7 +233,7 @@ def _check(options: argparse.Namespace):
     errors.sort(key=lambda error: order.get(error[0], -1))
     report.left_out([*errors, *skipped], report.remark)
     elapsed = time.monotonic() - began
-    if checker.seconds and elapsed > _LONG:
+    if checker.lines and checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
     return Run(results, errors, done, options.model, checker.min_confidence)
 
@@ -247,11 +248,15 @@ def _part(path: str, why: str) -> tuple[str, str]:
 
 
 def _times(checker, elapsed: float) -> str:
-    """Return how fast files were checked that the cache did not know."""
+    """Return how fast files were checked that the cache did not know.
+
+    The rate is that without loading the model, so that it holds for more files.
+    """
     parts = ", ".join(f"{name} {t:,.0f} s" for name, t in checker.seconds.items())
+    checking = max(elapsed - checker.seconds["loading"], 1e-3)
     return (
         f"checked {checker.lines:,} lines in {elapsed:,.0f} s, "
-        f"{checker.lines / elapsed:,.0f} a second: {parts}"
+        f"{checker.lines / checking:,.0f} a second once loaded: {parts}"
     )
 
 

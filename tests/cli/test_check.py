@@ -4,10 +4,13 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from keras_bandgnn.cli import check as command
+from keras_bandgnn.cli import report
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.linting import checker, project_files
 from tests.linting.samples import Spelled
@@ -295,6 +298,31 @@ def test_the_model_of_the_library(tree, capfd):
         assert total == pytest.approx(1, abs=1e-6)
     # What a slow run says of its progress differs.
     assert check(capfd, ".", "--format", "json")[:2] == (code, out)
+
+
+def test_the_rate_does_not_count_loading(monkeypatch, capsys):
+    times = SimpleNamespace(
+        lines=30_000, seconds={"loading": 50.0, "reading": 7.0, "model": 9.0}
+    )
+    assert command._times(times, 60.0) == (
+        "checked 30,000 lines in 60 s, 3,000 a second once loaded: loading 50 s, "
+        "reading 7 s, model 9 s"
+    )
+    clock = iter([0.0, 1.0, 50.0, 60.0, 70.0])
+    monkeypatch.setattr(report.time, "monotonic", lambda: next(clock))
+    with report.progress("check", "lines", every=0.0) as advance:
+        advance(0, 20, 0)
+        # Those that the cache knows.
+        advance(10, 20, 1000)
+        # The model was loaded 10 seconds before.
+        advance(12, 20, 1500, 50.0)
+        advance(14, 20, 2000, 50.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "check: 0 of 20",
+        "check: 10 of 20, 20.0 lines/s, 50 s left",
+        "check: 12 of 20, 50.0 lines/s, 40 s left",
+        "check: 14 of 20, 50.0 lines/s, 30 s left",
+    ]
 
 
 def test_hook_of_pre_commit(source, tree, capfd):
