@@ -1,9 +1,10 @@
 """Finds variables that look wrong in Python files, folders and notebooks.
 
 Only findings that the model is very sure of are reported. In a git repository, ignored
-files are left out. A comment `# bandgnn: ignore` silences its line, or the function at
-whose `def` it stands; `# bandgnn: ignore-file` the file. Defaults of the options come
-from the table [tool.bandgnn] of the nearest pyproject.toml.
+files, submodules and nested repositories are left out. A comment `# bandgnn: ignore`
+silences its statement, or the function or class at whose head it stands;
+`# bandgnn: ignore-file` the file. Defaults of the options come from the table
+[tool.bandgnn] of the nearest pyproject.toml.
 
 Exit code: 0 without findings, 1 with findings (see --fail-on), 2 for a wrong command
 line, or if a file could not be checked.
@@ -58,7 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="PATTERN",
-        help="files and folders to skip, in addition to those of pyproject.toml",
+        help="files and folders to skip, in addition to those of pyproject.toml; write "
+        "it after the paths: check src --exclude A B",
+    )
+    group.add_argument(
+        "--force-exclude",
+        action="store_true",
+        help="skip them also if they are named as PATH",
     )
     group.add_argument(
         "--diff",
@@ -116,11 +123,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _with_settings(options: argparse.Namespace) -> None:
     """Fill in what the command line leaves to pyproject.toml."""
     from keras_bandgnn.linting.cache import default_folder
+    from keras_bandgnn.linting.project_files import Exclude
     from keras_bandgnn.linting.settings import find_settings
 
     settings = find_settings(options.paths)
     options.model = options.model or settings.model or "ggnn_bugs_python"
-    options.exclude = [*settings.exclude, *options.exclude]
+    options.exclude = [Exclude(options.exclude)]
+    if settings.file is not None:
+        options.exclude.append(Exclude(settings.exclude, settings.file.parent))
     options.baseline = options.baseline or settings.baseline
     if options.min_confidence is None:
         options.min_confidence = settings.min_confidence
@@ -129,15 +139,32 @@ def _with_settings(options: argparse.Namespace) -> None:
     options.cache_dir = options.cache_dir or settings.cache_dir or default_folder()
     if options.no_cache:
         options.cache_dir = None
-    if options.write_baseline and options.baseline is None:
+    if options.write_baseline:
+        _check_baseline(options)
+
+
+def _check_baseline(options: argparse.Namespace) -> None:
+    """Refuse what --write-baseline cannot do, before files are checked."""
+    if options.baseline is None:
         raise shared.OptionError(
             "Expected --baseline FILE with --write-baseline. Received: no file"
         )
-    if options.write_baseline and options.diff is not None:
+    if options.diff is not None:
         raise shared.OptionError(
             "Expected --write-baseline without --diff, since a baseline has the "
             "findings of whole files. Received: both"
         )
+    unused = ["output", "html"] + ["format"] * (options.format != "text")
+    shared.reject_unused_options(
+        options,
+        dict.fromkeys(unused, "findings"),
+        "--write-baseline",
+        "It reports none; run the check again without it",
+    )
+    try:
+        shared.written_file(str(options.baseline))
+    except argparse.ArgumentTypeError as error:
+        raise shared.OptionError(f"argument --baseline: {error}") from None
 
 
 def _check(options: argparse.Namespace):
@@ -145,23 +172,24 @@ def _check(options: argparse.Namespace):
     from keras_bandgnn.linting.baseline import Baseline
     from keras_bandgnn.linting.checker import Checker
     from keras_bandgnn.linting.formats import Run
-    from keras_bandgnn.linting.project_files import (
-        changed_lines,
-        common_folder,
-        list_files,
-    )
+    from keras_bandgnn.linting.project_files import changed_lines, list_files
     from keras_bandgnn.linting.source_code import read_code
 
     known = None
     if options.baseline is not None and not options.write_baseline:
         known = Baseline(options.baseline).read()
-    changed = None
+    project = list_files(options.paths, options.exclude, options.force_exclude)
+    files, errors, changed = project.files, project.errors, None
+    for remark in project.remarks:
+        report.remark(remark)
     if options.diff is not None:
-        changed = changed_lines(common_folder(options.paths), options.diff)
-    files = list(list_files(options.paths, options.exclude))
-    if changed is not None:
-        files = [f for f in files if changed.get(os.path.realpath(f[0]), ()) != ()]
-    errors: list[tuple[str, str]] = []
+        changed = changed_lines([f for f, _ in files] or options.paths, options.diff)
+        # Whether a file has changed that cannot be read is not known.
+        files = [
+            (file, name)
+            for file, name in files
+            if os.path.realpath(file) in changed or not os.access(file, os.R_OK)
+        ]
     results, skipped = [], []
     began = time.monotonic()
 
@@ -187,7 +215,8 @@ def _check(options: argparse.Namespace):
             else:
                 done += 1
             lines += len(result.code.lines)
-            advance(done + len(errors), len(files), lines)
+            # The rate is that of the model, not of the cache before it.
+            advance(done + len(errors), len(files), lines, checker.loaded)
             skipped += [_part(result.code.path, why) for why in result.skipped]
             if changed is not None:
                 result = _in_lines(result, changed[os.path.realpath(result.code.path)])
@@ -201,10 +230,11 @@ def _check(options: argparse.Namespace):
             for result in results
         ]
         results = [result for result in results if result.findings]
-    errors.sort(key=lambda error: order[error[0]])
+    # Folders come first.
+    errors.sort(key=lambda error: order.get(error[0], -1))
     report.left_out([*errors, *skipped], report.remark)
     elapsed = time.monotonic() - began
-    if checker.seconds and elapsed > _LONG:
+    if checker.lines and checker.seconds and elapsed > _LONG:
         report.remark(_times(checker, elapsed))
     return Run(results, errors, done, options.model, checker.min_confidence)
 
@@ -219,11 +249,15 @@ def _part(path: str, why: str) -> tuple[str, str]:
 
 
 def _times(checker, elapsed: float) -> str:
-    """Return how fast files were checked that the cache did not know."""
+    """Return how fast files were checked that the cache did not know.
+
+    The rate is that without loading the model, so that it holds for more files.
+    """
     parts = ", ".join(f"{name} {t:,.0f} s" for name, t in checker.seconds.items())
+    checking = max(elapsed - checker.seconds["loading"], 1e-3)
     return (
         f"checked {checker.lines:,} lines in {elapsed:,.0f} s, "
-        f"{checker.lines / elapsed:,.0f} a second: {parts}"
+        f"{checker.lines / checking:,.0f} a second once loaded: {parts}"
     )
 
 

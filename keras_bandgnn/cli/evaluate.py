@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def check_kind(task, options: argparse.Namespace) -> None:
     """Reject unsupported models, and options that the model does not read."""
-    from keras_bandgnn.models import GraphRegressor, NodeSelector
+    from keras_bandgnn.models import BugLocalizer, GraphRegressor, NodeSelector
 
     if isinstance(task, NodeSelector):
         unused = dict.fromkeys(("path", "split", "option"), "regression models")
@@ -38,9 +38,15 @@ def check_kind(task, options: argparse.Namespace) -> None:
         reader = "a regression model"
         advice = "Pass a store or a data set."
     else:
+        advice = f"Call its {options.command}(graphs) in Python."
+        if isinstance(task, BugLocalizer):
+            advice = (
+                f"Run bandgnn check PATH --model {options.model} to find wrong "
+                f"variables, or call its {options.command}(functions) in Python."
+            )
         raise ValueError(
             "Expected a node selection or regression model. Received: a "
-            f"{type(task).__name__}. Call its {options.command}(graphs) in Python."
+            f"{type(task).__name__}. {advice}"
         )
     shared.reject_unused_options(options, unused, reader, advice)
     shared.fill_defaults(options)

@@ -46,6 +46,7 @@ def make_server(options: argparse.Namespace):
     pygls = optional_import("pygls.lsp.server", package, purpose)
     types = optional_import("lsprotocol.types", package, purpose)
     from keras_bandgnn.linting.checker import DEFAULT_MODEL, Checker
+    from keras_bandgnn.linting.project_files import Exclude
     from keras_bandgnn.linting.settings import find_settings
     from keras_bandgnn.linting.source_code import SourceCode
     from keras_bandgnn.programs.python_source.tokens import decode
@@ -61,9 +62,14 @@ def make_server(options: argparse.Namespace):
     worker = ThreadPoolExecutor(1)
     checkers: dict[tuple, Checker] = {}
     waiting: dict[str, asyncio.Task] = {}
+    # Errors that are shown, by file.
+    errors: dict[str, str] = {}
 
     def findings_in(code: SourceCode) -> list:
         settings = find_settings([code.path])
+        if settings.file is not None:
+            if Exclude(settings.exclude, settings.file.parent).matches(code.path):
+                return []
         least = options.min_confidence
         key = (
             options.model or settings.model or DEFAULT_MODEL,
@@ -86,11 +92,16 @@ def make_server(options: argparse.Namespace):
         try:
             found = await loop.run_in_executor(worker, findings_in, code)
         except Exception as error:
-            # A wrong setting must not end the session.
-            kind = types.MessageType.Error
+            # A wrong setting must not end the session, nor be shown at every change.
             text = f"bandgnn: {error}"
-            server.window_show_message(types.ShowMessageParams(kind, text))
+            if text not in errors.values():
+                kind = types.MessageType.Error
+                server.window_show_message(types.ShowMessageParams(kind, text))
+            errors[uri] = text
             return
+        solved = errors.get(uri)
+        for other in [key for key, text in errors.items() if text == solved]:
+            del errors[other]
         codec = server.workspace.position_codec
         diagnostics = []
         for finding in found:

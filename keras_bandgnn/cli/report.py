@@ -122,7 +122,8 @@ def progress(
 
     Yields:
         A function of (done, total), or of (done, total, count) if the rate counts
-        something other than `done`.
+        something other than `done`, or of (done, total, count, since) if only work
+        after a time of `time.monotonic` counts towards the rate.
     """
     shown = Console(stderr=True, highlight=False)
     bar = Progress(
@@ -138,12 +139,19 @@ def progress(
     # (time, done, count); those of the last minute, and one before.
     samples: collections.deque[tuple[float, int, int]] = collections.deque()
     task = bar.add_task(title, total=None, rate="")
+    before, rated_since = (0, 0), None
 
-    def advance(done: int, total: int, count: int | None = None) -> None:
-        nonlocal printed
+    def advance(
+        done: int, total: int, count: int | None = None, since: float | None = None
+    ) -> None:
+        nonlocal before, printed, rated_since
         interrupts.check()
         count = done if count is None else count
         now, rate = time.monotonic(), ""
+        if since != rated_since:
+            samples.clear()
+            samples.append((since, *before))
+        before, rated_since = (done, count), since
         if not samples:
             # Work done by an earlier run does not count towards the rate.
             samples.append((start, done, count))
@@ -151,9 +159,9 @@ def progress(
             samples.append((now, done, count))
         while len(samples) > 1 and samples[1][0] <= now - _RECENT:
             samples.popleft()
-        since, done_before, count_before = samples[0]
+        began, done_before, count_before = samples[0]
         if unit and count > count_before:
-            rate = f"{(count - count_before) / (now - since):,.1f} {unit}/s"
+            rate = f"{(count - count_before) / (now - began):,.1f} {unit}/s"
         bar.update(task, completed=done, total=total, rate=rate)
         if shown.is_terminal:
             if not bar.live.is_started and now - start > _PATIENCE:
@@ -162,7 +170,7 @@ def progress(
             printed = now
             remaining = ""
             if done > done_before:
-                seconds = (total - done) * (now - since) / (done - done_before)
+                seconds = (total - done) * (now - began) / (done - done_before)
                 remaining = f", {duration(seconds)} left"
             rate = f", {rate}" if rate else ""
             remark(f"{title}: {done} of {total}{rate}{remaining}")

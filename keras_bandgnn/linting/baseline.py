@@ -56,6 +56,7 @@ class Baseline:
         """Read the file.
 
         Raises:
+            FileNotFoundError: If there is no such file.
             ValueError: If it is not a baseline.
         """
         try:
@@ -68,6 +69,11 @@ class Baseline:
                 if not all(isinstance(text, str) for text in key):
                     raise TypeError("a value that is not text")
                 self._known[key] += int(count)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"Expected a file of known findings. Received: {self._file}, which "
+                "does not exist. Write it with --write-baseline, or check the path."
+            ) from error
         except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as e:
             raise ValueError(
                 f"Expected a baseline of version {_VERSION} in {self._file}. Received: "

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -53,6 +54,7 @@ class Checker:
 
     Attributes:
         lines: Lines of the files so far that the cache did not know.
+        loaded: Time of `time.monotonic` when the model was loaded, None before.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class Checker:
         self._source: FindingSource | None = None
         self._min_confidence = min_confidence
         self.lines = 0
+        self.loaded: float | None = None
+        self._loading = 0.0
 
     @property
     def min_confidence(self) -> float:
@@ -83,10 +87,13 @@ class Checker:
     def source(self) -> FindingSource:
         """What finds wrong variables; loads the model."""
         if self._source is None:
+            began = time.monotonic()
             from keras_bandgnn.models.task import Task
 
             task = Task.from_preset(self._folder)
             self._source = _source_class(type(task))(task, self._processes)
+            self.loaded = time.monotonic()
+            self._loading = self.loaded - began
         return self._source
 
     def check(self, codes: Iterable[SourceCode]) -> Iterator[FileFindings]:
@@ -131,8 +138,13 @@ class Checker:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Time spent on files that the cache did not know; see `FindingSource`."""
-        return {} if self._source is None else self._source.seconds
+        """Time spent on files that the cache did not know; see `FindingSource`.
+
+        That of loading the model comes first.
+        """
+        if self._source is None:
+            return {}
+        return {"loading": self._loading, **self._source.seconds}
 
     def _shown(self, result: FileFindings) -> FileFindings:
         code, findings = result.code, []

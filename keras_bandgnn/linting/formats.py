@@ -195,10 +195,13 @@ def _sarif_result(result: FileFindings, finding: Finding, fingerprint: str) -> d
             "startColumn": finding.column,
             "endColumn": finding.end_column,
         }
-        physical["region"] = {
-            **region,
-            "snippet": {"text": line_of(result, finding)},
-        }
+        line = line_of(result, finding)
+        name = line[finding.column - 1 : finding.end_column - 1]
+        physical["region"] = {**region, "snippet": {"text": name}}
+        if line != name:
+            # The standard wants more than the region, here the line.
+            context = {"startLine": finding.line, "snippet": {"text": line}}
+            physical["contextRegion"] = context
         replacement = {
             "deletedRegion": region,
             "insertedContent": {"text": finding.suggested},

@@ -26,9 +26,11 @@ from keras_bandgnn.programs.workers import ordered_map
 _SMALL = 100_000
 # Files read ahead of the model, for each process.
 _AHEAD = 32
-# Nodes of a supergraph, and of the functions among which supergraphs are packed.
+# Nodes of a supergraph, and of the functions among which supergraphs are packed: of the
+# first ones, so that results come early and an interrupted run keeps some, and at most.
 # Larger supergraphs do not fit the caches of a CPU.
 _NODES = 4096
+_FIRST_WINDOW = 4 * _NODES
 _WINDOW = 16 * _NODES
 # Slots for graphs and capacities in proportion to nodes, with some room.
 _NODES_PER_GRAPH = 32
@@ -173,15 +175,15 @@ class FunctionFindings(FindingSource):
     def check(self, codes: Iterable[SourceCode]) -> Iterator[FileFindings]:
         """Yield the findings of each file; see `FindingSource`."""
         files: list[tuple[SourceCode, ReadFile]] = []
-        nodes = 0
+        nodes, window = 0, _FIRST_WINDOW
         with contextlib.closing(self._read(iter(codes))) as read:
             for code, file in read:
                 files.append((code, file))
                 if file.graphs is not None:
                     nodes += _num_nodes(file.graphs)
-                if nodes >= _WINDOW:
+                if nodes >= window:
                     yield from self._judge(files)
-                    files, nodes = [], 0
+                    files, nodes, window = [], 0, min(2 * window, _WINDOW)
             yield from self._judge(files)
 
     def _read(

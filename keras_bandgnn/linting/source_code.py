@@ -23,6 +23,7 @@ _MAGIC_CELL = re.compile(r"\s*%%\s*(\w+)")
 # Cell magics whose cell is Python.
 _PYTHON_CELLS = ("capture", "prun", "time", "timeit")
 _MAGIC = re.compile(r"(\s*)(?:[%!?]|(?:[\w.]+\?{1,2}\s*$))")
+_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 _COMMAND = re.compile(r"\s*[%!]")
 _MAGIC_VALUE = re.compile(r"(\s*[\w.,\s]+=\s*)[%!]")
 
@@ -171,7 +172,7 @@ def _ignored_lines(text: str) -> Iterator[int]:
     tree = _tree(text)
     if tree is None:
         return
-    marked = set()
+    marked, statements, tokens = set(), {}, []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         match = token.type == tokenize.COMMENT and _IGNORE.search(token.string)
         if match and match[1]:
@@ -179,10 +180,19 @@ def _ignored_lines(text: str) -> Iterator[int]:
             return
         if match:
             marked.add(token.start[0])
-    yield from marked
+        if token.type not in _NO_CODE:
+            tokens.append(token)
+        if token.type == tokenize.NEWLINE:
+            # A statement, or the head of one that has others in it.
+            lines = range(tokens[0].start[0], token.start[0] + 1)
+            statements |= dict.fromkeys(lines, lines)
+            tokens = []
+    for line in marked:
+        yield from statements.get(line, [line])
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            # A comment on any line of the signature counts.
-            last = max(node.lineno, node.body[0].lineno - 1)
-            if not marked.isdisjoint(range(node.lineno, last + 1)):
-                yield from range(node.lineno, node.end_lineno + 1)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            # A comment on any line of the decorators and the head counts.
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            head = range(first, statements[node.lineno][-1] + 1)
+            if not marked.isdisjoint(head):
+                yield from range(first, node.end_lineno + 1)

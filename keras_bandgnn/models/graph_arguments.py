@@ -54,7 +54,7 @@ def is_graphs(data) -> bool:
 
 
 def resolve_data(name: str, data):
-    """Data as it is; graphs or raw items that a generator yields, in a list.
+    """Data as it is; one graph, or what a generator yields of graphs, in a list.
 
     Args:
         name: The argument of the task that it was given as.
@@ -77,6 +77,8 @@ def resolve_data(name: str, data):
                 "Pass labels of their own: x = [x for x, y in pairs], y = [y for ...].",
             )
         return _again(first, data)
+    if isinstance(data, FunctionGraph | ProgramGraph):
+        return [data]
     if hasattr(data, "to_data_list") and hasattr(data, "ptr"):
         refuse(name, "a list of graphs", data, f"Pass {name}.to_data_list().")
     if is_raw(data):

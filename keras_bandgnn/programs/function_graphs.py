@@ -92,6 +92,7 @@ def function_graph(
 
     Raises:
         SyntaxError: If the source does not parse.
+        ValueError: If it has several functions.
 
     Example:
     >>> graph = function_graph("def area(width, height):\n    return width * height")
@@ -108,6 +109,12 @@ def function_graph(
         read = FunctionSource(source, names, signatures, name)
     except TooLarge:
         return None
+    functions = list(read.functions())
+    if len(functions) > 1:
+        raise ValueError(
+            f"Expected the source of one function. Received: {len(functions)}: "
+            f"{', '.join(functions[:10])}. Call function_graph for each of them."
+        )
     return graph_of(read, name, max_nodes, max_rewrites)
 
 

@@ -96,6 +96,16 @@ class FunctionSource:
         line, column = self.unit.tokens.starts[token]
         return line - self.offset, column
 
+    def functions(self) -> Iterator[str]:
+        """Yield the names of the functions in the source, not of those in them."""
+        nodes = list(reversed(self.unit.tree.body))
+        while nodes:
+            node = nodes.pop()
+            if not isinstance(node, _FUNCTIONS):
+                nodes += reversed(list(ast.iter_child_nodes(node)))
+            elif node.lineno > self.offset:
+                yield node.name
+
     def changed(self, usage: FoundUsage, name: str) -> "FunctionSource":
         """Return the function with another name in the place of a usage."""
         line, column = self.place(usage.token)

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from keras_bandgnn.cli import check as command
+from keras_bandgnn.cli import report
 from keras_bandgnn.cli.main import main
-from keras_bandgnn.linting import checker
+from keras_bandgnn.linting import checker, project_files
 from tests.linting.samples import Spelled
 
 pytestmark = pytest.mark.sweep
@@ -143,10 +146,26 @@ def test_baseline(source, tree, capfd):
         assert code == 1 and len(places(out)) == 1 and "a.py:4:5" in out
     os.chdir(tree)
     code, _, err = check(capfd, ".", "--baseline", "nowhere.json")
-    assert code == 2 and "nowhere.json" in err
-    for more in ([], ["--baseline", "known.json", "--diff", "HEAD"]):
-        code, _, err = check(capfd, ".", "--write-baseline", *more)
-        assert code == 2 and "-baseline" in err
+    assert code == 2 and "nowhere.json, which does not exist. Write it with --w" in err
+
+
+def test_baselines_that_cannot_be_written(source, tree, capfd):
+    (tree / "known.json").mkdir()
+    for more, message in (
+        ([], "Expected --baseline FILE"),
+        (["--baseline", "k.json", "--diff", "HEAD"], "without --diff"),
+        (["--baseline", "k.json", "--html", "p.html"], "Received: --html"),
+        (["--baseline", "k.json", "--output", "k.txt"], "Received: --output"),
+        (["--baseline", "k.json", "--format", "json"], "Received: --format"),
+        (["--baseline", "nodir/k.json"], "in a folder that exists"),
+        (["--baseline", "known.json"], "must be a file"),
+    ):
+        code, out, err = check(capfd, ".", "--write-baseline", *more)
+        assert (code, out) == (2, "") and message in err
+    (tree / "pyproject.toml").write_text('[tool.bandgnn]\nbaseline = "nodir/k.json"\n')
+    code, out, err = check(capfd, ".", "--write-baseline")
+    assert (code, out) == (2, "") and "in a folder that exists" in err
+    assert not source.checked
 
 
 def test_settings_of_the_project(source, tree, capfd):
@@ -162,11 +181,51 @@ def test_settings_of_the_project(source, tree, capfd):
     assert code == 2 and "excludes" in err and "exclude, fail-on" in err
 
 
-def test_changed_lines(source, tree, capfd):
-    def git(*arguments):
-        line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-        subprocess.run(line, check=True, capture_output=True)
+def test_excluded_files(source, tree, capfd):
+    text = '[tool.bandgnn]\nexclude = ["sub/b.py", "*_pb2.py"]\n'
+    (tree / "pyproject.toml").write_text(text)
+    (tree / "sub" / "c_pb2.py").write_text("x = bad_a\n")
+    for paths in (["."], ["a.py", "sub"]):
+        assert places(check(capfd, *paths)[1]) == ["a.py:1:5"]
+    # Named files are checked, unless all are named, as by a hook.
+    named = ["a.py", "sub/b.py", "sub/c_pb2.py"]
+    assert len(places(check(capfd, *named)[1])) == 3
+    assert places(check(capfd, *named, "--force-exclude")[1]) == ["a.py:1:5"]
+    arguments = ["--force-exclude", *named, "--exclude", "a.py"]
+    assert check(capfd, *arguments)[:2] == (0, "0 findings in 0 files\n")
+    os.chdir(tree / "sub")
+    assert check(capfd, ".")[:2] == (0, "0 findings in 0 files\n")
+    assert places(check(capfd, "..")[1]) == ["../a.py:1:5"]
+    assert check(capfd, "..", "--exclude", "../a.py")[:2] == (
+        0,
+        "0 findings in 0 files\n",
+    )
 
+
+def test_folders_that_cannot_be_read(source, tree, capfd, monkeypatch):
+    part = project_files._Part(["a.py"], [("sub", "Permission denied")])
+    monkeypatch.setattr(project_files, "_in_folder", lambda folder: part)
+    code, out, err = check(capfd, ".", "--format", "json", "--fail-on", "never")
+    content = json.loads(out)
+    assert code == 2 and len(content["findings"]) == 1
+    assert content["errors"] == [{"path": "sub", "reason": "Permission denied"}]
+    assert "left out: sub: Permission denied\n" in err
+
+
+def git(*arguments):
+    line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    subprocess.run(line, check=True, capture_output=True)
+
+
+def test_a_repository_that_git_refuses(source, tree, capfd, monkeypatch):
+    git("init", "-q")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    code, out, err = check(capfd, ".")
+    assert code == 1 and len(places(out)) == 2
+    assert "files that git ignores are checked, too" in err and "ownership" in err
+
+
+def test_changed_lines(source, tree, capfd):
     code, _, err = check(capfd, ".", "--diff", "HEAD")
     assert code == 2 and "to be in a git repository" in err
     git("init", "-q"), git("add", "."), git("commit", "-qm", "first")
@@ -179,7 +238,20 @@ def test_changed_lines(source, tree, capfd):
     assert (code, places(out)) == (1, ["a.py:2:5", "new.py:1:5"])
     os.chdir(tree / "sub")
     assert places(check(capfd, "../a.py", "--diff", "HEAD")[1]) == ["../a.py:2:5"]
-    assert check(capfd, ".", "--diff", "nothing")[0] == 2
+    for path in (".", "c.py", str(tree)):
+        assert check(capfd, path, "--diff", "nothing")[0] == 2
+
+
+def test_changed_lines_of_several_repositories(source, tree, capfd):
+    git("init", "-q", "sub"), git("init", "-q"), git("add", "a.py")
+    git("-C", "sub", "add", "."), git("-C", "sub", "commit", "-qm", "first")
+    git("commit", "-qm", "first")
+    (tree / "sub" / "b.py").write_text("x = bad_a\nz = bad_c\n")
+    (tree / "a.py").write_text("x = bad_a\ny = bad_b\n")
+    found = places(check(capfd, ".", "sub", "--diff", "HEAD")[1])
+    assert found == ["a.py:2:5", "sub/b.py:1:5"]
+    # Nested repositories are checked if they are named.
+    assert places(check(capfd, ".", "--diff", "HEAD")[1]) == ["a.py:2:5"]
 
 
 def test_cache(source, tree, tmp_path, capfd):
@@ -228,14 +300,43 @@ def test_the_model_of_the_library(tree, capfd):
     assert check(capfd, ".", "--format", "json")[:2] == (code, out)
 
 
+def test_the_rate_does_not_count_loading(monkeypatch, capsys):
+    times = SimpleNamespace(
+        lines=30_000, seconds={"loading": 50.0, "reading": 7.0, "model": 9.0}
+    )
+    assert command._times(times, 60.0) == (
+        "checked 30,000 lines in 60 s, 3,000 a second once loaded: loading 50 s, "
+        "reading 7 s, model 9 s"
+    )
+    clock = iter([0.0, 1.0, 50.0, 60.0, 70.0])
+    monkeypatch.setattr(report.time, "monotonic", lambda: next(clock))
+    with report.progress("check", "lines", every=0.0) as advance:
+        advance(0, 20, 0)
+        # Those that the cache knows.
+        advance(10, 20, 1000)
+        # The model was loaded 10 seconds before.
+        advance(12, 20, 1500, 50.0)
+        advance(14, 20, 2000, 50.0)
+    assert capsys.readouterr().err.splitlines() == [
+        "check: 0 of 20",
+        "check: 10 of 20, 20.0 lines/s, 50 s left",
+        "check: 12 of 20, 50.0 lines/s, 40 s left",
+        "check: 14 of 20, 50.0 lines/s, 30 s left",
+    ]
+
+
 def test_hook_of_pre_commit(source, tree, capfd):
     file = Path(__file__).parents[2] / ".pre-commit-hooks.yaml"
     (hook,) = yaml.safe_load(file.read_text())
     assert hook["id"] == "bandgnn-check"
     program, *arguments = hook["entry"].split()
     # It is called with the names of files.
-    code = main([*arguments, "a.py", "sub/b.py"])
-    assert (program, code) == ("bandgnn", 1)
+    code, out, _ = check(capfd, *arguments[1:], "a.py", "sub/b.py")
+    assert (program, arguments[0], code) == ("bandgnn", "check", 1)
+    assert len(places(out)) == 2
+    (tree / "pyproject.toml").write_text('[tool.bandgnn]\nexclude = ["sub"]\n')
+    code, out, _ = check(capfd, *arguments[1:], "a.py", "sub/b.py")
+    assert places(out) == ["a.py:1:5"]
 
 
 def test_other_models_are_refused(tree, capfd):

@@ -98,6 +98,67 @@ async def session(folder):
     await client.stop()
 
 
+def test_settings(tmp_path):
+    pytest.importorskip("pygls")
+    asyncio.run(asyncio.wait_for(settings_session(tmp_path), 240))
+
+
+async def settings_session(folder):
+    from lsprotocol import types
+    from pygls.lsp.client import LanguageClient
+
+    client = LanguageClient("test", "1")
+    published, shown = asyncio.Queue(), asyncio.Queue()
+
+    @client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+    def diagnostics(params):
+        published.put_nowait(params)
+
+    @client.feature(types.WINDOW_SHOW_MESSAGE)
+    def message(params):
+        shown.put_nowait(params.message)
+
+    def opened(name):
+        item = types.TextDocumentItem((folder / name).as_uri(), "python", 1, WRONG)
+        client.text_document_did_open(types.DidOpenTextDocumentParams(item))
+
+    def saved(name):
+        item = types.TextDocumentIdentifier((folder / name).as_uri())
+        client.text_document_did_save(types.DidSaveTextDocumentParams(item))
+
+    def settings(text, name="pyproject.toml"):
+        (folder / name).write_text(f"[tool.bandgnn]\n{text}\n")
+
+    line = ["-m", "keras_bandgnn", "lsp", "--min-confidence", "0.9"]
+    await client.start_io(sys.executable, *line, env=dict(os.environ))
+    await client.initialize_async(
+        types.InitializeParams(
+            capabilities=types.ClientCapabilities(), root_uri=folder.as_uri()
+        )
+    )
+    client.initialized(types.InitializedParams())
+    (folder / "other").mkdir()
+    settings("wrong = 1"), settings("strange = 1", "other/pyproject.toml")
+    opened("a.py")
+    assert "wrong" in await shown.get()
+    # The same error again, of this file and of another one, is not shown again.
+    saved("a.py"), opened("b.py"), opened("other/c.py")
+    assert "strange" in await shown.get()
+    # Excluded files have no findings.
+    settings('exclude = ["gen/*.py", "a.py"]')
+    opened("gen/c.py"), saved("a.py")
+    assert not (await published.get()).diagnostics
+    assert not (await published.get()).diagnostics
+    assert shown.empty()
+    # An error that was corrected is shown again.
+    settings("wrong = 1"), saved("b.py")
+    assert "wrong" in await shown.get()
+    assert shown.empty() and published.empty()
+    await client.shutdown_async(None)
+    client.exit(None)
+    await client.stop()
+
+
 def test_options_have_defaults():
     parser = argparse.ArgumentParser()
     lsp.add_arguments(parser)

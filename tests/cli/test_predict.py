@@ -258,3 +258,10 @@ def test_numbers_are_predicted_for_data_sets(tree, capsys):
     assert main(["predict", "schnet_qm9_u0", file]) == 2
     advice = f"run: bandgnn predict schnet_qm9_u0 NAME --path {file}"
     assert advice in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_a_model_of_another_command(command, tree, capsys):
+    assert main([command, "ggnn_bugs_python", str(tree)]) > 0
+    error = capsys.readouterr().err
+    assert "bandgnn check PATH --model ggnn_bugs_python" in error

@@ -34,7 +34,10 @@ REGION = _object(
 )
 LOCATION = _object(
     physicalLocation=_object(
-        ["artifactLocation"], artifactLocation=ARTIFACT, region=REGION
+        ["artifactLocation"],
+        artifactLocation=ARTIFACT,
+        region=REGION,
+        contextRegion=REGION,
     ),
     logicalLocations=_list(_object(fullyQualifiedName=TEXT, kind=TEXT)),
 )

@@ -38,3 +38,8 @@ def test_what_is_no_baseline(content, tmp_path):
     (tmp_path / "known.json").write_text(content)
     with pytest.raises(ValueError, match="Expected a baseline of version 1 in "):
         Baseline(tmp_path / "known.json").read()
+
+
+def test_no_baseline(tmp_path):
+    with pytest.raises(FileNotFoundError, match="Write it with --write-baseline"):
+        Baseline(tmp_path / "known.json").read()

@@ -91,8 +91,16 @@ def test_sarif(tmp_path, monkeypatch):
         "startLine": 3,
         "startColumn": 11,
         "endColumn": 20,
+        "snippet": {"text": "bad_größe"},
+    }
+    assert physical[1]["contextRegion"] == {
+        "startLine": 3,
         "snippet": {"text": "x = 'é' + bad_größe"},
     }
+    # It is larger than the region.
+    (whole,) = json.loads(sarif(Run([result("bad_a\n")], [], 1, "m", 0.9)))["runs"]
+    (location,) = whole["results"][0]["locations"]
+    assert "contextRegion" not in location["physicalLocation"]
     assert "region" not in physical[-1] and "fixes" not in entry["results"][-1]
     assert entry["results"][-1]["message"]["text"].startswith("Cell 5, line 1, ")
     marks = [r["partialFingerprints"]["bandgnn/v1"] for r in entry["results"]]

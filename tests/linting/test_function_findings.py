@@ -11,8 +11,9 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.linting import function_findings
 from keras_bandgnn.linting.checker import Checker
-from keras_bandgnn.linting.function_findings import FunctionFindings
+from keras_bandgnn.linting.function_findings import FunctionFindings, read_file
 from keras_bandgnn.linting.source_code import SourceCode
+from keras_bandgnn.programs.encode_functions import encode_function
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = '''
@@ -119,6 +120,7 @@ def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
     (alone,) = FunctionFindings(task).check(codes[:1])
     monkeypatch.setattr(function_findings, "_SMALL", 1000)
     monkeypatch.setattr(function_findings, "_NODES", 1024)
+    monkeypatch.setattr(function_findings, "_FIRST_WINDOW", 2048)
     monkeypatch.setattr(function_findings, "_WINDOW", 2048)
     source = FunctionFindings(task, processes=2)
     shapes = set()
@@ -139,6 +141,31 @@ def test_many_files_are_read_ahead_in_few_shapes(task, monkeypatch):
     assert len(shapes) <= 3
     assert set(source.seconds) == {"reading", "packing", "model"}
     assert min(source.seconds.values()) > 0
+
+
+def test_first_results_come_early(task, monkeypatch):
+    (graph,) = read_file("def f(a, b):\n    return a - b\n", None).graphs
+    nodes = len(encode_function(graph, num_subtoken_buckets=64).node["type"])
+    monkeypatch.setattr(function_findings, "_FIRST_WINDOW", 2 * nodes)
+    monkeypatch.setattr(function_findings, "_WINDOW", 6 * nodes)
+    codes = [
+        SourceCode(f"{k}.py", "def f(a, b):\n    return a - b\n") for k in range(30)
+    ]
+    taken = []
+    results = FunctionFindings(task, least=0.0).check(
+        taken.append(code) or code for code in codes
+    )
+    # Short texts are read before the first of them is judged.
+    judged = []
+    judge = FunctionFindings._judge
+    monkeypatch.setattr(
+        FunctionFindings,
+        "_judge",
+        lambda self, files: judged.append(len(files)) or judge(self, files),
+    )
+    assert next(results).code is codes[0] and judged == [2]
+    assert [result.code for result in results] == codes[1:]
+    assert judged == [2, 4, 6, 6, 6, 6, 0] and len(taken) == 30
 
 
 class OtherEncoder(kb.preprocessing.FunctionEncoder):
@@ -192,6 +219,8 @@ def test_presets_choose_the_source(task, tmp_path):
     code = SourceCode("a.py", TEXT.replace("x for", "x  # bandgnn: ignore\n    for"))
     (found,) = checker.check([code])
     assert isinstance(checker.source, FunctionFindings)
+    assert set(checker.seconds) == {"loading", "reading", "packing", "model"}
+    assert 0 < checker.seconds["loading"] < 300 and checker.loaded is not None
     assert found.findings and found.error is None
     assert all(finding.confidence >= 0.02 for finding in found.findings)
     again = Checker(tmp_path / "model", 0.02, tmp_path / "cache")

@@ -21,6 +21,52 @@ def g(a):
     return a
 """
 
+STATEMENTS = '''\
+@decorated(
+    1
+)
+@other
+class A(
+    B,
+):
+    # alone
+    @method
+    def f(self, x):
+        # alone
+        x = call(
+            x
+        )
+        if (
+            x
+        ):
+            y = 1; z = 2
+        else:
+            y = x
+        return x
+
+t = 1 + \\
+  2
+u = """
+"""
+'''
+SILENCED = {
+    **dict.fromkeys(range(1, 8), range(1, 22)),
+    **dict.fromkeys((9, 10), range(9, 22)),
+    **dict.fromkeys((12, 13, 14), range(12, 15)),
+    **dict.fromkeys((15, 16, 17), range(15, 18)),
+    **{line: [line] for line in (8, 11, 18, 19, 20, 21, 22)},
+    24: [23, 24],
+    26: [25, 26],
+}
+
+
+@pytest.mark.parametrize("line", SILENCED)
+def test_a_comment_silences_its_statement(line):
+    lines = STATEMENTS.split("\n")
+    lines[line - 1] += "  # bandgnn: ignore"
+    code = SourceCode("a.py", "\n".join(lines))
+    assert sorted(code.ignored) == list(SILENCED[line])
+
 
 def test_ignored_lines():
     assert SourceCode("a.py", CODE).ignored == {2, 3, 4, 6, 10, 11}

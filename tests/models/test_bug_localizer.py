@@ -168,6 +168,15 @@ def test_any_backbone_with_edges(backbone):
     assert len(task.rewrite_probabilities(graphs)[0]) == graphs[0].num_edges
 
 
+def test_one_function_is_a_list_of_one():
+    task, function = localizer(), functions()[1]
+    (expected,) = task.rewrite_probabilities([function])
+    (found,) = task.rewrite_probabilities(function)
+    assert found.tolist() == expected.tolist()
+    assert task.evaluate(function, verbose=0) == task.evaluate([function], verbose=0)
+    task.fit(function, epochs=1, verbose=0)
+
+
 def test_errors():
     with pytest.raises(ValueError, match="`first_type`"):
         kb.models.BugLocalizer(BACKBONES["GCNBackbone"]())

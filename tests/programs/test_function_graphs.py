@@ -37,6 +37,27 @@ def names(graph):
     }
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        SOURCE + "\n\n" + SOURCE.replace("total", "other"),
+        SOURCE + "\n\nasync def other(a, b):\n    return a - b\n",
+        "if a:\n    def total(a, b):\n        return a\nelse:\n    def other(): pass\n",
+        "    def total(self, a):\n        return a\n    def other(self): pass\n",
+        "class C:\n    def total(self, a):\n        return a\n    def other(s): pass\n",
+    ],
+)
+def test_one_function_at_a_time(source):
+    with pytest.raises(ValueError, match="Received: 2: total, other. Call function_g"):
+        function_graph(source, (), {"helper": ["x"], "C.round": ["self"]}, "C.total")
+    # Those of a function and of its module are not meant.
+    inner = (
+        "def total(a, b):\n    def other(c):\n        return c - a\n    return other\n"
+    )
+    graph = function_graph(inner, (), {"other": ["x"], "third": []})
+    assert graph.info["function"] == "total"
+
+
 @pytest.mark.parametrize("module", [(), ("LIMIT", "rate")])
 @pytest.mark.parametrize("indent", ["", "    ", "\t"])
 def test_rewrites_are_the_usages(module, indent):
