@@ -179,7 +179,7 @@ def _check(options: argparse.Namespace):
     if options.baseline is not None and not options.write_baseline:
         known = Baseline(options.baseline).read()
     project = list_files(options.paths, options.exclude, options.force_exclude)
-    files, errors, changed = project.files, project.errors, None
+    files, changed = project.files, None
     for remark in project.remarks:
         report.remark(remark)
     if options.diff is not None:
@@ -190,6 +190,7 @@ def _check(options: argparse.Namespace):
             for file, name in files
             if os.path.realpath(file) in changed or not os.access(file, os.R_OK)
         ]
+    errors: list[tuple[str, str]] = []
     results, skipped = [], []
     began = time.monotonic()
 
@@ -219,7 +220,8 @@ def _check(options: argparse.Namespace):
             advance(done + len(errors), len(files), lines, checker.loaded)
             skipped += [_part(result.code.path, why) for why in result.skipped]
             if changed is not None:
-                result = _in_lines(result, changed[os.path.realpath(result.code.path)])
+                numbers = changed.get(os.path.realpath(result.code.path))
+                result = _in_lines(result, numbers)
             if result.findings:
                 results.append(result)
     order = {name: position for position, (_, name) in enumerate(files)}
@@ -230,8 +232,8 @@ def _check(options: argparse.Namespace):
             for result in results
         ]
         results = [result for result in results if result.findings]
-    # Folders come first.
-    errors.sort(key=lambda error: order.get(error[0], -1))
+    errors.sort(key=lambda error: order[error[0]])
+    errors = [*project.errors, *errors]
     report.left_out([*errors, *skipped], report.remark)
     elapsed = time.monotonic() - began
     if checker.lines and checker.seconds and elapsed > _LONG:

@@ -1,5 +1,6 @@
 """`bandgnn check`: exit codes, options, settings and files of every kind."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -210,6 +211,15 @@ def test_folders_that_cannot_be_read(source, tree, capfd, monkeypatch):
     assert code == 2 and len(content["findings"]) == 1
     assert content["errors"] == [{"path": "sub", "reason": "Permission denied"}]
     assert "left out: sub: Permission denied\n" in err
+    # They are none of the files that progress counts.
+    counts = []
+    monkeypatch.setattr(
+        report,
+        "progress",
+        lambda *_: contextlib.nullcontext(lambda *numbers: counts.append(numbers[:2])),
+    )
+    check(capfd, ".", "--no-cache")
+    assert counts == [(0, 1), (1, 1)]
 
 
 def git(*arguments):
