@@ -120,14 +120,13 @@ class Ensemble:
         using Deep Ensembles", NeurIPS 2017.
 
     Example:
-    >>> import keras, keras_bandgnn as kb
+    >>> import keras_bandgnn as kb
     >>> graphs = [
     ...     kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}, label=2.0 * n)
     ...     for n in (1, 2, 3, 4)
     ... ]
     >>> members = []
     >>> for seed in range(3):
-    ...     keras.utils.set_random_seed(seed)
     ...     task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 8))
     ...     history = task.fit(graphs, epochs=1, seed=seed, verbose=0)
     ...     members.append(task)

@@ -291,6 +291,8 @@ def _check_xml(file: Path, lines: Iterator[bytes]) -> int:
         for line in lines:
             parser.Parse(line)
         parser.Parse(b"", True)
+    except LookupError as error:
+        refuse_file(file, "to declare an encoding that exists", str(error))
     except expat.ExpatError as error:
         if error.code not in _CUT_OFF or not frames:
             refuse_file(file, f"to be XML up to the end of frame {frames}", str(error))
