@@ -59,7 +59,7 @@ GROUPS = {
         "Molecules and crystals": ".*",
     },
     "models": {
-        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble",
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble|LastLayerLaplace",
         "Backbones": ".*Backbone",
         "Presets and results": ".*",
     },

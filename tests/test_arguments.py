@@ -444,6 +444,7 @@ VALID = {
     "models.BugLocalizer": lambda tmp: {"backbone": backbone(), "first_type": 0},
     "models.EdgeClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.EdgeRegressor": lambda tmp: {"backbone": backbone()},
+    "models.LastLayerLaplace": lambda tmp: {"task": regressor()},
     "models.Ensemble": lambda tmp: {"members": ensemble().members},
     "models.ForceRegressor": lambda tmp: {"backbone": regressor().backbone},
     "models.GATBackbone": {"inputs": {"kind": 2}, "hidden_dim": 8},
@@ -684,6 +685,26 @@ METHODS = {
         kb.models.Ensemble.from_preset,
         {"preset": ensemble_preset(tmp)},
     ),
+    "models.LastLayerLaplace.fit": lambda tmp: (
+        laplace().fit,
+        {"graphs": molecules()},
+    ),
+    "models.LastLayerLaplace.calibrate": lambda tmp: (
+        laplace().calibrate,
+        {"graphs": molecules()},
+    ),
+    "models.LastLayerLaplace.predict_spread": lambda tmp: (
+        laplace().predict_spread,
+        {"x": molecules()},
+    ),
+    "models.LastLayerLaplace.save_to_preset": lambda tmp: (
+        laplace().save_to_preset,
+        {"path": tmp / "laplace"},
+    ),
+    "models.LastLayerLaplace.from_preset": lambda tmp: (
+        kb.models.LastLayerLaplace.from_preset,
+        {"preset": laplace_preset(tmp)},
+    ),
     "serving.GraphPacker.of_task": lambda tmp: (
         kb.serving.GraphPacker.of_task,
         {"task": classifier(), "graphs": graphs()},
@@ -744,6 +765,18 @@ def writer(tmp):
 def ensemble():
     body = [kb.models.SchNetBackbone([1, 8], 4, num_gaussians=4) for _ in range(2)]
     return kb.models.Ensemble([kb.models.GraphRegressor(each) for each in body])
+
+
+@functools.cache
+def laplace():
+    return kb.models.LastLayerLaplace(regressor()).fit(molecules())
+
+
+def laplace_preset(tmp):
+    path = tmp / "old_laplace"
+    if not path.exists():
+        laplace().save_to_preset(path)
+    return path
 
 
 def ensemble_preset(tmp):
@@ -888,6 +921,12 @@ KINDS: dict[str, str] = {
     "models.Ensemble.predict_spread.x": "graphs",
     "models.Ensemble.predict_forces_spread.x": "graphs",
     "models.Ensemble.from_preset.preset": "existing",
+    "models.LastLayerLaplace.fit.graphs": "graphs",
+    "models.LastLayerLaplace.fit.y": "labels beside",
+    "models.LastLayerLaplace.calibrate.graphs": "graphs",
+    "models.LastLayerLaplace.calibrate.y": "labels beside",
+    "models.LastLayerLaplace.predict_spread.x": "graphs",
+    "models.LastLayerLaplace.from_preset.preset": "existing",
     "models.upload_preset.preset": "existing",
     "models.upload_preset.uri": "choice",
     "distribution.sequence_parallel.devices": "-on JAX alone",

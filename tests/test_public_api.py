@@ -38,7 +38,7 @@ PUBLIC = {
     "keras_bandgnn.models": "AttentionWeights Backbone BugLocalizer EdgeClassifier "
     "EdgeRegressor Ensemble ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
     "GGNNBackbone GINEBackbone GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
-    "GraphRegressor GraphormerBackbone JointSelection MPEUBackbone "
+    "GraphRegressor GraphormerBackbone JointSelection LastLayerLaplace MPEUBackbone "
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
     "PaiNNBackbone SAGEBackbone SchNetBackbone Task list_presets upload_preset",
     "keras_bandgnn.ops": "CSR CSRPair RowIndex batched_gather batched_segment_max "

@@ -103,6 +103,13 @@ def save_ensemble(task, path):
     kb.models.Ensemble([task, again]).save_to_preset(path)
 
 
+def save_laplace(path):
+    graphs = [kb.Graph(n, [], [], node={"kind": [0] * n}, label=n) for n in (1, 2, 3)]
+    task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 4}, 8))
+    task.adapt(task.loader(graphs))
+    kb.models.LastLayerLaplace(task).fit(graphs).save_to_preset(path)
+
+
 def export(task, path):
     if keras.backend.backend() != "torch":
         pytest.skip("one backend shows it; others need TensorFlow's converters")
@@ -124,6 +131,7 @@ WRITERS = {
     "saving/preset_files.py": lambda t, p, m: t.save_to_preset(p, "float16"),
     "linting/baseline.py": lambda t, p, m: remember(p),
     "models/ensemble.py": lambda t, p, m: save_ensemble(t, p),
+    "models/last_layer_laplace.py": lambda t, p, m: save_laplace(p),
     "models/presets.py": lambda t, p, m: t.backbone.save_to_preset(p),
     "models/fitting.py": lambda t, p, m: t.save(p / "task.keras"),
     "models/fitting.py, weights": lambda t, p, m: t.save_weights(p / "task.weights.h5"),

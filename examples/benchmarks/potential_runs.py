@@ -1,4 +1,4 @@
-"""Runs with a trained potential: constant energy, and relaxation of crystals."""
+"""Runs with potentials: constant energy, an ensemble, relaxation of crystals."""
 
 import argparse
 import time
@@ -28,8 +28,7 @@ def dynamics(task, graph, options: argparse.Namespace) -> dict:
     atoms = atoms_of(graph)
     atoms.calc = task.as_calculator()
     rng = np.random.default_rng(0)
-    # Half of it goes into the potential energy.
-    kelvin = 2 * options.temperature * units.kB
+    kelvin = options.temperature * units.kB
     speed = np.sqrt(kelvin / atoms.get_masses())[:, None]
     atoms.set_velocities(speed * rng.normal(size=atoms.positions.shape))
     atoms.set_momenta(atoms.get_momenta() - atoms.get_momenta().mean(axis=0))
@@ -48,12 +47,14 @@ def dynamics(task, graph, options: argparse.Namespace) -> dict:
         seconds = time.perf_counter() - start
     ps = 10 * options.timestep / 1000 * np.arange(len(energies))
     per_atom = 1000 * np.array(energies) / len(atoms)
+    momenta = atoms.get_momenta()
+    momentum = np.abs(momenta.sum(axis=0)).max() / np.abs(momenta).mean()
     found = {
         "atoms": len(atoms),
         "steps": options.md_steps,
         "drift, meV/atom/ps": float(np.polyfit(ps, per_atom, 1)[0]),
         "deviation, meV/atom": float(np.std(per_atom)),
-        "momentum": float(np.abs(atoms.get_momenta().sum(axis=0)).max()),
+        "momentum of the whole, of that of an atom": f"{momentum:.1e}",
         "temperature, K": float(atoms.get_temperature()),
         "steps/s": (options.md_steps - warm) / seconds,
         **{f"{name}, share": value / seconds for name, value in parts.items()},
@@ -89,8 +90,11 @@ def timed_parts() -> dict:
     return seconds
 
 
-def peer_speed(atoms, options: argparse.Namespace, steps: int = 300) -> float | None:
-    """Return the steps per second of SchNetPack's calculator; None without it."""
+def peer_speed(atoms, options: argparse.Namespace, steps: int = 1000) -> float | None:
+    """Return the steps per second of SchNetPack's calculator; None without it.
+
+    The best of two rounds with one thread and two with all.
+    """
     try:
         import schnetpack as spk
         import torch
@@ -132,6 +136,113 @@ def peer_speed(atoms, options: argparse.Namespace, steps: int = 300) -> float | 
     atoms = atoms.copy()
     atoms.calc = calculator
     md = VelocityVerlet(atoms, options.timestep * units.fs)
+    md.run(20)
+    best = 0.0
+    for threads in (1, torch.get_num_threads()) * 2:
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        md.run(steps)
+        best = max(best, steps / (time.perf_counter() - start))
+    return best
+
+
+def ensemble(
+    members: list, train: list, graphs: list, options: argparse.Namespace
+) -> dict:
+    """Compare spread and error, the time of all and of one; print and return it.
+
+    Args:
+        members: The potentials.
+        train: The frames that the first was trained on.
+        graphs: Other frames.
+        options: The command line.
+    """
+    import numpy as np
+
+    from keras_bandgnn import models, plotting, training
+
+    whole = models.Ensemble(members)
+    atoms = np.array([graph.num_nodes for graph in graphs])
+    labels = np.array([graph.label for graph in graphs]) / atoms
+    mean, std = (np.ravel(part) / atoms for part in whole.predict_spread(graphs))
+    forces = np.concatenate([graph.node["force"] for graph in graphs])
+    mean_forces, std_forces = map(np.concatenate, whole.predict_forces_spread(graphs))
+    values = {
+        "energy, meV/atom": (labels, mean, std),
+        "forces, meV/A": (forces, mean_forces, std_forces),
+    }
+    found: dict = {}
+    for name, arrays in values.items():
+        entry = training.calibration_report(*arrays)
+        found[name] = {
+            "MAE of the mean": 1000 * entry["mae"],
+            "mean spread": 1000 * entry["mean_std"],
+            "rank correlation": entry["rank_correlation"],
+            "calibration error": entry["calibration_error"],
+            "factor of the spread": entry["scale"],
+        }
+    # Half of the other frames give the factor, which is measured on the others.
+    laplace = models.LastLayerLaplace(members[0]).fit(train).calibrate(graphs[::2])
+    alone, alone_std = (np.ravel(part) for part in laplace.predict_spread(graphs[1::2]))
+    size = atoms[1::2]
+    entry = training.calibration_report(labels[1::2], alone / size, alone_std / size)
+    found["energy, meV/atom"] |= {
+        "one member, MAE": 1000 * entry["mae"],
+        "its LastLayerLaplace, mean std": 1000 * entry["mean_std"],
+        "its rank correlation": entry["rank_correlation"],
+        "its calibration error": entry["calibration_error"],
+        "its factor": float(laplace.factor[0]),
+    }
+    # The largest error of a frame's atoms, and the largest spread of one of them.
+    ends = np.cumsum(atoms)[:-1]
+    error = np.linalg.norm(mean_forces - forces, axis=1)
+    worst = [
+        np.array([part.max() for part in np.split(row, ends)])
+        for row in (error, np.linalg.norm(std_forces, axis=1))
+    ]
+    rank = training.calibration_report(np.zeros(len(graphs)), *worst)
+    found["forces, meV/A"]["rank correlation, worst atom of a frame"] = rank[
+        "rank_correlation"
+    ]
+    alone = [member.predict_forces(graphs) for member in members]
+    found["forces, meV/A"]["MAE of one member"] = 1000 * float(
+        np.mean([np.abs(np.concatenate(rows) - forces).mean() for rows in alone])
+    )
+    seconds: dict = {}
+    for _ in range(5):
+        for name, model in (("one member", members[0]), ("all members", whole)):
+            start = time.perf_counter()
+            model.predict_forces(graphs)
+            taken = time.perf_counter() - start
+            seconds[name] = min(seconds.get(name, taken), taken)
+    rates = {
+        name: calculator_speed(model, graphs[0])
+        for name, model in (("one member", members[0]), ("all members", whole))
+    }
+    found["time"] = {
+        f"predict_forces, s, {len(graphs)} frames, one member": seconds["one member"],
+        f"predict_forces, s, {len(members)} members": seconds["all members"],
+        "ratio": seconds["all members"] / seconds["one member"],
+        "calculator, steps/s, one member": rates["one member"],
+        f"calculator, steps/s, {len(members)} members": rates["all members"],
+        "ratio of the calculators": rates["one member"] / rates["all members"],
+    }
+    for name, rows in found.items():
+        report.table(f"ensemble, {name}", ("", ""), [list(row) for row in rows.items()])
+    if options.figure:
+        figure = plotting.plot_calibration(*values["forces, meV/A"], title="forces")
+        figure.savefig(options.figure)
+    return found
+
+
+def calculator_speed(task, graph, steps: int = 500) -> float:
+    """Return steps per second at constant energy after a compilation."""
+    from ase import units
+    from ase.md.verlet import VelocityVerlet
+
+    atoms = atoms_of(graph)
+    atoms.calc = task.as_calculator()
+    md = VelocityVerlet(atoms, 0.5 * units.fs)
     md.run(20)
     start = time.perf_counter()
     md.run(steps)

@@ -10,6 +10,8 @@ those to test. Parts:
   programs compiled, time per step and where it goes; beside it the time per step of
   SchNetPack's PaiNN of the same size, if it is installed, with random weights: only
   the time counts.
+- `ensemble`: several models of the first file with different seeds: errors of their
+  means, the spread beside the errors, and the time of all beside that of one.
 - `relax`: disturbed crystals of the test, relaxed with their cells.
 """
 
@@ -22,7 +24,7 @@ from pathlib import Path
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
-PARTS = ("curve", "dynamics", "relax")
+PARTS = ("curve", "dynamics", "ensemble", "relax")
 GPA = 160.2176634
 
 
@@ -44,9 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--md-steps", type=shared.positive, default=10_000)
     parser.add_argument("--timestep", type=shared.above_zero, default=0.5, help="fs")
     parser.add_argument("--temperature", type=shared.above_zero, default=300.0)
+    parser.add_argument("--members", type=shared.positive, default=4)
     parser.add_argument("--crystals", type=shared.positive, default=50)
     parser.add_argument("--relax-steps", type=shared.positive, default=1000)
     parser.add_argument("--models", type=shared.path, help="folder that keeps models")
+    parser.add_argument("--figure", type=shared.written_file, help="of the calibration")
     parser.add_argument("--json", type=shared.written_file, help="file for the figures")
 
 
@@ -85,14 +89,14 @@ def read(path: Path, element: int | None) -> tuple[list, list]:
     return splits
 
 
-def make_task(graphs: list, steps: int, options: argparse.Namespace):
+def make_task(graphs: list, steps: int, options: argparse.Namespace, seed: int = 0):
     """Return a new potential, compiled for so many steps."""
     import keras
     import numpy as np
 
     from keras_bandgnn import models, preprocessing, training
 
-    keras.utils.set_random_seed(0)
+    keras.utils.set_random_seed(seed)
     numbers = np.concatenate([graph.node["atomic_number"] for graph in graphs])
     layer = preprocessing.RadiusGraph(options.cutoff)
     batcher = preprocessing.DynamicBatcher(options.batch_size)
@@ -120,7 +124,9 @@ def make_task(graphs: list, steps: int, options: argparse.Namespace):
     return task
 
 
-def trained(path: Path, train: list, count: int, options: argparse.Namespace):
+def trained(
+    path: Path, train: list, count: int, options: argparse.Namespace, seed: int = 0
+):
     """Return a potential trained on some frames, and the seconds it took.
 
     A model that an earlier run has kept is read instead.
@@ -132,21 +138,22 @@ def trained(path: Path, train: list, count: int, options: argparse.Namespace):
 
     kept = None
     if options.models:
-        kept = options.models / f"{path.stem}-{options.element or 'all'}-{count}"
+        name = f"{path.stem}-{options.element or 'all'}-{count}"
+        kept = options.models / (f"{name}-seed{seed}" if seed else name)
         if kept.is_dir():
             return models.ForceRegressor.from_preset(str(kept)), float("nan")
     order = np.random.default_rng(0).permutation(len(train))[:count]
     frames = [train[at] for at in order]
     batches = -(-len(frames) // options.batch_size)
     epochs = max(1, options.steps // batches)
-    task = make_task(frames, epochs * batches, options)
+    task = make_task(frames, epochs * batches, options, seed)
     start = time.perf_counter()
     with report.progress(f"training on {len(frames)} frames") as advance:
         line = keras.callbacks.LambdaCallback(
             on_epoch_end=lambda epoch, logs: advance(epoch + 1, epochs)
         )
         callbacks = [line, keras.callbacks.SwapEMAWeights()]
-        task.fit(frames, epochs=epochs, verbose=0, seed=0, callbacks=callbacks)
+        task.fit(frames, epochs=epochs, verbose=0, seed=seed, callbacks=callbacks)
     seconds = time.perf_counter() - start
     if kept is not None:
         task.save_to_preset(str(kept))
@@ -186,6 +193,8 @@ def curve(path: Path, options: argparse.Namespace) -> list[dict]:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    import numpy as np
+
     from examples.benchmarks import potential_runs
 
     figures: dict = {}
@@ -194,13 +203,21 @@ def run(options: argparse.Namespace) -> None:
             row for path in options.files for row in curve(path, options)
         ]
     path = options.files[0]
-    if {"dynamics", "relax"} & set(options.parts):
+    if {"dynamics", "ensemble", "relax"} & set(options.parts):
         train, test = read(path, options.element)
         count = min(max(options.frames), len(train))
         task, _ = trained(path, train, count, options)
         test = test or train[count:]
         if "dynamics" in options.parts:
             figures["dynamics"] = potential_runs.dynamics(task, test[0], options)
+        if "ensemble" in options.parts:
+            order = np.random.default_rng(0).permutation(len(train))[:count]
+            frames = [train[at] for at in order]
+            members = [task] + [
+                trained(path, train, count, options, seed)[0]
+                for seed in range(1, options.members)
+            ]
+            figures["ensemble"] = potential_runs.ensemble(members, frames, test, options)
         if "relax" in options.parts:
             figures["relax"] = potential_runs.relax(task, test, options)
     if options.json:

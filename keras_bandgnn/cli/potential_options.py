@@ -9,6 +9,7 @@ from keras_bandgnn.cli import regression_options
 # They share some options with regression, which has other defaults.
 _DEFAULTS = {"model": "painn", "cutoff": 5.0, "batch_size": 8, "learning_rate": 1e-3}
 MODELS = ("painn", "schnet")
+WEIGHTS = ("energy", "force", "stress")
 OPTIONS = (
     "valid",
     "energy_key",
@@ -21,6 +22,7 @@ OPTIONS = (
     "ema",
     "plateau",
     "members",
+    "schedule",
 )
 _READ = ("model", "cutoff", "layers", "batch_size", "patience")
 
@@ -44,6 +46,23 @@ def atom_energy(text: str) -> tuple[str, float]:
     if not sign or not element:
         raise argparse.ArgumentTypeError(f"must be ELEMENT=EV, is {text!r}")
     return element, shared.finite(value)
+
+
+def stage(text: str) -> tuple[int, dict[str, float]]:
+    """Parse `150:energy=100,force=10`, for argparse."""
+    epoch, _, entries = text.partition(":")
+    weights: dict[str, float] = {}
+    for entry in entries.split(","):
+        name, sign, value = entry.partition("=")
+        if not sign or name not in WEIGHTS or name in weights:
+            raise argparse.ArgumentTypeError(
+                "must be EPOCH:NAME=WEIGHT[,NAME=WEIGHT...] with the names "
+                f"{', '.join(WEIGHTS)}, is {text!r}"
+            )
+        weights[name] = shared.finite(value)
+        if weights[name] < 0:
+            raise argparse.ArgumentTypeError(f"must be at least 0, is {value}")
+    return shared.positive(epoch), weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=shared.above_zero,
         default=1000.0,
         help="weight of the stresses in the loss",
+    )
+    group.add_argument(
+        "--schedule",
+        type=stage,
+        nargs="+",
+        default=[],
+        metavar="EPOCH:NAME=WEIGHT",
+        help="other weights after so many epochs, such as 150:energy=100,force=10; the "
+        "weights with the best validation loss are those since the last change",
     )
     group.add_argument(
         "--atom-energies",
@@ -130,6 +158,12 @@ def check_options(options: argparse.Namespace) -> None:
     names = [name for name in regression_options.OPTIONS if name in others]
     unused |= dict.fromkeys(names, "--task regression")
     shared.reject_unused_options(options, unused, "--task potential")
+    epochs = [epoch for epoch, _ in options.schedule or ()]
+    if epochs != sorted(set(epochs)) or (epochs and epochs[-1] >= options.epochs):
+        raise shared.OptionError(
+            "Expected --schedule with ascending epochs below --epochs "
+            f"{options.epochs}. Received: {' '.join(map(str, epochs))}."
+        )
     for name, value in _DEFAULTS.items():
         if getattr(options, name) is None:
             setattr(options, name, value)

@@ -102,6 +102,11 @@ def make_task(options: argparse.Namespace, graphs: dict):
     keras.utils.set_random_seed(options.seed)
     backbone, head = train_regression.make_backbone(options, graphs)
     stresses = not np.isnan(graphs["train"].context["stress"]).all()
+    if not stresses and any("stress" in weights for _, weights in options.schedule):
+        raise shared.OptionError(
+            "Expected --schedule without stress, as no training frame has one. "
+            "Received: a weight of stress."
+        )
     task = models.ForceRegressor(
         backbone,
         preprocessor=preprocessing.GraphPreprocessor(
@@ -237,7 +242,8 @@ def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
         valid: Validation graphs.
         work: Folder of the run.
     """
-    history = training_callbacks.History(work, "val_loss", "min")
+    starts = [epoch for epoch, _ in options.schedule]
+    history = training_callbacks.History(work, "val_loss", "min", starts)
     training_callbacks.fit(
         task,
         loader,
@@ -252,10 +258,31 @@ def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
             training_callbacks.plateaus(
                 history, options.learning_rate, options.plateau
             ),
+            *schedules(options, task.stress_weight is not None),
             epoch_lines(options, known_stresses(valid) > 0),
         ],
         verbose=0,
+        starts=starts,
     )
+
+
+def schedules(options: argparse.Namespace, stresses: bool) -> list:
+    """Return the callback that sets the weights of each epoch, if they change."""
+    from keras_bandgnn.training import LossWeightScheduler
+
+    if not options.schedule:
+        return []
+
+    def weights(epoch: int) -> dict:
+        found = {"energy": 1.0, "force": options.force_weight}
+        if stresses:
+            found["stress"] = options.stress_weight
+        for start, changes in options.schedule:
+            if start <= epoch:
+                found |= changes
+        return found
+
+    return [LossWeightScheduler(weights)]
 
 
 def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dict:
@@ -263,6 +290,9 @@ def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dic
     weights = f"energy per atom 1, forces {options.force_weight:g}"
     if task.stress_weight is not None:
         weights += f", stresses {task.stress_weight:g}"
+    for epoch, changes in options.schedule:
+        changed = ", ".join(f"{name} {value:g}" for name, value in changes.items())
+        weights += f"; after {epoch} epochs {changed}"
     repulsion = "ZBL repulsion at short distances; " if task.zbl else ""
     return {
         "data": f"{options.data}: {frames_of(graphs)}. "

@@ -105,13 +105,19 @@ class History:
         work: Folder of the run.
         monitor: The metric that determines the best epoch.
         mode: "max" or "min".
+        starts: Epochs, ascending, from which the metric means something else, so that
+            it is compared with those since then. Training does not end early before
+            the last of them.
     """
 
-    def __init__(self, work: Path, monitor: str, mode: str):
+    def __init__(
+        self, work: Path, monitor: str, mode: str, starts: Sequence[int] = ()
+    ):
         from keras_bandgnn.data.reading import read_json, reading
 
         self._file = work / "history.json"
         self._monitor, self._sign = monitor, 1 if mode == "max" else -1
+        self._starts = (0, *starts)
         self._rows = []
         if self._file.is_file():
             with reading(self._file):
@@ -124,9 +130,10 @@ class History:
         return [-math.inf if math.isnan(value) else value for value in values]
 
     def is_best(self, epoch: int, logs: dict) -> bool:
-        """Return whether an epoch is better than all before it."""
+        """Return whether an epoch is better than all before it since a start."""
         (score,) = self._scores([logs])
-        return score > max(self._scores(self._rows[:epoch]), default=-math.inf)
+        first = max(start for start in self._starts if start <= epoch)
+        return score > max(self._scores(self._rows[first:epoch]), default=-math.inf)
 
     def add(self, epoch: int, logs: dict) -> None:
         """Store the metrics of an epoch; replace them if it is repeated."""
@@ -139,7 +146,9 @@ class History:
     def plateaus(self, patience: int, epochs: int) -> int:
         """Count how often `patience` of the first epochs in a row had no new best."""
         best, waited, count = -math.inf, 0, 0
-        for score in self._scores(self._rows[:epochs]):
+        for epoch, score in enumerate(self._scores(self._rows[:epochs])):
+            if epoch in self._starts:
+                best = -math.inf
             waited = 0 if score > best else waited + 1
             best = max(best, score)
             if waited == patience:
@@ -148,7 +157,7 @@ class History:
 
     def is_over(self, patience: int | None, epochs: int | None = None) -> bool:
         """Return whether the best of the first epochs is `patience` epochs ago."""
-        scores = self._scores(self._rows[:epochs])
+        scores = self._scores(self._rows[:epochs][self._starts[-1] :])
         if not patience or not scores:
             return False
         return len(scores) - 1 - scores.index(max(scores)) >= patience
@@ -219,6 +228,7 @@ def fit(
     averaged: bool = False,
     callbacks: Sequence = (),
     verbose: int | None = None,
+    starts: Sequence[int] = (),
 ) -> None:
     """Train, resuming an interrupted run, and load the best weights.
 
@@ -235,8 +245,9 @@ def fit(
             validated and saved.
         callbacks: More callbacks.
         verbose: As for Keras; a bar on a terminal, otherwise lines, if omitted.
+        starts: See `History`.
     """
-    history = History(work, monitor, mode)
+    history = History(work, monitor, mode, starts)
     if verbose is None:
         verbose = 1 if sys.stdout.isatty() else 2
     if not history.is_over(patience):

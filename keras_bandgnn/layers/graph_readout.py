@@ -98,6 +98,22 @@ class GraphReadout(BatchLayer):
     def call(self, states, batch):
         """Return one vector per graph."""
         values = self.output_dense(self.hidden_dense(states))
+        return ops.cast(self._over_nodes(values, states, batch), self.compute_dtype)
+
+    def features(self, states, batch):
+        """Return the vectors in which the output is linear.
+
+        Returns:
+            float [G, B, H], times the weights of the last layer the output; with a
+            last column for the bias, [G, B, H + 1], if there is one.
+        """
+        values = self.hidden_dense(states)
+        if self.use_bias:
+            values = ops.concatenate([values, ops.ones_like(values[..., :1])], axis=-1)
+        return self._over_nodes(values, states, batch)
+
+    def _over_nodes(self, values, states, batch):
+        """Return the sum, mean or weighted sum of the nodes of each graph."""
         graphs = GraphSegments(batch)
         if self.reduce == "attention":
             shares = segment_softmax(
@@ -110,8 +126,7 @@ class GraphReadout(BatchLayer):
             values = values * ops.cast(shares, values.dtype)
         wide = keras.backend.result_type(self.compute_dtype, "float32")
         values = ops.cast(values, wide)
-        out = graphs.mean(values) if self.reduce == "mean" else graphs.sum(values)
-        return ops.cast(out, self.compute_dtype)
+        return graphs.mean(values) if self.reduce == "mean" else graphs.sum(values)
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, D]."""

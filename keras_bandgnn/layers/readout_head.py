@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import keras
+from keras import ops
 
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer
@@ -128,6 +129,13 @@ class ReadoutHead(BatchLayer):
     def call(self, states, batch):
         """Return one vector per graph."""
         return self.output_dense(self.readout(states, batch))
+
+    def features(self, states, batch):
+        """Return the vectors in which the output is linear; see `GraphReadout`."""
+        values = self.readout(states, batch)
+        if self.use_bias:
+            values = ops.concatenate([values, ops.ones_like(values[..., :1])], axis=-1)
+        return values
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, B, D]."""

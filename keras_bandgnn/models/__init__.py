@@ -17,6 +17,7 @@ from keras_bandgnn.models.graph_transformer import (
 from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
 from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
+from keras_bandgnn.models.last_layer_laplace import LastLayerLaplace as LastLayerLaplace
 from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBackbone
 from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
 from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
@@ -56,6 +57,7 @@ __all__ = [
     "GraphRegressor",
     "GraphormerBackbone",
     "JointSelection",
+    "LastLayerLaplace",
     "MPEUBackbone",
     "MessagePassingBackbone",
     "NodeClassifier",

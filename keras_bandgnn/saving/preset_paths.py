@@ -7,6 +7,8 @@ METADATA, CARD = "metadata.json", "README.md"
 WEIGHTS, HEAD = "model.weights.h5", "task.weights.h5"
 # An ensemble has this file, and a preset of each member in a folder of its own.
 ENSEMBLE = "ensemble.json"
+# The posterior of a LastLayerLaplace, beside the folder of its task.
+LAPLACE = "laplace.npz"
 NAMES = (CONFIG, TASK, PREPROCESSOR, METADATA, CARD, WEIGHTS, HEAD)
 
 

@@ -93,8 +93,9 @@ def test_trains_validates_and_saves(data, tmp_path, model, capsys):
     assert not (tmp_path / "out.partial").exists()
 
 
-def test_resumes_as_if_it_had_not_stopped(data, tmp_path, capsys, monkeypatch):
-    options = ["--plateau", 1, "--learning-rate", 0.02]
+@pytest.mark.parametrize("more", [(), ("--schedule", "1:energy=50", "2:force=0")])
+def test_resumes_as_if_it_had_not_stopped(data, tmp_path, capsys, monkeypatch, more):
+    options = ["--plateau", 1, "--learning-rate", 0.02, *more]
     assert main(command(data, tmp_path, *options)) == 0
     straight = capsys.readouterr().out
     keep = kb.models.ForceRegressor.from_preset(tmp_path / "out")
@@ -170,6 +171,50 @@ def test_rates_fall_where_progress_ends(tmp_path):
     assert [history.plateaus(2, epochs) for epochs in range(10)] == [
         *(0, 0, 0, 0, 1, 1, 1, 1, 2, 2)
     ]
+
+
+def test_losses_of_other_weights_are_not_compared(tmp_path):
+    losses = [5, 4, 4.5, 4.2, 90, 80, 85, 86]
+    rows = [{"val_loss": loss} for loss in losses]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    history = training_callbacks.History(tmp_path, "val_loss", "min", [4])
+    best = [history.is_best(epoch, rows[epoch]) for epoch in range(8)]
+    assert best == [True, True, False, False, True, True, False, False]
+    assert [history.plateaus(2, n) for n in range(9)] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+    # Training does not end before the last weights have had their epochs.
+    assert [history.is_over(2, n) for n in range(9)] == [False] * 8 + [True]
+
+
+def test_schedule_of_weights(data, tmp_path, capsys, monkeypatch):
+    set_weights, seen = kb.models.ForceRegressor.set_loss_weights, []
+    monkeypatch.setattr(
+        kb.models.ForceRegressor,
+        "set_loss_weights",
+        lambda task, **weights: seen.append(weights) or set_weights(task, **weights),
+    )
+    options = ["--schedule", "1:energy=50,force=5", "2:stress=7", "--force-weight", 20]
+    assert main(command(data, tmp_path, *options)) == 0, capsys.readouterr().err
+    assert seen == [
+        {"energy": 1.0, "force": 20.0, "stress": 1000.0},
+        {"energy": 50.0, "force": 5.0, "stress": 1000.0},
+        {"energy": 50.0, "force": 5.0, "stress": 7.0},
+    ]
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    assert "after 1 epochs energy 50, force 5; after 2 epochs stress 7" in card
+
+    def error(*wrong):
+        try:
+            assert main([*command(data, tmp_path, "--schedule", *wrong)]) == 2
+        except SystemExit as left:
+            assert left.code == 2
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "below --epochs 3" in error("3:energy=2")
+    assert "ascending" in error("2:energy=2", "1:energy=3")
+    assert "at least 0" in error("1:energy=-1")
+    for wrong in ("1:speed=2", "1:", "1:energy", "1:energy=1,energy=2"):
+        assert "EPOCH:NAME=WEIGHT" in error(wrong), wrong
+    assert "--schedule" in error("0:energy=1") and "--schedule" in error("energy=1")
 
 
 def test_errors_name_the_file_and_the_frame(data, tmp_path, capsys):

@@ -1,0 +1,416 @@
+"""`LastLayerLaplace`: the uncertainty of one trained regressor, by its last layer."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import compat
+from keras_bandgnn.checks import as_path, boolean, one_of, refuse
+from keras_bandgnn.data.files import atomic_folder, restore_replaced
+from keras_bandgnn.data.reading import open_npz, reading, refuse_file
+from keras_bandgnn.models.error_table import labelled_outputs
+from keras_bandgnn.models.graph_regressor import GraphRegressor
+from keras_bandgnn.models.regression_task import RegressionTask
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.saving.preset_paths import LAPLACE
+
+NOISES = ("graph", "atom")
+
+
+class FeatureModel(Task):
+    """The features of the last layer of a regressor, its outputs and sizes.
+
+    Args:
+        task: The regressor, with P features and D targets.
+    """
+
+    output_level = "graph"
+
+    def __init__(self, task: GraphRegressor):
+        super().__init__(task.backbone, task.preprocessor)
+        self.distribution = task.distribution
+        self.task = task
+        self.build()
+        self.compile()
+        compat.set_built(self)
+
+    def build(self, input_shape=None):
+        """All weights are the regressor's."""
+        self.built = True
+
+    def call(self, batch, training=False):
+        """Return features, outputs and number of nodes, float [G, B, P + D + 1]."""
+        states = self.task.backbone(batch, training=False)
+        head = self.task.head
+        outputs = self.task.denormalized(head(states, batch), batch)
+        sizes = ops.expand_dims(ops.cast(batch["graph"]["n_node"], outputs.dtype), -1)
+        features = ops.cast(head.features(states, batch), outputs.dtype)
+        return ops.concatenate([features, outputs, sizes], axis=-1)
+
+    def check(self, loader) -> None:
+        """Raise a ValueError if graphs lack what the regressor reads."""
+        self.task.check(loader)
+
+    def check_labels(self, loader) -> None:
+        """Raise a ValueError if labels of graphs are missing or do not fit."""
+        RegressionTask.check_labels(self.task, loader)
+
+
+class Evidence(NamedTuple):
+    """A Bayesian linear regression with the most likely prior and noise.
+
+    Args:
+        covariance: Of the weights, float64 [P, P].
+        noise: Standard deviation of the labels around the outputs.
+    """
+
+    covariance: np.ndarray
+    noise: float
+
+
+def maximise_evidence(
+    features: np.ndarray, residuals: np.ndarray, weights: np.ndarray, steps: int = 200
+) -> Evidence:
+    """Return the posterior of linear weights, with the prior and noise by evidence.
+
+        alpha = gamma / |w|^2,   beta = (n - gamma) / |r|^2,
+        gamma = sum over i of beta l_i / (alpha + beta l_i)
+
+    with l_i the eigenvalues of features^T features, repeated until they stay.
+
+    Args:
+        features: float64 [n, P].
+        residuals: r, labels minus outputs, float64 [n].
+        weights: w, the weights that were trained, float64 [P].
+        steps: Most repetitions.
+
+    Reference:
+        MacKay, "Bayesian Interpolation", Neural Computation 1992, Eqs. 4.8 and 4.9.
+    """
+    values, vectors = np.linalg.eigh(features.T @ features)
+    values = np.maximum(values, 0.0)
+    count = len(residuals)
+    # Weights and labels are on a scale near 1: what is less is 0 in float32.
+    squares = max(float(residuals @ residuals), count * 1e-14)
+    norm = max(float(weights @ weights), len(weights) * 1e-14)
+    alpha, beta = len(weights) / norm, count / squares
+    for _ in range(steps):
+        gamma = float(np.sum(beta * values / (alpha + beta * values)))
+        # At least one label stays for the noise where there are as many weights.
+        new = max(gamma, 1e-12) / norm, max(count - gamma, 1.0) / squares
+        settled = np.allclose(new, (alpha, beta), rtol=1e-9)
+        alpha, beta = new
+        if settled:
+            break
+    covariance = (vectors / (alpha + beta * values)) @ vectors.T
+    return Evidence(covariance, float(1 / np.sqrt(beta)))
+
+
+class LastLayerLaplace:
+    """Standard deviations for the predictions of one trained `GraphRegressor`.
+
+    The output of a regressor is linear in the weights of its last layer. With a normal
+    prior and normal noise, these weights have a normal posterior around those that were
+    trained, given the features f of the training graphs:
+
+        S = (alpha I + beta sum over the graphs of f f^T)^-1
+        std^2 = f^T S f + 1 / beta
+
+    alpha and beta maximise the evidence of the training labels. The first term is large
+    where f points in directions that no training graph had; the second is the noise.
+    Nothing is trained: `fit` takes one pass over the training graphs, and a prediction
+    takes as long as that of the regressor. The noise is that of the training graphs,
+    which a network often fits too well: `calibrate` with others sets a factor.
+
+    Args:
+        task: A trained `GraphRegressor` or `ForceRegressor`.
+        noise: `"graph"` if errors are about as large for all graphs, `"atom"` if they
+            grow with the number of nodes; None is "atom" for a `ForceRegressor` with
+            `per_atom=True`, otherwise "graph".
+
+    Raises:
+        ValueError: For another task, and a readout whose output is not linear in its
+            last layer.
+
+    Reference:
+        Daxberger et al., "Laplace Redux: Effortless Bayesian Deep Learning", NeurIPS
+        2021; Bigi et al., "A prediction rigidity formalism for low-cost uncertainties
+        in trained neural networks", 2024, for the factor.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graphs = [
+    ...     kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}, label=2.0 * n)
+    ...     for n in (1, 2, 3, 4)
+    ... ]
+    >>> task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 2}, 8))
+    >>> history = task.fit(graphs, epochs=1, verbose=0)
+    >>> laplace = LastLayerLaplace(task).fit(graphs)
+    >>> mean, std = laplace.predict_spread(graphs)
+    >>> mean[0].shape, std[0].shape
+    ((1,), (1,))
+    """
+
+    def __init__(self, task: GraphRegressor, noise: str | None = None):
+        if not isinstance(task, GraphRegressor):
+            refuse("task", "a GraphRegressor or ForceRegressor", task)
+        if not hasattr(task.head, "features"):
+            refuse("task", "a readout with `features`", type(task.head).__name__)
+        if noise is None:
+            noise = "atom" if getattr(task, "per_atom", False) else "graph"
+        # === Config ===
+        self.noise = one_of("noise", noise, NOISES)
+        # === State ===
+        self.task = task
+        self.covariance: np.ndarray | None = None
+        """Of the weights of each target, float64 [D, P, P]; None before `fit`."""
+        self.noise_std: np.ndarray | None = None
+        """Of the normalised labels around the outputs, per graph or per node, [D]."""
+        self.factor = np.ones(task.num_targets)
+        """That of `calibrate`, float64 [D]."""
+        self._model = FeatureModel(task)
+
+    def fit(self, graphs, y=None) -> "LastLayerLaplace":
+        """Compute the posterior from the graphs that the task was trained on.
+
+        Args:
+            graphs: Graphs with labels, or raw data, in any form that `Task.fit` takes.
+            y: Labels; None if graphs hold them.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: Without labels of a target.
+        """
+        rows, labels = self._labelled(graphs, y)
+        weights = self._weights()
+        found = []
+        for target in range(self.task.num_targets):
+            known = ~np.isnan(labels[:, target])
+            if not known.any():
+                refuse("graphs", f"labels of target {target}", "none that is known")
+            sizes = self._noise_sizes(rows)[known]
+            residuals = (labels - rows.outputs)[known, target] / self._std()[target]
+            features = rows.features[known] / sizes[:, None]
+            found.append(
+                maximise_evidence(features, residuals / sizes, weights[:, target])
+            )
+        self.covariance = np.stack([each.covariance for each in found])
+        self.noise_std = np.array([each.noise for each in found])
+        self.factor = np.ones(self.task.num_targets)
+        return self
+
+    def calibrate(self, graphs, y=None) -> "LastLayerLaplace":
+        """Set the factor by which the standard deviations fit the errors of graphs.
+
+        With it the mean of ((label - mean) / std)^2 is 1 on these graphs.
+
+        Args:
+            graphs: Graphs with labels that the task was not trained on.
+            y: Labels; None if graphs hold them.
+
+        Returns:
+            Itself.
+
+        Raises:
+            ValueError: Before `fit`, or without labels of a target.
+        """
+        self._check_fitted()
+        rows, labels = self._labelled(graphs, y)
+        std = self._spread(rows, noise=True) / self.factor
+        squares = np.square((labels - rows.outputs) / std)
+        known = ~np.isnan(labels)
+        if not known.any(axis=0).all():
+            refuse("graphs", "labels of each target", "a target without any")
+        self.factor = np.sqrt(np.nanmean(squares, axis=0))
+        return self
+
+    def predict(self, x) -> list:
+        """Return the predictions of the task."""
+        return self.predict_spread(x)[0]
+
+    def predict_spread(self, x, noise: bool = True) -> tuple[list, list]:
+        """Return the predictions of the task and their standard deviations.
+
+        Args:
+            x: Graphs, or raw data, in any form that `Task.predict` takes.
+            noise: Whether the standard deviation is that of a label, which the noise is
+                part of; otherwise of what the output would be without noise.
+
+        Returns:
+            Two lists, float32 [D] for each graph, in the units of the labels; None for
+            graphs that have no prediction.
+
+        Raises:
+            ValueError: Before `fit`.
+        """
+        boolean("noise", noise)
+        self._check_fitted()
+        found = self._model.predict(x)
+        there = [at for at, row in enumerate(found) if row is not None]
+        mean: list = [None] * len(found)
+        std: list = [None] * len(found)
+        if there:
+            rows = self._rows(np.stack([found[at] for at in there]))
+            spread = self._spread(rows, noise)
+            for at, one, other in zip(there, rows.outputs, spread, strict=True):
+                mean[at], std[at] = one.astype(np.float32), other.astype(np.float32)
+        return mean, std
+
+    def save_to_preset(
+        self, path, weights: str = "float32", card: Mapping | None = None
+    ) -> None:
+        """Write the task and its posterior to a folder, whole or not at all.
+
+        It has `laplace.npz` and the folder `task`, a preset that `Task.from_preset`
+        reads.
+
+        Args:
+            path: The folder: new, empty, or one that this method wrote, which is
+                replaced.
+            weights: See `Task.save_to_preset`.
+            card: Texts for the card, see `Task.save_to_preset`.
+
+        Raises:
+            ValueError: Before `fit`, and for a folder with other content.
+            OSError: If it cannot be written.
+        """
+        path = as_path("path", path)
+        self._check_fitted()
+        names = (LAPLACE, "task")
+        with atomic_folder(path, names, "a LastLayerLaplace") as folder:
+            self.task.save_to_preset(folder / "task", weights, card)
+            np.savez(
+                folder / LAPLACE,
+                covariance=self.covariance,
+                noise_std=self.noise_std,
+                factor=self.factor,
+                per_atom=np.array(self.noise == "atom"),
+            )
+
+    @classmethod
+    def from_preset(cls, preset, dtype=None) -> "LastLayerLaplace":
+        """Load a folder that `save_to_preset` wrote.
+
+        Args:
+            preset: The folder.
+            dtype: See `Task.from_preset`.
+
+        Raises:
+            ValueError: For another folder, or a damaged one.
+        """
+        folder = as_path("preset", preset)
+        restore_replaced(folder)
+        path = folder / LAPLACE
+        if not path.is_file():
+            refuse(
+                "preset",
+                f"a folder with {LAPLACE}, as LastLayerLaplace.save_to_preset writes",
+                str(preset),
+                "Load a task with Task.from_preset.",
+            )
+        with open_npz(path) as arrays:
+            per_atom = arrays.load("per_atom")
+            given = {n: arrays.load(n) for n in ("covariance", "noise_std", "factor")}
+            for name, values in given.items():
+                if values.dtype != np.float64:
+                    arrays.refuse(name, "float64", values.dtype)
+            if per_atom.shape != () or per_atom.dtype != bool:
+                arrays.refuse("per_atom", "one boolean", per_atom.dtype)
+        task = Task.from_preset(folder / "task", dtype=dtype)
+        with reading(path):
+            found = cls(task, "atom" if per_atom else "graph")
+        count, width = found.task.num_targets, len(found._weights())
+        shapes = {
+            "covariance": (count, width, width),
+            "noise_std": (count,),
+            "factor": (count,),
+        }
+        for name, shape in shapes.items():
+            values = given[name]
+            right = values.shape == shape and np.isfinite(values).all()
+            if right:
+                least = np.diagonal(values, 0, -2, -1) if values.ndim == 3 else values
+                right = not (least < 0).any()
+            if not right:
+                refuse_file(
+                    path,
+                    f"to have finite numbers {list(shape)}, at least 0, as {name!r}",
+                    f"shape {list(values.shape)}",
+                    "Copy the folder again.",
+                )
+        found.covariance = given["covariance"]
+        found.noise_std, found.factor = given["noise_std"], given["factor"]
+        return found
+
+    # === Parts ===
+
+    def _weights(self) -> np.ndarray:
+        """Return the weights of the last layer, float64 [P, D]."""
+        layer = self.task.head.output_dense
+        parts = [ops.convert_to_numpy(layer.kernel)]
+        if layer.use_bias:
+            parts.append(ops.convert_to_numpy(layer.bias)[None])
+        return np.concatenate(parts).astype(np.float64)
+
+    def _std(self) -> np.ndarray:
+        """Return the units of a normalised label, float64 [D]."""
+        normalizer = self.task.normalizer
+        if normalizer is None:
+            return np.ones(self.task.num_targets)
+        return np.asarray(ops.convert_to_numpy(normalizer.std), np.float64)
+
+    def _rows(self, values: np.ndarray) -> "Rows":
+        """Return the parts of the outputs of the model."""
+        values = np.asarray(values, np.float64)
+        targets = self.task.num_targets
+        parts = values[:, : -targets - 1], values[:, -targets - 1 : -1], values[:, -1]
+        return Rows(*parts)
+
+    def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
+        """Return the rows of labelled graphs, and their labels float64 [n, D]."""
+        found = list(labelled_outputs(self._model, graphs, y))
+        if not found:
+            refuse("graphs", "at least one graph with a label", "none")
+        _, outputs, labels = zip(*found, strict=True)
+        labels = np.stack(labels).reshape(len(labels), self.task.num_targets)
+        return self._rows(np.stack(outputs)), labels
+
+    def _noise_sizes(self, rows: "Rows") -> np.ndarray:
+        """Return by how much the noise of each graph is larger, [n]."""
+        sizes = np.maximum(rows.sizes, 1.0)
+        return sizes if self.noise == "atom" else np.ones_like(sizes)
+
+    def _spread(self, rows: "Rows", noise: bool) -> np.ndarray:
+        """Return standard deviations in the units of the labels, float64 [n, D]."""
+        squares = np.einsum(
+            "np,dpq,nq->nd", rows.features, self.covariance, rows.features, optimize=True
+        )
+        squares = np.maximum(squares, 0.0)
+        if noise:
+            squares += np.square(self._noise_sizes(rows)[:, None] * self.noise_std)
+        return self.factor * self._std() * np.sqrt(squares)
+
+    def _check_fitted(self) -> None:
+        if self.covariance is None:
+            raise ValueError(
+                "Expected a LastLayerLaplace that has seen the training graphs. "
+                "Received: none. Call fit(graphs) first."
+            )
+
+
+class Rows(NamedTuple):
+    """What `FeatureModel` gives for n graphs.
+
+    Args:
+        features: float64 [n, P].
+        outputs: In the units of the labels, float64 [n, D].
+        sizes: Numbers of nodes, float64 [n].
+    """
+
+    features: np.ndarray
+    outputs: np.ndarray
+    sizes: np.ndarray
