@@ -217,7 +217,8 @@ def run(options: argparse.Namespace) -> None:
                 trained(path, train, count, options, seed)[0]
                 for seed in range(1, options.members)
             ]
-            figures["ensemble"] = potential_runs.ensemble(members, frames, test, options)
+            found = potential_runs.ensemble(members, frames, test, options)
+            figures["ensemble"] = found
         if "relax" in options.parts:
             figures["relax"] = potential_runs.relax(task, test, options)
     if options.json:

@@ -110,9 +110,7 @@ class History:
             the last of them.
     """
 
-    def __init__(
-        self, work: Path, monitor: str, mode: str, starts: Sequence[int] = ()
-    ):
+    def __init__(self, work: Path, monitor: str, mode: str, starts: Sequence[int] = ()):
         from keras_bandgnn.data.reading import read_json, reading
 
         self._file = work / "history.json"

@@ -1,11 +1,16 @@
 """`CosineCutoff`: a factor that decays smoothly to 0 at the cutoff."""
 
 import math
+from collections.abc import Mapping
 
 import keras
 from keras import ops
 
 from keras_bandgnn.checks import positive_number
+from keras_bandgnn.preprocessing.geometry.element_cutoffs import (
+    checked_cutoffs,
+    cutoff_table,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -14,13 +19,18 @@ class CosineCutoff(keras.layers.Layer):
 
         f(d) = (cos(pi d / r_c) + 1) / 2  for d < r_c, else 0
 
+    With `element_cutoffs`, r_c of an edge is the mean of those of its two atoms.
+
     Distances keep their precision, even under mixed precision.
 
     Args:
         cutoff: r_c, angstrom.
+        element_cutoffs: Atomic number -> angstrom, at most `cutoff`, which other
+            elements have.
 
     Input shape:
-        float [...], angstrom.
+        distances: float [...], angstrom.
+        limits: r_c of each edge, float [...], from `limits(batch)`; None for `cutoff`.
 
     Output shape:
         float [...].
@@ -39,21 +49,52 @@ class CosineCutoff(keras.layers.Layer):
 
     splits_sequences = True
 
-    def __init__(self, cutoff: float, **kwargs):
+    def __init__(
+        self,
+        cutoff: float,
+        element_cutoffs: Mapping[int, float] | None = None,
+        **kwargs,
+    ):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
         self.cutoff = positive_number("cutoff", cutoff)
+        self.element_cutoffs = checked_cutoffs(element_cutoffs, self.cutoff)
 
-    def call(self, distances):
+    def limits(self, batch):
+        """Return r_c of each edge of a batch, float [G, E]; None without elements.
+
+        Args:
+            batch: A batch; it reads `batch["node"]["atomic_number"]` int32 [G, N].
+        """
+        if self.element_cutoffs is None:
+            return None
+        table = cutoff_table(self.element_cutoffs, self.cutoff).astype("float32")
+        numbers = ops.convert_to_tensor(batch["node"]["atomic_number"])
+        numbers = ops.clip(numbers, 0, len(table) - 1)
+        radius = ops.take(ops.convert_to_tensor(table), numbers, axis=0)
+        edge, last = batch["edge"], ops.shape(numbers)[1] - 1
+        # Receivers of padded edges are beyond the nodes.
+        ends = (edge["sender"], ops.minimum(edge["receiver"], last))
+        first, second = (ops.take_along_axis(radius, end, axis=1) for end in ends)
+        return (first + second) / 2
+
+    def call(self, distances, limits=None):
         """Return the factors."""
-        factors = 0.5 * (ops.cos(distances * (math.pi / self.cutoff)) + 1.0)
-        factors = ops.where(distances < self.cutoff, factors, 0.0)
+        limits = self.cutoff if limits is None else limits
+        factors = 0.5 * (ops.cos(distances * (math.pi / limits)) + 1.0)
+        factors = ops.where(distances < limits, factors, 0.0)
         return ops.cast(factors, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape, limits_shape=None):
         """[...]."""
         return tuple(input_shape)
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        return {**super().get_config(), "cutoff": self.cutoff}
+        config = {**super().get_config(), "cutoff": self.cutoff}
+        if self.element_cutoffs is not None:
+            # JSON has text as keys.
+            config["element_cutoffs"] = {
+                str(element): radius for element, radius in self.element_cutoffs.items()
+            }
+        return config

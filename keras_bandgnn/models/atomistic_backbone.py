@@ -52,7 +52,13 @@ class AtomisticBackbone(Backbone):
             return []
         if {"displacement", "distance"} & first.edge.keys():
             return []
-        return [RadiusGraph(self.get_config().get("cutoff") or 5.0)]
+        return [self.radius_graph()]
+
+    def radius_graph(self) -> RadiusGraph:
+        """Return the layer with the cutoffs of the backbone, or with 5 angstrom."""
+        config = self.get_config()
+        limits = config.get("element_cutoffs")
+        return RadiusGraph(config.get("cutoff") or 5.0, element_cutoffs=limits)
 
     def features_read(self):
         """Atomic numbers, and the geometry of edges."""
@@ -102,6 +108,15 @@ class AtomisticBackbone(Backbone):
         for states in self.hidden_states(batch, training):
             last = states
         return last
+
+    def cutoff_config(self) -> dict:
+        """Return the arguments of the cutoff, for `get_config`."""
+        if self.cutoff is None:
+            return {"cutoff": None}
+        config = self.cutoff.get_config()
+        # Presets name cutoffs of elements only where they are set.
+        names = ("cutoff", "element_cutoffs")
+        return {name: config[name] for name in names if name in config}
 
     def get_config(self):
         """Return the arguments of the constructor."""

@@ -100,7 +100,7 @@ class NeighbourList:
         # Backbones may have no cutoff of their own, or divide by the in-degree: pairs
         # beyond the cutoff are left out.
         pairs = measured(atoms, old.sender, old.receiver, old.shift)
-        pairs = pairs.take(pairs.distance <= self.layer.cutoff)
+        pairs = self.layer.near(atoms, pairs)
         if self.layer.max_neighbours is None:
             return pairs
         return nearest_of(pairs, self.layer.max_neighbours)
@@ -276,8 +276,10 @@ class Potential:
                 f"Received: cell={cell.tolist()}, pbc={pbc.tolist()}. Set atoms.cell, "
                 "or atoms.pbc to False along directions without a period."
             )
-        structure = Atoms(np.array([len(atoms)]), position, cell[None], pbc[None])
-        known = (np.array(atoms.numbers), cell, pbc)
+        numbers = np.array(atoms.numbers)
+        count = np.array([len(atoms)])
+        structure = Atoms(count, position, cell[None], pbc[None], numbers)
+        known = (numbers, cell, pbc)
         if self._known is None or not all(map(np.array_equal, known, self._known)):
             self.neighbours.forget()
             self.neighbours.layer.check(structure, 0)
@@ -400,8 +402,7 @@ def geometry_layer(task) -> GeometryLayer:
             "which needs a structure per device."
         )
     if task.preprocessor is None:
-        cutoff = backbone.get_config().get("cutoff")
-        return RadiusGraph(cutoff or 5.0)
+        return backbone.radius_graph()
     layers = list(task.preprocessor.graph_layers)
     if layers and isinstance(layers[0], AtomsEncoder):
         layers = layers[1:]

@@ -165,14 +165,19 @@ class GraphRegressor(RegressionTask):
                 f"Expected elements from 1 to {last} for zbl=True, as others have no "
                 f"radius. Received: {elements.tolist()}."
             )
-        reach = 2 * max((COVALENT_RADII[z - 1] for z in elements), default=0.0)
+        reach = np.array([2 * COVALENT_RADII[z - 1] for z in elements])
         layers = self.preprocessor.graph_layers if self.preprocessor else ()
         for layer in layers:
-            if isinstance(layer, RadiusGraph) and layer.cutoff < reach:
+            if not isinstance(layer, RadiusGraph):
+                continue
+            short = np.flatnonzero(layer.reach(elements) < reach)
+            if len(short):
+                at = short[np.argmax(reach[short])]
                 raise ValueError(
-                    f"Expected RadiusGraph with a cutoff of at least {reach:.2f} "
-                    "Angstrom for zbl=True, twice the largest covalent radius, so that "
-                    f"energies are smooth. Received: cutoff={layer.cutoff:g}."
+                    f"Expected RadiusGraph with a cutoff of at least {reach[at]:.2f} "
+                    f"Angstrom for zbl=True, twice the covalent radius of element "
+                    f"{elements[at]}, so that energies are smooth. Received: "
+                    f"cutoff={layer.reach(elements)[at]:g}."
                 )
 
     def learnt_labels(self, loader: GraphLoader):

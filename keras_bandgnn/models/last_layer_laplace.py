@@ -386,8 +386,9 @@ class LastLayerLaplace:
 
     def _spread(self, rows: "Rows", noise: bool) -> np.ndarray:
         """Return standard deviations in the units of the labels, float64 [n, D]."""
+        features = rows.features
         squares = np.einsum(
-            "np,dpq,nq->nd", rows.features, self.covariance, rows.features, optimize=True
+            "np,dpq,nq->nd", features, self.covariance, features, optimize=True
         )
         squares = np.maximum(squares, 0.0)
         if noise:

@@ -1,6 +1,6 @@
 """`PaiNNBackbone`: scalar and vector states that update each other."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import keras
 from keras import ops
@@ -36,6 +36,9 @@ class PaiNNBackbone(AtomisticBackbone):
         basis: `"gaussian"`: K Gaussian functions with centres from 0 to r_c and the
             deviation r_c / K; `"sine"`: `SineBasis`, as in the paper of PaiNN.
         epsilon: Keeps the gradient of norms finite, see `PaiNNUpdate`.
+        element_cutoffs: Atomic number -> angstrom, at most `cutoff`, which other
+            elements have: messages between two atoms reach 0 at the mean of their two
+            cutoffs. Give the same to `RadiusGraph`, which then makes fewer edges.
 
     Input shape:
         A batch with `batch["node"]["atomic_number"]` int32 [G, N] and
@@ -80,6 +83,7 @@ class PaiNNBackbone(AtomisticBackbone):
         num_functions: int = 20,
         basis: str = "gaussian",
         epsilon: float = 1e-8,
+        element_cutoffs: Mapping[int, float] | None = None,
         **kwargs,
     ):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
@@ -88,7 +92,7 @@ class PaiNNBackbone(AtomisticBackbone):
         positive_int("num_functions", num_functions)
         # === Layers ===
         policy = self.dtype_policy
-        self.cutoff = CosineCutoff(cutoff, dtype=policy, name="cutoff")
+        self.cutoff = CosineCutoff(cutoff, element_cutoffs, dtype=policy, name="cutoff")
         options = {"dtype": policy, "name": "basis"}
         if basis == "sine":
             self.basis = SineBasis(num_functions, cutoff, **options)
@@ -124,9 +128,10 @@ class PaiNNBackbone(AtomisticBackbone):
         yield states, vectors
         distances = edge_distances(edge)
         directions = edge_directions(edge, distances)
+        factor = self.cutoff(distances, self.cutoff.limits(batch))
         geometry = (
             self.basis(distances),
-            message_factors(batch, self.cutoff(distances)),
+            message_factors(batch, factor),
             ops.cast(directions, states.dtype),
         )
         for message, update in zip(self.messages, self.updates, strict=True):
@@ -163,7 +168,7 @@ class PaiNNBackbone(AtomisticBackbone):
         """Return the arguments of the constructor."""
         return {
             **super().get_config(),
-            "cutoff": self.cutoff.cutoff,
+            **self.cutoff_config(),
             "num_functions": self.basis.num_functions,
             "basis": self.basis_name,
             "epsilon": self.updates[0].epsilon,

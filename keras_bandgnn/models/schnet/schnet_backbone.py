@@ -1,6 +1,6 @@
 """`SchNetBackbone`: continuous-filter convolutions over distances."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import keras
 from keras import ops
@@ -46,6 +46,9 @@ class SchNetBackbone(AtomisticBackbone):
         use_bias: Whether filters and updates have biases.
         activate_filters: Whether the last layer of the filters has an activation.
         share_weights: Whether all steps have the same weights.
+        element_cutoffs: Atomic number -> angstrom, at most `cutoff`, which other
+            elements have: filters between two atoms reach 0 at the mean of their two
+            cutoffs. Give the same to `RadiusGraph`, which then makes fewer edges.
 
     Input shape:
         A batch with `batch["node"]["atomic_number"]` int32 [G, N] and
@@ -87,6 +90,7 @@ class SchNetBackbone(AtomisticBackbone):
         use_bias: bool = False,
         activate_filters: bool = True,
         share_weights: bool = False,
+        element_cutoffs: Mapping[int, float] | None = None,
         **kwargs,
     ):
         super().__init__(elements, hidden_dim, num_steps, **kwargs)
@@ -100,9 +104,16 @@ class SchNetBackbone(AtomisticBackbone):
         self.cutoff = None
         num_gaussians = positive_int("num_gaussians", num_gaussians, 2)
         if cutoff is None:
+            if element_cutoffs is not None:
+                raise ValueError(
+                    "Expected `element_cutoffs` with `cutoff`, the largest of them. "
+                    "Received: cutoff=None. Set SchNetBackbone(..., cutoff=...)."
+                )
             self.basis = distance_basis(num_gaussians, dtype=policy)
         else:
-            self.cutoff = CosineCutoff(cutoff, dtype=policy, name="cutoff")
+            self.cutoff = CosineCutoff(
+                cutoff, element_cutoffs, dtype=policy, name="cutoff"
+            )
             self.basis = GaussianBasis(
                 num_gaussians, self.cutoff.cutoff, dtype=policy, name="basis"
             )
@@ -140,7 +151,9 @@ class SchNetBackbone(AtomisticBackbone):
         yield states
         distances = edge_distances(edge)
         basis = self.basis(distances)
-        factor = None if self.cutoff is None else self.cutoff(distances)
+        factor = None
+        if self.cutoff is not None:
+            factor = self.cutoff(distances, self.cutoff.limits(batch))
         factor = message_factors(batch, factor)
         degree = None
         if self.reduce == "mean":
@@ -164,7 +177,7 @@ class SchNetBackbone(AtomisticBackbone):
         return {
             **super().get_config(),
             "num_gaussians": self.basis.num_functions,
-            "cutoff": self.cutoff and self.cutoff.cutoff,
+            **self.cutoff_config(),
             "reduce": self.reduce,
             "use_bias": self.use_bias,
             "activate_filters": self.activate_filters,

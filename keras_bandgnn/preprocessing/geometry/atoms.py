@@ -42,12 +42,14 @@ class Atoms(NamedTuple):
         position: float64 [N, 3], Angstrom.
         cell: float64 [n, 3, 3], rows are lattice vectors; None without.
         periodic: bool [n, 3], along which of them a structure repeats.
+        number: Atomic numbers, int [N]; None where they are unknown.
     """
 
     num_nodes: np.ndarray
     position: np.ndarray
     cell: np.ndarray | None
     periodic: np.ndarray
+    number: np.ndarray | None = None
 
     def part(self, start: int, stop: int) -> "Atoms":
         """Return the graphs from number `start` to `stop`."""
@@ -59,6 +61,7 @@ class Atoms(NamedTuple):
             position=self.position[nodes],
             cell=cell,
             periodic=self.periodic[graphs],
+            number=None if self.number is None else self.number[nodes],
         )
 
 
@@ -99,7 +102,8 @@ def atoms_of(part: FlatGraphs, first: int = 0) -> Atoms:
         some = np.zeros(graphs, bool) if cell is None else cell.any(axis=(1, 2))
         periodic = np.repeat(some[:, None], 3, axis=1)
     _check_cells(cell, periodic, part.info, first)
-    return Atoms(part.num_nodes.astype(np.int64), position, cell, periodic)
+    number = part.node.get("atomic_number")
+    return Atoms(part.num_nodes.astype(np.int64), position, cell, periodic, number)
 
 
 def _finite(part, first: int, name: str, values: np.ndarray, shape) -> np.ndarray:

@@ -19,6 +19,10 @@ from keras_bandgnn.preprocessing.geometry.atoms import (
     check_images,
     graph_name,
 )
+from keras_bandgnn.preprocessing.geometry.element_cutoffs import (
+    checked_cutoffs,
+    cutoff_table,
+)
 from keras_bandgnn.preprocessing.geometry.neighbours import (
     Pairs,
     chunks,
@@ -164,9 +168,12 @@ class RadiusGraph(GeometryLayer):
         cutoff: Largest distance of neighbours, Angstrom.
         max_neighbours: Keep at most this many nearest neighbours of each atom; then an
             edge may lack its reverse. Ties as in `KNearestGraph`. None keeps all.
+        element_cutoffs: Atomic number -> Angstrom, at most `cutoff`, which other
+            elements have: two atoms are neighbours within the mean of their two
+            cutoffs. Reads `node["atomic_number"]`.
 
     Raises:
-        ValueError: If the cutoff is not a positive number. When applied: for missing
+        ValueError: If a cutoff is not a positive number. When applied: for missing
             positions, wrong shapes, NaN, or a periodic graph with a flat cell or one
             far smaller than the cutoff. The message names the graph, and its file and
             frame if `info` has them.
@@ -182,7 +189,13 @@ class RadiusGraph(GeometryLayer):
     (4, 3)
     """
 
-    def __init__(self, cutoff: float, max_neighbours: int | None = None, **kwargs):
+    def __init__(
+        self,
+        cutoff: float,
+        max_neighbours: int | None = None,
+        element_cutoffs: Mapping[int, float] | None = None,
+        **kwargs,
+    ):
         super().__init__(**kwargs)
         real = isinstance(cutoff, numbers.Real) and not isinstance(cutoff, bool)
         if not real or not 0 < cutoff < math.inf:
@@ -194,27 +207,70 @@ class RadiusGraph(GeometryLayer):
         self.max_neighbours = max_neighbours
         if max_neighbours is not None:
             self.max_neighbours = positive_int("max_neighbours", max_neighbours)
+        self.element_cutoffs = checked_cutoffs(element_cutoffs, self.cutoff)
+        self._table: np.ndarray | None = None
+        if self.element_cutoffs is not None:
+            self._table = cutoff_table(self.element_cutoffs, self.cutoff)
 
     def check(
         self, atoms: Atoms, first: int, info: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """Raise a ValueError for cells far too small for the cutoff."""
         check_images(atoms, self.cutoff, info, first)
+        if self._table is not None and atoms.number is None:
+            raise ValueError(
+                "Expected node['atomic_number'] for RadiusGraph(element_cutoffs=...). "
+                f"Received: graphs without it, from {graph_name(0, info, first)} on. "
+                "Add it, or leave element_cutoffs out."
+            )
+
+    def reach(self, elements) -> np.ndarray:
+        """Return the cutoffs of elements, Angstrom.
+
+        Args:
+            elements: Atomic numbers, int [n].
+        """
+        elements = np.asarray(elements)
+        if self._table is None:
+            return np.full(elements.shape, self.cutoff)
+        known = (elements >= 0) & (elements < len(self._table))
+        return self._table[np.where(known, elements, -1)]
+
+    def near(self, atoms: Atoms, pairs: Pairs) -> Pairs:
+        """Return those of the pairs that are within their cutoff.
+
+        Args:
+            atoms: The structures.
+            pairs: Pairs of their atoms.
+        """
+        if self._table is None:
+            return pairs.take(pairs.distance <= self.cutoff)
+        radius = self.reach(atoms.number)
+        limit = (radius[pairs.receiver] + radius[pairs.sender]) / 2
+        return pairs.take(pairs.distance <= limit)
 
     def find(self, atoms: Atoms) -> Pairs:
         """Return the neighbours within the cutoff."""
         pairs = within(atoms, self.cutoff)
+        if self._table is not None:
+            pairs = self.near(atoms, pairs)
         if self.max_neighbours is None:
             return pairs
         return nearest_of(pairs, self.max_neighbours)
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
-        return {
+        config = {
             **super().get_config(),
             "cutoff": self.cutoff,
             "max_neighbours": self.max_neighbours,
         }
+        if self.element_cutoffs is not None:
+            # JSON has text as keys.
+            config["element_cutoffs"] = {
+                str(element): radius for element, radius in self.element_cutoffs.items()
+            }
+        return config
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
