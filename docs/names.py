@@ -59,7 +59,8 @@ GROUPS = {
         "Molecules and crystals": ".*",
     },
     "models": {
-        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble|LastLayerLaplace",
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble"
+        "|LastLayerLaplace",
         "Backbones": ".*Backbone",
         "Presets and results": ".*",
     },

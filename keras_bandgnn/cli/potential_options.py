@@ -19,6 +19,7 @@ OPTIONS = (
     "stress_weight",
     "atom_energies",
     "zbl",
+    "element_cutoffs",
     "ema",
     "plateau",
     "members",
@@ -46,6 +47,14 @@ def atom_energy(text: str) -> tuple[str, float]:
     if not sign or not element:
         raise argparse.ArgumentTypeError(f"must be ELEMENT=EV, is {text!r}")
     return element, shared.finite(value)
+
+
+def element_cutoff(text: str) -> tuple[str, float]:
+    """Parse `H=3.5`, for argparse."""
+    element, sign, value = text.partition("=")
+    if not sign or not element:
+        raise argparse.ArgumentTypeError(f"must be ELEMENT=ANGSTROM, is {text!r}")
+    return element, shared.above_zero(value)
 
 
 def stage(text: str) -> tuple[int, dict[str, float]]:
@@ -115,6 +124,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ELEMENT=EV",
         help="reference energies of atoms; fitted by least squares if omitted",
+    )
+    group.add_argument(
+        "--element-cutoffs",
+        type=element_cutoff,
+        nargs="+",
+        default=[],
+        metavar="ELEMENT=ANGSTROM",
+        help="cutoffs of elements below --cutoff: messages between two atoms end at "
+        "the mean of theirs",
     )
     group.add_argument(
         "--zbl",

@@ -76,20 +76,37 @@ def check_elements(splits: dict) -> None:
         )
 
 
-def references(options: argparse.Namespace) -> dict | None:
-    """Return the reference energies that were passed, by atomic number."""
+def by_number(name: str, entries: list[tuple[str, float]]) -> dict | None:
+    """Return the values of an option by atomic number; None without any.
+
+    Args:
+        name: The option.
+        entries: Symbols of elements and values.
+    """
     from keras_bandgnn.optional import optional_import
 
-    if not options.atom_energies:
+    if not entries:
         return None
     numbers = optional_import("ase.data", "keras-bandgnn[chem]").atomic_numbers
-    for element, _ in options.atom_energies:
+    for element, value in entries:
         if numbers.get(element, 0) == 0:
             raise shared.OptionError(
-                "Expected --atom-energies with symbols of elements, such as H=-13.6. "
+                f"Expected {name} with symbols of elements, such as H={value:g}. "
                 f"Received: {element!r}."
             )
-    return {numbers[element]: energy for element, energy in options.atom_energies}
+    return {numbers[element]: value for element, value in entries}
+
+
+def element_cutoffs(options: argparse.Namespace) -> dict | None:
+    """Return the cutoffs of elements that were passed, by atomic number."""
+    found = by_number("--element-cutoffs", options.element_cutoffs)
+    for element, radius in options.element_cutoffs:
+        if radius > options.cutoff:
+            raise shared.OptionError(
+                f"Expected --element-cutoffs of at most --cutoff {options.cutoff:g}. "
+                f"Received: {element}={radius:g}."
+            )
+    return found
 
 
 def make_task(options: argparse.Namespace, graphs: dict):
@@ -100,7 +117,8 @@ def make_task(options: argparse.Namespace, graphs: dict):
     from keras_bandgnn import models, preprocessing
 
     keras.utils.set_random_seed(options.seed)
-    backbone, head = train_regression.make_backbone(options, graphs)
+    limits = element_cutoffs(options)
+    backbone, head = train_regression.make_backbone(options, graphs, limits)
     stresses = not np.isnan(graphs["train"].context["stress"]).all()
     if not stresses and any("stress" in weights for _, weights in options.schedule):
         raise shared.OptionError(
@@ -110,14 +128,16 @@ def make_task(options: argparse.Namespace, graphs: dict):
     task = models.ForceRegressor(
         backbone,
         preprocessor=preprocessing.GraphPreprocessor(
-            [preprocessing.RadiusGraph(options.cutoff)],
+            [preprocessing.RadiusGraph(options.cutoff, element_cutoffs=limits)],
             preprocessing.DynamicBatcher(options.batch_size),
         ),
         force_weight=options.force_weight,
         stress_weight=options.stress_weight if stresses else None,
         per_atom=True,
         normalizer=preprocessing.TargetNormalizer(
-            "atom", "atomic_number", references(options)
+            "atom",
+            "atomic_number",
+            by_number("--atom-energies", options.atom_energies),
         ),
         zbl=options.zbl,
         **head,
@@ -294,6 +314,9 @@ def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dic
         changed = ", ".join(f"{name} {value:g}" for name, value in changes.items())
         weights += f"; after {epoch} epochs {changed}"
     repulsion = "ZBL repulsion at short distances; " if task.zbl else ""
+    limits = ", ".join(f"{name} {radius:g}" for name, radius in options.element_cutoffs)
+    reach = f"cutoff {options.cutoff:g} Angstrom"
+    repulsion += f"{reach}, of elements: {limits}; " if limits else f"{reach}; "
     return {
         "data": f"{options.data}: {frames_of(graphs)}. "
         "Energies in eV, forces in eV/Angstrom, stresses in eV/Angstrom^3, "

@@ -48,8 +48,14 @@ def load_splits(options: argparse.Namespace) -> dict:
     return {s: FlatGraphs.concatenate(parts_of(store)) for s, store in stores.items()}
 
 
-def make_backbone(options: argparse.Namespace, graphs):
-    """Return a new backbone, and the arguments of its head."""
+def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
+    """Return a new backbone, and the arguments of its head.
+
+    Args:
+        options: The command line.
+        graphs: The splits.
+        element_cutoffs: Those of `PaiNNBackbone` and `SchNetBackbone`.
+    """
     import numpy as np
 
     from keras_bandgnn import layers, models
@@ -87,7 +93,9 @@ def make_backbone(options: argparse.Namespace, graphs):
     steps = options.layers or 3
     if options.model == "painn":
         cutoff = options.cutoff or 6.0
-        backbone = models.PaiNNBackbone(elements, options.hidden, steps, cutoff)
+        backbone = models.PaiNNBackbone(
+            elements, options.hidden, steps, cutoff, element_cutoffs=element_cutoffs
+        )
         return backbone, {"hidden": options.hidden}
     head = {"activation": layers.shifted_softplus, "use_bias": False}
     if options.model == "mpeu":
@@ -109,6 +117,7 @@ def make_backbone(options: argparse.Namespace, graphs):
         reduce="sum",
         use_bias=True,
         activate_filters=False,
+        element_cutoffs=element_cutoffs,
     )
     return backbone, {"activation": layers.shifted_softplus}
 

@@ -217,6 +217,22 @@ def test_schedule_of_weights(data, tmp_path, capsys, monkeypatch):
     assert "--schedule" in error("0:energy=1") and "--schedule" in error("energy=1")
 
 
+@pytest.mark.parametrize("model", ["painn", "schnet"])
+def test_cutoffs_of_elements(data, tmp_path, capsys, model):
+    options = ["--element-cutoffs", "Cu=3", "--epochs", 1, "--model", model]
+    assert main(command(data, tmp_path, *options)) == 0, capsys.readouterr().err
+    task = kb.models.ForceRegressor.from_preset(tmp_path / "out")
+    assert task.backbone.cutoff.element_cutoffs == {29: 3.0}
+    assert task.preprocessor.graph_layers[-1].element_cutoffs == {29: 3.0}
+    assert "cutoff 3.5 Angstrom, of elements: Cu 3" in (
+        tmp_path / "out" / "README.md"
+    ).read_text("utf-8")
+    for wrong, word in (("Cu=4", "at most --cutoff 3.5"), ("Xx=1", "symbols of ele")):
+        again = command(data, tmp_path, "--element-cutoffs", wrong, "--overwrite")
+        assert main(again) == 2
+        assert word in " ".join(capsys.readouterr().err.split())
+
+
 def test_errors_name_the_file_and_the_frame(data, tmp_path, capsys):
     def error(*options, file=data, code=1):
         assert main(command(file, tmp_path, *options)) == code
