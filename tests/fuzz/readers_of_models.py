@@ -200,6 +200,57 @@ def _repaired_sums(files: Files, name: str) -> Files:
     return {**files, name: json.dumps(tree).encode()}
 
 
+def ensemble() -> Files:
+    """An ensemble of two regressors."""
+    import keras_bandgnn as kb
+
+    def make(folder):
+        members = [_regressor(), _regressor()]
+        kb.models.Ensemble(members).save_to_preset(folder / "e")
+
+    return _in_folder(make, "e")
+
+
+def _read_ensemble(folder: Path):
+    from keras_bandgnn.models import Ensemble
+
+    return Ensemble.from_preset(folder)
+
+
+def _check_ensemble(found) -> str | None:
+    if len(found.members) < 2:
+        return "an ensemble of one"
+    problems = (_check_task(member) for member in found.members)
+    return next(filter(None, problems), None)
+
+
+def laplace() -> Files:
+    """A regressor with the posterior of its last layer."""
+    import keras_bandgnn as kb
+
+    def make(folder):
+        task = kb.models.GraphRegressor(kb.models.GCNBackbone({"kind": 4}, 4))
+        numbers = [
+            kb.Graph(n, [0], [n - 1], node={"kind": [1] * n}, label=float(n))
+            for n in (1, 2, 3)
+        ]
+        task.adapt(task.loader(numbers))
+        kb.models.LastLayerLaplace(task).fit(numbers).save_to_preset(folder / "l")
+
+    return _in_folder(make, "l")
+
+
+def _read_laplace(folder: Path):
+    from keras_bandgnn.models import LastLayerLaplace
+
+    return LastLayerLaplace.from_preset(folder)
+
+
+def _check_laplace(found) -> str | None:
+    arrays = found.covariance, found.noise_std, found.factor
+    return _check_task(found.task) or invariants.finite(arrays)
+
+
 # Exported models ----------------------------------------------------------------------
 
 
@@ -571,6 +622,18 @@ def readers() -> Iterator[Reader]:
             modules=EXPORTED[form][1],
             seconds=30,
         )
+    yield Reader(
+        "ensemble",
+        *(ensemble, _read_ensemble, _check_ensemble),
+        plain=lambda found: [_plain_task(task) for task in found.members],
+        weight=0.5,
+    )
+    yield Reader(
+        "last layer",
+        *(laplace, _read_laplace, _check_laplace),
+        plain=lambda found: [_plain_task(found.task), found.covariance.tolist()],
+        weight=0.5,
+    )
     yield Reader("settings", settings, _read_settings, lambda found: None)
     yield Reader("log of training", log_of_training, _read_log, _check_log)
     yield Reader("progress", progress, _read_progress, _check_progress, _plain_progress)

@@ -83,6 +83,7 @@ _COVERED = {
     "linting/project_files": "names that git prints",
     "linting/settings": "tests/linting/test_settings.py",
     "linting/source_code": "tests/linting/test_source_code.py",
+    "models/last_layer_laplace": "last layer",
     "models/presets": "preset *",
     "planning/cost": "calibration, and files of the operating system",
     "plotting/history": "log of training",
