@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import instance
+from keras_bandgnn.checks import LAST_ELEMENT, instance
 
 RESERVED = {
     "node": ("graph_id", "mask"),
@@ -213,3 +213,16 @@ def id_input(
             tops = np.max([a.max(axis=0, initial=0) for a in arrays], axis=0)
             return {"columns": [int(top) + 1 for top in tops]}
     return {"ids": 1 + max((int(a.max(initial=0)) for a in arrays), default=0)}
+
+
+def cutoff_table(cutoffs: Mapping[int, float], cutoff: float) -> np.ndarray:
+    """Return the cutoff of each atomic number, float64 [120]; the last is for others.
+
+    Args:
+        cutoffs: Those that differ from `cutoff`.
+        cutoff: That of all other elements.
+    """
+    table = np.full(LAST_ELEMENT + 2, cutoff)
+    for element, radius in cutoffs.items():
+        table[element] = radius
+    return table

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 INT32_MAX = 2**31 - 1
+LAST_ELEMENT = 118
 _LENGTH = 80
 
 
@@ -185,6 +186,37 @@ def mapping(name: str, value: Any) -> Mapping:
                 f"Received: {shown(key)}."
             )
     return value
+
+
+def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
+    """Return a copy of cutoffs by atomic number.
+
+    Args:
+        value: A mapping from atomic numbers, also as text, to Angstrom; or None.
+        cutoff: The largest that an element may have, Angstrom.
+
+    Example:
+    >>> element_cutoffs({1: 3.5}, cutoff=5.0)
+    {1: 3.5}
+    """
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not value:
+        refuse("element_cutoffs", "a dict from atomic numbers to Angstrom", value)
+    found = {}
+    for key, radius in value.items():
+        # JSON has text as keys.
+        element = int(key) if isinstance(key, str) and key.isdecimal() else key
+        element = positive_int("element_cutoffs (atomic numbers)", element)
+        radius = positive_number(f"element_cutoffs[{element}]", radius)
+        if element > LAST_ELEMENT or radius > cutoff:
+            refuse(
+                "element_cutoffs",
+                f"atomic numbers up to {LAST_ELEMENT}, and at most cutoff={cutoff:g}",
+                {element: radius},
+            )
+        found[element] = radius
+    return found
 
 
 def sequence(name: str, value: Any, what: str = "a list") -> list:

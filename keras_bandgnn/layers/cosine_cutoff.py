@@ -6,11 +6,8 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.checks import positive_number
-from keras_bandgnn.preprocessing.geometry.element_cutoffs import (
-    checked_cutoffs,
-    cutoff_table,
-)
+from keras_bandgnn import checks
+from keras_bandgnn.arrays import cutoff_table
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -57,8 +54,8 @@ class CosineCutoff(keras.layers.Layer):
     ):
         super().__init__(autocast=False, **kwargs)
         # === Config ===
-        self.cutoff = positive_number("cutoff", cutoff)
-        self.element_cutoffs = checked_cutoffs(element_cutoffs, self.cutoff)
+        self.cutoff = checks.positive_number("cutoff", cutoff)
+        self.element_cutoffs = checks.element_cutoffs(element_cutoffs, self.cutoff)
 
     def limits(self, batch):
         """Return r_c of each edge of a batch, float [G, E]; None without elements.

@@ -7,9 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import positive_int
-
-LAST_ELEMENT = 118
+from keras_bandgnn.checks import LAST_ELEMENT, positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")

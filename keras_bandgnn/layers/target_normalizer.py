@@ -7,7 +7,15 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import array, instance, one_of, optional, positive_int, string
+from keras_bandgnn.checks import (
+    LAST_ELEMENT,
+    array,
+    instance,
+    one_of,
+    optional,
+    positive_int,
+    string,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.sequence import over_devices
@@ -15,7 +23,7 @@ from keras_bandgnn.ops.sequence import over_devices
 # Statistics of labelled graphs.
 
 
-NUM_ELEMENTS = 119
+NUM_ELEMENTS = LAST_ELEMENT + 1
 """Ids of elements are below it: atomic numbers 1 to 118."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import strings
+from keras_bandgnn.checks import LAST_ELEMENT, strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
 from keras_bandgnn.data.reading import Arrays, Limits, refuse_file
@@ -26,7 +26,6 @@ ATOMIC_NUMBERS = {symbol: number for number, symbol in enumerate(_SYMBOLS, start
 """Atomic number of each element by its symbol."""
 
 
-_LAST_ELEMENT = 118
 SPLITS = ("train", "valid", "test")
 
 
@@ -188,10 +187,10 @@ def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
 
 def check_elements(atomic_number: np.ndarray) -> None:
     """Raise a ValueError unless all atomic numbers are valid, or 0 for none."""
-    bad = np.flatnonzero((atomic_number < 0) | (atomic_number > _LAST_ELEMENT))
+    bad = np.flatnonzero((atomic_number < 0) | (atomic_number > LAST_ELEMENT))
     if bad.size:
         raise ValueError(
-            f"Expected atomic numbers from 0 to {_LAST_ELEMENT}. Received: "
+            f"Expected atomic numbers from 0 to {LAST_ELEMENT}. Received: "
             f"{atomic_number[bad[0]]} for atom {bad[0]}. Download the file again."
         )
 

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bandgnn import checks
+from keras_bandgnn.arrays import cutoff_table
 from keras_bandgnn.checks import positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import level_of, pointers
@@ -18,10 +20,6 @@ from keras_bandgnn.preprocessing.geometry.atoms import (
     atoms_of,
     check_images,
     graph_name,
-)
-from keras_bandgnn.preprocessing.geometry.element_cutoffs import (
-    checked_cutoffs,
-    cutoff_table,
 )
 from keras_bandgnn.preprocessing.geometry.neighbours import (
     Pairs,
@@ -207,7 +205,7 @@ class RadiusGraph(GeometryLayer):
         self.max_neighbours = max_neighbours
         if max_neighbours is not None:
             self.max_neighbours = positive_int("max_neighbours", max_neighbours)
-        self.element_cutoffs = checked_cutoffs(element_cutoffs, self.cutoff)
+        self.element_cutoffs = checks.element_cutoffs(element_cutoffs, self.cutoff)
         self._table: np.ndarray | None = None
         if self.element_cutoffs is not None:
             self._table = cutoff_table(self.element_cutoffs, self.cutoff)
