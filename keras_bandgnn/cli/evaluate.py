@@ -1,14 +1,15 @@
 """Scores a model on held-out graphs, compared with simple baselines.
 
 The data is a store, or any input of `bandgnn compile`. A regression model reads a
-store, or a data set by its name with --path and --split.
+store, or a data set by its name with --path and --split; one over atoms, or an ensemble
+of such, a file or folder of structures, too.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bandgnn.cli import data_sets, report, train_regression
+from keras_bandgnn.cli import data_sets, report, structures, train_regression
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.training_callbacks import progress_lines
 
@@ -18,15 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="folder or name of a preset")
     data_sets.add_data(parser, "a store, source code, or the name of a data set")
     shared.add_reading(parser)
-    shared.delay_defaults(parser, shared.READING)
+    structures.add_keys(parser)
+    shared.delay_defaults(parser, (*shared.READING, *structures.KEYS))
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
     """Reject unsupported models, and options that the model does not read."""
     from keras_bandgnn.models import BugLocalizer, GraphRegressor, NodeSelector
 
+    keys = [name for name in structures.KEYS if hasattr(options, name)]
     if isinstance(task, NodeSelector):
-        unused = dict.fromkeys(("path", "split", "option"), "regression models")
+        names = ("path", "split", "option", *keys)
+        unused = dict.fromkeys(names, "regression models")
         reader = "a node selection model"
         advice = "Pass a store or program files."
         if (Path(options.data) / "store.json").is_file():
@@ -35,6 +39,7 @@ def check_kind(task, options: argparse.Namespace) -> None:
             advice = "Leave them out: the graphs of a store are compiled already."
     elif isinstance(task, GraphRegressor):
         unused = dict.fromkeys(shared.READING, "node selection models")
+        unused |= dict.fromkeys(keys, "files of structures")
         reader = "a regression model"
         advice = "Pass a store or a data set."
     else:
@@ -149,9 +154,13 @@ def score(task, graphs) -> tuple[dict, list]:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
-    from keras_bandgnn.models import NodeSelector, Task
+    from keras_bandgnn.models import NodeSelector
 
-    task = Task.from_preset(options.model)
+    task = structures.load_model(options.model)
+    if structures.reads_structures(task, [Path(options.data)]):
+        structures.check_options(options)
+        structures.evaluate(task, options)
+        return
     check_kind(task, options)
     if isinstance(task, NodeSelector):
         score(task, load_graphs(task, Path(options.data), options))

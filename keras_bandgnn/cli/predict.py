@@ -3,7 +3,8 @@
 A node selection model reads files and folders of Python source or program graphs, or
 one store. It checks every usage, a few files at a time, so memory use does not grow
 with the input. Unreadable files are skipped and listed at the end. A regression model
-reads one store, or a data set by its name with --path and --split.
+reads one store, or a data set by its name with --path and --split; one over atoms, or
+an ensemble of such, files and folders of structures, too.
 
 Exit code: 0 if no usage was reported (or numbers were predicted), 1 if some were, 2
 for a wrong command line, an unreadable file, or nothing to check.
@@ -19,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from keras_bandgnn.cli import data_sets, report
+from keras_bandgnn.cli import data_sets, report, structures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.evaluate import check_kind, check_sources, reading_options
 from keras_bandgnn.cli.training_callbacks import progress_lines
@@ -339,7 +340,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data",
         nargs="+",
-        help="files and folders of source code, a store, or the name of a data set",
+        help="files and folders of source code or of atomic structures, a store, or "
+        "the name of a data set",
     )
     data_sets.add_data_options(parser)
     parser.add_argument(
@@ -380,10 +382,13 @@ def print_suspicious_usages(graphs, logits, count: int) -> list:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command."""
-    from keras_bandgnn.models import NodeSelector, Task
+    from keras_bandgnn.models import NodeSelector
 
     options.paths, options.data = [Path(p) for p in options.data], options.data[0]
-    task = Task.from_preset(options.model)
+    task = structures.load_model(options.model)
+    if structures.reads_structures(task, options.paths):
+        structures.check_options(options)
+        return structures.predict(task, options)
     check_kind(task, options)
     selects_nodes = isinstance(task, NodeSelector)
     stores = [path for path in options.paths if (path / "store.json").is_file()]

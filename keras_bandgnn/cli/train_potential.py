@@ -368,13 +368,13 @@ def evaluate(task, graphs, title: str = "validation") -> str:
     stresses = known_stresses(graphs) > 0
     rows = [row for row in rows_of(scores) if stresses or row[0] != "stress"]
     report.table(title, ("", "MAE", "RMSE", "unit"), rows)
-    return "validation: " + "; ".join(
+    return f"{title}: " + "; ".join(
         f"{quantity} MAE {mae:.4g}, RMSE {rmse:.4g} {unit}"
         for quantity, mae, rmse, unit in rows
     )
 
 
-def evaluate_ensemble(ensemble, graphs) -> str:
+def evaluate_ensemble(ensemble, graphs, title: str = "validation") -> str:
     """Print the errors of the means and their spread; return them for the card."""
     import numpy as np
 
@@ -398,8 +398,8 @@ def evaluate_ensemble(ensemble, graphs) -> str:
             rows.append((quantity, *errors, *shape, unit))
     names = ("", "MAE", "RMSE", "mean spread", "rank correlation", "scale", "unit")
     count = len(ensemble.members)
-    report.table(f"validation, mean of {count} members", names, rows)
-    return f"validation, mean of {count} members: " + "; ".join(
+    report.table(f"{title}, mean of {count} members", names, rows)
+    return f"{title}, mean of {count} members: " + "; ".join(
         f"{quantity} MAE {mae:.4g}, RMSE {rmse:.4g}, mean spread {std:.4g} {unit}, "
         f"rank correlation of spread and error {rank:.2f}, factor of the spread "
         f"{scale:.3g}"

@@ -406,3 +406,53 @@ def test_the_table_of_an_ensemble(data, tmp_path, capsys):
     assert "an ensemble. Name the folder of a member" in " ".join(
         capsys.readouterr().err.split()
     )
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_evaluates_and_predicts_files_of_structures(data, tmp_path, capsys, members):
+    options = ["--members", members, "--epochs", 1, "--valid", data]
+    assert main(command(data, tmp_path, *options)) == 0
+    trained = tables(capsys.readouterr().out)
+    out = str(tmp_path / "out")
+    assert main(["evaluate", out, str(data)]) == 0, capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert "frames: 20 test; with stress: 20 test" in said
+    found = tables(said.replace("test", "validation"))
+    # The validation frames of the training were the same.
+    whole = "validation, mean of 2 members" if members > 1 else "validation"
+    assert found[whole] == trained[whole]
+
+    assert main(["predict", out, str(data), "--top", "3"]) == 0
+    said = capsys.readouterr().out
+    assert "first 3 of 20 frames" in said and "largest force" in said
+    assert ("spread" in said) == (members > 1)
+    bare = ase.io.read(data, ":4")
+    for atoms in bare:
+        atoms.calc = None
+    bare[3].pbc = False
+    ase.io.write(tmp_path / "bare.xyz", bare, format="extxyz")
+    capsys.readouterr()
+    code = main(["predict", out, str(data), str(tmp_path / "bare.xyz"), "--json", "-"])
+    assert code == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["frame"] for line in lines] == [*range(20), *range(4)]
+    assert lines[20]["file"] == "bare.xyz" and lines[20]["atoms"] == 4
+    model = kb.models.Ensemble if members > 1 else kb.models.ForceRegressor
+    task = model.from_preset(out)
+    graphs = kb.data.read_structures(data)
+    np.testing.assert_allclose(
+        np.ravel([line["prediction"] for line in lines[:20]]),
+        np.ravel(task.predict(graphs)),
+        rtol=1e-5,
+    )
+    for line, force in zip(lines, task.predict_forces(graphs), strict=False):
+        np.testing.assert_allclose(line["forces"], force, rtol=1e-3, atol=1e-4)
+    assert np.shape(lines[0]["stress"]) == (6,)
+    assert ("std" in lines[0]) == (members > 1) == ("forces_std" in lines[0])
+
+    # Frames without labels cannot be evaluated; options of other data are refused.
+    assert main(["evaluate", out, str(tmp_path / "bare.xyz")]) == 1
+    assert "bare.xyz, frame 0" in capsys.readouterr().err
+    assert main(["evaluate", out, str(data), "--split", "test"]) == 2
+    assert "--split (for the name of a data set)" in capsys.readouterr().err
+    assert main(["evaluate", out, str(tmp_path / "none.xyz")]) == 1

@@ -623,3 +623,15 @@ def test_progress_counts_bytes(tmp_path, monkeypatch):
     for (total, steps), count in zip(amounts, (3, 5, 1, 2), strict=True):
         assert len(steps) == count + 1
         assert sum(steps) == pytest.approx(total)
+
+
+def test_frames_with_and_without_results_go_together_unlabelled(tmp_path):
+    atoms = ase.build.molecule("H2O")
+    atoms.info["energy"] = -1.0
+    other = ase.build.bulk("Cu")
+    ase.io.write(tmp_path / "a.xyz", [atoms, other], format="extxyz")
+    graphs = read_structures(tmp_path / "a.xyz", unlabelled=True)
+    assert set(graphs.node) == {"atomic_number", "position"}
+    assert set(graphs.context) == {"cell", "pbc"} and graphs.label is None
+    with pytest.raises(ValueError, match="unlabelled"):
+        read_structures(tmp_path / "a.xyz", "energy", unlabelled=True)

@@ -16,7 +16,7 @@ from xml.parsers import expat
 
 import numpy as np
 
-from keras_bandgnn.checks import sequence
+from keras_bandgnn.checks import boolean, sequence
 from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
@@ -67,6 +67,7 @@ def read_structures(
     progress: bool = True,
     stress: bool | str = False,
     forces: str | None = None,
+    unlabelled: bool = False,
 ) -> FlatGraphs:
     r"""Read structures from xyz, extxyz, cif, VASP and other formats of ASE.
 
@@ -102,6 +103,8 @@ def read_structures(
             Angstrom, NaN for frames without one; or the key that holds stresses or
             virials; see `from_ase`.
         forces: Column with the forces, such as `"REF_forces"`, if it is not "forces".
+        unlabelled: Whether to leave out energies, forces and other results, so that
+            frames with and without them go together, for `predict`.
 
     Raises:
         FileNotFoundError: If a file is missing, or a folder has no files to read.
@@ -115,12 +118,20 @@ def read_structures(
     >>> read_structures("water.xyz")[0].node["atomic_number"]  # doctest: +SKIP
     array([8, 1, 1], dtype=int32)
     """
+    boolean("unlabelled", unlabelled)
+    if unlabelled and (label is not None or stress is not False or forces is not None):
+        raise ValueError(
+            "Expected `unlabelled` without label, stress and forces. Received: "
+            f"label={label!r}, stress={stress!r}, forces={forces!r}. Leave one out."
+        )
     files = _files(path)
     graphs: list[Graph] = []
     total = sum(file.stat().st_size for file in files)
     with progress_bar("Reading structures", total, progress) as advance:
         for file in files:
             graphs += _graphs(file, label, format, stress, forces, advance)
+    if unlabelled:
+        graphs = [_without_results(graph) for graph in graphs]
     kinds = {graph.label.dtype.kind for graph in graphs if graph.label is not None}
     if label in _REAL or len(kinds) > 1:
         graphs = [g.replace(label=g.label.astype(np.float32)) for g in graphs]
@@ -132,6 +143,12 @@ def read_structures(
             spec = FlatGraphs.from_graphs([graph]).spec()
             check_same_spec(_name(graph), spec, _name(graphs[0]), first)
         raise
+
+
+def _without_results(graph: Graph) -> Graph:
+    node = {name: graph.node[name] for name in ("atomic_number", "position")}
+    context = {name: graph.context[name] for name in ("cell", "pbc")}
+    return graph.replace(node=node, context=context)
 
 
 def _name(graph: Graph) -> str:
