@@ -54,8 +54,7 @@ def reads_structures(task, paths: Sequence[Path]) -> bool:
     first = task.members[0] if several else task
     atoms = isinstance(first, GraphRegressor)
     atoms = atoms and isinstance(first.backbone, AtomisticBackbone)
-    there = all(path.exists() for path in paths)
-    if atoms and there and not any((path / "store.json").is_file() for path in paths):
+    if atoms and all(_holds_structures(path) for path in paths):
         return True
     if several:
         raise ValueError(
@@ -65,6 +64,14 @@ def reads_structures(task, paths: Sequence[Path]) -> bool:
             "the folder of one member, such as member_0."
         )
     return False
+
+
+def _holds_structures(path: Path) -> bool:
+    from keras_bandgnn.data.converters.structures import is_structure_file
+
+    if (path / "store.json").is_file():
+        return False
+    return is_structure_file(path) or any(map(is_structure_file, path.rglob("*")))
 
 
 def check_options(options: argparse.Namespace) -> None:

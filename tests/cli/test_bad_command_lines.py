@@ -15,7 +15,12 @@ import keras_bandgnn
 from keras_bandgnn.cli import options, report
 from keras_bandgnn.cli.check import fail_on
 from keras_bandgnn.cli.main import _parser, main
-from keras_bandgnn.cli.potential_options import atom_energy, share_or_path
+from keras_bandgnn.cli.potential_options import (
+    atom_energy,
+    element_cutoff,
+    share_or_path,
+    stage,
+)
 from keras_bandgnn.cli.scale import _share
 
 # Values that an option of a type must refuse.
@@ -30,6 +35,8 @@ WRONG = {
     options.path: ("",),
     fail_on: ("x", "0", "-1", "2.5", "", "Never"),
     share_or_path: ("", "0", "1", "-0.5", "1.5", "nan"),
+    element_cutoff: ("x", "H=x", "H=0", "H=-1", "=1", ""),
+    stage: ("x", "0:energy=1", "1:", "1:energy", "1:x=1", "1:force=-1", ""),
     atom_energy: ("x", "H=x", "=1", ""),
     options.probability: ("x", "-0.1", "1.1", "90", "nan", ""),
     None: (),

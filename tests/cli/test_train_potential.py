@@ -401,11 +401,11 @@ def test_the_table_of_an_ensemble(data, tmp_path, capsys):
     assert "an existing model" in " ".join(capsys.readouterr().err.split())
     assert main(command(data, tmp_path, "--overwrite")) == 1
     assert "an empty folder or a preset" in " ".join(capsys.readouterr().err.split())
-    # A member is a model of its own; the ensemble is none.
-    assert main(["predict", str(tmp_path / "out"), str(data)]) == 2
-    assert "an ensemble. Name the folder of a member" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    # A member is a model of its own, which reads more than structures.
+    assert main(["predict", str(tmp_path / "out"), "qm9"]) == 2
+    assert "such as member_0" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(ValueError, match="an ensemble. Name the folder of a member"):
+        kb.models.Task.from_preset(tmp_path / "out")
 
 
 @pytest.mark.parametrize("members", [1, 2])

@@ -172,7 +172,7 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
             f"Expected a file or a folder of structures. Received: {path}, which does "
             "not exist. Check the path."
         )
-    files = sorted(file for file in path.rglob("*") if _is_structure(file))
+    files = sorted(file for file in path.rglob("*") if is_structure_file(file))
     if not files:
         raise FileNotFoundError(
             f"Expected files in {path} that end in {', '.join(ENDINGS)} or begin with "
@@ -189,7 +189,8 @@ def _bare(file: Path) -> str:
     return name
 
 
-def _is_structure(file: Path) -> bool:
+def is_structure_file(file: Path) -> bool:
+    """Return whether a file's name is one of those to read in a folder."""
     name = _bare(file)
     return file.is_file() and (name.endswith(ENDINGS) or name.startswith(_BEGINNINGS))
 
