@@ -73,7 +73,8 @@ def read_graphs(options: argparse.Namespace):
             words.insert(1, str(options.model))
         raise ValueError(
             "Expected a folder with a store, files of structures for a model over "
-            f"atoms, or the name of a data set. Received: {options.data}. To read the files of a data set, run: "
+            f"atoms, or the name of a data set. Received: {options.data}. To "
+            "read the files of a data set, run: "
             f"bandgnn {' '.join(words)} --path {options.data}"
         )
     arguments = {}
