@@ -372,6 +372,25 @@ class TargetNormalizer(BatchLayer):
         values = graph_ops.batched_segment_sum(values, ids, ops.shape(counts)[1])
         return shift + over_devices(values)
 
+    def constants(self, elements) -> tuple[np.ndarray, np.ndarray]:
+        """Return what is added to the predictions of a graph, in double precision.
+
+        Args:
+            elements: Ids of the nodes, int [N].
+
+        Returns:
+            For each node float64 [N, D], and for the graph float64 [D].
+        """
+        elements = np.asarray(elements)
+        mean = ops.convert_to_numpy(self.mean).astype(np.float64)
+        nodes = np.zeros((len(elements), len(mean)))
+        if self.element_key is not None:
+            table = ops.convert_to_numpy(self.reference).astype(np.float64)
+            nodes += table[elements]
+        if self.mode == "atom":
+            return nodes + mean, np.zeros_like(mean)
+        return nodes, mean
+
     def normalize(self, y, batch):
         """Normalise labels [G, B, D]; NaN stays NaN."""
         y = ops.convert_to_tensor(y, self.compute_dtype)

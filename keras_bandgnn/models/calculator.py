@@ -7,6 +7,7 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import compat
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import non_negative_number
 from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.layers.graph_readout import GraphReadout
@@ -15,7 +16,6 @@ from keras_bandgnn.models.forces import (
     ForceModel,
     check_displacements,
     check_energy,
-    energies_and_slopes,
 )
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.atoms_encoder import AtomsEncoder
@@ -111,50 +111,46 @@ class NeighbourList:
 
 
 class SlopeModel(ForceModel):
-    """Energies of a regressor, and their gradient by the displacements of edges.
+    """Learnt energies of a regressor, and their gradient by the displacements of edges.
+
+    They lack the constants of the normaliser, which are large: added in float32, they
+    would round the energies.
 
     Args:
         task: The regressor.
+        apart: Whether energies are those of the atoms, which add up to that of the
+            structure; for tasks for which `has_atom_energies` is true.
     """
 
-    def __init__(self, task):
+    def __init__(self, task, apart: bool):
         super().__init__(task)
+        self.apart = apart
         compat.set_built(self)
 
     def call(self, batch, training=False):
-        """Return energies float [G, B, 1] and slopes float [G, E, 3]."""
-        return energies_and_slopes(self.task, batch)
+        """Return energies float [G, N or B, 1] and slopes float [G, E, 3]."""
+        graphs = batch
+        if self.apart:
+            # Each atom is a graph of its own to the readout, which is a sum.
+            mask = ops.convert_to_tensor(batch["node"]["mask"])
+            ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
+            node = {**batch["node"], "graph_id": ids}
+            sizes = {"mask": mask, "n_node": ops.ones_like(ids)}
+            graphs = {**batch, "node": node, "graph": sizes}
+
+        def energies(displacement):
+            edge = {**batch["edge"], "displacement": displacement}
+            states = self.task.backbone({**batch, "edge": edge}, training=False)
+            own = {**graphs, "edge": edge}
+            return self.task.learnt(self.task.head(states, own), own)
+
+        displacement = ops.convert_to_tensor(batch["edge"]["displacement"], "float32")
+        return graph_ops.value_and_gradient(energies, displacement)
 
     def compute_output_shape(self, input_shape):
-        """[G, B, 1] and [G, E, 3]."""
-        graphs, edges = input_shape["graph"]["mask"], input_shape["edge"]["mask"]
-        return (*graphs, 1), (*edges, 3)
-
-
-class AtomEnergyModel(SlopeModel):
-    """Energies of atoms, which add up to that of the structure.
-
-    Each atom is a graph of its own to the readout, a sum, and to the normaliser.
-
-    Args:
-        task: A regressor for which `has_atom_energies` is true.
-    """
-
-    def call(self, batch, training=False):
-        """Return energies float [G, N, 1]."""
-        states = self.task.backbone(batch)
-        mask = ops.convert_to_tensor(batch["node"]["mask"])
-        ids = ops.cumsum(ops.ones_like(mask, dtype="int32"), axis=1) - 1
-        atoms = {
-            **batch,
-            "node": {**batch["node"], "graph_id": ids},
-            "graph": {"mask": mask, "n_node": ops.ones_like(ids)},
-        }
-        return self.task.denormalized(self.task.head(states, atoms), atoms)
-
-    def compute_output_shape(self, input_shape):
-        """[G, N, 1]."""
-        return (*input_shape["node"]["mask"], 1)
+        """[G, N or B, 1] and [G, E, 3]."""
+        rows = input_shape["node" if self.apart else "graph"]["mask"]
+        return (*rows, 1), (*input_shape["edge"]["mask"], 3)
 
 
 def has_atom_energies(task) -> bool:
@@ -179,7 +175,9 @@ class Potential:
     def __init__(self, task, skin: float):
         check_energy(task)
         self.task = task
-        if has_atom_energies(task):
+        self.members = [task]
+        self.apart = has_atom_energies(task)
+        if self.apart:
             self.properties = (*self.properties, "energies")
         self.stats = CalculatorStats()
         self.neighbours = NeighbourList(geometry_layer(task), skin)
@@ -187,32 +185,29 @@ class Potential:
         self._capacity = (0, 0)
 
     def compute(self, atoms) -> dict:
-        """Return energy, forces and, for a cell with a volume, the stress.
+        """Return energies, forces and, for a cell with a volume, the stress.
 
         Args:
             atoms: `ase.Atoms`.
         """
         structure, pairs = self._pairs(atoms)
-        energy, slopes = self._run(atoms.numbers, pairs)
+        energies, slopes = self._run(atoms.numbers, pairs)
         self.stats.evaluations += 1
-        return self.results(structure, pairs, energy, slopes)
+        return self.results(structure, pairs, energies, slopes)
 
-    def program(self, model: type):
-        """Return a new program: a `SlopeModel` or an `AtomEnergyModel`.
+    def program(self):
+        """Return a new program."""
+        return SlopeModel(self.task, self.apart)
 
-        Args:
-            model: The class.
-        """
-        return model(self.task)
-
-    def results(self, structure: Atoms, pairs: Pairs, energy, slopes) -> dict:
+    def results(self, structure: Atoms, pairs: Pairs, energies, slopes, member=0):
         """Return the results of the calculator.
 
         Args:
             structure: One structure.
             pairs: Its E edges.
-            energy: float64 [].
+            energies: Learnt energies, float64 [N] of atoms or [1] of the structure.
             slopes: float64 [E, 3].
+            member: Number of the task that they are of.
         """
         # Sums in double precision: forces add up to 0.
         count = len(structure.position)
@@ -221,29 +216,21 @@ class Potential:
             own = slopes[:, axis]
             forces[:, axis] = np.bincount(pairs.receiver, own, count)
             forces[:, axis] -= np.bincount(pairs.sender, own, count)
-        energy = float(energy)
+        whole, normalizer = 0.0, self.members[member].normalizer
+        if normalizer is not None:
+            nodes, (whole,) = normalizer.constants(structure.number)
+            nodes = nodes[:, 0]
+            energies = energies + (nodes if self.apart else nodes.sum())
+        energy = float(energies.sum() + whole)
         results = {"energy": energy, "free_energy": energy, "forces": forces}
+        if self.apart:
+            results["energies"] = energies
         if has_volume(structure.cell[0], np.ones(3, bool)):
             # A strain e turns a displacement d into d + d e.
             virial = pairs.displacement.T @ slopes
             stress = (virial + virial.T) / (2 * abs(np.linalg.det(structure.cell[0])))
             results["stress"] = stress.flat[[0, 4, 8, 5, 2, 1]]
         return results
-
-    def atom_energies(self, atoms) -> np.ndarray:
-        """Return the energies of atoms, float64 [N], of a structure just computed.
-
-        Args:
-            atoms: `ase.Atoms`.
-        """
-        _, pairs = self._pairs(atoms)
-        programs = compat.derived(self.task).setdefault("atom energies", {})
-        if self._capacity not in programs:
-            programs[self._capacity] = self.program(AtomEnergyModel)
-            self.stats.compilations += 1
-        batch = one_graph(atoms.numbers, pairs, *self._capacity)
-        energies = programs[self._capacity].predict_on_batch(batch)
-        return np.asarray(energies[0, : len(atoms), 0], np.float64)
 
     def _pairs(self, atoms) -> tuple[Atoms, Pairs]:
         structure = self._checked(atoms)
@@ -310,13 +297,14 @@ class Potential:
             near = [c for c in large if c[1] <= 2 * edge_room]
             self._capacity = min(near, default=(node_room, edge_room))
         if self._capacity not in programs:
-            programs[self._capacity] = self.program(SlopeModel)
+            programs[self._capacity] = self.program()
             self.stats.compilations += 1
         self.stats.edge_capacity = self._capacity[1]
         batch = one_graph(numbers, pairs, *self._capacity)
         energies, slopes = programs[self._capacity].predict_on_batch(batch)
         slopes = np.asarray(slopes[0, :edges], np.float64)
-        return np.asarray(energies[0, 0, 0], np.float64), slopes
+        count = nodes if self.apart else 1
+        return np.asarray(energies[0, :count, 0], np.float64), slopes
 
 
 def one_graph(numbers: np.ndarray, pairs: Pairs, nodes: int, edges: int) -> dict:
@@ -453,8 +441,6 @@ def make_calculator(task, skin: float, kind: type = Potential):
                     "directions without a period their lengths set the volume."
                 )
             self.results = potential.compute(self.atoms)
-            if "energies" in properties:
-                self.results["energies"] = potential.atom_energies(self.atoms)
 
         def export_properties(self):
             """Return the results that ASE has names for."""

@@ -19,6 +19,7 @@ from keras_bandgnn.data.files import atomic_folder, restore_replaced
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.models.calculator import (
     Potential,
+    SlopeModel,
     geometry_layer,
     has_atom_energies,
     make_calculator,
@@ -363,31 +364,33 @@ class EnsemblePotential(Potential):
                 )
         super().__init__(ensemble.members[0], skin)
         self.members = ensemble.members
+        self.apart = all(has_atom_energies(member) for member in self.members)
         # Checks structures, and holds the programs.
         self.task = ensemble._model("outputs")
-        apart = all(has_atom_energies(member) for member in self.members)
         self.properties = (
             *Potential.properties,
-            *(("energies",) if apart else ()),
+            *(("energies",) if self.apart else ()),
             *("energy_std", "forces_std"),
         )
 
-    def program(self, model: type) -> StackedModel:
+    def program(self) -> StackedModel:
         """Return a new program of all members; see `Potential.program`."""
-        return StackedModel([model(member) for member in self.members])
+        return StackedModel([SlopeModel(each, self.apart) for each in self.members])
 
-    def results(self, structure, pairs, energy, slopes) -> dict:
+    def results(self, structure, pairs, energies, slopes) -> dict:
         """Return the means, and the standard deviations of energy and forces.
 
         Args:
             structure: One structure.
             pairs: Its E edges.
-            energy: float64 [M].
+            energies: float64 [N, M] or [1, M].
             slopes: float64 [E, 3, M].
         """
         members = [
-            super(EnsemblePotential, self).results(structure, pairs, *each)
-            for each in zip(energy, np.moveaxis(slopes, -1, 0), strict=True)
+            super(EnsemblePotential, self).results(
+                structure, pairs, energies[:, number], slopes[..., number], number
+            )
+            for number in range(len(self.members))
         ]
         values = {
             name: np.stack([each[name] for each in members]) for name in members[0]
@@ -398,10 +401,6 @@ class EnsemblePotential(Potential):
         results["energy_std"] = float(values["energy"].std())
         results["forces_std"] = values["forces"].std(axis=0)
         return results
-
-    def atom_energies(self, atoms) -> np.ndarray:
-        """Return the mean energies of atoms; see `Potential.atom_energies`."""
-        return super().atom_energies(atoms).mean(axis=-1)
 
 
 def _moments(outputs, scale: list | None = None) -> tuple:

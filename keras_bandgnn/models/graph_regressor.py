@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.checks import boolean, one_of
@@ -146,6 +147,12 @@ class GraphRegressor(RegressionTask):
         """Return predictions [G, B, D] in the units of the labels."""
         values = self.head(self.backbone(batch, training=training), batch)
         return self.denormalized(values, batch)
+
+    def learnt(self, values, batch):
+        """Return outputs of the head without the constants of the normaliser."""
+        if self.normalizer is not None:
+            values = values * ops.convert_to_tensor(self.normalizer.std)
+        return values if self.repulsion is None else values + self.repulsion(batch)
 
     def denormalized(self, values, batch):
         """Return outputs of the head in the units of the labels, with repulsion."""

@@ -1,9 +1,12 @@
 """`GraphSegments`: sums and means over the nodes of each graph of a batch."""
 
+import numpy as np
 from keras import ops
 
 from keras_bandgnn.ops.batched import batched_gather, batched_segment_sum
 from keras_bandgnn.ops.sequence import over_devices
+
+_LONG, _RUN = 2048, 64
 
 
 class GraphSegments:
@@ -29,8 +32,24 @@ class GraphSegments:
         self.ids = ops.where(self.mask, self.slot, self.num_graphs)
 
     def sum(self, rows):
-        """Return the sums [G, B, ...] of node rows [G, N, ...]."""
-        return over_devices(batched_segment_sum(rows, self.ids, self.num_graphs))
+        """Return the sums [G, B, ...] of node rows [G, N, ...].
+
+        Graphs of thousands of nodes are summed in runs of `_RUN` nodes, whose sums are
+        summed: rounding errors of one long sum grow with its length.
+        """
+        nodes, graphs = self.mask.shape[1], self.num_graphs
+        known = isinstance(nodes, int) and isinstance(graphs, int)
+        if not known or nodes < _LONG or graphs > _RUN:
+            return over_devices(batched_segment_sum(rows, self.ids, graphs))
+        runs = -(-nodes // _RUN)
+        # Segments of padding are dropped for each run.
+        first = np.repeat(graphs * np.arange(runs), _RUN)[None, :nodes]
+        ids = self.ids + ops.convert_to_tensor(first, "int32")
+        ids = ops.where(self.mask, ids, runs * graphs)
+        sums = batched_segment_sum(rows, ids, runs * graphs)
+        shape = (ops.shape(rows)[0], runs, graphs, *ops.shape(rows)[2:])
+        sums = ops.sum(ops.reshape(sums, shape), axis=1)
+        return over_devices(sums)
 
     def mean(self, rows):
         """Return the means [G, B, C] of node rows [G, N, C]; 0 without nodes."""

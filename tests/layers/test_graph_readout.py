@@ -5,6 +5,7 @@ import pytest
 from keras_bandgnn import Graph
 from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphReadout
+from keras_bandgnn.ops.graph_segments import GraphSegments
 from keras_bandgnn.preprocessing import DynamicBatcher
 from keras_bandgnn.testing import run_layer_test
 from tests.oracles.dense import graph_readout
@@ -118,3 +119,18 @@ def test_half_precision_adds_up_in_float32(dtype):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("sizes", [(5000, 700, 1), (2047,), (1000, 1100, 40)])
+def test_sums_of_many_nodes_keep_their_digits(sizes):
+    rng = np.random.default_rng(0)
+    graphs = [Graph(n, [], [], node={"h": rng.uniform(1, 2, (n, 1))}) for n in sizes]
+    batcher = DynamicBatcher(max(2, len(sizes)))
+    (batch,) = GraphLoader(graphs, batcher, shuffle=False)[0]
+    segments = GraphSegments(batch)
+    sums = keras.ops.convert_to_numpy(segments.sum(batch["node"]["h"]))
+    ids = np.asarray(batch["graph"]["id"])[0]
+    for slot in np.flatnonzero(ids >= 0):
+        exact = graphs[ids[slot]].node["h"].sum(dtype=np.float64)
+        assert sums[0, slot, 0] == pytest.approx(exact, rel=3e-7)
+    assert not sums[0, ids < 0].any()

@@ -347,3 +347,36 @@ def test_error_without_ase_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ase.calculators.calculator", None)
     with pytest.raises(ImportError, match=r'pip install "keras-bandgnn\[chem\]"'):
         task_of().as_calculator()
+
+
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_energies_of_large_cells_are_those_of_their_parts(ensemble):
+    references = {1: -1000.0, 6: -2000.0, 8: -3000.0}
+    normalizer = TargetNormalizer("atom", "atomic_number", references, [0.0], [0.5])
+    config = normalizer.get_config()
+    members = [
+        task_of(readout="sum", normalizer=TargetNormalizer.from_config(config))
+        for _ in range(2 if ensemble else 1)
+    ]
+    potential = kb.models.Ensemble(members) if ensemble else members[0]
+    small = crystal()
+    large = small.repeat((4, 4, 3))
+    small.calc, large.calc = potential.as_calculator(), potential.as_calculator()
+    part, whole = small.get_potential_energy(), large.get_potential_energy()
+    # Of a million eV, whose last digit in float32 is 0.06 eV.
+    assert abs(whole) > 7e5
+    assert whole == pytest.approx(48 * part, abs=48 * 1e-4)
+    energies = large.get_potential_energies()
+    assert energies.sum() == pytest.approx(whole, abs=1e-6)
+    np.testing.assert_allclose(
+        energies.reshape(48, 8), np.tile(small.get_potential_energies(), (48, 1))
+    )
+    # Small steps change it as the forces say.
+    force = small.get_forces()[2, 0]
+    values = []
+    for step in (5e-4, -5e-4):
+        moved = small.copy()
+        moved.positions[2, 0] += step
+        moved.calc = potential.as_calculator()
+        values.append(moved.get_potential_energy())
+    assert (values[1] - values[0]) / 1e-3 == pytest.approx(force, abs=5e-3)
