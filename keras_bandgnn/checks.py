@@ -189,7 +189,7 @@ def mapping(name: str, value: Any) -> Mapping:
 
 
 def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
-    """Return a copy of cutoffs by atomic number.
+    """Return a copy of cutoffs by atomic number; None for none.
 
     Args:
         value: A mapping from atomic numbers, also as text, to Angstrom; or None.
@@ -201,7 +201,7 @@ def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
     """
     if value is None:
         return None
-    if not isinstance(value, Mapping) or not value:
+    if not isinstance(value, Mapping):
         refuse("element_cutoffs", "a dict from atomic numbers to Angstrom", value)
     found = {}
     for key, radius in value.items():
@@ -216,7 +216,7 @@ def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
                 {element: radius},
             )
         found[element] = radius
-    return found
+    return found or None
 
 
 def sequence(name: str, value: Any, what: str = "a list") -> list:

@@ -72,7 +72,7 @@ WRONG = {
     "positive or choice": ["x", True, [1.0], NAN, -1.0, 0.0],
     "count or choice": [None, "x", True, 2.5, [1], -1, 0],
     "references": [3, "x", [1], {"x": 1.0}, {1: "x"}],
-    "radii": [3, "x", [1], {}, {"x": 1.0}, {1: "x"}, {1: -1.0}, {500: 1.0}],
+    "radii": [3, "x", [1], {"x": 1.0}, {1: "x"}, {1: -1.0}, {500: 1.0}],
     "boolean or order": ["x", 3, [0.5], RAGGED],
     "graph layer": [None, 3, "x", {}],
 }

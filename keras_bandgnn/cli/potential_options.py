@@ -9,6 +9,7 @@ from keras_bandgnn.cli import regression_options
 # They share some options with regression, which has other defaults.
 _DEFAULTS = {"model": "painn", "cutoff": 5.0, "batch_size": 8, "learning_rate": 1e-3}
 MODELS = ("painn", "schnet")
+STRESS_WEIGHT = 1000.0
 WEIGHTS = ("energy", "force", "stress")
 OPTIONS = (
     "valid",
@@ -105,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--stress-weight",
         type=shared.above_zero,
-        default=1000.0,
+        default=STRESS_WEIGHT,
         help="weight of the stresses in the loss",
     )
     group.add_argument(
@@ -143,9 +144,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--ema",
         type=shared.fraction,
-        default=0.99,
         help="momentum of the averages of weights that are validated and saved; 0 for "
-        "the weights themselves",
+        "the weights themselves; if omitted 0.99, or less for runs below 2,000 steps",
     )
     group.add_argument(
         "--plateau",

@@ -4,7 +4,12 @@ import argparse
 from pathlib import Path
 
 from keras_bandgnn.cli import options as shared
-from keras_bandgnn.cli import report, train_regression, training_callbacks
+from keras_bandgnn.cli import (
+    potential_options,
+    report,
+    train_regression,
+    training_callbacks,
+)
 from keras_bandgnn.cli.report import make_card
 
 GPA = 160.2176634
@@ -23,7 +28,19 @@ def read(path: Path, options: argparse.Namespace):
 
     forces = None if options.forces_key == "forces" else options.forces_key
     stress = options.stress_key or True
-    graphs = read_structures(path, options.energy_key, stress=stress, forces=forces)
+    try:
+        graphs = read_structures(path, options.energy_key, stress=stress, forces=forces)
+    except ValueError as error:
+        if "`label`" not in str(error):
+            raise
+        text = str(error).replace("`label` to be", "the energy to be")
+        text = text.removesuffix("Choose one of these.").removesuffix(
+            "Leave the frame out."
+        )
+        raise ValueError(
+            f"{text}Name the key of the energies with --energy-key, or leave out the "
+            "frames without one."
+        ) from error
     if "force" not in graphs.node:
         raise ValueError(
             f"Expected forces in {_place(graphs, 0)} and all other frames. Received: "
@@ -88,6 +105,13 @@ def by_number(name: str, entries: list[tuple[str, float]]) -> dict | None:
     if not entries:
         return None
     numbers = optional_import("ase.data", "keras-bandgnn[chem]").atomic_numbers
+    names = [element for element, _ in entries]
+    twice = sorted({element for element in names if names.count(element) > 1})
+    if twice:
+        raise shared.OptionError(
+            f"Expected one value for each element of {name}. Received: several for "
+            f"{', '.join(twice)}."
+        )
     for element, value in entries:
         if numbers.get(element, 0) == 0:
             raise shared.OptionError(
@@ -97,9 +121,20 @@ def by_number(name: str, entries: list[tuple[str, float]]) -> dict | None:
     return {numbers[element]: value for element, value in entries}
 
 
-def element_cutoffs(options: argparse.Namespace) -> dict | None:
-    """Return the cutoffs of elements that were passed, by atomic number."""
+def element_cutoffs(options: argparse.Namespace, elements) -> dict | None:
+    """Return the cutoffs of elements that were passed, by atomic number.
+
+    Args:
+        options: The command line.
+        elements: Atomic numbers of the data.
+    """
     found = by_number("--element-cutoffs", options.element_cutoffs)
+    other = sorted(set(found or ()) - set(elements))
+    if other:
+        raise shared.OptionError(
+            f"Expected --element-cutoffs for elements of the data, {sorted(elements)}. "
+            f"Received: {other}."
+        )
     for element, radius in options.element_cutoffs:
         if radius > options.cutoff:
             raise shared.OptionError(
@@ -117,13 +152,19 @@ def make_task(options: argparse.Namespace, graphs: dict):
     from keras_bandgnn import models, preprocessing
 
     keras.utils.set_random_seed(options.seed)
-    limits = element_cutoffs(options)
+    numbers = np.unique(graphs["train"].node["atomic_number"]).tolist()
+    limits = element_cutoffs(options, numbers)
     backbone, head = train_regression.make_backbone(options, graphs, limits)
     stresses = not np.isnan(graphs["train"].context["stress"]).all()
     if not stresses and any("stress" in weights for _, weights in options.schedule):
         raise shared.OptionError(
             "Expected --schedule without stress, as no training frame has one. "
             "Received: a weight of stress."
+        )
+    if not stresses and options.stress_weight != potential_options.STRESS_WEIGHT:
+        raise shared.OptionError(
+            "Expected no --stress-weight, as no training frame has a stress. Received: "
+            f"{options.stress_weight:g}."
         )
     task = models.ForceRegressor(
         backbone,
@@ -142,11 +183,28 @@ def make_task(options: argparse.Namespace, graphs: dict):
         zbl=options.zbl,
         **head,
     )
-    averages = {"use_ema": True, "ema_momentum": options.ema} if options.ema else {}
+    momentum = averaging(options, len(graphs["train"]))
+    averages = {"use_ema": True, "ema_momentum": momentum} if momentum else {}
     task.compile(
         keras.optimizers.Adam(options.learning_rate, global_clipnorm=10.0, **averages)
     )
     return task
+
+
+def averaging(options: argparse.Namespace, frames: int) -> float:
+    """Return the momentum of the averages of weights.
+
+    Unless it was passed, they reach over at most a twentieth of the run: those of a
+    short one with the usual momentum are hardly trained.
+
+    Args:
+        options: The command line.
+        frames: Number of training frames.
+    """
+    if options.ema is not None:
+        return options.ema
+    steps = options.epochs * -(-frames // options.batch_size)
+    return round(min(0.99, max(0.0, 1 - 20 / steps)), 4)
 
 
 def rows_of(scores: dict, prefix: str = "") -> list[tuple[str, float, float, str]]:
@@ -273,7 +331,7 @@ def train(options: argparse.Namespace, task, loader, valid, work: Path) -> None:
         "val_loss",
         "min",
         options.patience,
-        averaged=bool(options.ema),
+        averaged=task.optimizer.use_ema,
         callbacks=[
             training_callbacks.plateaus(
                 history, options.learning_rate, options.plateau
@@ -324,7 +382,8 @@ def card_entries(options: argparse.Namespace, task, loader, graphs: dict) -> dic
         "recipe": f"{repulsion}Adam, rate {options.learning_rate:g}, halved after "
         f"{options.plateau} epochs without improvement; {options.epochs} epochs "
         f"of {len(loader):,} batches; weights of the loss: {weights}; averages "
-        f"of weights with momentum {options.ema:g}; the weights with the best "
+        f"of weights with momentum {averaging(options, len(graphs['train'])):g}; the "
+        "weights with the best "
         "validation loss.",
     }
 

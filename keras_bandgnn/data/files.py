@@ -398,7 +398,8 @@ def check_target(path, names: Sequence[str], what: str) -> Path:
     if path.is_file() or (entries and names[0] not in entries):
         raise ValueError(
             f"Expected {path} to be new, an empty folder or {what}. Received: "
-            "other content. Choose another folder."
+            f"other content, {', '.join(sorted(entries)[:3]) or 'a file'}. Choose "
+            "another folder, or delete it."
         )
     if entries - set(names):
         raise ValueError(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 
 import numpy as np
 from keras import ops
@@ -13,6 +14,7 @@ from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.forces import (
+    TOUCHING,
     ForceModel,
     check_displacements,
     check_energy,
@@ -32,8 +34,6 @@ from keras_bandgnn.preprocessing.geometry.neighbours import (
 )
 
 _EXTRA = "keras-bandgnn[chem]"
-_TOUCHING = 1e-3
-"""Atoms that are nearer, in Angstrom, are taken for one that was entered twice."""
 _FLAT = 1e-6
 """Smallest volume that cell vectors of length 1 may span."""
 _HEAD_ROOM = 1.25
@@ -180,7 +180,9 @@ class Potential:
         if self.apart:
             self.properties = (*self.properties, "energies")
         self.stats = CalculatorStats()
-        self.neighbours = NeighbourList(geometry_layer(task), skin)
+        layer = geometry_layer(task)
+        warn_of_jumps(task.backbone, layer)
+        self.neighbours = NeighbourList(layer, skin)
         self._known: tuple | None = None
         self._capacity = (0, 0)
 
@@ -281,7 +283,10 @@ class Potential:
         """Raise the errors of `predict`: unknown elements, for example."""
         bare = atoms.copy()
         bare.info = {}
-        loader = self.task.loader([from_ase(bare)], training=False)
+        with warnings.catch_warnings():
+            # No batch is made of it, whatever its size.
+            warnings.simplefilter("ignore")
+            loader = self.task.loader([from_ase(bare)], training=False)
         check_displacements(loader)
 
     def _run(self, numbers: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
@@ -355,11 +360,11 @@ def has_volume(cell: np.ndarray, directions: np.ndarray) -> bool:
 
 
 def _check_apart(pairs: Pairs) -> None:
-    touching = np.flatnonzero(pairs.distance < _TOUCHING)
+    touching = np.flatnonzero(pairs.distance < TOUCHING)
     if len(touching):
         one, other = (int(ids[touching[0]]) for ids in (pairs.receiver, pairs.sender))
         raise ValueError(
-            f"Expected atoms at least {_TOUCHING} Angstrom apart. Received: atoms "
+            f"Expected atoms at least {TOUCHING} Angstrom apart. Received: atoms "
             f"{one} and {other} at a distance of "
             f"{pairs.distance[touching[0]]:.2g} Angstrom. Remove one of them."
         )
@@ -403,6 +408,30 @@ def geometry_layer(task) -> GeometryLayer:
             "graphs."
         )
     return layers[0]
+
+
+def warn_of_jumps(backbone, layer: GeometryLayer) -> None:
+    """Warn if edges end where the backbone's messages have not reached 0.
+
+    Args:
+        backbone: The backbone.
+        layer: What finds its edges.
+    """
+    if getattr(backbone, "cutoff", None) is None or not isinstance(layer, RadiusGraph):
+        return
+    elements = backbone.embedding.elements
+    elements = np.arange(elements) if isinstance(elements, int) else np.array(elements)
+    own, found = backbone.radius_graph().reach(elements), layer.reach(elements)
+    short = np.flatnonzero(found < own - 1e-6)
+    if len(short):
+        at = short[0]
+        warnings.warn(
+            f"Expected edges as long as the messages of the backbone, {own[at]:g} "
+            f"Angstrom for element {elements[at]}. Received: RadiusGraph with "
+            f"{found[at]:g} Angstrom: energies jump where edges end, and drift in a "
+            "simulation. Train with the backbone's cutoffs in RadiusGraph.",
+            stacklevel=4,
+        )
 
 
 def make_calculator(task, skin: float, kind: type = Potential):

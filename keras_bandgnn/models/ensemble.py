@@ -338,6 +338,14 @@ class Ensemble:
                 f"{str(names)[:80]}",
                 "Copy the ensemble again.",
             )
+        for name in names:
+            if not (folder / name).is_dir():
+                refuse_file(
+                    path,
+                    f"to name folders beside it, such as {name}",
+                    f"no folder {folder / name}",
+                    "Copy the ensemble again.",
+                )
         members = [Task.from_preset(folder / name, dtype=dtype) for name in names]
         with reading(path):
             return cls(members)

@@ -18,6 +18,7 @@ from keras_bandgnn.layers.edge_geometry import (
 )
 from keras_bandgnn.models.forces import (
     RootMean,
+    check_apart,
     check_displacements,
     check_energy,
     component_errors,
@@ -261,6 +262,13 @@ class ForceRegressor(GraphRegressor):
                     "read_structures(..., stress=True)."
                 )
         super().adapt(loader)
+
+    def check(self, loader) -> None:
+        """Raise a ValueError if atoms have the same place, for example."""
+        super().check(loader)
+        for part in loader.parts:
+            if "displacement" in part.edge:
+                check_apart(part)
 
     def check_labels(self, loader) -> None:
         """Raise a ValueError if labels are missing or have another shape."""

@@ -3,11 +3,16 @@
 from typing import NamedTuple
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.layers.edge_geometry import forces_on_nodes, stresses_of_graphs
 from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.geometry.atoms import graph_name
+
+TOUCHING = 1e-3
+"""Atoms that are nearer, in Angstrom, are taken for one that was entered twice."""
 
 
 def energies_and_slopes(task, batch, training=False):
@@ -120,6 +125,26 @@ def check_displacements(loader) -> None:
                 f"features {sorted(part.edge)}. Put a RadiusGraph, KNearestGraph or "
                 "FullyConnectedGraph into the preprocessor."
             )
+
+
+def check_apart(part) -> None:
+    """Raise a ValueError if atoms of a graph have the same place.
+
+    Args:
+        part: `FlatGraphs` with displacements of the edges.
+    """
+    displacement = part.edge["displacement"]
+    squares = np.einsum("ei,ei->e", displacement, displacement)
+    touching = np.flatnonzero(squares < TOUCHING**2)
+    if len(touching):
+        edge = int(touching[0])
+        graph = int(np.searchsorted(part.edge_ptr, edge, "right")) - 1
+        raise ValueError(
+            f"Expected atoms at least {TOUCHING} Angstrom apart. Received: in "
+            f"{graph_name(graph, part.info)} atoms {int(part.receivers[edge])} and "
+            f"{int(part.senders[edge])} at a distance of {np.sqrt(squares[edge]):.2g} "
+            "Angstrom. Remove one of them, or leave the graph out."
+        )
 
 
 def check_energy(task) -> None:

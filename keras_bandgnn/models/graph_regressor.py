@@ -17,7 +17,10 @@ from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labe
 from keras_bandgnn.layers.zbl_repulsion import COVALENT_RADII, ZBLRepulsion
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.regression_task import RegressionTask, as_normalizer
-from keras_bandgnn.preprocessing.geometry.geometry_layers import RadiusGraph
+from keras_bandgnn.preprocessing.geometry.geometry_layers import (
+    KNearestGraph,
+    RadiusGraph,
+)
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 
@@ -175,6 +178,13 @@ class GraphRegressor(RegressionTask):
         reach = np.array([2 * COVALENT_RADII[z - 1] for z in elements])
         layers = self.preprocessor.graph_layers if self.preprocessor else ()
         for layer in layers:
+            one_way = getattr(layer, "max_neighbours", None) is not None
+            if one_way or isinstance(layer, KNearestGraph):
+                raise ValueError(
+                    "Expected edges both ways for zbl=True, as RadiusGraph(cutoff) "
+                    f"makes them. Received: {type(layer).__name__}, which keeps some "
+                    "neighbours. Leave max_neighbours out."
+                )
             if not isinstance(layer, RadiusGraph):
                 continue
             short = np.flatnonzero(layer.reach(elements) < reach)

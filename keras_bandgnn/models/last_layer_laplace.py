@@ -1,5 +1,6 @@
 """`LastLayerLaplace`: the uncertainty of one trained regressor, by its last layer."""
 
+import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -171,6 +172,7 @@ class LastLayerLaplace:
         self.factor = np.ones(task.num_targets)
         """That of `calibrate`, float64 [D]."""
         self._model = FeatureModel(task)
+        self._digest = b""
 
     def fit(self, graphs, y=None) -> "LastLayerLaplace":
         """Compute the posterior from the graphs that the task was trained on.
@@ -190,8 +192,7 @@ class LastLayerLaplace:
         found = []
         for target in range(self.task.num_targets):
             known = ~np.isnan(labels[:, target])
-            if not known.any():
-                refuse("graphs", f"labels of target {target}", "none that is known")
+            self._check_known(known, target)
             sizes = self._noise_sizes(rows)[known]
             residuals = (labels - rows.outputs)[known, target] / self._std()[target]
             features = rows.features[known] / sizes[:, None]
@@ -201,6 +202,7 @@ class LastLayerLaplace:
         self.covariance = np.stack([each.covariance for each in found])
         self.noise_std = np.array([each.noise for each in found])
         self.factor = np.ones(self.task.num_targets)
+        self._digest = self._weights_digest()
         return self
 
     def calibrate(self, graphs, y=None) -> "LastLayerLaplace":
@@ -223,8 +225,8 @@ class LastLayerLaplace:
         std = self._spread(rows, noise=True) / self.factor
         squares = np.square((labels - rows.outputs) / std)
         known = ~np.isnan(labels)
-        if not known.any(axis=0).all():
-            refuse("graphs", "labels of each target", "a target without any")
+        for target in range(self.task.num_targets):
+            self._check_known(known[:, target], target)
         self.factor = np.sqrt(np.nanmean(squares, axis=0))
         return self
 
@@ -344,6 +346,7 @@ class LastLayerLaplace:
                 )
         found.covariance = given["covariance"]
         found.noise_std, found.factor = given["noise_std"], given["factor"]
+        found._digest = found._weights_digest()
         return found
 
     # === Parts ===
@@ -374,7 +377,10 @@ class LastLayerLaplace:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
         found = list(labelled_outputs(self._model, graphs, y))
         if not found:
-            refuse("graphs", "at least one graph with a label", "none")
+            raise ValueError(
+                "Expected at least one graph with a label. Received: none. Pass "
+                "labelled graphs."
+            )
         _, outputs, labels = zip(*found, strict=True)
         labels = np.stack(labels).reshape(len(labels), self.task.num_targets)
         return self._rows(np.stack(outputs)), labels
@@ -395,7 +401,27 @@ class LastLayerLaplace:
             squares += np.square(self._noise_sizes(rows)[:, None] * self.noise_std)
         return self.factor * self._std() * np.sqrt(squares)
 
+    @staticmethod
+    def _check_known(known: np.ndarray, target: int) -> None:
+        if not known.any():
+            raise ValueError(
+                f"Expected at least one label of target {target} that is not NaN. "
+                f"Received: none in {len(known)} graphs. Pass graphs that have it."
+            )
+
+    def _weights_digest(self) -> bytes:
+        """Return a hash of all weights, which the posterior belongs to."""
+        digest = hashlib.blake2b()
+        for variable in self.task.trainable_variables:
+            digest.update(np.ascontiguousarray(ops.convert_to_numpy(variable)))
+        return digest.digest()
+
     def _check_fitted(self) -> None:
+        if self.covariance is not None and self._digest != self._weights_digest():
+            raise ValueError(
+                "Expected the weights that `fit` saw. Received: others, as the task "
+                "was trained since then. Call fit(graphs) again."
+            )
         if self.covariance is None:
             raise ValueError(
                 "Expected a LastLayerLaplace that has seen the training graphs. "

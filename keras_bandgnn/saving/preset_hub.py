@@ -15,6 +15,7 @@ from keras_bandgnn.saving.preset_paths import (
     CARD,
     CONFIG,
     ENSEMBLE,
+    LAPLACE,
     NAMES,
     home,
     list_presets,
@@ -89,6 +90,12 @@ def preset_folder(preset, file: str = CONFIG) -> Path:
             f"Expected `preset` to hold one model. Received: {folder}, an ensemble. "
             f"Name the folder of a member, such as {folder / 'member_0'}. In Python, "
             "call Ensemble.from_preset(...)."
+        )
+    if (folder / LAPLACE).is_file():
+        raise ValueError(
+            f"Expected `preset` to hold one model. Received: {folder}, a task with the "
+            f"posterior of its last layer. Name the folder {folder / 'task'}. In "
+            "Python, call LastLayerLaplace.from_preset(...)."
         )
     names = list_presets()
     if str(preset) in names:

@@ -1,3 +1,4 @@
+import argparse
 import json
 
 import keras
@@ -406,6 +407,36 @@ def test_the_table_of_an_ensemble(data, tmp_path, capsys):
     assert "such as member_0" in " ".join(capsys.readouterr().err.split())
     with pytest.raises(ValueError, match="an ensemble. Name the folder of a member"):
         kb.models.Task.from_preset(tmp_path / "out")
+
+
+def test_options_without_effect_are_refused(data, tmp_path, capsys):
+    def error(*options, code=1):
+        assert main(command(data, tmp_path, *options)) == code
+        return " ".join(capsys.readouterr().err.split())
+
+    assert "with the stress 'foo'" in error("--stress-key", "foo")
+    assert "one value for each element" in error(
+        "--element-cutoffs", "Cu=3", "Cu=2", code=2
+    )
+    assert "elements of the data, [13, 29]" in error("--element-cutoffs", "H=3", code=2)
+    said = error("--energy-key", "E")
+    assert "run.extxyz, frame 0" in said and "--energy-key" in said
+    assert "Choose one" not in said
+    molecules = frames(6)
+    for atoms in molecules:
+        atoms.calc.results.pop("stress")
+    ase.io.write(tmp_path / "free.extxyz", molecules)
+    options = ["--stress-weight", "10"]
+    assert main(command(tmp_path / "free.extxyz", tmp_path, *options)) == 2
+    assert "no --stress-weight" in " ".join(capsys.readouterr().err.split())
+
+
+def test_averages_are_short_in_short_runs():
+    options = argparse.Namespace(ema=None, epochs=5, batch_size=8)
+    found = [train_potential.averaging(options, n) for n in (8, 80, 800, 80_000)]
+    assert found == [0.0, 0.6, 0.96, 0.99]
+    options.ema = 0.5
+    assert train_potential.averaging(options, 8) == 0.5
 
 
 @pytest.mark.parametrize("members", [1, 2])

@@ -635,3 +635,16 @@ def test_frames_with_and_without_results_go_together_unlabelled(tmp_path):
     assert set(graphs.context) == {"cell", "pbc"} and graphs.label is None
     with pytest.raises(ValueError, match="unlabelled"):
         read_structures(tmp_path / "a.xyz", "energy", unlabelled=True)
+
+
+def test_positions_that_are_not_finite_are_named(tmp_path):
+    text = EXTXYZ.replace("Na 0.0 0.0 0.5", "Na nan 0.0 0.5")
+    (tmp_path / "a.extxyz").write_text(text)
+    with pytest.raises(ValueError, match="frame 0: Expected finite positions"):
+        read_structures(tmp_path / "a.extxyz", "energy")
+
+
+def test_a_key_of_stresses_that_no_frame_has(tmp_path):
+    (tmp_path / "a.extxyz").write_text(EXTXYZ)
+    with pytest.raises(ValueError, match="with the stress 'foo' .* are .*gap"):
+        read_structures(tmp_path / "a.extxyz", "energy", stress="foo")

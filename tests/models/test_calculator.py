@@ -380,3 +380,25 @@ def test_energies_of_large_cells_are_those_of_their_parts(ensemble):
         moved.calc = potential.as_calculator()
         values.append(moved.get_potential_energy())
     assert (values[1] - values[0]) / 1e-3 == pytest.approx(force, abs=5e-3)
+
+
+def test_a_warning_where_edges_are_shorter_than_messages():
+    for layer in (RadiusGraph(3.0), RadiusGraph(3.5, element_cutoffs={6: 2.0})):
+        with pytest.warns(UserWarning, match="energies jump where edges end"):
+            task_of(layer=layer).as_calculator()
+
+
+def test_atoms_at_one_place_are_refused_in_training_and_prediction():
+    atoms = crystal()
+    atoms.positions[3] = atoms.positions[1]
+    graph = kb.data.from_ase(atoms).replace(info={"file": "a.xyz", "frame": 7})
+    task = task_of()
+    for call in (task.predict, task.predict_forces):
+        with pytest.raises(ValueError, match=r"\(a.xyz, frame 7\) atoms 1 and 3 at"):
+            call([graph])
+
+
+def test_one_way_edges_are_refused_with_repulsion():
+    for layer in (KNearestGraph(2), RadiusGraph(3.5, max_neighbours=2)):
+        with pytest.raises(ValueError, match="both ways for zbl=True"):
+            task_of(layer=layer, zbl=True).predict([kb.data.from_ase(crystal())])

@@ -414,3 +414,12 @@ def test_energies_of_atoms_need_sums():
     assert "energies" not in calculator.implemented_properties
     with pytest.raises(NotImplementedError):
         calculator.get_potential_energies(crystal())
+
+
+def test_a_member_that_is_missing_is_named(tmp_path):
+    import shutil
+
+    kb.models.Ensemble(potentials(2)).save_to_preset(tmp_path / "e")
+    shutil.rmtree(tmp_path / "e" / "member_1")
+    with pytest.raises(ValueError, match="ensemble.json.*no folder .*member_1"):
+        kb.models.Ensemble.from_preset(tmp_path / "e")

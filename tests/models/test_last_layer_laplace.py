@@ -155,7 +155,7 @@ def test_labels_that_are_missing_do_not_count():
     np.testing.assert_allclose(found.covariance[0], odd.covariance[0], rtol=1e-4)
     whole = kb.models.LastLayerLaplace(task).fit(graphs)
     np.testing.assert_allclose(found.covariance[1], whole.covariance[1], rtol=1e-4)
-    with pytest.raises(ValueError, match="labels of target 0"):
+    with pytest.raises(ValueError, match="label of target 0"):
         kb.models.LastLayerLaplace(task).fit(partly[::2])
 
 
@@ -242,6 +242,19 @@ def test_damaged_files_are_refused(tmp_path):
         kb.models.LastLayerLaplace.from_preset(path / "task")
 
 
+def test_a_posterior_of_other_weights_is_refused(tmp_path):
+    graphs = networks(8)
+    task = trained(graphs)
+    laplace = kb.models.LastLayerLaplace(task).fit(graphs)
+    laplace.predict_spread(graphs)
+    task.fit(graphs, epochs=1, verbose=0)
+    calls = laplace.predict, laplace.calibrate
+    for call in (*calls, lambda _: laplace.save_to_preset(tmp_path / "never")):
+        with pytest.raises(ValueError, match=r"Call fit\(graphs\) again"):
+            call(graphs)
+    laplace.fit(graphs).predict(graphs)
+
+
 def test_wrong_use_is_refused():
     graphs = networks(4)
     laplace = kb.models.LastLayerLaplace(regressor())
@@ -260,5 +273,5 @@ def test_wrong_use_is_refused():
     ]
     with pytest.raises(ValueError, match="labels"):
         laplace.fit(unlabelled)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least one graph"):
         laplace.fit([])

@@ -97,10 +97,18 @@ def from_ase(
         if label == "free_energy":
             values |= _results(atoms, {label: label})
         if label not in values:
+            finite = np.isfinite(node["position"]).all()
+            known = f"one of {sorted(values)}" if values else "of which there is none"
+            advice = "Choose one of these." if values else "Leave the frame out."
+            if not finite:
+                # ASE's calculators then take the structure for another one.
+                raise ValueError(
+                    "Expected finite positions. Received: NaN or infinity. Leave the "
+                    "frame out, or correct it."
+                )
             raise ValueError(
                 "Expected `label` to be a result of the calculator or a key of "
-                f"atoms.info, one of {sorted(values)}. Received: label={label!r}. "
-                "Choose one of these."
+                f"atoms.info, {known}. Received: label={label!r}. {advice}"
             )
         fields["label"] = values[label]
         fields["label_level"] = "node" if label == "force" else "graph"

@@ -132,6 +132,8 @@ def read_structures(
             graphs += _graphs(file, label, format, stress, forces, advance)
     if unlabelled:
         graphs = [_without_results(graph) for graph in graphs]
+    if isinstance(stress, str):
+        _check_stresses(graphs, stress)
     kinds = {graph.label.dtype.kind for graph in graphs if graph.label is not None}
     if label in _REAL or len(kinds) > 1:
         graphs = [g.replace(label=g.label.astype(np.float32)) for g in graphs]
@@ -143,6 +145,18 @@ def read_structures(
             spec = FlatGraphs.from_graphs([graph]).spec()
             check_same_spec(_name(graph), spec, _name(graphs[0]), first)
         raise
+
+
+def _check_stresses(graphs: Sequence[Graph], key: str) -> None:
+    if any(np.isfinite(graph.context["stress"]).any() for graph in graphs):
+        return
+    first = graphs[0].info
+    known = sorted(set(first) - {"file", "frame"})
+    raise ValueError(
+        f"Expected at least one frame with the stress {key!r} and a cell. Received: "
+        f"none in {len(graphs)}; other values of the first frame are {known}. Name one "
+        "of them, or read no stresses."
+    )
 
 
 def _without_results(graph: Graph) -> Graph:
