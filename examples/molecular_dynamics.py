@@ -96,6 +96,8 @@ def frames_of(path: str, element: int | None, limit: int) -> tuple[list, list]:
             label=float(arrays["energy_ev"][at]),
         )
         splits[int(kind[at] != 0)].append(graph)
+    if not splits[0]:
+        raise SystemExit(f"no training frames in {path} for --element {element}")
     order = np.random.default_rng(0).permutation(len(splits[0]))
     train = [splits[0][at] for at in order[:limit]]
     return train, splits[1] or [splits[0][at] for at in order[limit:]]
@@ -159,7 +161,7 @@ class Lines(keras.callbacks.Callback):
 def main(arguments=None) -> dict | None:
     """Trains, simulates and prints."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--data", help="file of frames; EMT potential if omitted")
+    parser.add_argument("--data", help=".npz of frames; EMT potential if omitted")
     parser.add_argument("--element", type=int, help="only its frames of --data")
     parser.add_argument("--frames", type=int, default=200)
     parser.add_argument("--epochs", type=int, default=60)
