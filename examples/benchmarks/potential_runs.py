@@ -54,7 +54,7 @@ def dynamics(task, graph, options: argparse.Namespace) -> dict:
         "steps": options.md_steps,
         "drift, meV/atom/ps": float(np.polyfit(ps, per_atom, 1)[0]),
         "deviation, meV/atom": float(np.std(per_atom)),
-        "momentum of the whole, of that of an atom": f"{momentum:.1e}",
+        "momentum, of that of an atom": float(momentum),
         "temperature, K": float(atoms.get_temperature()),
         "steps/s": (options.md_steps - warm) / seconds,
         **{f"{name}, share": value / seconds for name, value in parts.items()},
@@ -64,7 +64,11 @@ def dynamics(task, graph, options: argparse.Namespace) -> dict:
     if peer is not None:
         found["SchNetPack, steps/s"] = peer
         found["ours / SchNetPack"] = found["steps/s"] / peer
-    report.table("constant energy", ("", ""), [list(pair) for pair in found.items()])
+    rows = [
+        [name, f"{value:.1e}" if 0 < abs(value) < 1e-3 else value]
+        for name, value in found.items()
+    ]
+    report.table("constant energy", ("", ""), rows)
     return found
 
 

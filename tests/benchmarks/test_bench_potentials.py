@@ -45,13 +45,22 @@ def test_errors_by_frames_and_dynamics(tmp_path, capsys):
     found = run(tmp_path, tmp_path / "made.npz", *line, "--parts", "curve", "dynamics")
     assert [row["frames"] for row in found["curve"]] == [2, 4]
     assert found["dynamics"]["compilations"] <= 1
-    assert found["dynamics"]["momentum"] < 1e-6
+    assert found["dynamics"]["momentum, of that of an atom"] < 1e-6
     # The models are read again.
     again = run(tmp_path, tmp_path / "made.npz", *line, "--parts", "curve")
     assert again["curve"][1]["forces, meV/A"] == pytest.approx(
         found["curve"][1]["forces, meV/A"], rel=1e-4
     )
     assert "errors on other frames" in capsys.readouterr().out
+
+
+def test_an_ensemble_beside_one_member(tmp_path):
+    write_frames(tmp_path / "made.npz", crystals=False)
+    line = ["--frames", "4", "--members", "2", "--figure", str(tmp_path / "a.png")]
+    found = run(tmp_path, tmp_path / "made.npz", *line, "--parts", "ensemble")
+    assert found["ensemble"]["time"]["ratio"] > 0
+    assert found["ensemble"]["energy, meV/atom"]["its factor"] > 0
+    assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_relaxation_of_crystals(tmp_path):
