@@ -82,9 +82,9 @@ class CosineCutoff(keras.layers.Layer):
         factors = ops.where(distances < limits, factors, 0.0)
         return ops.cast(factors, self.compute_dtype)
 
-    def compute_output_shape(self, input_shape, limits_shape=None):
+    def compute_output_shape(self, distances_shape, limits_shape=None):
         """[...]."""
-        return tuple(input_shape)
+        return tuple(distances_shape)
 
     def get_config(self):
         """Return the arguments of the constructor."""

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.checks import as_path, boolean, one_of, refuse
-from keras_bandgnn.data.files import atomic_folder, restore_replaced
+from keras_bandgnn.data.files import atomic_folder, atomic_write, restore_replaced
 from keras_bandgnn.data.reading import open_npz, reading, refuse_file
 from keras_bandgnn.models.error_table import labelled_outputs
 from keras_bandgnn.models.graph_regressor import GraphRegressor
@@ -222,7 +222,7 @@ class LastLayerLaplace:
         """
         self._check_fitted()
         rows, labels = self._labelled(graphs, y)
-        std = self._spread(rows, noise=True) / self.factor
+        std = self._spread(rows, noise=True)
         squares = np.square((labels - rows.outputs) / std)
         known = ~np.isnan(labels)
         for target in range(self.task.num_targets):
@@ -257,7 +257,7 @@ class LastLayerLaplace:
         std: list = [None] * len(found)
         if there:
             rows = self._rows(np.stack([found[at] for at in there]))
-            spread = self._spread(rows, noise)
+            spread = self.factor * self._spread(rows, noise)
             for at, one, other in zip(there, rows.outputs, spread, strict=True):
                 mean[at], std[at] = one.astype(np.float32), other.astype(np.float32)
         return mean, std
@@ -285,13 +285,14 @@ class LastLayerLaplace:
         names = (LAPLACE, "task")
         with atomic_folder(path, names, "a LastLayerLaplace") as folder:
             self.task.save_to_preset(folder / "task", weights, card)
-            np.savez(
-                folder / LAPLACE,
-                covariance=self.covariance,
-                noise_std=self.noise_std,
-                factor=self.factor,
-                per_atom=np.array(self.noise == "atom"),
-            )
+            with atomic_write(folder / LAPLACE) as file:
+                np.savez(
+                    file,
+                    covariance=self.covariance,
+                    noise_std=self.noise_std,
+                    factor=self.factor,
+                    per_atom=np.array(self.noise == "atom"),
+                )
 
     @classmethod
     def from_preset(cls, preset, dtype=None) -> "LastLayerLaplace":
@@ -391,7 +392,7 @@ class LastLayerLaplace:
         return sizes if self.noise == "atom" else np.ones_like(sizes)
 
     def _spread(self, rows: "Rows", noise: bool) -> np.ndarray:
-        """Return standard deviations in the units of the labels, float64 [n, D]."""
+        """Return standard deviations without the factor, float64 [n, D]."""
         features = rows.features
         squares = np.einsum(
             "np,dpq,nq->nd", features, self.covariance, features, optimize=True
@@ -399,7 +400,7 @@ class LastLayerLaplace:
         squares = np.maximum(squares, 0.0)
         if noise:
             squares += np.square(self._noise_sizes(rows)[:, None] * self.noise_std)
-        return self.factor * self._std() * np.sqrt(squares)
+        return self._std() * np.sqrt(squares)
 
     @staticmethod
     def _check_known(known: np.ndarray, target: int) -> None:
