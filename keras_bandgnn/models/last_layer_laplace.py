@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.checks import as_path, boolean, one_of, refuse
-from keras_bandgnn.data.files import atomic_folder, atomic_write, restore_replaced
+from keras_bandgnn.data.files import atomic_folder, restore_replaced
 from keras_bandgnn.data.reading import open_npz, reading, refuse_file
 from keras_bandgnn.models.error_table import labelled_outputs
 from keras_bandgnn.models.graph_regressor import GraphRegressor
@@ -285,14 +285,13 @@ class LastLayerLaplace:
         names = (LAPLACE, "task")
         with atomic_folder(path, names, "a LastLayerLaplace") as folder:
             self.task.save_to_preset(folder / "task", weights, card)
-            with atomic_write(folder / LAPLACE) as file:
-                np.savez(
-                    file,
-                    covariance=self.covariance,
-                    noise_std=self.noise_std,
-                    factor=self.factor,
-                    per_atom=np.array(self.noise == "atom"),
-                )
+            np.savez(
+                folder / LAPLACE,
+                covariance=self.covariance,
+                noise_std=self.noise_std,
+                factor=self.factor,
+                per_atom=np.array(self.noise == "atom"),
+            )
 
     @classmethod
     def from_preset(cls, preset, dtype=None) -> "LastLayerLaplace":
