@@ -9,7 +9,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from keras_bandgnn.cli import data_sets, report, structures, train_regression
+from keras_bandgnn.cli import (
+    data_sets,
+    potential_options,
+    report,
+    structures,
+    train_regression,
+)
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli.training_callbacks import progress_lines
 
@@ -19,15 +25,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="folder or name of a preset")
     data_sets.add_data(parser, "a store, source code, or the name of a data set")
     shared.add_reading(parser)
-    structures.add_keys(parser)
-    shared.delay_defaults(parser, (*shared.READING, *structures.KEYS))
+    potential_options.add_keys(parser.add_argument_group("structures"))
+    shared.delay_defaults(parser, (*shared.READING, *potential_options.KEYS))
 
 
 def check_kind(task, options: argparse.Namespace) -> None:
     """Reject unsupported models, and options that the model does not read."""
     from keras_bandgnn.models import BugLocalizer, GraphRegressor, NodeSelector
 
-    keys = [name for name in structures.KEYS if hasattr(options, name)]
+    keys = [name for name in potential_options.KEYS if hasattr(options, name)]
     if isinstance(task, NodeSelector):
         names = ("path", "split", "option", *keys)
         unused = dict.fromkeys(names, "regression models")

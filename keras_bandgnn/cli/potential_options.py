@@ -11,11 +11,10 @@ _DEFAULTS = {"model": "painn", "cutoff": 5.0, "batch_size": 8, "learning_rate": 
 MODELS = ("painn", "schnet")
 STRESS_WEIGHT = 1000.0
 WEIGHTS = ("energy", "force", "stress")
+KEYS = ("energy_key", "forces_key", "stress_key")
 OPTIONS = (
     "valid",
-    "energy_key",
-    "forces_key",
-    "stress_key",
+    *KEYS,
     "force_weight",
     "stress_weight",
     "atom_energies",
@@ -75,6 +74,19 @@ def stage(text: str) -> tuple[int, dict[str, float]]:
     return shared.positive(epoch), weights
 
 
+def add_keys(group) -> None:
+    """Add the options that name the labels of structures."""
+    group.add_argument("--energy-key", default="energy", help="key of the energies, eV")
+    group.add_argument(
+        "--forces-key", default="forces", help="column of the forces, eV/Angstrom"
+    )
+    group.add_argument(
+        "--stress-key",
+        help="key of stresses, eV/Angstrom^3, or of virials, eV; if omitted stress, "
+        "virial or virials",
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of potentials."""
     group = parser.add_argument_group(
@@ -88,15 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE|SHARE",
         help="validation frames: a file, or a share of the frames of DATA",
     )
-    group.add_argument("--energy-key", default="energy", help="key of the energies, eV")
-    group.add_argument(
-        "--forces-key", default="forces", help="column of the forces, eV/Angstrom"
-    )
-    group.add_argument(
-        "--stress-key",
-        help="key of stresses, eV/Angstrom^3, or of virials, eV; if omitted stress, "
-        "virial or virials",
-    )
+    add_keys(group)
     group.add_argument(
         "--force-weight",
         type=shared.above_zero,

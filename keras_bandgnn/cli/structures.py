@@ -10,22 +10,6 @@ from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report, train_potential, train_regression
 from keras_bandgnn.cli.training_callbacks import progress_lines
 
-KEYS = ("energy_key", "forces_key", "stress_key")
-
-
-def add_keys(parser: argparse.ArgumentParser) -> None:
-    """Add the options that name the labels of structures."""
-    group = parser.add_argument_group("structures")
-    group.add_argument("--energy-key", default="energy", help="key of the energies, eV")
-    group.add_argument(
-        "--forces-key", default="forces", help="column of the forces, eV/Angstrom"
-    )
-    group.add_argument(
-        "--stress-key",
-        help="key of stresses, eV/Angstrom^3, or of virials, eV; if omitted stress, "
-        "virial or virials",
-    )
-
 
 def load_model(preset: str):
     """Return the task of a preset, or the `Ensemble` of a folder that holds one."""
