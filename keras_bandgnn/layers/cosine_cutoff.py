@@ -75,6 +75,10 @@ class CosineCutoff(keras.layers.Layer):
         first, second = (ops.take_along_axis(radius, end, axis=1) for end in ends)
         return (first + second) / 2
 
+    def build(self, distances_shape, limits_shape=None):
+        """There are no weights."""
+        self.built = True
+
     def call(self, distances, limits=None):
         """Return the factors."""
         limits = self.cutoff if limits is None else limits
