@@ -203,6 +203,10 @@ class FlatGraphs(Sequence):
         def counts(values: Iterable[int]) -> np.ndarray:
             return np.array(list(values), np.int32)
 
+        def joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+            # A large graph alone is not copied.
+            return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
         merged = {
             "num_nodes": counts(g.num_nodes for g in graphs),
             "num_edges": counts(g.num_edges for g in graphs),
@@ -210,9 +214,9 @@ class FlatGraphs(Sequence):
         }
         for name in EDGE_COLUMNS:
             parts = [getattr(g, name) for g in graphs]
-            merged[name] = np.concatenate(parts) if parts else np.zeros(0, np.int32)
+            merged[name] = joined(parts) if parts else np.zeros(0, np.int32)
         for name in each[0] if each else ():
-            merged[name] = np.concatenate([columns[name] for columns in each])
+            merged[name] = joined([columns[name] for columns in each])
         if "candidates" in merged:
             merged["num_candidates"] = counts(len(g.candidates) for g in graphs)
         info = [dict(g.info) for g in graphs]

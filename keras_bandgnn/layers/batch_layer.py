@@ -82,8 +82,12 @@ class BatchLayer(keras.layers.Layer):
             for part, keys in self.reads.items()
             if part in batch
         }
-        if "explained" in batch:
-            read["explained"] = batch["explained"]
+        for part in ("explained", "sampled", "hop"):
+            if part in batch:
+                read[part] = batch[part]
+        if "hop" in batch:
+            node = {"mask": batch["node"]["mask"]}
+            read["node"] = {**node, **read.get("node", {})}
         return read
 
     def build_from_config(self, config):
@@ -98,6 +102,58 @@ class BatchLayer(keras.layers.Layer):
 
 def _some(part, keys):
     return {key: part[key] for key in keys if key in part}
+
+
+def receiver_rows(states, batch):
+    """Return the states of nodes that receive messages, the first of all [G, M, ...].
+
+    All nodes do, but in a hop of a sampled batch; see `hop_batch`.
+
+    Args:
+        states: float [G, M, ...].
+        batch: A batch, or the result of `prepare`.
+    """
+    if "hop" not in batch:
+        return states
+    return states[:, : ops.shape(batch["node"]["mask"])[1]]
+
+
+def hop_batch(batch, number: int):
+    """Return what a layer reads of a sampled batch, in which layers are trimmed.
+
+    Args:
+        batch: A sampled batch with `"hops"`; see `keras_bandgnn.batch`.
+        number: Of the layer.
+
+    Returns:
+        A batch of N receivers, which are the first of M >= N senders. `"sampled"` still
+        has rows of all nodes.
+    """
+    hop = batch["hops"][str(number)]
+    num_nodes, num_edges = (
+        ops.shape(hop[name])[1] for name in ("node_mask", "edge_mask")
+    )
+    mask = ops.convert_to_tensor(hop["edge_mask"])
+    edge = {
+        name: ops.convert_to_tensor(values)[:, :num_edges]
+        for name, values in batch["edge"].items()
+    }
+    # Behind the edges of this hop there may be some of the next one.
+    edge["sender"] = ops.where(mask, edge["sender"], 0)
+    edge["receiver"] = ops.where(mask, edge["receiver"], num_nodes)
+    sampled = dict(batch["sampled"])
+    if "weight" in sampled:
+        weight = ops.convert_to_tensor(sampled["weight"])[:, :num_edges]
+        sampled["weight"] = ops.where(mask, weight, 0.0)
+    graph_id = ops.convert_to_tensor(batch["node"]["graph_id"])[:, :num_nodes]
+    return {
+        "node": {"mask": hop["node_mask"], "graph_id": graph_id},
+        "edge": {**edge, "mask": mask},
+        "graph": batch["graph"],
+        "sampled": sampled,
+        "plan": hop["plan"],
+        "hop": {},
+    }
 
 
 def check_call(states, batch) -> None:
@@ -123,8 +179,9 @@ def check_call(states, batch) -> None:
     node = batch.get("node")
     if len(shape) < 3 or not isinstance(node, Mapping) or "mask" not in node:
         return
-    # The states of a schedule's step are those of its receptive field.
-    if is_scheduled(batch.get("plan") or {}) or sequence_axis() is not None:
+    # The states of a schedule's step are those of its receptive field, and a hop of a
+    # sampled batch has more senders than receivers.
+    if "hop" in batch or is_scheduled(batch.get("plan") or {}) or sequence_axis() is not None:
         return
     for size, expected in zip(shape[:2], node["mask"].shape, strict=False):
         static = type(size) is int and type(expected) is int

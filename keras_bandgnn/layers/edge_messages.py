@@ -5,7 +5,7 @@ from typing import NamedTuple
 from keras import ops
 
 from keras_bandgnn.batch import explained
-from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.layers.batch_layer import batch_part, receiver_rows
 from keras_bandgnn.ops.batched import (
     batched_gather,
     batched_segment_max,
@@ -37,14 +37,18 @@ class EdgeMessages(NamedTuple):
 
         Args:
             batch: A batch, or its `"edge"`.
-            states: [G, N, ...], rows of its nodes.
+            states: [G, M, ...], rows of its nodes; M = N but in a hop of a sampled
+                batch, where the first N of them receive messages.
         """
         edge = batch_part(batch, "edge", "sender")
+        factor = explained(batch, "edge")
+        if factor is None:
+            factor = batch.get("sampled", {}).get("weight")
         return cls(
             ops.convert_to_tensor(edge["sender"]),
             ops.convert_to_tensor(edge["receiver"]),
-            ops.shape(states)[1],
-            explained(batch, "edge"),
+            ops.shape(receiver_rows(states, batch))[1],
+            factor,
         )
 
     def sent(self, rows):
@@ -65,6 +69,11 @@ class EdgeMessages(NamedTuple):
         if self.factor is not None:
             return None
         return operation(*arguments, self.sender, self.receiver)
+
+    def fused_sum(self, operation, *arguments):
+        """Return what `fused` does, of operations whose result has rows of nodes."""
+        total = self.fused(operation, *arguments)
+        return None if total is None else total[:, : self.num_nodes]
 
     def _weighted(self, messages):
         if self.factor is None:

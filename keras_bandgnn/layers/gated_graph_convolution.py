@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer
+from keras_bandgnn.layers.batch_layer import BatchLayer, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import gated_sum
@@ -119,9 +119,10 @@ class GatedGraphConvolution(BatchLayer):
             total = edges.total(gates * messages)
         else:
             count, total, logits = found
+            count, total = (each[:, : edges.num_nodes] for each in (count, total))
         if self.normalize:
             total = total / (count + 1e-6)
-        out = self.own_dense(states) + total
+        out = self.own_dense(receiver_rows(states, batch)) + total
         return out if edge_states is None else (out, logits)
 
     def compute_output_shape(

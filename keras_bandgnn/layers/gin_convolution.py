@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, number, optional, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, receiver_rows
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
@@ -126,7 +126,7 @@ class GINConvolution(BatchLayer):
 
     def call(self, states, batch, edge_states=None, training=False):
         """Return the new states."""
-        own = states * (1.0 + ops.cast(self.eps, states.dtype))
+        own = receiver_rows(states, batch) * (1.0 + ops.cast(self.eps, states.dtype))
         if edge_states is None:
             if not is_prepared(batch["plan"]):
                 batch = self.prepare(batch)
@@ -139,7 +139,7 @@ class GINConvolution(BatchLayer):
             edges = EdgeMessages.of(batch, states)
             total = None
             if self.activation is keras.activations.relu:
-                total = edges.fused(relu_sum, states, edge_states)
+                total = edges.fused_sum(relu_sum, states, edge_states)
             if total is None:
                 messages = self.activation(edges.sent(states) + edge_states)
                 total = edges.total(messages)

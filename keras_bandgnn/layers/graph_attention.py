@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import (
+    receiver_rows,
     BatchLayer,
     batch_part,
     check_width,
@@ -134,7 +135,7 @@ class GraphAttention(BatchLayer):
     def call(self, states, batch, training=False):
         """Return the new states."""
         edge = batch_part(batch, "edge", "sender")
-        num_nodes = ops.shape(states)[1]
+        num_nodes = ops.shape(receiver_rows(states, batch))[1]
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
         rows, sent, wanted = self.scores(states)
@@ -157,7 +158,7 @@ class GraphAttention(BatchLayer):
             # A node attends to itself anyway.
             ops.not_equal(sender, receiver),
             num_nodes,
-            extra=score(sent + wanted),
+            extra=score(receiver_rows(sent + wanted, batch)),
             is_sorted=True,
         )
         weights, own = (
@@ -172,7 +173,9 @@ class GraphAttention(BatchLayer):
                 num_nodes,
                 is_sorted=True,
             )
-        out = weighted_heads(own, rows) + sums
+        else:
+            sums = receiver_rows(sums, batch)
+        out = weighted_heads(own, receiver_rows(rows, batch)) + sums
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     def compute_output_shape(self, states_shape, batch_shape=None):

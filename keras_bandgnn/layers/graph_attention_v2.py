@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
+from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
@@ -144,7 +144,7 @@ class GraphAttentionV2(BatchLayer):
             mask = ops.not_equal(edges.sender, edges.receiver)
         mapped = own = None
         if self.self_loops:
-            own = sent + wanted
+            own = receiver_rows(sent + wanted, batch)
         if edge_states is not None:
             mapped = self.edge_dense(edge_states)
             if self.self_loops:
@@ -178,11 +178,11 @@ class GraphAttentionV2(BatchLayer):
 
         # The weights have the factors of the edges already.
         shares, edges = dropped(weights), edges._replace(factor=None)
-        out = edges.fused(share_sum, shares, sent)
+        out = edges.fused_sum(share_sum, shares, sent)
         if out is None:
             out = edges.total(weighted_heads(shares, edges.sent(sent)))
         if own_weights is not None:
-            out = out + weighted_heads(dropped(own_weights), sent)
+            out = out + weighted_heads(dropped(own_weights), receiver_rows(sent, batch))
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     @staticmethod

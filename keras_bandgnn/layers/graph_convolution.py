@@ -105,7 +105,10 @@ class GraphConvolution(BatchLayer):
             batch["plan"], num_nodes, self.num_edge_types, self.compute_dtype
         )
         loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
+        sampled = batch.get("sampled", {})
         factor = explained(batch, "edge")
+        if factor is None:
+            factor = sampled.get("weight")
         if factor is not None:
             loops = ops.cast(loops, "float32") * factor
         loops = graph_ops.batched_segment_sum(
@@ -113,7 +116,11 @@ class GraphConvolution(BatchLayer):
         )
         # The plan already includes the self-loops of the data.
         own = 1.0 - ops.cast(loops, "float32")
-        degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
+        if sampled:
+            # That in the whole graph, of senders, too.
+            degree = sampled["degree"] - sampled["loops"] + 1.0
+        else:
+            degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
         # Weights may add up to 0.
         some = degree > 0
         scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), 0.0)
@@ -127,16 +134,23 @@ class GraphConvolution(BatchLayer):
         """Return the new states."""
         if "scale" not in batch:
             batch = self.prepare(batch)
-        states = states * batch["scale"]
+        own, scale = batch["own"], batch["scale"]
+        if "hop" in batch:
+            scale = scale[:, : ops.shape(states)[1]]
+        states = received = states * scale
+        if "hop" in batch:
+            # The first of the senders are the receivers.
+            num_nodes = ops.shape(own)[1]
+            received, scale = states[:, :num_nodes], scale[:, :num_nodes]
         if self.use_kernel:
             kernel = ops.convert_to_tensor(self.kernel)
         else:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
         shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
         total = primitives.propagate(
-            batch["plan"], states, shared, own=batch["own"] * states
+            batch["plan"], states, shared, own=own * received
         )
-        out = batch["scale"] * total
+        out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 
     def compute_output_shape(self, states_shape, batch_shape=None):

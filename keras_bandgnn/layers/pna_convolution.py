@@ -187,7 +187,7 @@ class PNAConvolution(BatchLayer):
             axis=-1,
         )
         degree = ops.expand_dims(ops.log(ops.maximum(degree, 1.0) + 1.0), -1)
-        out = self._maps(rows, self.own_kernel)
+        out = self._maps(rows[:, : edges.num_nodes], self.own_kernel)
         kernels = map(ops.convert_to_tensor, self.scaler_kernels)
         parts = _by_tower(reduced, ops.concatenate([*kernels], axis=-1))
         parts = ops.split(parts, len(self.scalers), axis=-1)

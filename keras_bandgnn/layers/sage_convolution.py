@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, one_of, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
@@ -115,6 +115,11 @@ class SAGEConvolution(BatchLayer):
             use_bias=False,
             reduce=self.reduce,
         )
+        weights = batch.get("sampled", {})
+        if self.reduce == "mean" and "weight" in weights:
+            # Weighed sums stand for those over all edges.
+            degree = ops.convert_to_tensor(weights["degree"])
+            plan["count"] = degree[:, :num_nodes]
         return {**batch, "plan": plan}
 
     def call(self, states, batch, edge_states=None, training=False):
@@ -132,7 +137,7 @@ class SAGEConvolution(BatchLayer):
                 out = out + ops.cast(self.sum_dense.bias, out.dtype)
         else:
             out = self.sum_dense(self._reduced(states, batch, edge_states))
-        out = out + self.own_dense(states)
+        out = out + self.own_dense(receiver_rows(states, batch))
         if self.normalize:
             length = ops.sum(ops.square(ops.cast(out, "float32")), -1, keepdims=True)
             # As in torch: vectors shorter than 1e-12 are divided by it.
@@ -144,7 +149,7 @@ class SAGEConvolution(BatchLayer):
         if self.pool_dense is not None:
             states = self.pool_dense(states)
         if edge_states is not None and self.reduce in ("mean", "sum"):
-            total = edges.fused(relu_sum, states, edge_states)
+            total = edges.fused_sum(relu_sum, states, edge_states)
             if total is not None:
                 return total if self.reduce == "sum" else edges.divided(total)
         messages = edges.sent(states)

@@ -44,6 +44,13 @@ class Backbone(keras.Model):
     # Whether several devices may share a supergraph. Each class declares it; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
+    # Whether a layer reads the states of nodes and of those that send messages to them,
+    # and nothing else of the graph; `NeighborSampler` gives no more.
+    is_local = False
+    # Whether layers take hops of a sampled batch; see `layers.batch_layer.hop_batch`.
+    trims_hops = False
+    # Whether messages are added up, so that those of sampled edges need weights.
+    sums_messages = False
     # Whether messages count as often as `explained(batch, "edge")` says; layers of the
     # library do. Without it `explain` explains features only.
     weighs_edges = False
@@ -117,6 +124,27 @@ class Backbone(keras.Model):
 
         Exported models have no other features as inputs.
         """
+
+    def check_hops(self, count: int) -> None:
+        """Raise a ValueError if neighbours within some distance do not suffice.
+
+        Args:
+            count: The distance in edges.
+        """
+        name = type(self).__name__
+        if not self.is_local:
+            raise ValueError(
+                "Expected a backbone that reads nothing but neighbours with a "
+                f"NeighborSampler. Received: {name}, with these options. Use "
+                "ClusterSampler or SubgraphSampler, or set `is_local = True` in your own "
+                "class if its layers do read neighbours alone."
+            )
+        if self.depth is not None and self.depth != count:
+            raise ValueError(
+                f"Expected {self.depth} fan-outs, as {name} has {self.depth} layers. "
+                f"Received: {count}. Pass NeighborSampler([15, 10, ...]) with one "
+                "number per layer."
+            )
 
     @property
     def depth(self) -> int | None:

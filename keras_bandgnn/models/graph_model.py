@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_bandgnn import compat
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.checks import boolean
+from keras_bandgnn.checks import boolean, instance, refuse
 from keras_bandgnn.distribution.replica_group import callbacks_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models import raw_data
@@ -37,9 +37,11 @@ from keras_bandgnn.models.objective import (
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
 from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 
 
 class GraphModel(Replicated):
@@ -144,6 +146,7 @@ class GraphModel(Replicated):
         seed: int = 0,
         adapt: bool = False,
         training: bool = True,
+        sampler: Sampler | None = None,
     ) -> GraphLoader:
         """Return a loader of the task's batches, after checking the graphs.
 
@@ -154,6 +157,7 @@ class GraphModel(Replicated):
             adapt: Whether a batcher without a budget stores the one estimated here.
             training: Whether the batches are for training, where dropout rules out
                 merging equal states (see `ReceptiveField`).
+            sampler: What cuts a large graph into batches; None for whole graphs.
         """
         boolean("adapt", adapt)
         boolean("training", training)
@@ -166,7 +170,9 @@ class GraphModel(Replicated):
             self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
             graphs = [graphs]
-        if not isinstance(graphs, GraphLoader):
+        if sampler is not None:
+            graphs = self._sample_loader(graphs, sampler, shuffle, seed)
+        elif not isinstance(graphs, GraphLoader):
             graphs = self.preprocessor.loader(
                 graphs,
                 adapt,
@@ -190,6 +196,36 @@ class GraphModel(Replicated):
             self.backbone.check(part)
         self.check(graphs)
         return graphs
+
+    def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> SampleLoader:
+        """Return a loader of what a sampler cuts from a graph."""
+        name, backbone = type(self).__name__, self.backbone
+        if self.output_level != "node":
+            raise ValueError(
+                "Expected a task over nodes, such as NodeClassifier, with `sampler`. "
+                f"Received: {name}. Leave the sampler out: graphs are batched whole."
+            )
+        if isinstance(graphs, GraphLoader):
+            refuse("x", "a graph, of which the sampler makes batches", graphs)
+        if self.preprocessor.edge_weight is not None:
+            raise ValueError(
+                "Expected a preprocessor without `edge_weight` with a sampler, which "
+                "weighs edges itself. Received: edge_weight="
+                f"{self.preprocessor.edge_weight!r}."
+            )
+        instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
+        if sampler.of_neighbours:
+            backbone.check_hops(sampler.num_hops)
+        return SampleLoader(
+            self.preprocessor.transform(graphs),
+            sampler,
+            trimmed=sampler.of_neighbours and backbone.trims_hops,
+            rescale=backbone.sums_messages,
+            shuffle=shuffle,
+            seed=seed,
+            num_edge_types=backbone.num_edge_types,
+            **self.distribution.loader_options(),
+        )
 
     def receptive_field(self, training: bool):
         """Return the exact schedule of this task, or None; see `ReceptiveField`."""
@@ -380,6 +416,9 @@ class GraphModel(Replicated):
             )
         level = self.output_level if self.output_level in ("node", "edge") else "graph"
         mask = ops.convert_to_tensor(x[level]["mask"])
+        if level == "node" and "hops" in x:
+            # Outputs are those of the first rows.
+            mask = mask[:, : ops.shape(y_pred)[1]]
         weight = ops.cast(mask, y_pred.dtype)
         if sample_weight is not None:
             weights = ops.cast(sample_weight, y_pred.dtype)
@@ -426,7 +465,16 @@ class GraphModel(Replicated):
             y, y_pred = only_real(y, y_pred, sample_weight)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def fit(self, x=None, y=None, *args, validation_data=None, seed: int = 0, **kwargs):
+    def fit(
+        self,
+        x=None,
+        y=None,
+        *args,
+        validation_data=None,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        **kwargs,
+    ):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
         Args:
@@ -441,6 +489,9 @@ class GraphModel(Replicated):
                 sample_weight), or what Keras takes.
             seed: Seed of the order of the graphs and, on torch, of dropout, which
                 draws from torch's global generator there.
+            sampler: Of tasks over nodes, what cuts a large graph into batches, such as
+                `NeighborSampler`; also for the validation data, with the same draws in
+                every epoch. None for whole graphs.
             **kwargs: Passed on, such as `epochs` and `callbacks`. For graphs
                 `sample_weight` weighs them (or their nodes), `class_weight` their
                 classes, and `validation_split` sets a share of the last graphs aside;
@@ -467,7 +518,9 @@ class GraphModel(Replicated):
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
-            x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True)
+            x = self.loader(
+                x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler
+            )
             x = self._labelled(x, "x")
             self.adapt(x)
             if not self.optimizer.built:
@@ -480,7 +533,7 @@ class GraphModel(Replicated):
             callbacks = callbacks_of(self.distribution, callbacks)
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
-        validation_data = self._validation_data(validation_data)
+        validation_data = self._validation_data(validation_data, sampler)
         kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, GraphLoader):
             return fit_loader(self, super().fit, x, **kwargs)
@@ -501,12 +554,12 @@ class GraphModel(Replicated):
             self, name, x, y, sample_weight, class_weight, split, adapt
         )
 
-    def _validation_data(self, data):
+    def _validation_data(self, data, sampler=None):
         """Return a loader of validation graphs; other data as it is."""
         try:
             data = raw_data.validation_graphs(self, data)
             if is_graphs(data):
-                data = self.loader(data, training=False)
+                data = self.loader(data, training=False, sampler=sampler)
                 data = self._labelled(data, "validation_data")
             return data
         except ValueError as error:
@@ -514,7 +567,9 @@ class GraphModel(Replicated):
                 raise
             raise ValueError(f"In validation_data: {error}") from error
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(
+        self, x=None, y=None, *args, sampler: Sampler | None = None, **kwargs
+    ):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:
@@ -522,6 +577,7 @@ class GraphModel(Replicated):
             y: Labels, as for `fit`.
             *args: Passed on; for graphs `batch_size`, which must be None, and
                 `verbose`.
+            sampler: As for `fit`.
             **kwargs: Passed on, such as `return_dict`; `sample_weight` as for `fit`.
         """
         self._refresh_programs()
@@ -531,7 +587,8 @@ class GraphModel(Replicated):
             args = ()
             x, _ = self.labelled("x", x, y, kwargs.pop("sample_weight", None))
             y = None
-            x = self._labelled(self.loader(x, training=False), "x")
+            x = self.loader(x, training=False, sampler=sampler)
+            x = self._labelled(x, "x")
             kwargs["callbacks"] = follow(kwargs.get("callbacks"), x)
             if not kwargs.get("_use_cached_eval_dataset"):
                 self._begin(x, kwargs, training=False)

@@ -58,6 +58,9 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
 )
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader as GraphLoader
+from keras_bandgnn.preprocessing.loading.sample_loader import (
+    SampleLoader as SampleLoader,
+)
 from keras_bandgnn.preprocessing.loading.sequence_loader import (
     SequenceLoader as SequenceLoader,
 )
@@ -78,6 +81,10 @@ from keras_bandgnn.preprocessing.reachability_filter import (
 from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
 )
+from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
+    NeighborSampler as NeighborSampler,
+)
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
 from keras_bandgnn.preprocessing.transforms.components import (
     LargestComponent as LargestComponent,
 )

@@ -72,6 +72,7 @@ class GCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    sums_messages = True
     reads_edge_states = False
 
     def __init__(

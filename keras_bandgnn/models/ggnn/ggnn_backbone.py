@@ -117,6 +117,8 @@ class GGNNBackbone(Backbone):
     """
 
     splits_sequences = True
+    is_local = True
+    sums_messages = True
     weighs_edges = True
 
     def __init__(

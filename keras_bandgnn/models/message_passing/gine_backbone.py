@@ -52,6 +52,7 @@ class GINEBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    sums_messages = True
 
     def __init__(
         self,

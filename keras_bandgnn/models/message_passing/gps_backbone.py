@@ -127,6 +127,9 @@ class GPSBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    # Attention reads all nodes.
+    is_local = False
+    trims_hops = False
 
     def __init__(
         self,

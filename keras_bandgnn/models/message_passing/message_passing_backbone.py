@@ -14,6 +14,7 @@ from keras_bandgnn.checks import (
     positive_int,
     shown,
 )
+from keras_bandgnn.layers.batch_layer import hop_batch, receiver_rows
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
@@ -83,6 +84,7 @@ class MessagePassingBackbone(Backbone):
 
     splits_sequences = False
     weighs_edges = True
+    trims_hops = True
     # Whether messages can read edge states.
     reads_edge_states = True
 
@@ -147,6 +149,11 @@ class MessagePassingBackbone(Backbone):
         self.input_dropout_layer = self.dropout_layer
         if self.input_dropout is not None:
             self.input_dropout_layer = Dropout(self.input_dropout, dtype=policy)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether no norm and no virtual node reads the rest of a graph."""
+        return not self.virtual_node and self.norm not in ("graph", "pair")
 
     # === What subclasses say ===
 
@@ -290,12 +297,14 @@ class MessagePassingBackbone(Backbone):
             message, new = message
             edge_states = edge_states + self.activation(new)
         if self.ego:
-            message = self.ego[number](ops.concatenate([read, message], axis=-1))
+            own = receiver_rows(read, batch)
+            message = self.ego[number](ops.concatenate([own, message], axis=-1))
         if self.linear:
-            message = message + self.linear[number](read)
+            message = message + self.linear[number](receiver_rows(read, batch))
         message = self._normalized(self.norms, number, message, batch, training)
         if not self.activation_first:
             message = self.dropout_layer(self.activation(message), training=training)
+        states = receiver_rows(states, batch)
         states = states + message if self.residual is True else message
         if self.inner:
             states = self._fed_forward(number, states, batch, training)
@@ -348,13 +357,19 @@ class MessagePassingBackbone(Backbone):
         states = self.encoder({**batch, "node": node})
         yield None, states
         edge_states = self._edge_states(batch)
-        prepared = self.prepare(batch)
+        trimmed = "hops" in batch
+        prepared = None if trimmed else self.prepare(batch)
         virtual = _VirtualNode(self, batch) if self.virtual_node else None
         seen = [states]
         again = self.remat and training
         for number in range(self.num_layers):
             last = number == self.num_layers - 1
             given = states if virtual is None else virtual.added(states)
+            if trimmed:
+                prepared = self.prepare(hop_batch(batch, number))
+                if edge_states is not None:
+                    count = ops.shape(prepared["edge"]["sender"])[1]
+                    edge_states = edge_states[:, :count]
             layer = self._checkpointed_layer if again else self._layer
             states, edge_states = layer(number, given, edge_states, prepared, training)
             if virtual is not None and not last:
@@ -366,6 +381,9 @@ class MessagePassingBackbone(Backbone):
 
     def _joined(self, seen):
         """Return the output of all layers' states [G, N, H]."""
+        # Of a trimmed batch the last layer has the fewest rows.
+        rows = ops.shape(seen[-1])[1]
+        seen = [states[:, :rows] for states in seen]
         if self.jumping_knowledge == "concat":
             return self.jump(ops.concatenate(seen, axis=-1))
         out = seen[0]

@@ -95,6 +95,11 @@ class PNABackbone(MessagePassingBackbone):
         self.delta = optional(positive_number, "delta", delta)
         self.make_layers()
 
+    @property
+    def sums_messages(self) -> bool:
+        """Whether an aggregator is a sum."""
+        return "sum" in self.aggregators
+
     def message_layer(self, number: int):
         """Return the layer of messages of a number."""
         return PNAConvolution(

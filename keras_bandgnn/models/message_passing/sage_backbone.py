@@ -70,6 +70,11 @@ class SAGEBackbone(MessagePassingBackbone):
         self.normalize = boolean("normalize", normalize)
         self.make_layers()
 
+    @property
+    def sums_messages(self) -> bool:
+        """Whether `reduce` is a sum, or a mean of weighed sums."""
+        return self.reduce == "sum"
+
     def message_layer(self, number: int):
         """Return the layer of messages of a number."""
         return SAGEConvolution(

@@ -1,0 +1,308 @@
+"""`SampleLoader`: batches of subgraphs of a large graph."""
+
+import numpy as np
+
+from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
+from keras_bandgnn.checks import boolean, instance, optional, positive_int, seed_number
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.preprocessing.batching.batcher import round_up_64
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.sampling.sample_assembler import (
+    SampleAssembler,
+    SampledGroup,
+    needed_sizes,
+)
+from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.primitives.plan import Plan
+
+# Subgraphs from which the usual sizes are estimated.
+_TRIED = 12
+# Room above the mean, in standard deviations of the sizes.
+_DEVIATIONS = 6.0
+# Number that keeps the draws of the estimate apart from those of epochs.
+_ESTIMATE = 1 << 40
+
+
+class SampleLoader(GraphLoader):
+    """Batches that a `Sampler` cuts from a large graph, as `fit(sampler=)` uses them.
+
+    Each item of the sampler (a node to train on, the root of a walk, a cluster) comes
+    once per epoch. What a batch holds follows from `seed` and the numbers of the epoch
+    and the step alone: any batch can be built at any time by any thread. All batches
+    are padded to one shape, with room for six standard deviations of the sizes above
+    their mean; the rare subgraph above it is padded to a larger one, which costs a
+    compilation and loses nothing.
+
+    Args:
+        graph: A large `Graph`; a `FlatGraphs` or an opened store of it, whose features
+            may be larger than memory. Several graphs count as one that is not
+            connected.
+        sampler: A `NeighborSampler`, `ClusterSampler` or `SubgraphSampler`.
+        trimmed: Whether each layer of the model computes no more rows than later ones
+            read. The sampler has as many fan-outs as the model has layers then.
+        rescale: Whether edges are weighed so that sums of messages are unbiased.
+        shuffle: Whether each epoch has a new order and new draws; otherwise all epochs
+            have those of the first.
+        seed: Of the orders and the draws.
+        num_edge_types: P, see `GraphLoader`.
+        replicas: G, subgraphs per batch.
+        prefetch: Batches to assemble in advance; 0 for none.
+        threads: Number of threads that sample and assemble.
+        host: Index of this host, if several train together.
+        num_hosts: Number of hosts that train together; each samples its own part of
+            every step. Budgets are the largest possible sizes then, so that all hosts
+            have equal shapes.
+
+    Raises:
+        ValueError: For no graph, several parts of a store, a graph without labels of
+            nodes, or arguments out of range.
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> from keras_bandgnn.preprocessing import NeighborSampler
+    >>> graph = Graph(
+    ...     4, [0, 1, 2, 3], [1, 2, 3, 0], label=[0, 0, 1, 1], label_level="node"
+    ... )
+    >>> loader = SampleLoader(graph, NeighborSampler([2, 1], batch_size=2))
+    >>> x, y, weight = loader[0]
+    >>> len(loader), int(weight.sum())
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        graph,
+        sampler: Sampler,
+        trimmed: bool = False,
+        rescale: bool = False,
+        shuffle: bool = True,
+        seed: int = 0,
+        num_edge_types: int | None = None,
+        replicas: int = 1,
+        prefetch: int = 4,
+        threads: int = 1,
+        host: int = 0,
+        num_hosts: int = 1,
+    ):
+        super(GraphLoader, self).__init__(workers=1)
+        instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
+        self.sampler = sampler
+        self.shuffle = boolean("shuffle", shuffle)
+        self.seed = seed_number("seed", seed)
+        self.replicas = positive_int("replicas", replicas)
+        self.prefetch = positive_int("prefetch", prefetch, 0)
+        self.threads = positive_int("threads", threads)
+        self.num_hosts = positive_int("num_hosts", num_hosts)
+        self.host = positive_int("host", host, 0)
+        boolean("trimmed", trimmed)
+        boolean("rescale", rescale)
+        optional(positive_int, "num_edge_types", num_edge_types, 0)
+        self.parts, self.num_edge_types = with_edge_types(
+            merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph)),
+            num_edge_types,
+        )
+        if len(self.parts) != 1:
+            raise ValueError(
+                "Expected one graph, in memory or in a store of one shard. Received: "
+                f"{len(self.parts)} parts. Write the graph alone into a store."
+            )
+        (flat,) = self.parts
+        self.graph = SampledGraph(flat)
+        targets = _targets(flat)
+        self.plan = Plan()
+        self.edge_weight, self.num_filtered = None, 0
+        self.starts = np.array([0, len(flat)])
+        items = sampler.items(self.graph, np.flatnonzero(targets))
+        if not len(items):
+            raise ValueError(
+                "Expected nodes with labels to train on. Received: none of "
+                f"{self.graph.num_nodes} nodes has a known label. Check the mask."
+            )
+        self._assembler = SampleAssembler(
+            self.graph, sampler, self.num_edge_types, trimmed, rescale, targets, {}
+        )
+        self._epochs = SampledEpochs(
+            items,
+            sampler,
+            self.seed,
+            self.shuffle,
+            self.replicas * self.num_hosts,
+            self._assembler,
+        )
+        if num_hosts > 1:
+            self._epochs.take_bounds()
+        self.sizes = self._epochs.sizes
+        self.batcher = _Shapes()
+        self._configs = [
+            type(sampler).__name__,
+            sampler.get_config(),
+            trimmed,
+            rescale,
+            self.plan.get_config(),
+        ]
+        self._resumed_batches, self._hold_resume = 0, False
+        self.epoch = 0
+        self.begin()
+
+    @property
+    def budgets(self) -> list[dict[str, int]]:
+        """The usual budget and, where subgraphs exceeded it, larger ones."""
+        return self._assembler.budgets
+
+    @property
+    def num_dropped(self) -> int:
+        """Items of an epoch that are left out: none."""
+        return 0
+
+    @property
+    def num_oversized(self) -> int:
+        """Budgets beyond the usual one that batches needed so far."""
+        return len(self.budgets) - 1
+
+    def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
+        """Build a batch of chosen items, padded to a budget.
+
+        Args:
+            groups: For each subgraph of the batch the ids of its items.
+            budget: Capacities by name.
+        """
+        key = (self.seed, 0, 0)
+        groups = [SampledGroup.of(np.asarray(i, np.int64), budget, key) for i in groups]
+        return self._assembler.build(groups, len(groups))[0][0]
+
+    def supergraphs(self, index: int, epoch: int) -> list[SampledGroup]:
+        """Return the groups of items of this host in batch `index` of an epoch."""
+        return self._builder.supergraphs(index, epoch)
+
+    def __getstate__(self):
+        return {k: v for k, v in self.__dict__.items() if k != "_builder"}
+
+    def __repr__(self) -> str:
+        return (
+            f"SampleLoader(nodes={self.graph.num_nodes}, edges={self.graph.num_edges}, "
+            f"batches={len(self)}, sampler={self.sampler}, budget={self.budgets[0]})"
+        )
+
+
+class _Shapes:
+    """What a batcher says about shapes: sizes may grow."""
+
+    fixed_shapes = False
+
+
+def _targets(flat: FlatGraphs) -> np.ndarray:
+    """Return a mask of the nodes with a known label; all if there are no labels."""
+    count = int(flat.node_ptr[-1])
+    if flat.label is None or flat.label_level != "node":
+        return np.ones(count, bool)
+    label = np.asarray(flat.label)
+    known = ~np.isnan(label) if label.dtype.kind == "f" else np.ones(label.shape, bool)
+    if label.ndim == 1:
+        known &= label != -1
+    return known.reshape(count, -1).any(axis=1)
+
+
+class SampledEpochs:
+    """Which items form which subgraph, epoch by epoch.
+
+    Args:
+        ids: int64 [m], the items of an epoch.
+        sampler: What cuts subgraphs of them.
+        seed: Of orders and draws.
+        shuffle: Whether epochs differ.
+        per_step: Subgraphs per step, over all replicas and hosts.
+        assembler: Samples, for the estimate of sizes; gets its budget.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        sampler: Sampler,
+        seed: int,
+        shuffle: bool,
+        per_step: int,
+        assembler: SampleAssembler,
+    ):
+        self.ids = ids
+        self.sampler = sampler
+        self.seed, self.shuffle = seed, shuffle
+        self.per_step = per_step
+        self.assembler = assembler
+        self.length = -(-len(ids) // (sampler.batch_size * per_step))
+        self._estimate()
+
+    def _estimate(self) -> None:
+        """Set the budget and the sizes of an epoch from a few subgraphs."""
+        count = min(_TRIED, max(2, self.length))
+        tables = []
+        for number in range(count):
+            key = (self.seed, _ESTIMATE, number)
+            size = min(self.sampler.batch_size, len(self.ids))
+            members = key_of(*key).choice(self.ids, size, replace=False)
+            subgraph = self.assembler.subgraph(SampledGroup.of(members, {}, key))
+            tables.append(needed_sizes(subgraph, self.assembler.trimmed))
+        bounds = self._bounds()
+        budget = {"graph": 2, "item": self.sampler.batch_size}
+        means = {}
+        for name in tables[0]:
+            sizes = np.array([table[name] for table in tables], float)
+            means[name] = sizes.mean()
+            room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
+            room = max(room, 1.02 * sizes.max())
+            budget[name] = int(min(round_up_64(int(room)), bounds[name]))
+        self.assembler.budgets = [budget]
+        steps = self.length * self.per_step
+        self.sizes = {k: np.array([int(v * steps)]) for k, v in means.items()}
+
+    def _bounds(self) -> dict[str, int]:
+        nodes, edges = self.sampler.bound(self.assembler.graph)
+        sizes = {"node": nodes[-1], "edge": edges[-1]}
+        if self.assembler.trimmed:
+            sizes |= {f"node:{l}": n for l, n in enumerate(nodes[::-1]) if l}
+            sizes |= {f"edge:{l}": n for l, n in enumerate(edges[::-1]) if l}
+        return {name: int(round_up_64(size)) for name, size in sizes.items()}
+
+    def take_bounds(self) -> None:
+        """Make the largest possible sizes the budget."""
+        (budget,) = self.assembler.budgets
+        self.assembler.budgets = [{**budget, **self._bounds()}]
+
+    @property
+    def budgets(self) -> list[dict[str, int]]:
+        """Capacities by name."""
+        return self.assembler.budgets
+
+    def composition(self, epoch: int) -> list[SampledGroup]:
+        """Return the groups of items of an epoch; each `per_step` make a step."""
+        drawn = epoch if self.shuffle else 0
+        order = self.ids
+        if self.shuffle:
+            order = key_of(self.seed, drawn).permutation(order)
+        count = self.length * self.per_step
+        # Equal parts, so that no device of a step is without items.
+        parts = np.array_split(order, count)
+        budget = self.assembler.budgets[0]
+        return [
+            SampledGroup.of(part, budget, (self.seed, drawn, number))
+            for number, part in enumerate(parts)
+        ]
+
+    def usage(self, groups: list[SampledGroup]) -> dict[str, np.ndarray]:
+        """Return the items of steps, and estimates of nodes and edges.
+
+        Args:
+            groups: Those of an epoch.
+        """
+        items = [len(group.members) for group in groups]
+        items = np.array(items).reshape(-1, self.per_step).sum(1)
+        budget, steps = self.assembler.budgets[0], len(items)
+        usage = {"graph": (items, self.per_step * budget["item"])}
+        for name in ("node", "edge"):
+            usage[name] = (int(self.sizes[name][0]) // steps, self.per_step * budget[name])
+        return {
+            name: np.array([np.broadcast_to(used, steps), np.full(steps, room)])
+            for name, (used, room) in usage.items()
+        }

@@ -1,0 +1,1 @@
+"""Parts of large graphs as batches, and pairs that are no edges."""

@@ -1,0 +1,362 @@
+"""`NeighborSampler`: a fixed number of neighbours per node and layer."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_bandgnn.checks import (
+    boolean,
+    optional,
+    positive_int,
+    refuse,
+    shown,
+    string,
+)
+from keras_bandgnn.preprocessing.sampling.sampled_graph import (
+    SampledGraph,
+    Subgraph,
+    ranges,
+)
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+
+
+class NeighborSampler(Sampler):
+    """Draws a fixed number of neighbours of each node, layer by layer.
+
+    A batch holds `batch_size` nodes to train on, at most `fan_outs[0]` of the nodes
+    that send messages to each of them, at most `fan_outs[1]` of those that send
+    messages to each of these, and so on. A layer computes only the rows that later
+    layers read, if the backbone is a `MessagePassingBackbone`. Nodes that are found
+    several times have one row. Batches are padded to one shape.
+
+    With all neighbours, `fan_outs=[-1, ...]`, outputs are those of the whole graph.
+    Means over neighbours that are drawn uniformly are unbiased. Sums are if messages
+    are weighed by degree / fan-out, which tasks choose where a backbone sums.
+
+    Args:
+        fan_outs: Edges to draw into each node, one number per layer of the backbone,
+            the layer nearest to the output first; -1 for all. With types of edges
+            each may be a dict from the type to a number; types that are not named
+            have none.
+        batch_size: Nodes to train on, per step and device.
+        replace: Whether an edge may be drawn several times.
+        edge_weight: Edge feature, a number of at least 0 per edge: the chance of an
+            edge is proportional to it. None for equal chances.
+
+    Raises:
+        ValueError: For arguments out of range; from `fit` for a graph without the
+            feature, or weights below 0.
+
+    Reference:
+        Hamilton et al. 2017, https://arxiv.org/abs/1706.02216, Algorithm 2.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> graph = kb.Graph(
+    ...     4, [0, 1, 2, 3], [1, 2, 3, 0], node={"kind": [0, 0, 1, 1]},
+    ...     label=[0, 0, 1, 1], label_level="node",
+    ... )
+    >>> backbone = kb.models.SAGEBackbone({"kind": 2}, hidden_dim=8, num_layers=2)
+    >>> task = kb.models.NodeClassifier(backbone, 2)
+    >>> sampler = NeighborSampler([2, 1], batch_size=2)
+    >>> history = task.fit(graph, sampler=sampler, epochs=1, verbose=0)
+    >>> len(history.history["loss"])
+    1
+    """
+
+    of_neighbours = True
+
+    def __init__(
+        self,
+        fan_outs: Sequence[int | Mapping[int, int]],
+        batch_size: int = 1024,
+        replace: bool = False,
+        edge_weight: str | None = None,
+    ):
+        if isinstance(fan_outs, str | Mapping) or not isinstance(fan_outs, Sequence):
+            refuse("fan_outs", "a list of numbers, one per layer", fan_outs)
+        if not len(fan_outs):
+            refuse("fan_outs", "at least one number", fan_outs)
+        self.fan_outs = [_checked(each) for each in fan_outs]
+        self.batch_size = positive_int("batch_size", batch_size)
+        self.replace = boolean("replace", replace)
+        self.edge_weight = optional(string, "edge_weight", edge_weight)
+        self.num_hops = len(self.fan_outs)
+        self._cumulated: tuple = (None, None)
+
+    def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
+        """Return the nodes to train on."""
+        if self.edge_weight is not None:
+            self._weights(graph)
+        for fan_out in self.fan_outs:
+            if isinstance(fan_out, dict):
+                known = graph.by_type()[2]
+                for kind in fan_out:
+                    if kind >= known:
+                        raise ValueError(
+                            f"Expected types of edges in [0, {known}) in `fan_outs`, as"
+                            f" the graph has. Received: type {kind} in {fan_out}."
+                        )
+        return targets
+
+    def subgraph(
+        self,
+        graph: SampledGraph,
+        items: np.ndarray,
+        rng: np.random.Generator,
+        rescale: bool = False,
+    ) -> Subgraph:
+        """Return nodes, and the neighbours that are drawn for them.
+
+        Args:
+            graph: The graph.
+            items: int64 [b], distinct nodes.
+            rng: Random numbers.
+            rescale: Whether to weigh edges so that sums of messages are unbiased.
+        """
+        number = graph.numbering()
+        number[items] = np.arange(len(items), dtype=np.int32)
+        nodes, ends = [items], [len(items)]
+        edges, senders, counts, edge_ends = [], [], [], []
+        frontier = items
+        try:
+            for fan_out in self.fan_outs:
+                drawn, count = self._draw(graph, frontier, fan_out, rng)
+                sender = graph.senders[drawn]
+                found = sender[number[sender] < 0]
+                # Of each node that was found several times the last position stays.
+                place = np.arange(len(found), dtype=np.int32)
+                number[found] = place
+                frontier = found[number[found] == place].astype(np.int64)
+                number[frontier] = np.arange(
+                    ends[-1], ends[-1] + len(frontier), dtype=np.int32
+                )
+                nodes.append(frontier)
+                ends.append(ends[-1] + len(frontier))
+                edges.append(drawn)
+                counts.append(count)
+                senders.append(number[sender])
+                edge_ends.append((edge_ends[-1] if edge_ends else 0) + len(drawn))
+        finally:
+            for each in nodes:
+                number[each] = -1
+        counts, drawn = np.concatenate(counts), np.concatenate(edges)
+        receiver = np.arange(len(counts), dtype=np.int32).repeat(counts)
+        nodes = np.concatenate(nodes)
+        weight = None
+        if rescale:
+            weight = self._edge_weights(graph, nodes[: len(counts)], counts, drawn)
+        return Subgraph(
+            nodes,
+            drawn,
+            np.concatenate(senders),
+            receiver,
+            tuple(ends),
+            tuple(edge_ends),
+            weight,
+        )
+
+    def _draw(self, graph, nodes, fan_out, rng) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids of drawn edges by receiver, and how many go into each node."""
+        if not isinstance(fan_out, dict):
+            first = graph.pointer[nodes]
+            degree = graph.pointer[nodes + 1] - first
+            return self._draw_from(graph, first, degree, fan_out, rng)
+        order, pointer, num_types = graph.by_type()
+        drawn, rows = [], []
+        for kind, limit in fan_out.items():
+            group = nodes * num_types + kind
+            first = pointer[group]
+            degree = pointer[group + 1] - first
+            edges, counts = self._draw_from(graph, first, degree, limit, rng, order)
+            drawn.append(edges)
+            rows.append(np.arange(len(nodes)).repeat(counts))
+        rows = np.concatenate(rows)
+        by_receiver = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=len(nodes))
+        return np.concatenate(drawn)[by_receiver], counts
+
+    def _draw_from(self, graph, first, degree, fan_out, rng, order=None) -> tuple:
+        """Draw from rows of edges that begin at `first` and are `degree` long."""
+        if fan_out == -1 and not (self.replace and self.edge_weight):
+            edges, counts = ranges(first, degree), degree
+        elif self.edge_weight is not None:
+            weight = self._weights(graph)
+            if order is not None:
+                weight = weight[order]
+            draw = _weighted_again if self.replace else _weighted
+            edges, counts = draw(first, degree, fan_out, weight, rng)
+        else:
+            draw = _uniform_again if self.replace else _uniform
+            offsets, counts = draw(degree, fan_out, rng)
+            edges = first[:, None] + offsets
+            if (counts == fan_out).all():
+                edges = edges.reshape(-1)
+            else:
+                edges = edges[np.arange(fan_out) < counts[:, None]]
+        return (edges if order is None else order[edges]), counts
+
+    def _edge_weights(self, graph, receivers, counts, drawn) -> np.ndarray:
+        """Return the factors with which sums over drawn edges are unbiased."""
+        if any(isinstance(fan_out, dict) for fan_out in self.fan_outs):
+            kind = graph.flat.edge_type[drawn].astype(np.int64)
+            _, pointer, num_types = graph.by_type()
+            rows = np.arange(len(counts)).repeat(counts)
+            counts = np.bincount(
+                rows * num_types + kind, minlength=len(counts) * num_types
+            )
+            group = receivers[rows] * num_types + kind
+            available = pointer[group + 1] - pointer[group]
+            return (available / counts[rows * num_types + kind]).astype(np.float32)
+        degree = graph.degree[receivers]
+        if self.edge_weight is None:
+            share = degree / np.maximum(counts, 1)
+            return share.astype(np.float32).repeat(counts)
+        if not self.replace:
+            raise ValueError(
+                "Expected replace=True for weighted draws of a backbone that sums "
+                "messages, as sums over weighted draws without replacement are "
+                f"biased. Received: {self!r}. Use replace=True, or a mean."
+            )
+        weight = self._weights(graph)
+        total = np.add.reduceat(
+            np.append(weight[graph.edges_into(receivers)[0]], 0.0),
+            np.append(0, np.cumsum(degree))[:-1],
+        )
+        chance = weight[drawn] / total.repeat(counts)
+        return (1.0 / (chance * counts.repeat(counts))).astype(np.float32)
+
+    def _weights(self, graph: SampledGraph) -> np.ndarray:
+        """Return the weights of all edges, float64 [E], after checking them."""
+        known, weight = self._cumulated
+        if known is graph:
+            return weight
+        features = graph.flat.edge
+        weight = features.get(self.edge_weight)
+        if weight is None or weight.ndim != 1:
+            shapes = {name: list(each.shape[1:]) for name, each in features.items()}
+            raise ValueError(
+                f"Expected an edge feature {self.edge_weight!r}, a number per edge, as "
+                f"`edge_weight` of the sampler. Received: edge features {shapes}."
+            )
+        weight = np.asarray(weight, np.float64)
+        if (weight < 0).any():
+            raise ValueError(
+                f"Expected edge[{self.edge_weight!r}] of at least 0, as chances are "
+                f"proportional to it. Received: {weight.min()}."
+            )
+        self._cumulated = graph, weight
+        return weight
+
+    def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
+        """Return the most nodes within, and edges into, each distance."""
+        nodes, edges = [min(self.batch_size, graph.num_nodes)], []
+        new = nodes[0]
+        for fan_out in self.fan_outs:
+            limits = fan_out.values() if isinstance(fan_out, dict) else [fan_out]
+            most = graph.num_edges
+            if min(limits) >= 0:
+                most = new * sum(limits)
+            if not self.replace:
+                most = min(most, graph.num_edges)
+            edges.append((edges[-1] if edges else 0) + most)
+            new = min(most, graph.num_nodes - nodes[-1])
+            nodes.append(nodes[-1] + new)
+        return nodes, edges
+
+    def __getstate__(self):
+        return {**self.__dict__, "_cumulated": (None, None)}
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor."""
+        return {
+            "fan_outs": self.fan_outs,
+            "batch_size": self.batch_size,
+            "replace": self.replace,
+            "edge_weight": self.edge_weight,
+        }
+
+
+def _checked(fan_out) -> int | dict[int, int]:
+    if isinstance(fan_out, Mapping):
+        if not fan_out:
+            refuse("fan_outs", "types of edges with a number each", fan_out)
+        return {
+            positive_int("type of `fan_outs`", kind, 0): _checked_number(limit)
+            for kind, limit in fan_out.items()
+        }
+    return _checked_number(fan_out)
+
+
+def _checked_number(limit) -> int:
+    number = positive_int("fan_outs", limit, -1)
+    if number == 0:
+        raise ValueError(
+            "Expected each of `fan_outs` to be at least 1, or -1 for all edges. "
+            f"Received: {shown(limit)}. Leave types of edges out that are not read."
+        )
+    return number
+
+
+def _uniform(degree: np.ndarray, most: int, rng) -> tuple[np.ndarray, np.ndarray]:
+    """Draw `most` distinct numbers below each degree, or all of them.
+
+    Returns:
+        int64 [rows, most], and how many of each row count.
+    """
+    counts = np.minimum(degree, most)
+    offsets = np.empty((len(degree), most), np.int64)
+    offsets[:] = np.arange(most)
+    many = np.flatnonzero(degree > most)
+    # Floyd's method for all rows at once: the i-th draw is below degree - most + i + 1,
+    # and a number that was drawn before gives way to the largest one.
+    drawn = np.empty((most, len(many)), np.int64)
+    for i, chance in enumerate(rng.random((most, len(many)))):
+        largest = degree[many] - most + i
+        value = (chance * (largest + 1)).astype(np.int64)
+        taken = (drawn[:i] == value).any(axis=0)
+        drawn[i] = np.where(taken, largest, value)
+    offsets[many] = drawn.T
+    return offsets, counts
+
+
+def _uniform_again(degree: np.ndarray, most: int, rng) -> tuple:
+    """Draw `most` numbers below each degree, which may repeat."""
+    chance = rng.random((len(degree), most))
+    offsets = (chance * degree[:, None]).astype(np.int64)
+    return offsets, np.where(degree > 0, most, 0)
+
+
+def _weighted(first, degree, most: int, weight, rng) -> tuple:
+    """Draw at most `most` distinct edges of each row, in proportion to weights.
+
+    The largest of u ** (1 / w) with u uniform (Efraimidis and Spirakis 2006).
+    """
+    edges = ranges(first, degree)
+    rows = np.arange(len(degree)).repeat(degree)
+    some = weight[edges] > 0
+    edges, rows = edges[some], rows[some]
+    chance = np.log(rng.random(len(edges))) / weight[edges]
+    order = np.lexsort((-chance, rows))
+    counts = np.bincount(rows, minlength=len(degree))
+    place = np.arange(len(rows)) - (np.cumsum(counts) - counts).repeat(counts)
+    kept = order[place < most]
+    return edges[kept], np.minimum(counts, most)
+
+
+def _weighted_again(first, degree, most: int, weight, rng) -> tuple:
+    """Draw `most` edges of each row in proportion to weights; they may repeat."""
+    edges = ranges(first, degree)
+    ends = np.cumsum(degree)
+    total = np.concatenate([[0.0], np.cumsum(weight[edges])])
+    low, high = total[ends - degree], total[ends]
+    if most == -1:
+        counts = np.where(high > low, degree, 0)
+    else:
+        counts = np.where(high > low, most, 0)
+    rows = np.arange(len(degree)).repeat(counts)
+    chance = low[rows] + rng.random(len(rows)) * (high - low)[rows]
+    found = np.searchsorted(total, chance, side="right") - 1
+    # Rounding must not leave the row.
+    found = np.clip(found, (ends - degree)[rows], ends[rows] - 1)
+    return edges[found], counts

@@ -1,0 +1,294 @@
+"""`SampleAssembler`: batches of subgraphs that a sampler cuts from a large graph."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from keras_bandgnn.assembly.assembler import Supergraph
+from keras_bandgnn.assembly.padded_rows import stack
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.preprocessing.batching.batcher import round_up_64
+from keras_bandgnn.preprocessing.sampling.sampled_graph import (
+    SampledGraph,
+    Subgraph,
+    key_of,
+)
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
+from keras_bandgnn.primitives.edges import Edges
+from keras_bandgnn.primitives.segment import Segment
+
+# Factor between the budgets of batches that do not fit the usual one.
+_GROWTH = 1.25
+
+
+class SampledGroup(Supergraph):
+    """The items of a subgraph, and the numbers that its random draws depend on."""
+
+    key: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, items, budget: dict[str, int], key: tuple[int, ...]) -> "SampledGroup":
+        """Return a group with a key."""
+        group = cls(items, budget)
+        group.key = key
+        return group
+
+
+def needed_sizes(subgraph: Subgraph, trimmed: bool) -> dict[str, int]:
+    """Return the sizes of a subgraph by the name of their capacity.
+
+    Args:
+        subgraph: The subgraph.
+        trimmed: Whether each layer reads no more rows than it needs.
+
+    Returns:
+        "node" and "edge", rows of the first layer; if trimmed also "node:l", rows after
+        l layers, and "edge:l", edges that layer l reads.
+    """
+    nodes, edges = subgraph.node_ends[::-1], subgraph.edge_ends[::-1]
+    sizes = {"node": nodes[0], "edge": edges[0]}
+    if trimmed:
+        sizes |= {f"node:{l}": n for l, n in enumerate(nodes) if l}
+        sizes |= {f"edge:{l}": n for l, n in enumerate(edges) if l}
+    return sizes
+
+
+class SampleAssembler:
+    """Samples and lays out batches; see `keras_bandgnn.batch`, sampled batches.
+
+    Args:
+        graph: The large graph.
+        sampler: What cuts it.
+        num_types: P.
+        trimmed: Whether each layer reads no more rows than it needs.
+        rescale: Whether edges are weighed so that sums of messages are unbiased.
+        targets: bool [N], nodes whose labels count.
+        budget: Capacities by name; "graph" is 2.
+    """
+
+    def __init__(
+        self,
+        graph: SampledGraph,
+        sampler: Sampler,
+        num_types: int,
+        trimmed: bool,
+        rescale: bool,
+        targets: np.ndarray,
+        budget: Mapping[str, int],
+    ):
+        self.graph = graph
+        self.sampler = sampler
+        self.num_types = num_types
+        self.trimmed = trimmed
+        self.rescale = rescale
+        self.targets = targets
+        self.budgets = [dict(budget)]
+
+    def subgraph(self, group: SampledGroup) -> Subgraph:
+        """Return the subgraph of a group of items."""
+        rng = key_of(*group.key)
+        return self.sampler.subgraph(self.graph, group.members, rng, self.rescale)
+
+    def build(self, groups: Sequence[SampledGroup], replicas: int) -> list[tuple]:
+        """Build batches.
+
+        Args:
+            groups: The items of the batches, one after the other.
+            replicas: G, groups per batch.
+
+        Returns:
+            For each batch (x, y, sample_weight), or (x,) without labels, and for
+            "node", "edge" and "graph" how many rows are real and how many there are;
+            "graph" counts items.
+        """
+        batches = []
+        for first in range(0, len(groups), replicas):
+            some = groups[first : first + replicas]
+            subgraphs = [self.subgraph(group) for group in some]
+            budget = self._budget(subgraphs, some[0].budget)
+            batches.append((self.lay_out(subgraphs, budget), _figures(some, subgraphs, budget)))
+        return batches
+
+    def _budget(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> dict[str, int]:
+        """Return a budget that holds the subgraphs: the usual one, or a larger one."""
+        tables = [needed_sizes(each, self.trimmed) for each in subgraphs]
+        needed = {name: max(table[name] for table in tables) for name in tables[0]}
+        budget = dict(budget)
+        while any(size > budget[name] for name, size in needed.items()):
+            rows = {name: int(round_up_64(_GROWTH * budget[name])) for name in needed}
+            budget = {**budget, **rows}
+            if budget not in self.budgets:
+                self.budgets.append(budget)
+        return budget
+
+    def lay_out(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> tuple:
+        """Return the batch of subgraphs, padded to a budget."""
+        node = self._nodes(subgraphs, budget)
+        edge = self._edges(subgraphs, budget)
+        x = {
+            "node": node,
+            "edge": edge,
+            "graph": self._graphs(subgraphs),
+            "sampled": self._sampled(subgraphs, budget),
+        }
+        steps = [self._plans(each, budget) for each in subgraphs]
+        if self.trimmed:
+            x["hops"] = stack(steps)
+        else:
+            x["plan"] = stack(steps)
+        if self.graph.flat.label is None:
+            return (x,)
+        return (x, *self._labels(subgraphs, budget))
+
+    def _nodes(self, subgraphs, budget) -> dict[str, np.ndarray]:
+        count = budget["node"]
+        ids = [each.nodes for each in subgraphs]
+        features = self.graph.flat.node
+        out = {
+            name: gathered(values, ids, count)
+            for name, values in features.items()
+            if name != SAMPLE_WEIGHT
+        }
+        out["graph_id"] = np.ones((len(ids), count), np.int32)
+        out["mask"] = np.zeros((len(ids), count), bool)
+        for g, each in enumerate(ids):
+            out["graph_id"][g, : len(each)] = 0
+            out["mask"][g, : len(each)] = True
+        return out
+
+    def _edges(self, subgraphs, budget) -> dict[str, np.ndarray]:
+        count, flat = budget["edge"], self.graph.flat
+        ids = [each.edges for each in subgraphs]
+        out = {
+            name: gathered(values, ids, count)
+            for name, values in flat.edge.items()
+            if name != SAMPLE_WEIGHT
+        }
+        shape = (len(ids), count)
+        out["sender"] = np.zeros(shape, np.int32)
+        out["receiver"] = np.full(shape, budget["node"], np.int32)
+        out["type"] = np.zeros(shape, np.int32)
+        if self.num_types > 1:
+            out["type"] = gathered(flat.edge_type, ids, count)
+        out["mask"] = np.zeros(shape, bool)
+        for g, each in enumerate(subgraphs):
+            length = len(each.edges)
+            out["sender"][g, :length] = each.sender
+            out["receiver"][g, :length] = each.receiver
+            out["mask"][g, :length] = True
+        return out
+
+    def _graphs(self, subgraphs) -> dict[str, np.ndarray]:
+        shape = (len(subgraphs), 2)
+        out = {}
+        for name, values in self.graph.flat.context.items():
+            out[name] = np.zeros((*shape, *values.shape[1:]), values.dtype)
+            if len(values) == 1:
+                out[name][:, 0] = values[0]
+        out["mask"] = np.zeros(shape, bool)
+        out["mask"][:, 0] = True
+        for name in ("n_node", "n_edge"):
+            out[name] = np.zeros(shape, np.int32)
+        out["id"] = np.full(shape, -1, np.int32)
+        out["id"][:, 0] = 0
+        for g, each in enumerate(subgraphs):
+            out["n_node"][g, 0] = len(each.nodes)
+            out["n_edge"][g, 0] = len(each.edges)
+        return out
+
+    def _sampled(self, subgraphs, budget) -> dict[str, np.ndarray]:
+        ids = [each.nodes for each in subgraphs]
+        out = {
+            "degree": gathered(self.graph.degree, ids, budget["node"], np.float32),
+            "loops": gathered(self.graph.loops, ids, budget["node"], np.float32),
+        }
+        if self.rescale:
+            out["weight"] = np.zeros((len(ids), budget["edge"]), np.float32)
+            for g, each in enumerate(subgraphs):
+                out["weight"][g, : len(each.edges)] = each.edge_weight
+        return out
+
+    def _plans(self, subgraph: Subgraph, budget: Mapping) -> dict:
+        """Return `x["plan"]` of a subgraph, or `x["hops"]` if it is trimmed."""
+        if not self.trimmed:
+            return self._plan(subgraph, budget["node"], budget["node"], budget["edge"])
+        names = [("node", "edge")]
+        names += [(f"node:{l}", f"edge:{l}") for l in range(1, len(subgraph.edge_ends))]
+        hops = {}
+        for number, (before, edge) in enumerate(names):
+            after = budget[f"node:{number + 1}"]
+            # Counted from the layer nearest to the output.
+            distance = len(names) - 1 - number
+            nodes, edges = subgraph.node_ends[distance], subgraph.edge_ends[distance]
+            node_mask, edge_mask = np.zeros(after, bool), np.zeros(budget[edge], bool)
+            node_mask[:nodes], edge_mask[:edges] = True, True
+            plan = self._plan(subgraph, budget[before], after, budget[edge], edges)
+            hops[str(number)] = {
+                "node_mask": node_mask,
+                "edge_mask": edge_mask,
+                "plan": plan,
+            }
+        return hops
+
+    def _plan(self, subgraph, senders, receivers, capacity, count=None) -> dict:
+        some = slice(0, len(subgraph.edges) if count is None else count)
+        kind = np.zeros(some.stop, np.int32)
+        if self.num_types > 1:
+            kind = np.asarray(self.graph.flat.edge_type[subgraph.edges[some]])
+        weight = subgraph.edge_weight
+        edges = Edges(
+            subgraph.sender[some],
+            subgraph.receiver[some],
+            kind,
+            num_nodes=receivers,
+            num_types=self.num_types,
+            weight=None if weight is None else weight[some],
+            num_senders=senders,
+            transpose=True,
+        )
+        segment = Segment()
+        return {segment.key(): segment.pack(edges, {segment.key(): capacity})}
+
+    def _labels(self, subgraphs, budget) -> tuple[np.ndarray, np.ndarray]:
+        """Return the labels of the rows after the last layer, and their weights."""
+        flat = self.graph.flat
+        count = budget[f"node:{self.sampler.num_hops}"] if self.trimmed else budget["node"]
+        ids = [each.nodes[: each.node_ends[0]] for each in subgraphs]
+        y = gathered(flat.label, ids, count)
+        weight = gathered(self.targets, ids, count, np.float32)
+        own = flat.node.get(SAMPLE_WEIGHT)
+        if own is not None:
+            weight *= gathered(own, ids, count)
+        for g, each in enumerate(subgraphs):
+            if each.node_weight is not None:
+                weight[g, : each.node_ends[0]] *= each.node_weight
+        return y, weight
+
+
+def gathered(values, ids: Sequence[np.ndarray], count: int, dtype=None) -> np.ndarray:
+    """Return rows of a column, [G, count, ...], padded with zeros.
+
+    Args:
+        values: [n, ...].
+        ids: Of each supergraph the rows, int64.
+        count: Capacity.
+        dtype: That of the result; by default that of `values`.
+    """
+    out = np.empty((len(ids), count, *values.shape[1:]), dtype or values.dtype)
+    for g, rows in enumerate(ids):
+        if out.dtype == values.dtype and len(rows):
+            # With "wrap" NumPy writes into `out` directly; the rows are in range.
+            values.take(rows, axis=0, out=out[g, : len(rows)], mode="wrap")
+        else:
+            out[g, : len(rows)] = values[rows]
+        out[g, len(rows) :] = 0
+    return out
+
+
+def _figures(groups, subgraphs, budget) -> dict[str, tuple[int, int]]:
+    total = len(subgraphs)
+    return {
+        "node": (sum(len(s.nodes) for s in subgraphs), total * budget["node"]),
+        "edge": (sum(len(s.edges) for s in subgraphs), total * budget["edge"]),
+        "graph": (sum(len(g.members) for g in groups), total * budget["item"]),
+    }

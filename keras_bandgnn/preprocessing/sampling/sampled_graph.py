@@ -1,0 +1,155 @@
+"""`SampledGraph` and `Subgraph`: a large graph, and a part of it that forms a batch."""
+
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+
+
+class Subgraph(NamedTuple):
+    """Nodes and edges of a graph, numbered anew.
+
+    Nodes are in the order in which they were found: first those that a batch trains
+    on, then those at a distance of one edge, and so on. Edges are sorted by receiver.
+
+    Attributes:
+        nodes: int64 [n], ids in the graph.
+        edges: int64 [e], ids in the graph.
+        sender: int32 [e], positions in `nodes`.
+        receiver: int32 [e], positions in `nodes`, ascending.
+        node_ends: Number of nodes within each distance 0, 1, ..., L; the nodes that
+            the batch trains on come first, `node_ends[0]` of them.
+        edge_ends: Number of edges into the nodes within each distance 0, ..., L - 1.
+        edge_weight: float32 [e], factor of each message that makes sums unbiased, or
+            None.
+        node_weight: float32 [node_ends[0]], factor of each loss, or None.
+    """
+
+    nodes: np.ndarray
+    edges: np.ndarray
+    sender: np.ndarray
+    receiver: np.ndarray
+    node_ends: tuple[int, ...]
+    edge_ends: tuple[int, ...]
+    edge_weight: np.ndarray | None = None
+    node_weight: np.ndarray | None = None
+
+
+class SampledGraph:
+    """A graph by its edges into each node, from which subgraphs are cut.
+
+    Several graphs count as one that is not connected. Columns stay where they are: a
+    memory-mapped store is read row by row.
+
+    Args:
+        flat: The graphs.
+
+    Attributes:
+        num_nodes: N.
+        num_edges: E.
+        pointer: int64 [N + 1], first edge into each node.
+        senders: int32 [E].
+        degree: int64 [N], edges into each node.
+    """
+
+    def __init__(self, flat: FlatGraphs):
+        self.flat = flat
+        starts = flat.node_ptr[:-1]
+        self.num_nodes = int(flat.node_ptr[-1])
+        self.num_edges = len(flat.senders)
+        self.senders, receivers = flat.senders, flat.receivers
+        if len(flat) > 1:
+            shift = np.repeat(starts, flat.num_edges).astype(np.int32)
+            self.senders, receivers = self.senders + shift, receivers + shift
+        self.degree = np.bincount(receivers, minlength=self.num_nodes)
+        self.pointer = np.concatenate([[0], np.cumsum(self.degree)])
+        self._receivers = receivers
+        self._loops: np.ndarray | None = None
+        self._typed: tuple | None = None
+        self._local = threading.local()
+        self._lock = threading.Lock()
+
+    def __getstate__(self):
+        kept = {k: v for k, v in self.__dict__.items() if k not in ("_local", "_lock")}
+        return kept
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._local, self._lock = threading.local(), threading.Lock()
+
+    @property
+    def receivers(self) -> np.ndarray:
+        """int32 [E], ascending."""
+        return self._receivers
+
+    @property
+    def loops(self) -> np.ndarray:
+        """int64 [N], edges from each node to itself."""
+        if self._loops is None:
+            own = self.senders == self._receivers
+            self._loops = np.bincount(self._receivers[own], minlength=self.num_nodes)
+        return self._loops
+
+    def by_type(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return edges by receiver and type.
+
+        Returns:
+            int64 [E], edge ids in that order; int64 [N * P + 1], the first of each
+            receiver and type; P.
+        """
+        with self._lock:
+            if self._typed is None:
+                kind = self.flat.edge_type
+                num_types = 1 + int(kind.max(initial=0))
+                key = self._receivers.astype(np.int64) * num_types + kind
+                order = np.argsort(key, kind="stable")
+                counts = np.bincount(key, minlength=self.num_nodes * num_types)
+                self._typed = order, np.concatenate([[0], np.cumsum(counts)]), num_types
+        return self._typed
+
+    def edges_into(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all edges into some nodes, and how many go into each."""
+        first = self.pointer[nodes]
+        counts = self.pointer[nodes + 1] - first
+        return ranges(first, counts), counts
+
+    def numbering(self) -> np.ndarray:
+        """Return int32 [N] of -1, this thread's own; it must be -1 again after use."""
+        found = getattr(self._local, "numbering", None)
+        if found is None:
+            found = self._local.numbering = np.full(self.num_nodes, -1, np.int32)
+        return found
+
+    def induced(self, nodes: np.ndarray) -> Subgraph:
+        """Return the subgraph of some nodes with all edges between them.
+
+        Args:
+            nodes: int64 [n], distinct.
+        """
+        number = self.numbering()
+        number[nodes] = np.arange(len(nodes), dtype=np.int32)
+        try:
+            edges, counts = self.edges_into(nodes)
+            sender = number[self.senders[edges]]
+            inside = sender >= 0
+            receiver = np.arange(len(nodes), dtype=np.int32).repeat(counts)[inside]
+        finally:
+            number[nodes] = -1
+        edges = edges[inside]
+        ends = (len(nodes),)
+        return Subgraph(nodes, edges, sender[inside], receiver, ends, (len(edges),))
+
+
+def ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return first[0], first[0] + 1, ..., then those of first[1], and so on."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + (first - (ends - counts)).repeat(counts)
+
+
+def key_of(*numbers: int | Sequence[int]) -> np.random.Generator:
+    """Return a generator of random numbers that depends on some numbers alone."""
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(numbers)))
