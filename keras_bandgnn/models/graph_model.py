@@ -220,7 +220,7 @@ class GraphModel(Replicated):
             self.preprocessor.transform(graphs),
             sampler,
             trimmed=sampler.of_neighbours and backbone.trims_hops,
-            rescale=backbone.sums_messages,
+            rescale=sampler.rescales(backbone.sums_messages),
             shuffle=shuffle,
             seed=seed,
             num_edge_types=backbone.num_edge_types,

@@ -81,10 +81,16 @@ from keras_bandgnn.preprocessing.reachability_filter import (
 from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
 )
+from keras_bandgnn.preprocessing.sampling.cluster_sampler import (
+    ClusterSampler as ClusterSampler,
+)
 from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
     NeighborSampler as NeighborSampler,
 )
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
+from keras_bandgnn.preprocessing.sampling.subgraph_sampler import (
+    SubgraphSampler as SubgraphSampler,
+)
 from keras_bandgnn.preprocessing.transforms.components import (
     LargestComponent as LargestComponent,
 )

@@ -231,7 +231,8 @@ class SampledEpochs:
         self.seed, self.shuffle = seed, shuffle
         self.per_step = per_step
         self.assembler = assembler
-        self.length = -(-len(ids) // (sampler.batch_size * per_step))
+        self.used = max(1, round(sampler.share * len(ids)))
+        self.length = -(-self.used // (sampler.batch_size * per_step))
         self._estimate()
 
     def _estimate(self) -> None:
@@ -281,6 +282,9 @@ class SampledEpochs:
         order = self.ids
         if self.shuffle:
             order = key_of(self.seed, drawn).permutation(order)
+        if self.used < len(order):
+            # Spread over all items if they are not shuffled.
+            order = order[np.arange(self.used) * len(order) // self.used]
         count = self.length * self.per_step
         # Equal parts, so that no device of a step is without items.
         parts = np.array_split(order, count)

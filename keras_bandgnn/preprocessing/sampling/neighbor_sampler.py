@@ -65,6 +65,7 @@ class NeighborSampler(Sampler):
     """
 
     of_neighbours = True
+    of_whole_graph = True
 
     def __init__(
         self,
@@ -82,7 +83,6 @@ class NeighborSampler(Sampler):
         self.replace = boolean("replace", replace)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
         self.num_hops = len(self.fan_outs)
-        self._cumulated: tuple = (None, None)
 
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
         """Return the nodes to train on."""
@@ -228,9 +228,9 @@ class NeighborSampler(Sampler):
 
     def _weights(self, graph: SampledGraph) -> np.ndarray:
         """Return the weights of all edges, float64 [E], after checking them."""
-        known, weight = self._cumulated
-        if known is graph:
-            return weight
+        return self.remembered(graph, self._checked_weights)
+
+    def _checked_weights(self, graph: SampledGraph) -> np.ndarray:
         features = graph.flat.edge
         weight = features.get(self.edge_weight)
         if weight is None or weight.ndim != 1:
@@ -245,8 +245,11 @@ class NeighborSampler(Sampler):
                 f"Expected edge[{self.edge_weight!r}] of at least 0, as chances are "
                 f"proportional to it. Received: {weight.min()}."
             )
-        self._cumulated = graph, weight
         return weight
+
+    def rescales(self, sums_messages: bool) -> bool:
+        """Return whether edges get weights: for sums, unless all edges are read."""
+        return sums_messages and any(fan_out != -1 for fan_out in self.fan_outs)
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes within, and edges into, each distance."""
@@ -263,9 +266,6 @@ class NeighborSampler(Sampler):
             new = min(most, graph.num_nodes - nodes[-1])
             nodes.append(nodes[-1] + new)
         return nodes, edges
-
-    def __getstate__(self):
-        return {**self.__dict__, "_cumulated": (None, None)}
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""

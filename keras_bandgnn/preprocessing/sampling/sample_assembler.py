@@ -129,8 +129,9 @@ class SampleAssembler:
             "node": node,
             "edge": edge,
             "graph": self._graphs(subgraphs),
-            "sampled": self._sampled(subgraphs, budget),
         }
+        if self.sampler.of_whole_graph:
+            x["sampled"] = self._sampled(subgraphs, budget)
         steps = [self._plans(each, budget) for each in subgraphs]
         if self.trimmed:
             x["hops"] = stack(steps)

@@ -66,6 +66,8 @@ class SampledGraph:
             self.senders, receivers = self.senders + shift, receivers + shift
         self.degree = np.bincount(receivers, minlength=self.num_nodes)
         self.pointer = np.concatenate([[0], np.cumsum(self.degree)])
+        # What samplers have computed of the graph, by the sampler's arguments.
+        self.notes: dict = {}
         self._receivers = receivers
         self._loops: np.ndarray | None = None
         self._typed: tuple | None = None

@@ -1,5 +1,7 @@
 """`Sampler`: base class of what cuts a large graph into batches."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, Subgraph
@@ -22,6 +24,11 @@ class Sampler:
     # Whether a subgraph has all that L layers need for exact or unbiased messages into
     # its nodes, so that layers may read nothing but neighbours.
     of_neighbours = False
+    # Whether messages stand for those in the whole graph, so that its degrees count;
+    # otherwise a subgraph is a graph of its own.
+    of_whole_graph = False
+    # Share of the items that an epoch uses, drawn anew in each.
+    share = 1.0
 
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
         """Return the ids of the items of an epoch, int64 [m].
@@ -48,6 +55,37 @@ class Sampler:
             rescale: Whether to weigh edges so that sums of messages are unbiased.
         """
         raise NotImplementedError
+
+    def remembered(self, graph: SampledGraph, make: Callable):
+        """Return `make(graph)`, computed once per graph.
+
+        Args:
+            graph: The graph; loaders with other labels of the same edges share it.
+            make: From the graph to anything.
+        """
+        key = repr(self)
+        if key not in graph.notes:
+            made = self.__dict__.setdefault("_made", [])
+            for senders, value in made:
+                if senders is graph.flat.senders:
+                    break
+            else:
+                value = make(graph)
+                self._made = [*made[-1:], (graph.flat.senders, value)]
+            graph.notes[key] = value
+        return graph.notes[key]
+
+    def __getstate__(self):
+        return {name: v for name, v in self.__dict__.items() if name != "_made"}
+
+    def rescales(self, sums_messages: bool) -> bool:
+        """Return whether edges get weights, so that sums of messages are unbiased.
+
+        Args:
+            sums_messages: Whether the backbone adds messages up.
+        """
+        del sums_messages
+        return False
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes within, and edges into, each distance."""
