@@ -224,6 +224,7 @@ class GraphModel(Replicated):
             shuffle=shuffle,
             seed=seed,
             num_edge_types=backbone.num_edge_types,
+            features=self.features_read(),
             **self.distribution.loader_options(),
         )
 

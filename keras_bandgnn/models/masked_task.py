@@ -9,6 +9,7 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.models.labels import ClassLabels
+from keras_bandgnn.models.layerwise import predict_by_layer
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
@@ -100,6 +101,41 @@ class MaskedTask(Task):
         """Return a loader of the task's batches, see `Task.loader`."""
         self._complete(graphs, training=bool(kwargs.get("adapt", False)))
         return super().loader(graphs, *args, **kwargs)
+
+    def predict_by_layer(
+        self, x, block_size: int = 8192, folder=None, verbose="auto"
+    ) -> list[np.ndarray]:
+        """Predict for the nodes of large graphs, one layer of all nodes at a time.
+
+        The result is that of `predict`, with all neighbours, but a graph needs not fit
+        into a step: a step computes one layer for a block of nodes, from the stored
+        states of those that send messages to them. Each state is computed once.
+
+        Args:
+            x: A graph, graphs, or an opened store, whose features may be larger than
+                memory.
+            block_size: Nodes whose states are computed together.
+            folder: A folder in which the states of all nodes are stored while they
+                are needed; by default they are in memory, [N, H] twice, or L + 1
+                times with `jumping_knowledge`.
+            verbose: 0 for no progress bar, which is shown after two seconds.
+
+        Returns:
+            One array [N, ...] per graph, in the caller's order of the nodes.
+
+        Raises:
+            ValueError: For a task over edges, backbones other than
+                `MessagePassingBackbone`, those that read more than neighbours, or
+                several devices.
+        """
+        if self.output_level != "node":
+            raise ValueError(
+                "Expected a task over nodes. Received: "
+                f"{type(self).__name__}. Use predict."
+            )
+        x = resolve_data("x", x)
+        self._complete(x)
+        return predict_by_layer(self, x, block_size, folder, verbose)
 
     def in_given_order(self, graphs, loader: GraphLoader):
         """Return a function that restores the caller's order of nodes or edges.

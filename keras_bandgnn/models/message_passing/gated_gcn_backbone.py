@@ -53,6 +53,7 @@ class GatedGCNBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    updates_edge_states = True
 
     def __init__(
         self,

@@ -85,6 +85,8 @@ class MessagePassingBackbone(Backbone):
     splits_sequences = False
     weighs_edges = True
     trims_hops = True
+    # Whether layers return new edge states.
+    updates_edge_states = False
     # Whether messages can read edge states.
     reads_edge_states = True
 
@@ -277,7 +279,7 @@ class MessagePassingBackbone(Backbone):
             return norms[number](states, batch, training=training)
         return norms[number](states, batch)
 
-    def _edge_states(self, batch):
+    def edge_states(self, batch):
         if self.edge_encoder is None:
             return None
         return self.edge_encoder(batch["edge"])
@@ -309,6 +311,17 @@ class MessagePassingBackbone(Backbone):
         if self.inner:
             states = self._fed_forward(number, states, batch, training)
         return states, edge_states
+
+    def layer(self, number: int, states, edge_states, batch):
+        """Return the states after one layer, and those of the edges, for predictions.
+
+        Args:
+            number: Of the layer.
+            states: float [G, M, H].
+            edge_states: float [G, E, H], or None.
+            batch: Result of `prepare`, of a batch or of a hop of one.
+        """
+        return self._layer(number, states, edge_states, batch, training=False)
 
     def _fed_forward(self, number, states, batch, training):
         """Return the states after the feed-forward network of a layer."""
@@ -356,7 +369,7 @@ class MessagePassingBackbone(Backbone):
                 node[name] = self.input_dropout_layer(node[name], training=training)
         states = self.encoder({**batch, "node": node})
         yield None, states
-        edge_states = self._edge_states(batch)
+        edge_states = self.edge_states(batch)
         trimmed = "hops" in batch
         prepared = None if trimmed else self.prepare(batch)
         virtual = _VirtualNode(self, batch) if self.virtual_node else None
@@ -376,10 +389,10 @@ class MessagePassingBackbone(Backbone):
                 virtual.update(number, states, training)
             seen.append(states)
             if last and self.jumping_knowledge is not None:
-                states = self._joined(seen)
+                states = self.joined(seen)
             yield given, states
 
-    def _joined(self, seen):
+    def joined(self, seen):
         """Return the output of all layers' states [G, N, H]."""
         # Of a trimmed batch the last layer has the fewest rows.
         rows = ops.shape(seen[-1])[1]

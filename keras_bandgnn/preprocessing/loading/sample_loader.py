@@ -1,5 +1,7 @@
 """`SampleLoader`: batches of subgraphs of a large graph."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
@@ -55,6 +57,8 @@ class SampleLoader(GraphLoader):
         num_hosts: Number of hosts that train together; each samples its own part of
             every step. Budgets are the largest possible sizes then, so that all hosts
             have equal shapes.
+        features: Names of the features that batches have, of `"node"` and `"edge"`; by
+            default all of them.
 
     Raises:
         ValueError: For no graph, several parts of a store, a graph without labels of
@@ -86,6 +90,7 @@ class SampleLoader(GraphLoader):
         threads: int = 1,
         host: int = 0,
         num_hosts: int = 1,
+        features: Mapping[str, Sequence[str]] | None = None,
     ):
         super(GraphLoader, self).__init__(workers=1)
         instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
@@ -122,7 +127,7 @@ class SampleLoader(GraphLoader):
                 f"{self.graph.num_nodes} nodes has a known label. Check the mask."
             )
         self._assembler = SampleAssembler(
-            self.graph, sampler, self.num_edge_types, trimmed, rescale, targets, {}
+            self.graph, sampler, self.num_edge_types, trimmed, rescale, targets, {}, features
         )
         self._epochs = SampledEpochs(
             items,

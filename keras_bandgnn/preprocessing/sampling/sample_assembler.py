@@ -64,6 +64,8 @@ class SampleAssembler:
         rescale: Whether edges are weighed so that sums of messages are unbiased.
         targets: bool [N], nodes whose labels count.
         budget: Capacities by name; "graph" is 2.
+        features: Names of the features that batches have, of "node" and "edge"; by
+            default all of them.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SampleAssembler:
         rescale: bool,
         targets: np.ndarray,
         budget: Mapping[str, int],
+        features: Mapping[str, Sequence[str]] | None = None,
     ):
         self.graph = graph
         self.sampler = sampler
@@ -83,6 +86,16 @@ class SampleAssembler:
         self.rescale = rescale
         self.targets = targets
         self.budgets = [dict(budget)]
+        flat = graph.flat
+        names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
+        self.node, self.edge = (
+            {
+                name: values
+                for name, values in getattr(flat, kind).items()
+                if name in names[kind] and name != SAMPLE_WEIGHT
+            }
+            for kind in ("node", "edge")
+        )
 
     def subgraph(self, group: SampledGroup) -> Subgraph:
         """Return the subgraph of a group of items."""
@@ -105,11 +118,11 @@ class SampleAssembler:
         for first in range(0, len(groups), replicas):
             some = groups[first : first + replicas]
             subgraphs = [self.subgraph(group) for group in some]
-            budget = self._budget(subgraphs, some[0].budget)
+            budget = self.budget_for(subgraphs, some[0].budget)
             batches.append((self.lay_out(subgraphs, budget), _figures(some, subgraphs, budget)))
         return batches
 
-    def _budget(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> dict[str, int]:
+    def budget_for(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> dict[str, int]:
         """Return a budget that holds the subgraphs: the usual one, or a larger one."""
         tables = [needed_sizes(each, self.trimmed) for each in subgraphs]
         needed = {name: max(table[name] for table in tables) for name in tables[0]}
@@ -121,9 +134,18 @@ class SampleAssembler:
                 self.budgets.append(budget)
         return budget
 
-    def lay_out(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> tuple:
-        """Return the batch of subgraphs, padded to a budget."""
-        node = self._nodes(subgraphs, budget)
+    def lay_out(
+        self, subgraphs: Sequence[Subgraph], budget: Mapping, columns=None
+    ) -> tuple:
+        """Return the batch of subgraphs, padded to a budget.
+
+        Args:
+            subgraphs: The subgraphs.
+            budget: Capacities by name.
+            columns: Columns of the nodes by name, each [N, ...]; by default the
+                features of the graph.
+        """
+        node = self._nodes(subgraphs, budget, columns)
         edge = self._edges(subgraphs, budget)
         x = {
             "node": node,
@@ -141,15 +163,11 @@ class SampleAssembler:
             return (x,)
         return (x, *self._labels(subgraphs, budget))
 
-    def _nodes(self, subgraphs, budget) -> dict[str, np.ndarray]:
+    def _nodes(self, subgraphs, budget, columns=None) -> dict[str, np.ndarray]:
         count = budget["node"]
         ids = [each.nodes for each in subgraphs]
-        features = self.graph.flat.node
-        out = {
-            name: gathered(values, ids, count)
-            for name, values in features.items()
-            if name != SAMPLE_WEIGHT
-        }
+        columns = self.node if columns is None else columns
+        out = {name: gathered(values, ids, count) for name, values in columns.items()}
         out["graph_id"] = np.ones((len(ids), count), np.int32)
         out["mask"] = np.zeros((len(ids), count), bool)
         for g, each in enumerate(ids):
@@ -160,11 +178,7 @@ class SampleAssembler:
     def _edges(self, subgraphs, budget) -> dict[str, np.ndarray]:
         count, flat = budget["edge"], self.graph.flat
         ids = [each.edges for each in subgraphs]
-        out = {
-            name: gathered(values, ids, count)
-            for name, values in flat.edge.items()
-            if name != SAMPLE_WEIGHT
-        }
+        out = {name: gathered(values, ids, count) for name, values in self.edge.items()}
         shape = (len(ids), count)
         out["sender"] = np.zeros(shape, np.int32)
         out["receiver"] = np.full(shape, budget["node"], np.int32)

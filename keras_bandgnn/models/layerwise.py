@@ -1,0 +1,246 @@
+"""`predict_by_layer`: predictions for a large graph, one layer of all nodes at a time."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn.checks import optional, positive_int, refuse
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.sources import parts_of
+from keras_bandgnn.layers.batch_layer import hop_batch
+from keras_bandgnn.preprocessing.batching.batcher import round_up_64
+from keras_bandgnn.preprocessing.loading.node_order import (
+    caller_rows,
+    scatter_to_caller_order,
+)
+from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
+from keras_bandgnn.preprocessing.sampling.sample_assembler import (
+    SampleAssembler,
+    gathered,
+    needed_sizes,
+)
+from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
+from keras_bandgnn.progress import progress_bar
+
+
+class Parts(NamedTuple):
+    """What `caller_rows` reads of a loader."""
+
+    parts: list[FlatGraphs]
+
+
+def predict_by_layer(
+    task, graphs, block_size: int = 8192, folder=None, verbose="auto"
+) -> list[np.ndarray]:
+    """Return what `task.predict` returns, one layer of all nodes after the other.
+
+    See `MaskedTask.predict_by_layer`.
+    """
+    positive_int("block_size", block_size)
+    optional(_existing, "folder", folder)
+    backbone = task.backbone
+    if not backbone.trims_hops or not backbone.is_local:
+        raise ValueError(
+            "Expected a MessagePassingBackbone that reads nothing but neighbours. "
+            f"Received: {type(backbone).__name__}. Use predict."
+        )
+    if task.distribution.several:
+        raise ValueError(
+            "Expected one device to predict by layer. Received: a task on several. "
+            "Use predict, or load the task outside of the distribution."
+        )
+    parts = parts_of(task.preprocessor.transform(graphs))
+    out = []
+    for part in parts:
+        backbone.check(part)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            scratch = None if folder is None else scratch
+            rows = _Pass(task, part, block_size, scratch, verbose != 0).outputs()
+        starts = part.node_ptr
+        out += [rows[a:b] for a, b in zip(starts, starts[1:], strict=False)]
+    places = caller_rows(graphs, Parts(parts), "node")
+    return [
+        scatter_to_caller_order(rows, *place)
+        for rows, place in zip(out, places, strict=True)
+    ]
+
+
+def _existing(name: str, folder) -> None:
+    if not isinstance(folder, str | os.PathLike) or not Path(folder).is_dir():
+        refuse(name, "a folder that exists, for files of the states", folder)
+
+
+class _Pass:
+    """One pass over a graph.
+
+    Args:
+        task: The task.
+        flat: The graph, or several.
+        block_size: Nodes whose states are computed together.
+        folder: Where states are stored; None for memory.
+        progress: Whether to show a progress bar.
+    """
+
+    def __init__(self, task, flat, block_size: int, folder, progress: bool):
+        self.task, self.backbone = task, task.backbone
+        self.flat, self.folder, self.progress = flat, folder, progress
+        self.graph = SampledGraph(flat)
+        self.block_size = min(block_size, self.graph.num_nodes)
+        self.sampler = NeighborSampler([-1], self.block_size)
+        self.assembler = SampleAssembler(
+            self.graph,
+            self.sampler,
+            num_types=max(self.backbone.num_edge_types, 1),
+            trimmed=True,
+            rescale=False,
+            targets=np.ones(self.graph.num_nodes, bool),
+            budget={},
+        )
+
+    def outputs(self) -> np.ndarray:
+        """Return the outputs of the task, [N, ...]."""
+        layers = range(self.backbone.num_layers)
+        blocks = -(-self.graph.num_nodes // self.block_size)
+        total = blocks * (len(layers) + 2)
+        with progress_bar("Predicting by layer", total, self.progress) as advance:
+            self._advance = advance
+            states = self._encoded()
+            kept, edges = [states], None
+            for number in layers:
+                states, edges = self._layer(number, states, edges)
+                # Only jumping knowledge reads earlier ones again.
+                kept = kept if self.backbone.jumping_knowledge else []
+                kept.append(states)
+            return self._read_out(kept)
+
+    def _array(self, name: str, rows: int, like: np.ndarray, store=True) -> np.ndarray:
+        """Return a new array [rows, ...] with the entries of [1, n, ...]."""
+        shape = (rows, *like.shape[2:])
+        if self.folder is None or not store:
+            return np.empty(shape, like.dtype)
+        path = os.path.join(self.folder, f"{name}.npy")
+        return np.lib.format.open_memmap(path, "w+", dtype=like.dtype, shape=shape)
+
+    def _blocks(self) -> Iterator[np.ndarray]:
+        for first in range(0, self.graph.num_nodes, self.block_size):
+            last = min(first + self.block_size, self.graph.num_nodes)
+            yield np.arange(first, last)
+            self._advance(1)
+
+    def _encoded(self) -> np.ndarray:
+        """Return the embedded features of all nodes."""
+        step, out = LayerStep(self.task, _encode), None
+        for rows in self._blocks():
+            node = {
+                name: gathered(values, [rows], self.block_size)
+                for name, values in self.flat.node.items()
+                if name in self.backbone.encoder.inputs
+            }
+            mask = np.arange(self.block_size)[None] < len(rows)
+            states = step.predict_on_batch({"node": {**node, "mask": mask}})["states"]
+            if out is None:
+                out = self._array("features", self.graph.num_nodes, states)
+            out[rows] = states[0, : len(rows)]
+        return out
+
+    def _layer(self, number: int, states, edges) -> tuple:
+        """Return the states of all nodes, and of edges, after a layer."""
+        step = LayerStep(self.task, _run_layer, number)
+        updates = self.backbone.updates_edge_states and self.backbone.edge_encoder
+        out = new_edges = None
+        for rows in self._blocks():
+            found = self.sampler.subgraph(self.graph, rows, key_of(0))
+            budget = self._budget(found)
+            (x, *_) = self.assembler.lay_out([found], budget, {"states": states})
+            if edges is not None:
+                x["edge_states"] = gathered(edges, [found.edges], budget["edge"])
+            result = step.predict_on_batch(x)
+            if out is None:
+                out = self._array(f"states_{number}", len(states), result["states"])
+            out[rows] = result["states"][0, : len(rows)]
+            if updates:
+                given = result["edge_states"]
+                if new_edges is None:
+                    count = self.graph.num_edges
+                    new_edges = self._array(f"edges_{number}", count, given)
+                new_edges[found.edges] = given[0, : len(found.edges)]
+        return out, new_edges
+
+    def _budget(self, found) -> dict[str, int]:
+        budgets = self.assembler.budgets
+        if budgets == [{}]:
+            sizes = needed_sizes(found, True)
+            budget = {k: int(round_up_64(int(1.1 * v))) for k, v in sizes.items()}
+            budget["node:1"] = self.block_size
+            budgets[:] = [{**budget, "graph": 2, "item": self.block_size}]
+        return self.assembler.budget_for([found], budgets[-1])
+
+    def _read_out(self, kept: list[np.ndarray]) -> np.ndarray:
+        step, out = LayerStep(self.task, _head), None
+        for rows in self._blocks():
+            seen = [gathered(states, [rows], self.block_size) for states in kept]
+            mask = np.arange(self.block_size)[None] < len(rows)
+            x = {
+                "node": {"mask": mask, "graph_id": np.zeros(mask.shape, np.int32)},
+                "seen": {str(number): states for number, states in enumerate(seen)},
+            }
+            values = step.predict_on_batch(x)["outputs"]
+            if out is None:
+                out = self._array("outputs", self.graph.num_nodes, values, store=False)
+            out[rows] = values[0, : len(rows)]
+        return out
+
+
+class LayerStep(keras.Model):
+    """A part of a task as a model, which Keras compiles for the backend.
+
+    Args:
+        task: The task.
+        function: From task, batch and further arguments to a dict of arrays.
+        *arguments: Further arguments.
+    """
+
+    def __init__(self, task, function, *arguments):
+        super().__init__(autocast=False, name="layer_step")
+        self.task = task
+        self.function, self.arguments = function, arguments
+        self.built = True
+
+    def call(self, batch):
+        """Return the result of the function."""
+        return self.function(self.task, batch, *self.arguments)
+
+
+def _encode(task, batch) -> dict:
+    return {"states": task.backbone.encoder(batch)}
+
+
+def _run_layer(task, batch, number: int) -> dict:
+    backbone = task.backbone
+    hop = hop_batch(batch, 0)
+    edge_states = batch.get("edge_states")
+    if edge_states is None:
+        edge_states = backbone.edge_states(hop)
+    states, edge_states = backbone.layer(
+        number,
+        ops.convert_to_tensor(batch["node"]["states"]),
+        None if edge_states is None else ops.convert_to_tensor(edge_states),
+        backbone.prepare(hop),
+    )
+    out = {"states": states}
+    return out if edge_states is None else {**out, "edge_states": edge_states}
+
+
+def _head(task, batch) -> dict:
+    backbone = task.backbone
+    kept = batch["seen"]
+    seen = [ops.convert_to_tensor(kept[str(number)]) for number in range(len(kept))]
+    states = seen[-1] if backbone.jumping_knowledge is None else backbone.joined(seen)
+    # The task then takes these for the backbone's.
+    return {"outputs": task({"node": batch["node"], "explained": {"states": states}})}
