@@ -416,10 +416,8 @@ class GraphModel(Replicated):
                 "likewise."
             )
         level = self.output_level if self.output_level in ("node", "edge") else "graph"
-        mask = ops.convert_to_tensor(x[level]["mask"])
-        if level == "node" and "hops" in x:
-            # Outputs are those of the first rows.
-            mask = mask[:, : ops.shape(y_pred)[1]]
+        # Of sampled batches some nodes are read.
+        mask = ops.convert_to_tensor(x.get("read", x[level])["mask"])
         weight = ops.cast(mask, y_pred.dtype)
         if sample_weight is not None:
             weights = ops.cast(sample_weight, y_pred.dtype)

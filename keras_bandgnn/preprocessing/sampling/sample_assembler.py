@@ -159,9 +159,13 @@ class SampleAssembler:
             x["hops"] = stack(steps)
         else:
             x["plan"] = stack(steps)
+        name = f"node:{self.sampler.num_hops}" if self.trimmed else "node"
+        ids = [each.nodes[: each.node_ends[0]] for each in subgraphs]
+        read = gathered(self.targets, ids, budget[name])
+        x["read"] = {"mask": read}
         if self.graph.flat.label is None:
             return (x,)
-        return (x, *self._labels(subgraphs, budget))
+        return (x, *self._labels(subgraphs, ids, read))
 
     def _nodes(self, subgraphs, budget, columns=None) -> dict[str, np.ndarray]:
         count = budget["node"]
@@ -264,13 +268,10 @@ class SampleAssembler:
         segment = Segment()
         return {segment.key(): segment.pack(edges, {segment.key(): capacity})}
 
-    def _labels(self, subgraphs, budget) -> tuple[np.ndarray, np.ndarray]:
+    def _labels(self, subgraphs, ids, read) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels of the rows after the last layer, and their weights."""
-        flat = self.graph.flat
-        count = budget[f"node:{self.sampler.num_hops}"] if self.trimmed else budget["node"]
-        ids = [each.nodes[: each.node_ends[0]] for each in subgraphs]
-        y = gathered(flat.label, ids, count)
-        weight = gathered(self.targets, ids, count, np.float32)
+        flat, count = self.graph.flat, read.shape[1]
+        y, weight = gathered(flat.label, ids, count), read.astype(np.float32)
         own = flat.node.get(SAMPLE_WEIGHT)
         if own is not None:
             weight *= gathered(own, ids, count)

@@ -1,0 +1,326 @@
+"""`NegativeSampler`: pairs of nodes that are no edges."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from keras_bandgnn.checks import (
+    boolean,
+    one_of,
+    optional,
+    positive_int,
+    refuse,
+    seed_number,
+    string,
+)
+from keras_bandgnn.data.link_splits import NodePairs, as_pairs
+
+KINDS = ("uniform", "source", "typed")
+ENDS = ("receiver", "sender", "either")
+
+
+class NegativeSampler:
+    """Draws pairs that are no edges, for each pair that is one.
+
+    No pair is rejected and drawn again: the free places of a row of the adjacency
+    matrix are numbered, and a number is drawn, so draws are exact in dense graphs, too.
+    A pair of a node with itself is never drawn. Relations are those of the positive.
+
+    Args:
+        per_positive: K, negatives for each positive pair.
+        kind: `"uniform"`: both nodes anew, all free pairs of the relation with equal
+            probability. `"source"`: one node replaced by any other. `"typed"`: one node
+            replaced by one that occurs at that end of the relation, or by one with the
+            same value of the node feature `node_type`.
+        replace: Which node `"source"` and `"typed"` replace: `"receiver"`, `"sender"`,
+            or `"either"`, drawn for each positive; if no node is free at that end, the
+            other.
+        exclude_known: Whether pairs that are known to be true are not drawn.
+        node_type: Node feature of integers that `"typed"` keeps, None for the nodes
+            seen at that end.
+
+    Raises:
+        ValueError: For arguments out of range.
+
+    Example:
+    >>> from keras_bandgnn.data import NodePairs
+    >>> sampler = NegativeSampler(2, kind="source")
+    >>> drawn = sampler.sample(NodePairs([0, 1], [1, 2]), num_nodes=3)
+    >>> drawn.senders.tolist(), drawn.receivers.tolist()
+    ([0, 0, 1, 1], [2, 2, 0, 0])
+    """
+
+    def __init__(
+        self,
+        per_positive: int = 1,
+        kind: str = "uniform",
+        replace: str = "receiver",
+        exclude_known: bool = True,
+        node_type: str | None = None,
+    ):
+        self.per_positive = positive_int("per_positive", per_positive)
+        self.kind = one_of("kind", kind, KINDS)
+        self.replace = one_of("replace", replace, ENDS)
+        self.exclude_known = boolean("exclude_known", exclude_known)
+        self.node_type = optional(string, "node_type", node_type)
+        if self.node_type is not None and self.kind != "typed":
+            refuse("node_type", f"None with kind={kind!r}", node_type)
+
+    def sample(
+        self,
+        pairs,
+        num_nodes: int,
+        known=None,
+        node_types=None,
+        seed: int = 0,
+        epoch: int = 0,
+        step: int = 0,
+    ) -> NodePairs:
+        """Return K negatives for each pair, those of a pair one after the other.
+
+        They follow from the arguments alone.
+
+        Args:
+            pairs: `NodePairs` that are edges, or int [Q, 2] or [Q, 3].
+            num_nodes: N.
+            known: Further pairs that are true, in the same form.
+            node_types: int [N], values of the feature `node_type`.
+            seed: Seed of the draws.
+            epoch: Number of the epoch.
+            step: Number of the step.
+
+        Returns:
+            `NodePairs` of length Q K.
+
+        Raises:
+            ValueError: If all pairs that could be drawn are known.
+        """
+        key = [
+            seed_number(name, value)
+            for name, value in (("seed", seed), ("epoch", epoch), ("step", step))
+        ]
+        draw = self.prepare(pairs, num_nodes, known, node_types)
+        return draw(slice(None), np.random.default_rng(key))
+
+    def prepare(self, pairs, num_nodes: int, known=None, node_types=None) -> Callable:
+        """Return a function that draws for some of the pairs: (index, generator).
+
+        Args:
+            pairs: See `sample`.
+            num_nodes: N.
+            known: See `sample`.
+            node_types: See `sample`.
+        """
+        num_nodes = positive_int("num_nodes", num_nodes)
+        pairs = as_pairs("pairs", pairs, num_nodes)
+        true = [pairs]
+        if known is not None:
+            true.append(as_pairs("known", known, num_nodes))
+        true = NodePairs.concatenate(true)
+        taken = true if self.exclude_known else true.take(slice(0))
+        if self.kind == "uniform":
+            return self._uniform(pairs, taken, num_nodes)
+        groups = self._groups(true, num_nodes, node_types)
+        sides = {}
+        for end in ("receiver", "sender"):
+            if self.replace in (end, "either"):
+                one = end == "sender"
+                p, t = (v.reversed() if one else v for v in (pairs, taken))
+                sides[end] = _Side(p, t, num_nodes, *groups[end])
+        free = np.stack([side.free > 0 for side in sides.values()])
+        if not free.any(axis=0).all():
+            k = int(np.flatnonzero(~free.any(axis=0))[0])
+            raise ValueError(
+                f"Expected a free node for each of `pairs`. Received: the pair of nodes "
+                f"{pairs.senders[k]} and {pairs.receivers[k]} of type "
+                f"{pairs.types[k]}, for which all pairs that kind={self.kind!r}, "
+                f"replace={self.replace!r} could draw are known. Use kind='uniform', "
+                "replace='either', or exclude_known=False."
+            )
+
+        def draw(index, rng) -> NodePairs:
+            positive, able = pairs.take(index), free[:, index]
+            which = np.zeros(len(positive), np.int64)
+            if len(sides) == 2:
+                which = rng.integers(0, 2, len(positive))
+                which = np.where(able.all(axis=0), which, able.argmax(axis=0))
+            senders, receivers, types = (
+                np.repeat(ids, self.per_positive)
+                for ids in (positive.senders, positive.receivers, positive.types)
+            )
+            ends = {"sender": senders, "receiver": receivers}
+            for number, (end, side) in enumerate(sides.items()):
+                chosen = np.flatnonzero(np.repeat(which == number, self.per_positive))
+                rows = np.repeat(side.row[index], self.per_positive)[chosen]
+                ends[end][chosen] = side.draw(rows, rng)
+            return NodePairs(senders, receivers, types)
+
+        return draw
+
+    def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
+        types, row = np.unique(pairs.types, return_inverse=True)
+        place = np.searchsorted(types, taken.types)
+        same = types[np.minimum(place, len(types) - 1)] == taken.types
+        taken, place = taken.take(same), place[same]
+        nodes, rows = np.arange(num_nodes), np.arange(len(types))
+        places = FreePlaces(
+            np.concatenate([place, rows.repeat(num_nodes)]),
+            np.concatenate(
+                [
+                    taken.senders.astype(np.int64) * num_nodes + taken.receivers,
+                    np.tile(nodes * (num_nodes + 1), len(types)),
+                ]
+            ),
+            np.full(len(types), num_nodes**2),
+        )
+        if not places.free.all():
+            raise ValueError(
+                "Expected a pair of nodes that is not known for each type of `pairs`. "
+                f"Received: all pairs of type {types[np.argmin(places.free)]} among "
+                f"{num_nodes} nodes are known. Use exclude_known=False."
+            )
+
+        def draw(index, rng) -> NodePairs:
+            rows = np.repeat(row[index], self.per_positive)
+            drawn = places.draw(rows, rng)
+            return NodePairs(drawn // num_nodes, drawn % num_nodes, types[rows])
+
+        return draw
+
+    def _groups(self, true: NodePairs, num_nodes: int, node_types) -> dict:
+        """Return, by end, the group of each (type, node), and the members of groups.
+
+        Members are the nodes that may replace one of the group.
+        """
+        if self.kind == "source":
+            members = np.arange(num_nodes), np.array([0, num_nodes])
+            return dict.fromkeys(ENDS, (lambda types, nodes: 0 * nodes, *members))
+        if self.node_type is not None:
+            label = np.asarray(node_types)
+            if label.shape != (num_nodes,) or label.dtype.kind not in "iu":
+                raise ValueError(
+                    f"Expected `node_types` to be integers [{num_nodes}], the feature "
+                    f"{self.node_type!r} of nodes. Received: {label.dtype} of shape "
+                    f"{label.shape}. Pass node_types=graph.node[{self.node_type!r}]."
+                )
+            _, label = np.unique(label, return_inverse=True)
+            members = np.argsort(label, kind="stable"), _pointer(label)
+            return dict.fromkeys(ENDS, (lambda types, nodes: label[nodes], *members))
+        groups = {}
+        for end in ("receiver", "sender"):
+            seen = np.unique(
+                np.stack([true.types, getattr(true, f"{end}s")]).astype(np.int64), axis=1
+            )
+            groups[end] = (lambda types, nodes: types, seen[1], _pointer(seen[0]))
+        return groups
+
+    def get_config(self) -> dict:
+        """Return the arguments of the constructor."""
+        names = ("per_positive", "kind", "replace", "exclude_known", "node_type")
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{k}={v!r}" for k, v in self.get_config().items())
+        return f"NegativeSampler({options})"
+
+
+def _pointer(groups: np.ndarray) -> np.ndarray:
+    """Return where each group begins among sorted group numbers, and the end."""
+    return np.concatenate([[0], np.cumsum(np.bincount(groups))])
+
+
+class FreePlaces:
+    """Places of rows that are not taken, each drawn with the same probability.
+
+    Args:
+        row: int [n], row of each place that is taken.
+        place: int [n], the place, below the size of its row.
+        sizes: int [R], places of each row.
+
+    Attributes:
+        free: int64 [R], places of each row that are not taken.
+    """
+
+    def __init__(self, row: np.ndarray, place: np.ndarray, sizes: np.ndarray):
+        self._width = int(sizes.max(initial=1))
+        if len(sizes) * self._width >= 2**63:
+            raise ValueError(
+                "Expected fewer than 2**63 places. Received: "
+                f"{len(sizes)} rows of {self._width}. Use kind='source'."
+            )
+        keys = np.unique(row.astype(np.int64) * self._width + place)
+        starts = np.arange(len(sizes) + 1) * self._width
+        self._before = np.searchsorted(keys, starts)
+        self.free = np.asarray(sizes, np.int64) - np.diff(self._before)
+        # How many free places are before each taken one.
+        self._ranks = keys - np.arange(len(keys))
+
+    def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a free place of each row, int64 [m].
+
+        Args:
+            rows: int [m], rows with free places.
+            rng: Source of random numbers.
+        """
+        start = rows * self._width
+        rank = start - self._before[rows] + rng.integers(0, self.free[rows])
+        return rank + np.searchsorted(self._ranks, rank, side="right") - start
+
+
+class _Side:
+    """Nodes that may replace the receivers of pairs.
+
+    Args:
+        pairs: The positive pairs.
+        taken: Pairs that must not be drawn.
+        num_nodes: N.
+        group_of: From types and nodes to the group of each.
+        members: Nodes of the groups, one group after the other, ascending in each.
+        pointer: Where each group begins among them.
+
+    Attributes:
+        row: int64 [Q], the row of each positive: those with equal rows have the same
+            free nodes.
+        free: int64 [Q], number of free nodes of each positive.
+    """
+
+    def __init__(self, pairs, taken, num_nodes, group_of, members, pointer):
+        groups = len(pointer) - 1
+
+        def rows_of(pairs):
+            group = group_of(pairs.types, pairs.receivers).astype(np.int64)
+            key = (pairs.types * np.int64(groups) + group) * num_nodes + pairs.senders
+            return group, key
+
+        group, key = rows_of(pairs)
+        keys, first, self.row = np.unique(key, return_index=True, return_inverse=True)
+        group, sender = group[first], pairs.senders[first]
+        # Where each node is among the members of its group.
+        member_keys = np.repeat(np.arange(groups), np.diff(pointer)) * num_nodes + members
+
+        def place_of(group, node):
+            wanted = group * np.int64(num_nodes) + node
+            place = np.searchsorted(member_keys, wanted)
+            found = member_keys[np.minimum(place, len(members) - 1)] == wanted
+            return place - pointer[group], found
+
+        taken_group, taken_key = rows_of(taken)
+        row = np.searchsorted(keys, taken_key)
+        here = keys[np.minimum(row, len(keys) - 1)] == taken_key
+        place, found = place_of(taken_group, taken.receivers)
+        here &= found
+        # A node with itself.
+        own, has_own = place_of(group, sender)
+        rows = np.arange(len(keys))
+        sizes = np.diff(pointer)[group]
+        self._places = FreePlaces(
+            np.concatenate([row[here], rows[has_own]]),
+            np.concatenate([place[here], own[has_own]]),
+            sizes,
+        )
+        self._first, self._members = pointer[group], members
+        self.free = self._places.free[self.row]
+
+    def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a free node for each row."""
+        return self._members[self._first[rows] + self._places.draw(rows, rng)]
