@@ -45,6 +45,7 @@ from keras_bandgnn.layers.graph_transformer_layer import (
 )
 from keras_bandgnn.layers.gru_readout import GRUReadout as GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate as GRUUpdate
+from keras_bandgnn.layers.link_scorer import LinkScorer as LinkScorer
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInteraction
 from keras_bandgnn.layers.node_encoder import NodeEncoder as NodeEncoder
 from keras_bandgnn.layers.painn_message import PaiNNMessage as PaiNNMessage
@@ -91,6 +92,7 @@ __all__ = [
     "GraphNormalization",
     "GraphReadout",
     "GraphTransformerLayer",
+    "LinkScorer",
     "MPEUInteraction",
     "MaskedBatchNormalization",
     "NodeEncoder",

@@ -4,6 +4,7 @@ from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.bug_localizer import BugLocalizer as BugLocalizer
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
+from keras_bandgnn.models.embedding import EmbeddingBackbone as EmbeddingBackbone
 from keras_bandgnn.models.ensemble import Ensemble as Ensemble
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
@@ -18,6 +19,7 @@ from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
 from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
 from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
 from keras_bandgnn.models.last_layer_laplace import LastLayerLaplace as LastLayerLaplace
+from keras_bandgnn.models.link_predictor import LinkPredictor as LinkPredictor
 from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBackbone
 from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
 from keras_bandgnn.models.message_passing import GINEBackbone as GINEBackbone
@@ -43,6 +45,7 @@ __all__ = [
     "BugLocalizer",
     "EdgeClassifier",
     "EdgeRegressor",
+    "EmbeddingBackbone",
     "Ensemble",
     "ForceRegressor",
     "GATBackbone",
@@ -58,6 +61,7 @@ __all__ = [
     "GraphormerBackbone",
     "JointSelection",
     "LastLayerLaplace",
+    "LinkPredictor",
     "MPEUBackbone",
     "MessagePassingBackbone",
     "NodeClassifier",

@@ -58,6 +58,7 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
 )
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader as GraphLoader
+from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader as LinkLoader
 from keras_bandgnn.preprocessing.loading.sample_loader import (
     SampleLoader as SampleLoader,
 )
@@ -83,6 +84,9 @@ from keras_bandgnn.preprocessing.structural_encoding import (
 )
 from keras_bandgnn.preprocessing.sampling.cluster_sampler import (
     ClusterSampler as ClusterSampler,
+)
+from keras_bandgnn.preprocessing.sampling.negative_sampler import (
+    NegativeSampler as NegativeSampler,
 )
 from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
     NeighborSampler as NeighborSampler,
@@ -130,6 +134,8 @@ __all__ = [
     "GraphPreprocessor",
     "KNearestGraph",
     "LargestComponent",
+    "LinkLoader",
+    "NegativeSampler",
     "NetworkXEncoder",
     "NormalizeFeatures",
     "ProgramEncoder",

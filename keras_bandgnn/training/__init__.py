@@ -17,6 +17,12 @@ from keras_bandgnn.training.graph_progress_bar import (
 from keras_bandgnn.training.learning_rates import LinearDecay as LinearDecay
 from keras_bandgnn.training.learning_rates import WarmupDecay as WarmupDecay
 from keras_bandgnn.training.learning_rates import make_optimizer as make_optimizer
+from keras_bandgnn.training.link_metrics import average_precision as average_precision
+from keras_bandgnn.training.link_metrics import hits_at as hits_at
+from keras_bandgnn.training.link_metrics import link_auc as link_auc
+from keras_bandgnn.training.link_metrics import (
+    mean_reciprocal_rank as mean_reciprocal_rank,
+)
 from keras_bandgnn.training.localization_report import (
     localization_report as localization_report,
 )
@@ -61,11 +67,15 @@ __all__ = [
     "TimeToAccuracy",
     "WarmupDecay",
     "accuracy_interval",
+    "average_precision",
     "calibration_report",
     "enable_compilation_cache",
     "enable_lora",
+    "hits_at",
+    "link_auc",
     "localization_report",
     "make_optimizer",
+    "mean_reciprocal_rank",
     "suspicious",
     "trivial_scores",
 ]

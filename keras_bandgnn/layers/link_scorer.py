@@ -1,0 +1,254 @@
+"""`LinkScorer`: a score for each pair of nodes from their states."""
+
+import keras
+from keras import ops
+
+from keras_bandgnn import ops as graph_ops
+from keras_bandgnn.checks import boolean, one_of, optional, positive_int, refuse
+from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.dense import FlatDense
+
+SCORES = ("dot", "bilinear", "mlp", "distmult", "complex")
+# Scores that do not change when the two nodes are exchanged.
+_SYMMETRIC = ("dot", "distmult")
+_TYPED = ("distmult", "complex")
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class LinkScorer(BatchLayer):
+    """The score of each pair (s, r) of nodes with relation t, a logit.
+
+        dot       h_s . h_r
+        bilinear  h_s^T W_t h_r
+        mlp       w_2 . activation(W_s h_s + W_r h_r + v_t + b_1) + b_2
+        distmult  sum over k of h_sk w_tk h_rk
+        complex   Re(sum over k of h_sk w_tk conj(h_rk))
+
+    The first half of a complex state are the real parts. Without `num_relations` W and
+    v are one for all pairs.
+
+    Args:
+        score: The kind of score, one of the names above.
+        num_relations: R, relations that pairs may have; `"distmult"` and `"complex"`
+            need it, and `"dot"` has none.
+        hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
+        activation: Activation of that layer.
+        symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse, as
+            links of undirected graphs should: the mean of both. `"dot"` and
+            `"distmult"` always do.
+
+    Input shape:
+        states: float [G, N, H]; H is even for `"complex"`.
+        batch: A batch (see `keras_bandgnn.batch`); it reads `batch["pair"]`.
+
+    Output shape:
+        float [G, Q]. Scores of padding pairs have no meaning.
+
+    Raises:
+        ValueError: For arguments that do not fit, or an odd width of complex states.
+
+    Reference:
+        DistMult: Yang et al. 2015, https://arxiv.org/abs/1412.6575. ComplEx: Trouillon
+        et al. 2016, https://arxiv.org/abs/1606.06357. The bilinear score with relations
+        is that of RESCAL, Nickel et al. 2011.
+
+    Example:
+    >>> import numpy as np
+    >>> states = np.array([[[1.0, 2.0], [3.0, 4.0]]], "float32")
+    >>> pair = {name: np.array([[k]]) for name, k in (("sender", 0), ("receiver", 1))}
+    >>> float(LinkScorer("dot")(states, {"pair": pair})[0, 0])
+    11.0
+    """
+
+    reads = {"pair": None, "node": ("mask",)}
+    # Pairs name nodes of the whole supergraph.
+    splits_sequences = False
+
+    def __init__(
+        self,
+        score: str = "dot",
+        num_relations: int | None = None,
+        hidden: int | None = None,
+        activation="relu",
+        symmetric: bool = False,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        # === Config ===
+        self.score = one_of("score", score, SCORES)
+        self.num_relations = optional(positive_int, "num_relations", num_relations)
+        self.hidden = optional(positive_int, "hidden", hidden)
+        self.activation = keras.activations.get(activation)
+        self.symmetric = boolean("symmetric", symmetric)
+        if self.score in _TYPED and self.num_relations is None:
+            refuse("num_relations", f"a number of relations for {score!r}", None)
+        if self.score == "dot" and self.num_relations is not None:
+            advice = "Relations need 'distmult', 'complex', 'bilinear' or 'mlp'."
+            refuse("num_relations", "None for 'dot'", num_relations, advice)
+        if self.score == "complex" and self.symmetric:
+            refuse("symmetric", "False for 'complex'", symmetric, "Use 'distmult'.")
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether a pair and its reverse have the same score."""
+        return self.symmetric or self.score in _SYMMETRIC
+
+    def build(self, states_shape, batch_shape=None):
+        """Build the weights of the score."""
+        width, count = states_shape[-1], self.num_relations or 1
+        if self.score == "complex" and width % 2:
+            raise ValueError(
+                "Expected states of even width for 'complex', whose first half are the "
+                f"real parts. Received: width {width}. Set hidden_dim={width + 1}."
+            )
+        shapes = {
+            "bilinear": (count, width, width),
+            "distmult": (count, width),
+            "complex": (count, width),
+        }
+        if self.score in shapes:
+            start = "glorot_uniform" if self.score == "bilinear" else _around_one
+            self.relations = self.add_weight(
+                name="relations", shape=shapes[self.score], initializer=start
+            )
+        if self.score == "mlp":
+            hidden = self.hidden or width
+            options = {"dtype": self.dtype_policy}
+            self.sender_dense = FlatDense(
+                hidden, use_bias=False, name="sender", **options
+            )
+            self.receiver_dense = FlatDense(hidden, name="receiver", **options)
+            self.output_dense = FlatDense(1, name="output", **options)
+            for layer in (self.sender_dense, self.receiver_dense):
+                layer.build((None, None, width))
+            self.output_dense.build((None, None, hidden))
+            if self.num_relations:
+                self.relations = self.add_weight(
+                    name="relations", shape=(count, hidden), initializer="zeros"
+                )
+        self.built = True
+
+    def call(self, states, batch):
+        """Return the scores of pairs."""
+        pair = batch_part(batch, "pair", "sender")
+        if self.score == "mlp":
+            return self._network_scores(states, pair)
+        query = self.query(states, pair)
+        received = graph_ops.batched_gather(states, pair["receiver"])
+        return ops.sum(query * received, axis=-1)
+
+    def score_nodes(self, states, batch, end: str = "receiver"):
+        """Return the scores of pairs in which each node takes one of the two places.
+
+        Args:
+            states: float [G, N, H].
+            batch: See `call`.
+            end: `"receiver"` or `"sender"`, the end of pairs that nodes take.
+
+        Returns:
+            float [G, Q, N].
+        """
+        one_of("end", end, ("receiver", "sender"))
+        pair = batch_part(batch, "pair", "sender")
+        if self.score == "mlp":
+            return self._network_table(states, pair, end)
+        query = self.query(states, pair, end)
+        return ops.matmul(query, ops.swapaxes(states, 1, 2))
+
+    def query(self, states, pair, end: str = "receiver"):
+        """Return vectors [G, Q, H] whose products with states of nodes are the scores.
+
+        Args:
+            states: float [G, N, H].
+            pair: `batch["pair"]`.
+            end: The end whose states they are multiplied with.
+        """
+        other = "sender" if end == "receiver" else "receiver"
+        rows = graph_ops.batched_gather(states, pair[other])
+        if self.score == "dot":
+            return rows
+        weight = self._relation_rows(pair)
+        if self.score == "distmult":
+            return rows * weight
+        if self.score == "complex":
+            real, imaginary = ops.split(rows, 2, axis=-1)
+            a, b = ops.split(weight, 2, axis=-1)
+            # h_s w; of senders the conjugate of w conj(h_r).
+            b = b if end == "receiver" else -b
+            parts = real * a - imaginary * b, real * b + imaginary * a
+            return ops.concatenate(parts, axis=-1)
+        forward, backward = "gqh,gqhk->gqk", "gqk,gqhk->gqh"
+        equation = forward if end == "receiver" else backward
+        if not self.num_relations:
+            equation, weight = equation.replace("gqhk", "hk"), weight[0]
+        product = ops.einsum(equation, rows, weight)
+        if not self.symmetric:
+            return product
+        swapped = backward if end == "receiver" else forward
+        if not self.num_relations:
+            swapped = swapped.replace("gqhk", "hk")
+        return 0.5 * (product + ops.einsum(swapped, rows, weight))
+
+    def _relation_rows(self, pair):
+        """Return the weights of the relation of each pair; those of all if one."""
+        weight = ops.cast(ops.convert_to_tensor(self.relations), self.compute_dtype)
+        if not self.num_relations:
+            return weight
+        return ops.take(weight, ops.cast(pair["type"], "int32"), axis=0)
+
+    def _maps(self, states, pair):
+        """Return what the hidden layer adds up: of senders, receivers and relations."""
+        relation = self._relation_rows(pair) if self.num_relations else 0.0
+        return self.sender_dense(states), self.receiver_dense(states), relation
+
+    def _network_scores(self, states, pair):
+        sent, received, relation = self._maps(states, pair)
+
+        def scores(sender, receiver):
+            rows = graph_ops.batched_gather(sent, sender)
+            rows = rows + graph_ops.batched_gather(received, receiver) + relation
+            return self.output_dense(self.activation(rows))[..., 0]
+
+        ends = pair["sender"], pair["receiver"]
+        if not self.symmetric:
+            return scores(*ends)
+        return 0.5 * (scores(*ends) + scores(*ends[::-1]))
+
+    def _network_table(self, states, pair, end):
+        sent, received, relation = self._maps(states, pair)
+        if self.num_relations:
+            relation = ops.expand_dims(relation, 2)
+
+        def scores(of_pairs, of_nodes, ids):
+            rows = ops.expand_dims(graph_ops.batched_gather(of_pairs, ids), 2)
+            rows = rows + ops.expand_dims(of_nodes, 1) + relation
+            return self.output_dense(self.activation(rows))[..., 0]
+
+        maps = (sent, received) if end == "receiver" else (received, sent)
+        ids = pair["sender" if end == "receiver" else "receiver"]
+        if not self.symmetric:
+            return scores(*maps, ids)
+        return 0.5 * (scores(*maps, ids) + scores(*maps[::-1], ids))
+
+    def compute_output_shape(self, states_shape, batch_shape=None):
+        """[G, Q]."""
+        if batch_shape is None:  # As in `summary`, which knows what `build` was given.
+            return (states_shape[0], None)
+        return tuple(batch_part(batch_shape, "pair", "sender")["sender"])
+
+    def get_config(self):
+        """Return the arguments of the constructor."""
+        return {
+            **super().get_config(),
+            "score": self.score,
+            "num_relations": self.num_relations,
+            "hidden": self.hidden,
+            "activation": keras.activations.serialize(self.activation),
+            "symmetric": self.symmetric,
+        }
+
+
+def _around_one(shape, dtype=None):
+    """Return relations that begin as dot products, with some noise."""
+    noise = keras.random.normal(shape, stddev=0.1, dtype=dtype)
+    return 1.0 + noise

@@ -1,0 +1,612 @@
+"""`LinkPredictor`: a score for pairs of nodes, such as links and triples."""
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bandgnn import compat
+from keras_bandgnn.checks import instance, one_of, optional, positive_int, refuse
+from keras_bandgnn.data.link_splits import (
+    NodePairs,
+    as_pairs,
+    is_undirected,
+    split_links,
+)
+from keras_bandgnn.graph import Graph
+from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.layers.link_scorer import LinkScorer
+from keras_bandgnn.models.labels import ClassLabels, TargetLabels
+from keras_bandgnn.models.task import Task
+from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
+from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.progress import progress_bar
+from keras_bandgnn.training.link_metrics import average_precision, link_auc
+from keras_bandgnn.training.roc_auc import ROCAUC
+
+OBJECTIVES = ("binary", "softmax")
+SIDES = ("receiver", "sender", "both")
+# Numbers of a table of scores, or of the hidden layer behind it.
+_CHUNK = 1 << 24
+_PAIRS = 1 << 16
+
+
+@keras.saving.register_keras_serializable(package="keras_bandgnn")
+class LinkPredictor(Task):
+    """Predicts which pairs of nodes of a graph are linked.
+
+    The edges of the graph carry messages, and pairs are scored from the states of their
+    nodes by a `LinkScorer`. Pairs are `NodePairs`, numbered as in the graph, or int
+    arrays [Q, 2] or [Q, 3] of sender, receiver and type. Split edges with
+    `split_links`, whose graph has the edges to train on alone.
+
+    Args:
+        backbone: The model from a batch to node states; `EmbeddingBackbone` for the
+            tables of knowledge graphs.
+        head: Kind of the score: `"dot"`, `"bilinear"`, `"mlp"`, `"distmult"` or
+            `"complex"`, see `LinkScorer`.
+        num_relations: R, types of pairs; None if all are alike.
+        preprocessor: `GraphPreprocessor` of graphs, see `Task`. Its plan has no
+            schedule; it may reorder nodes, and pairs stay the caller's.
+        objective: What training compares. `"binary"`: each pair by itself is true or
+            not. `"softmax"`: each true pair is the most likely one among it and its
+            negatives.
+        hidden: Width of the hidden layer of `"mlp"`; by default that of the states.
+        activation: Activation of that layer.
+        symmetric: Whether `"bilinear"` and `"mlp"` score a pair like its reverse.
+        **kwargs: Passed to `Task`.
+
+    Input shape:
+        A batch (see `keras_bandgnn.batch`) with the part `"pair"`, as of a
+        `LinkLoader`. Labels are 1 for links and 0 for other pairs.
+
+    Output shape:
+        float32 logits [G, Q]. `predict(graph, pairs)` returns an array [Q].
+
+    Raises:
+        ValueError: For arguments that do not fit; for pairs of other nodes or types,
+            several graphs, or several devices.
+
+    Reference:
+        With `"dot"` over a `GCNBackbone` the graph autoencoder, Kipf and Welling 2016,
+        https://arxiv.org/abs/1611.07308.
+
+    Example:
+    >>> import keras_bandgnn as kb
+    >>> ring = [*range(1, 12), 0]
+    >>> graph = kb.Graph(12, [*range(12)], ring, node={"id": [*range(12)]})
+    >>> split = kb.data.split_links(graph, valid=0.1, test=0.2)
+    >>> task = LinkPredictor(kb.models.GCNBackbone({"id": 12}, hidden_dim=8))
+    >>> history = task.fit(split.train, split.train_pairs, epochs=2, verbose=0)
+    >>> task.predict(split.train, split.test_pairs).shape
+    (2,)
+    >>> ranks = task.rank(split.train, split.test_pairs, known=split.known)
+    >>> 0 < kb.training.mean_reciprocal_rank(ranks) <= 1
+    True
+    """
+
+    output_level = "pair"
+    splits_sequences = False
+
+    def __init__(
+        self,
+        backbone,
+        head: str = "dot",
+        num_relations: int | None = None,
+        preprocessor=None,
+        objective: str = "binary",
+        hidden: int | None = None,
+        activation="relu",
+        symmetric: bool = False,
+        **kwargs,
+    ):
+        super().__init__(backbone, preprocessor, **kwargs)
+        self.objective = one_of("objective", objective, OBJECTIVES)
+        softmax = self.objective == "softmax"
+        self.labels = ClassLabels() if softmax else TargetLabels(1)
+        # === Layers ===
+        self.head = LinkScorer(
+            head,
+            num_relations,
+            hidden,
+            activation,
+            symmetric,
+            dtype="float32",
+            name="head",
+        )
+        self.build_and_compile()
+
+    def build(self, input_shape=None):
+        """Build the weights of the head."""
+        self.head.build((None, None, self.backbone.hidden_dim))
+        self.built = True
+
+    def call(self, batch, training=False):
+        """Return logits [G, Q]."""
+        batch_part(batch, "pair", "sender", "task.predict(graph, pairs)")
+        states = self.backbone(batch, training=training)
+        return self.head(ops.cast(states, "float32"), batch)
+
+    def compute_output_shape(self, input_shape):
+        """[G, Q]."""
+        return tuple(input_shape["pair"]["sender"])
+
+    # === Training ===
+
+    def default_optimizer(self):
+        """Return Adam with rate 1e-2, as Kipf and Welling 2016."""
+        return keras.optimizers.Adam(1e-2)
+
+    def default_loss(self):
+        """Return the cross-entropy of pairs, or of positives among their negatives."""
+        if self.objective == "softmax":
+            return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def default_metrics(self) -> list:
+        """Return accuracy and `roc_auc`; of the objective "softmax" accuracy alone."""
+        if self.objective == "softmax":
+            return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]
+        return [keras.metrics.BinaryAccuracy(name="accuracy", threshold=0.0), ROCAUC()]
+
+    def entries(self, x, y, y_pred, sample_weight=None):
+        """Return labels, outputs and weights of entries; see `Labels.entries`.
+
+        With the objective "softmax" an entry is a positive among its negatives.
+        """
+        pair = batch_part(x, "pair", "sender", "task.compute_loss(x, y, ...)")
+        weight = ops.cast(pair["mask"], y_pred.dtype)
+        if sample_weight is not None:
+            weight = weight * ops.cast(sample_weight, y_pred.dtype)
+        if self.objective == "binary":
+            return self.labels.entries(y, ops.expand_dims(y_pred, -1), weight)
+        groups, count = ops.shape(pair["positive"])
+        rows = (groups, count, ops.shape(y_pred)[1] // count)
+        # The positive is the first of each row.
+        first = ops.zeros((groups, count), "int32")
+        weight = ops.reshape(weight, rows)[..., 0]
+        return self.labels.entries(first, ops.reshape(y_pred, rows), weight)
+
+    def fit(
+        self,
+        x=None,
+        pairs=None,
+        negatives: NegativeSampler | None = None,
+        batch_size: int | None = None,
+        known=None,
+        validation_pairs=None,
+        seed: int = 0,
+        **kwargs,
+    ):
+        """Train on pairs of a graph.
+
+        Each step computes the states of all nodes, and the scores of a batch of pairs
+        and of negatives drawn for them.
+
+        Args:
+            x: The graph, whose edges carry messages; or a `LinkLoader`.
+            pairs: Pairs that are true; by default the edges of the graph without
+                self-loops, of an undirected graph each once.
+            negatives: `NegativeSampler`; by default one uniform pair for each.
+            batch_size: True pairs of a step; None for all of them.
+            known: Pairs that are true besides `pairs` and the edges of the graph, which
+                negatives avoid.
+            validation_pairs: True pairs to validate on. Their negatives are the same in
+                every epoch.
+            seed: Seed of the order, the negatives and, on torch, of dropout.
+            **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
+                `verbose`.
+
+        Returns:
+            Keras' `History`.
+        """
+        for name in ("sampler", "validation_split", "y", "validation_data"):
+            if kwargs.pop(name, None) is not None:
+                advice = "Pass pairs, and validation_pairs."
+                raise ValueError(
+                    f"Expected `fit` of LinkPredictor without `{name}`. Received: "
+                    f"{name}. {advice}"
+                )
+        if isinstance(x, LinkLoader):
+            return super().fit(x, None, seed=seed, **kwargs)
+        graph = self._graph(x)
+        if pairs is None:
+            pairs = split_links(graph, 0.0, 0.0).train_pairs
+        pairs = self._pairs("pairs", pairs, graph)
+        negatives = NegativeSampler() if negatives is None else negatives
+        self._complete(graph, training=True)
+        valid = None
+        true = self._true(graph, pairs, known)
+        if validation_pairs is not None:
+            valid = self._pairs("validation_pairs", validation_pairs, graph)
+            true = self._true(graph, NodePairs.concatenate([valid, pairs]), known)
+        shuffle = kwargs.pop("shuffle", True)
+        train = self._link_loader(
+            graph, pairs, negatives, batch_size, true, shuffle, seed
+        )
+        if valid is not None:
+            valid = self._link_loader(
+                graph, valid, negatives, batch_size, true, False, seed
+            )
+        return super().fit(train, None, validation_data=valid, seed=seed, **kwargs)
+
+    def evaluate(
+        self,
+        x=None,
+        pairs=None,
+        negatives: NegativeSampler | NodePairs | None = None,
+        known=None,
+        seed: int = 0,
+        **kwargs,
+    ) -> dict[str, float]:
+        """Return loss, area under the ROC curve and average precision, all exact.
+
+        Args:
+            x: The graph, whose edges carry messages; or what Keras takes.
+            pairs: Pairs that are true.
+            negatives: `NegativeSampler`, or pairs that are not true, as `NodePairs`; by
+                default one uniform pair for each.
+            known: Pairs that are true besides `pairs` and the edges of the graph, which
+                a sampler avoids.
+            seed: Seed of the sampler.
+            **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or what
+                Keras takes.
+
+        Returns:
+            `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
+            "softmax" there must be as many negatives for each pair.
+        """
+        if isinstance(x, LinkLoader) or not _is_graph(x):
+            return super().evaluate(x, **kwargs)
+        kwargs.pop("verbose", None)
+        if kwargs:
+            raise TypeError(
+                "Expected no further options with a graph. Received: "
+                f"{sorted(kwargs)}."
+            )
+        graph = self._graph(x)
+        if not self.compiled:
+            raise ValueError(
+                "Expected a compiled task. Received: a task that was created with "
+                "compile=False. Call task.compile() before evaluate."
+            )
+        pairs = self._pairs("pairs", pairs, graph)
+        if not isinstance(negatives, NodePairs):
+            sampler = NegativeSampler() if negatives is None else negatives
+            instance("negatives", sampler, NegativeSampler, "a NegativeSampler or NodePairs")
+            kinds = None
+            if sampler.node_type is not None:
+                kinds = graph.node.get(sampler.node_type)
+            true = self._true(graph, pairs, known)
+            negatives = sampler.sample(pairs, graph.num_nodes, true, kinds, seed)
+        negatives = self._pairs("negatives", negatives, graph)
+        scores = self.predict(graph, NodePairs.concatenate([pairs, negatives]))
+        positive, negative = np.split(scores, [len(pairs)])
+        return {
+            "loss": self._mean_loss(positive, negative),
+            "auc": link_auc(positive, negative),
+            "average_precision": average_precision(positive, negative),
+        }
+
+    def _mean_loss(self, positive: np.ndarray, negative: np.ndarray) -> float:
+        if self.objective == "softmax":
+            if len(negative) % len(positive):
+                raise ValueError(
+                    "Expected as many `negatives` for each pair with "
+                    f"objective='softmax'. Received: {len(negative)} for "
+                    f"{len(positive)} pairs."
+                )
+            rows = negative.reshape(len(positive), -1)
+            outputs = np.concatenate([positive[:, None], rows], axis=1)
+            y = np.zeros((len(positive), 1), np.int32)
+        else:
+            outputs = np.concatenate([positive, negative])[:, None]
+            y = np.repeat([1.0, 0.0], [len(positive), len(negative)])[:, None]
+        weight = np.ones(len(y), np.float32)
+        return float(self.loss(y.astype(np.float32), outputs, weight))
+
+    # === Predictions ===
+
+    def predict(self, x, pairs=None, batch_size: int | None = None, **kwargs):
+        """Return the scores of pairs, logits.
+
+        Args:
+            x: The graph, whose edges carry messages; or what Keras takes.
+            pairs: The pairs; by default the edges of the graph.
+            batch_size: Pairs scored at a time.
+            **kwargs: Passed to `keras.Model.predict` if `x` is what Keras takes.
+
+        Returns:
+            float32 [Q], in the order of the pairs.
+        """
+        if not _is_graph(x):
+            return super().predict(x, **kwargs)
+        size = _PAIRS if batch_size is None else positive_int("batch_size", batch_size)
+        graph = self._graph(x)
+        pairs = NodePairs.of_edges(graph) if pairs is None else pairs
+        pairs = self._pairs("pairs", pairs, graph)
+        if not len(pairs):
+            return np.zeros(0, np.float32)
+        states = self._states(graph)
+        size = min(size, len(pairs))
+        scores = [
+            self._scores(None).of(states, pairs.take(slice(start, start + size)), size)
+            for start in range(0, len(pairs), size)
+        ]
+        return np.concatenate(scores)
+
+    def rank(
+        self,
+        graph: Graph,
+        pairs,
+        known=None,
+        sides: str = "receiver",
+        chunk: int | None = None,
+        verbose="auto",
+    ) -> np.ndarray:
+        """Return the rank of the true node of each pair among all nodes.
+
+        1 is best. Nodes with the same score share the mean of their ranks, so that a
+        model that scores all alike gets the rank of chance.
+
+        Args:
+            graph: The graph, whose edges carry messages.
+            pairs: Pairs that are true.
+            known: All pairs that are true, such as `split.known`: other true answers
+                are left out of the ranking (filtered ranks). None for raw ranks.
+            sides: Which node of a pair is asked for, given the other and the type:
+                `"receiver"`, `"sender"` or `"both"`.
+            chunk: Pairs whose scores are in memory at a time; by default as many as
+                make 16 million numbers.
+            verbose: 0 for no progress bar, which is shown after two seconds.
+
+        Returns:
+            float64 [Q], or [2, Q] of receivers and senders with `"both"`.
+
+        Raises:
+            ValueError: For pairs of other nodes or types.
+        """
+        one_of("sides", sides, SIDES)
+        graph = self._graph(graph)
+        pairs = self._pairs("pairs", pairs, graph)
+        known = optional(self._pairs, "known", known, graph)
+        optional(positive_int, "chunk", chunk)
+        if chunk is None:
+            width = 1
+            if self.head.score == "mlp":
+                width = self.head.hidden or self.backbone.hidden_dim
+            chunk = max(1, _CHUNK // (graph.num_nodes * width))
+        chunk = max(1, min(chunk, len(pairs)))
+        states = self._states(graph)
+        ends = ("receiver", "sender") if sides == "both" else (sides,)
+        shown = verbose not in (0, False)
+        with progress_bar("Ranking", len(ends) * len(pairs), shown) as advance:
+            ranks = [self._ranks(states, pairs, known, e, chunk, advance) for e in ends]
+        return np.stack(ranks) if sides == "both" else ranks[0]
+
+    def _ranks(self, states, pairs, known, end, chunk, advance) -> np.ndarray:
+        """Return the rank of one end of each pair, float64 [Q]."""
+        asked = pairs if end == "receiver" else pairs.reversed()
+        others = None
+        if known is not None:
+            others = _Answers(known if end == "receiver" else known.reversed())
+        ranks = np.empty(len(pairs))
+        for start in range(0, len(pairs), chunk):
+            part = slice(start, start + chunk)
+            table = self._scores(end).of(states, pairs.take(part), chunk)
+            rows = np.arange(len(table))
+            true = table[rows, asked.receivers[part]]
+            if others is not None:
+                table = np.array(table)
+                table[others.of(asked.take(part))] = -np.inf
+            # The true node may be among the known ones.
+            table[rows, asked.receivers[part]] = -np.inf
+            above = (table > true[:, None]).sum(axis=1)
+            ties = (table == true[:, None]).sum(axis=1)
+            ranks[part] = 1 + above + 0.5 * ties
+            advance(len(rows))
+        return ranks
+
+    def _states(self, graph: Graph) -> np.ndarray:
+        """Return the states of all nodes, float32 [1, N, H], in the caller's order."""
+        self._one_device()
+        self._complete(graph)
+        (states,) = self.embed([graph])
+        if np.isnan(states).any():
+            raise ValueError(
+                "Expected states of all nodes. Received: NaN, of a model that diverged "
+                "or of nodes that the preprocessor drops. Lower the learning rate, or "
+                "apply layers that drop nodes before splitting the edges."
+            )
+        return np.asarray(states, np.float32)[None]
+
+    def _scores(self, end: str | None) -> "_Scores":
+        """Return a model of the head, compiled once."""
+        models = compat.derived(self).setdefault("scores", {})
+        if end not in models:
+            models[end] = _Scores(self.head, end)
+        return models[end]
+
+    # === Graphs and loaders ===
+
+    def _graph(self, x) -> Graph:
+        """Return the graph, which may be alone in a list."""
+        if isinstance(x, list | tuple) and len(x) == 1:
+            (x,) = x
+        if isinstance(x, list | tuple) and x and isinstance(x[0], Graph):
+            raise ValueError(
+                "Expected one graph, as pairs number the nodes of one. Received: "
+                f"{len(x)} graphs. Join them to one graph without edges between them."
+            )
+        if not isinstance(x, Graph):
+            refuse("graph", "a Graph", x)
+        return x
+
+    def _pairs(self, name: str, pairs, graph: Graph) -> NodePairs:
+        """Return pairs of nodes of a graph; without types if the head has none."""
+        pairs = as_pairs(name, pairs, graph.num_nodes, self.head.num_relations)
+        if self.head.num_relations is None:
+            return NodePairs(pairs.senders, pairs.receivers)
+        return pairs
+
+    def _true(self, graph: Graph, pairs: NodePairs, known) -> NodePairs:
+        """Return all pairs that negatives avoid."""
+        parts = [pairs, self._pairs("graph", NodePairs.of_edges(graph), graph)]
+        if known is not None:
+            parts.append(self._pairs("known", known, graph))
+        true = NodePairs.concatenate(parts)
+        if is_undirected(graph):
+            true = NodePairs.concatenate([true, true.reversed()])
+        return true
+
+    def _one_device(self) -> None:
+        if self.distribution.several:
+            raise ValueError(
+                "Expected one device for LinkPredictor. Received: "
+                f"{self.distribution.size}. Create the task outside of the scope of a "
+                "distribution."
+            )
+
+    def _link_loader(self, graph, pairs, negatives, batch_size, known, shuffle, seed):
+        self._one_device()
+        return LinkLoader(
+            graph,
+            pairs,
+            negatives,
+            batch_size,
+            known,
+            shuffle=shuffle,
+            seed=seed,
+            loader=self.loader([graph], training=False),
+        )
+
+    def default_preprocessor(self, graphs) -> GraphPreprocessor:
+        """Return the preprocessor of a task that was created without one."""
+        preprocessor = super().default_preprocessor(graphs)
+        # One graph; a batch size above 1 would be nearly all padding.
+        preprocessor.batcher = StaticBatcher(2, padding="64")
+        return preprocessor
+
+    def _complete(self, graph: Graph, training: bool = False) -> None:
+        """Make a preprocessor for the graph, unless the task was given one."""
+        # Training determines the batcher, even after earlier predictions.
+        made = self.__dict__.get("_for_predictions")
+        again = training and made is not None and self.preprocessor is made
+        if self.preprocessor is not None and not again:
+            return
+        self.preprocessor = self.default_preprocessor([graph])
+        # Bypass Keras' attribute tracking.
+        self.__dict__["_for_predictions"] = None if training else self.preprocessor
+
+    def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
+        if not self.compiled:
+            raise ValueError(
+                "Expected a compiled task. Received: a task that was created with "
+                "compile=False. Call task.compile() before fit and evaluate."
+            )
+        if not isinstance(loader, LinkLoader):
+            raise ValueError(
+                f"Expected `{name}` to be a graph or a LinkLoader. Received: "
+                f"{type(loader).__name__}."
+            )
+        return loader
+
+    def export(self, *args, **kwargs):
+        """Raise an error: exported models take graphs, and have no pairs.
+
+        Args:
+            *args: Of `Task.export`.
+            **kwargs: Of `Task.export`.
+        """
+        raise ValueError(
+            "Expected a task that predicts for graphs, nodes or edges. Received: "
+            "LinkPredictor, whose pairs exported models do not take. Save the task with "
+            "task.save(path), or store task.embed(graph) and score pairs with task.head."
+        )
+
+    def head_config(self) -> dict:
+        """Return the arguments of the head."""
+        config = self.head.get_config()
+        names = ("num_relations", "hidden", "activation", "symmetric")
+        return {
+            **super().head_config(),
+            "head": config["score"],
+            "objective": self.objective,
+            **{name: config[name] for name in names},
+        }
+
+
+def _is_graph(x) -> bool:
+    """Return whether an argument is meant as a graph, not as data of Keras."""
+    return x is None or isinstance(x, Graph | list | tuple | str | int | float)
+
+
+class _Scores(keras.Model):
+    """Scores of pairs from stored states.
+
+    Args:
+        scorer: The `LinkScorer`.
+        end: The end of pairs that all nodes take; None to score the pairs themselves.
+    """
+
+    def __init__(self, scorer: LinkScorer, end: str | None):
+        super().__init__()
+        self.scorer = scorer
+        self.end = end
+        self.built = True
+
+    def call(self, inputs):
+        """Return scores [1, Q] or [1, Q, N]."""
+        states = inputs["states"]
+        if self.end is None:
+            return self.scorer(states, {"pair": inputs["pair"]})
+        return self.scorer.score_nodes(states, {"pair": inputs["pair"]}, self.end)
+
+    def of(self, states: np.ndarray, pairs: NodePairs, size: int) -> np.ndarray:
+        """Return the scores [q] or [q, N] of pairs.
+
+        Args:
+            states: float32 [1, N, H].
+            pairs: At most `size` pairs.
+            size: What pairs are padded to, so that steps have one shape.
+        """
+        missing = (0, size - len(pairs))
+        pair = {
+            name: np.pad(ids, missing)[None]
+            for name, ids in (
+                ("sender", pairs.senders),
+                ("receiver", pairs.receivers),
+                ("type", pairs.types),
+            )
+        }
+        out = self.predict_on_batch({"states": states, "pair": pair})
+        return np.asarray(out)[0, : len(pairs)]
+
+
+class _Answers:
+    """The known receivers for each sender and type.
+
+    Args:
+        known: All pairs that are true.
+    """
+
+    def __init__(self, known: NodePairs):
+        order = np.lexsort((known.senders, known.types))
+        self._receivers = known.receivers[order]
+        self._keys = _question(known)[order]
+
+    def of(self, pairs: NodePairs) -> tuple[np.ndarray, np.ndarray]:
+        """Return rows and columns of the known receivers in a table of scores."""
+        wanted = _question(pairs)
+        first = np.searchsorted(self._keys, wanted, "left")
+        counts = np.searchsorted(self._keys, wanted, "right") - first
+        rows = np.repeat(np.arange(len(pairs)), counts)
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return rows, self._receivers[first[rows] + within]
+
+
+def _question(pairs: NodePairs) -> np.ndarray:
+    """Return one number for the sender and the type of each pair."""
+    return (pairs.types.astype(np.int64) << 32) + pairs.senders
