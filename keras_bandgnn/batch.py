@@ -88,6 +88,25 @@ has K = ceil(N / S) blocks of S nodes, and step t updates A_t of them.
 
 The rest numbers nodes in the order of the blocks.
 
+**Sampled batches.** A batch that a `Sampler` cuts from a large graph counts as one
+graph, whose rows come in the order in which they were found: first the nodes to train
+on, then those at a distance of one edge, and so on.
+
+| part                       | shape         | meaning                                   |
+|----------------------------|---------------|-------------------------------------------|
+| `x["read"]["mask"]`        | [G, R] bool   | whether labels of a row count             |
+| `x["sampled"]["degree"]`   | [G, N]        | edges into the node in the whole graph    |
+| `x["sampled"]["loops"]`    | [G, N]        | those of them from the node to itself     |
+| `x["sampled"]["weight"]`   | [G, E]        | factor that makes sums unbiased, if any   |
+| `x["hops"][l]["node_mask"]`| [G, N_l] bool | real rows after layer l = "0", "1", ...   |
+| `x["hops"][l]["edge_mask"]`| [G, E_l] bool | real edges that layer l reads             |
+| `x["hops"][l]["plan"]`     | a dict        | arrays of a primitive, from N_{l-1} rows  |
+
+Subgraphs that stand for themselves (`ClusterSampler`) have no `"sampled"`. `"hops"`
+stands for `"plan"` where layers are trimmed: layer l reads the first E_l edges and
+computes the first N_l rows, those that later layers read, and R is the number of rows
+after the last layer. Otherwise R = N. Labels have R rows.
+
 **Explanations.** `keras_bandgnn.explain` adds a part `x["explained"]`, through which it
 varies what a model sees. No loader yields it, and a model without it is unchanged.
 
