@@ -41,6 +41,7 @@ GROUPS = {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
         "Batchers": ".*Batcher|.*_batcher|BatchingForecast|fastest",
         "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
+        "Large graphs": ".*Sampler|SampleLoader",
         "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
         "|NormalizeFeatures|RandomNodeSplit|.*_splits",
         "Graph transformers": ".*[aA]ttention.*|[rR]eform.*|.*tiles|canonical_path"

@@ -56,6 +56,7 @@ PUBLIC = {
     "FullyConnectedGraph FunctionEncoder GraphEncoder GraphLayer GraphLoader "
     "GraphPreprocessor KNearestGraph NetworkXEncoder ProgramEncoder "
     "PyGEncoder RCMKCompile RadiusGraph ReachabilityFilter Reformation "
+    "ClusterSampler NeighborSampler SampleLoader Sampler SubgraphSampler "
     "SequenceLoader SmilesEncoder StaticBatcher "
     "StructuralEncoding TableEncoder TargetNormalizer attention_conditions "
     "canonical_path choose_batcher cluster_order compile_programs fastest "

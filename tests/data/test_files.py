@@ -378,6 +378,7 @@ ELSEWHERE = {
     "programs/corpus/distributions.py": "temporary downloads, moved when complete",
     "saving/preset_files.py": "within `atomic_folder`",
     "models/ensemble.py": "within `atomic_folder`",
+    "models/layerwise.py": "a temporary folder",
     "models/last_layer_laplace.py": "within `atomic_folder`",
     "models/presets.py": "within `atomic_folder`",
     "serving/exporting.py": "within `atomic_folder`",
