@@ -1007,6 +1007,7 @@ KINDS: dict[str, str] = {
     "preprocessing.TargetNormalizer.references": "references",
     "preprocessing.TargetNormalizer.std": "label",
     "preprocessing.ClusterSampler.feature": "name",
+    "preprocessing.NeighborSampler.part": "name",
     "preprocessing.NeighborSampler.fan_outs": "fan-outs",
     "preprocessing.SampleLoader.features": "-of a model",
     "preprocessing.SampleLoader.graph": "graphs",

@@ -181,7 +181,11 @@ def check_call(states, batch) -> None:
         return
     # The states of a schedule's step are those of its receptive field, and a hop of a
     # sampled batch has more senders than receivers.
-    if "hop" in batch or is_scheduled(batch.get("plan") or {}) or sequence_axis() is not None:
+    if (
+        "hop" in batch
+        or is_scheduled(batch.get("plan") or {})
+        or sequence_axis() is not None
+    ):
         return
     for size, expected in zip(shape[:2], node["mask"].shape, strict=False):
         static = type(size) is int and type(expected) is int

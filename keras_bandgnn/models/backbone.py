@@ -136,8 +136,8 @@ class Backbone(keras.Model):
             raise ValueError(
                 "Expected a backbone that reads nothing but neighbours with a "
                 f"NeighborSampler. Received: {name}, with these options. Use "
-                "ClusterSampler or SubgraphSampler, or set `is_local = True` in your own "
-                "class if its layers do read neighbours alone."
+                "ClusterSampler or SubgraphSampler, or set `is_local = True` in your "
+                "own class if its layers read neighbours alone."
             )
         if self.depth is not None and self.depth != count:
             raise ValueError(

@@ -213,7 +213,8 @@ class GraphModel(Replicated):
                 "weighs edges itself. Received: edge_weight="
                 f"{self.preprocessor.edge_weight!r}."
             )
-        instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
+        expected = "a sampler, such as NeighborSampler([15])"
+        instance("sampler", sampler, Sampler, expected)
         if sampler.of_neighbours:
             backbone.check_hops(sampler.num_hops)
         return SampleLoader(
@@ -517,9 +518,7 @@ class GraphModel(Replicated):
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
-            x = self.loader(
-                x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler
-            )
+            x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler)
             x = self._labelled(x, "x")
             self.adapt(x)
             if not self.optimizer.built:
@@ -566,9 +565,7 @@ class GraphModel(Replicated):
                 raise
             raise ValueError(f"In validation_data: {error}") from error
 
-    def evaluate(
-        self, x=None, y=None, *args, sampler: Sampler | None = None, **kwargs
-    ):
+    def evaluate(self, x=None, y=None, *args, sampler: Sampler | None = None, **kwargs):
         """Evaluate on graphs, as `keras.Model.evaluate` does on arrays.
 
         Args:

@@ -1,4 +1,4 @@
-"""`predict_by_layer`: predictions for a large graph, one layer of all nodes at a time."""
+"""`predict_by_layer`: predictions for a large graph, one layer at a time."""
 
 import os
 import tempfile

@@ -79,9 +79,6 @@ from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder as Progra
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
 )
-from keras_bandgnn.preprocessing.structural_encoding import (
-    StructuralEncoding as StructuralEncoding,
-)
 from keras_bandgnn.preprocessing.sampling.cluster_sampler import (
     ClusterSampler as ClusterSampler,
 )
@@ -94,6 +91,9 @@ from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
 from keras_bandgnn.preprocessing.sampling.subgraph_sampler import (
     SubgraphSampler as SubgraphSampler,
+)
+from keras_bandgnn.preprocessing.structural_encoding import (
+    StructuralEncoding as StructuralEncoding,
 )
 from keras_bandgnn.preprocessing.transforms.components import (
     LargestComponent as LargestComponent,

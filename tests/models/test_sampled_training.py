@@ -161,7 +161,9 @@ def test_backbones_that_read_more_than_neighbours_refuse(name):
         task.predict_by_layer(graph)
 
 
-@pytest.mark.parametrize("options", [{"norm": "graph"}, {"virtual_node": True}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"norm": "graph"}, {"virtual_node": True}], ids=str
+)
 def test_options_that_read_more_than_neighbours_refuse(options):
     task = task_of(deeper("SAGEBackbone", **options))
     with pytest.raises(ValueError, match="reads nothing but neighbours"):
@@ -222,9 +224,7 @@ def test_other_tasks_over_nodes():
     assert losses[-1] < losses[0]
     targets = (np.asarray(graph.node["h"]) > 0).astype("float32")
     targets[3, 1] = np.nan
-    several = kb.models.NodeClassifier(
-        sage(), 3, multi_label=True
-    )
+    several = kb.models.NodeClassifier(sage(), 3, multi_label=True)
     losses = several.fit(graph, [targets], epochs=8, **fit).history["loss"]
     assert losses[-1] < losses[0]
 
@@ -260,7 +260,11 @@ def gradient_of(task, batches):
         steps = [
             entries * (a - b) for a, b in zip(before, task.get_weights(), strict=True)
         ]
-        total = steps if total is None else [s + t for s, t in zip(steps, total)]
+        total = (
+            steps
+            if total is None
+            else [s + t for s, t in zip(steps, total, strict=True)]
+        )
         count += entries
     task.set_weights(before)
     return np.concatenate([(t / count).ravel() for t in total])
@@ -269,9 +273,7 @@ def gradient_of(task, batches):
 def test_gradients_of_all_neighbours_add_up_to_that_of_the_whole_graph():
     keras.utils.set_random_seed(2)
     graph = large_graph()
-    task = task_of(
-        sage(norm=None)
-    )
+    task = task_of(sage(norm=None))
     whole = task.loader(graph)
     exact = gradient_of(task, [whole[0]])
     loader = task.loader(graph, sampler=NeighborSampler([-1, -1], 13))
@@ -304,7 +306,9 @@ def test_gradients_of_sampled_neighbours_are_unbiased(reduce):
             task.train_on_batch(*loader.build(0, epoch))
             after = task.get_weights()
             out.append(
-                np.concatenate([(a - b).ravel() for a, b in zip(before, after)])
+                np.concatenate(
+                    [(a - b).ravel() for a, b in zip(before, after, strict=True)]
+                )
             )
         return np.array(out)
 

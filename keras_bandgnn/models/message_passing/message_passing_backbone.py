@@ -280,6 +280,7 @@ class MessagePassingBackbone(Backbone):
         return norms[number](states, batch)
 
     def edge_states(self, batch):
+        """Return the embedded edge features [G, E, H], or None."""
         if self.edge_encoder is None:
             return None
         return self.edge_encoder(batch["edge"])

@@ -14,6 +14,7 @@ from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
     SampledGroup,
+    named_sizes,
     needed_sizes,
 )
 from keras_bandgnn.preprocessing.sampling.sampled_graph import SampledGraph, key_of
@@ -93,7 +94,9 @@ class SampleLoader(GraphLoader):
         features: Mapping[str, Sequence[str]] | None = None,
     ):
         super(GraphLoader, self).__init__(workers=1)
-        instance("sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])")
+        instance(
+            "sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])"
+        )
         self.sampler = sampler
         self.shuffle = boolean("shuffle", shuffle)
         self.seed = seed_number("seed", seed)
@@ -127,14 +130,22 @@ class SampleLoader(GraphLoader):
                 f"{self.graph.num_nodes} nodes has a known label. Check the mask."
             )
         self._assembler = SampleAssembler(
-            self.graph, sampler, self.num_edge_types, trimmed, rescale, targets, {}, features
+            self.graph,
+            sampler,
+            self.num_edge_types,
+            trimmed,
+            rescale,
+            targets,
+            {},
+            features,
         )
         self._epochs = SampledEpochs(
             items,
             sampler,
             self.seed,
             self.shuffle,
-            self.replicas * self.num_hosts,
+            self.replicas,
+            self.num_hosts,
             self._assembler,
         )
         if num_hosts > 1:
@@ -218,7 +229,8 @@ class SampledEpochs:
         sampler: What cuts subgraphs of them.
         seed: Of orders and draws.
         shuffle: Whether epochs differ.
-        per_step: Subgraphs per step, over all replicas and hosts.
+        replicas: Subgraphs per step of a host.
+        num_hosts: Number of hosts.
         assembler: Samples, for the estimate of sizes; gets its budget.
     """
 
@@ -228,16 +240,28 @@ class SampledEpochs:
         sampler: Sampler,
         seed: int,
         shuffle: bool,
-        per_step: int,
+        replicas: int,
+        num_hosts: int,
         assembler: SampleAssembler,
     ):
         self.ids = ids
         self.sampler = sampler
         self.seed, self.shuffle = seed, shuffle
-        self.per_step = per_step
+        self.per_step = replicas * num_hosts
         self.assembler = assembler
-        self.used = max(1, round(sampler.share * len(ids)))
-        self.length = -(-self.used // (sampler.batch_size * per_step))
+        owner = sampler.owners(assembler.graph, ids, num_hosts)
+        self.pools = [ids]
+        if owner is not None and num_hosts > 1:
+            self.pools = [ids[owner == host] for host in range(num_hosts)]
+            if not all(map(len, self.pools)):
+                raise ValueError(
+                    f"Expected nodes to train on for each of {num_hosts} hosts. "
+                    f"Received: {list(map(len, self.pools))} of their parts. Choose "
+                    "another feature as `part`."
+                )
+        self.used = [max(1, round(sampler.share * len(pool))) for pool in self.pools]
+        per_step = self.per_step // len(self.pools)
+        self.length = max(-(-n // (sampler.batch_size * per_step)) for n in self.used)
         self._estimate()
 
     def _estimate(self) -> None:
@@ -265,10 +289,7 @@ class SampledEpochs:
 
     def _bounds(self) -> dict[str, int]:
         nodes, edges = self.sampler.bound(self.assembler.graph)
-        sizes = {"node": nodes[-1], "edge": edges[-1]}
-        if self.assembler.trimmed:
-            sizes |= {f"node:{l}": n for l, n in enumerate(nodes[::-1]) if l}
-            sizes |= {f"edge:{l}": n for l, n in enumerate(edges[::-1]) if l}
+        sizes = named_sizes(nodes, edges, self.assembler.trimmed)
         return {name: int(round_up_64(size)) for name, size in sizes.items()}
 
     def take_bounds(self) -> None:
@@ -284,19 +305,23 @@ class SampledEpochs:
     def composition(self, epoch: int) -> list[SampledGroup]:
         """Return the groups of items of an epoch; each `per_step` make a step."""
         drawn = epoch if self.shuffle else 0
-        order = self.ids
-        if self.shuffle:
-            order = key_of(self.seed, drawn).permutation(order)
-        if self.used < len(order):
-            # Spread over all items if they are not shuffled.
-            order = order[np.arange(self.used) * len(order) // self.used]
-        count = self.length * self.per_step
-        # Equal parts, so that no device of a step is without items.
-        parts = np.array_split(order, count)
+        rng, pieces = key_of(self.seed, drawn), []
+        count = self.length * self.per_step // len(self.pools)
+        for pool, used in zip(self.pools, self.used, strict=True):
+            order = rng.permutation(pool) if self.shuffle else pool
+            if used < len(order):
+                # Spread over all items if they are not shuffled.
+                order = order[np.arange(used) * len(order) // used]
+            # Equal parts, so that no device of a step is without items.
+            pieces.append(np.array_split(order, count))
+        # Steps one after the other, in each the subgraphs of every pool.
+        size = self.per_step // len(self.pools)
+        steps = range(0, count, size)
+        groups = [g for s in steps for pool in pieces for g in pool[s : s + size]]
         budget = self.assembler.budgets[0]
         return [
-            SampledGroup.of(part, budget, (self.seed, drawn, number))
-            for number, part in enumerate(parts)
+            SampledGroup.of(group, budget, (self.seed, drawn, number))
+            for number, group in enumerate(groups)
         ]
 
     def usage(self, groups: list[SampledGroup]) -> dict[str, np.ndarray]:
@@ -310,7 +335,10 @@ class SampledEpochs:
         budget, steps = self.assembler.budgets[0], len(items)
         usage = {"graph": (items, self.per_step * budget["item"])}
         for name in ("node", "edge"):
-            usage[name] = (int(self.sizes[name][0]) // steps, self.per_step * budget[name])
+            usage[name] = (
+                int(self.sizes[name][0]) // steps,
+                self.per_step * budget[name],
+            )
         return {
             name: np.array([np.broadcast_to(used, steps), np.full(steps, room)])
             for name, (used, room) in usage.items()

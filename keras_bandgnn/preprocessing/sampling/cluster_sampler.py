@@ -8,6 +8,7 @@ from keras_bandgnn.preprocessing.ordering.rcm import links
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     SampledGraph,
     Subgraph,
+    node_ids,
     ranges,
 )
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -75,19 +76,7 @@ class ClusterSampler(Sampler):
     def _clusters(self, graph: SampledGraph) -> np.ndarray:
         """Return the cluster of each node, int64 [N]."""
         if self.feature is not None:
-            found = graph.flat.node.get(self.feature)
-            if found is None or found.ndim != 1 or found.dtype.kind not in "iu":
-                raise ValueError(
-                    f"Expected a node feature {self.feature!r}, an id of a cluster per "
-                    f"node. Received: node features {sorted(graph.flat.node)}. Compile "
-                    "the graph with ClusterCompile, or leave `feature` out."
-                )
-            if found.min() < 0:
-                raise ValueError(
-                    f"Expected ids of clusters of at least 0 in {self.feature!r}. "
-                    f"Received: {found.min()}."
-                )
-            return np.asarray(found, np.int64)
+            return node_ids(graph, self.feature, "feature")
         if self.num_clusters > graph.num_nodes:
             raise ValueError(
                 "Expected at most as many clusters as nodes. Received: num_clusters="

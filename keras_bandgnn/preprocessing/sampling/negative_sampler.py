@@ -31,7 +31,7 @@ class NegativeSampler:
         kind: `"uniform"`: both nodes anew, all free pairs of the relation with equal
             probability. `"source"`: one node replaced by any other. `"typed"`: one node
             replaced by one that occurs at that end of the relation, or by one with the
-            same value of the node feature `node_type`.
+            same value of the node feature `node_type`; where none is free, by any.
         replace: Which node `"source"` and `"typed"` replace: `"receiver"`, `"sender"`,
             or `"either"`, drawn for each positive; if no node is free at that end, the
             other.
@@ -120,42 +120,54 @@ class NegativeSampler:
         taken = true if self.exclude_known else true.take(slice(0))
         if self.kind == "uniform":
             return self._uniform(pairs, taken, num_nodes)
-        groups = self._groups(true, num_nodes, node_types)
-        sides = {}
-        for end in ("receiver", "sender"):
-            if self.replace in (end, "either"):
-                one = end == "sender"
-                p, t = (v.reversed() if one else v for v in (pairs, taken))
-                sides[end] = _Side(p, t, num_nodes, *groups[end])
-        free = np.stack([side.free > 0 for side in sides.values()])
+        ends = [e for e in ("receiver", "sender") if self.replace in (e, "either")]
+        sides = self._sides(self.kind, ends, pairs, taken, true, num_nodes, node_types)
+        if self.kind == "typed":
+            # Where no node of the type is free.
+            sides += self._sides("source", ends, pairs, taken, true, num_nodes)
+        free = np.stack([side.free > 0 for _, side in sides])
         if not free.any(axis=0).all():
             k = int(np.flatnonzero(~free.any(axis=0))[0])
             raise ValueError(
                 f"Expected a free node for each of `pairs`. Received: the pair of nodes "
                 f"{pairs.senders[k]} and {pairs.receivers[k]} of type "
-                f"{pairs.types[k]}, for which all pairs that kind={self.kind!r}, "
-                f"replace={self.replace!r} could draw are known. Use kind='uniform', "
-                "replace='either', or exclude_known=False."
+                f"{pairs.types[k]}, for which all pairs that replace={self.replace!r} "
+                "could draw are known. Use kind='uniform', replace='either', or "
+                "exclude_known=False."
             )
 
         def draw(index, rng) -> NodePairs:
             positive, able = pairs.take(index), free[:, index]
-            which = np.zeros(len(positive), np.int64)
-            if len(sides) == 2:
-                which = rng.integers(0, 2, len(positive))
-                which = np.where(able.all(axis=0), which, able.argmax(axis=0))
+            which = rng.integers(0, len(ends), len(positive))
+            possible = able[which, np.arange(len(positive))]
+            which = np.where(possible, which, able.argmax(axis=0))
             senders, receivers, types = (
                 np.repeat(ids, self.per_positive)
                 for ids in (positive.senders, positive.receivers, positive.types)
             )
-            ends = {"sender": senders, "receiver": receivers}
-            for number, (end, side) in enumerate(sides.items()):
+            drawn = {"sender": senders, "receiver": receivers}
+            for number, (end, side) in enumerate(sides):
                 chosen = np.flatnonzero(np.repeat(which == number, self.per_positive))
                 rows = np.repeat(side.row[index], self.per_positive)[chosen]
-                ends[end][chosen] = side.draw(rows, rng)
+                drawn[end][chosen] = side.draw(rows, rng)
             return NodePairs(senders, receivers, types)
 
         return draw
+
+    def _sides(
+        self, kind, ends, pairs, taken, true, num_nodes, node_types=None
+    ) -> list[tuple[str, "_Side"]]:
+        """Return each end that may be replaced, and what may replace it."""
+        sides = []
+        for end in ends:
+            seen = true if end == "receiver" else true.reversed()
+            groups = self._groups(kind, seen, num_nodes, node_types)
+            if end == "receiver":
+                side = _Side(pairs, taken, num_nodes, *groups)
+            else:
+                side = _Side(pairs.reversed(), taken.reversed(), num_nodes, *groups)
+            sides.append((end, side))
+        return sides
 
     def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
         types, row = np.unique(pairs.types, return_inverse=True)
@@ -187,32 +199,36 @@ class NegativeSampler:
 
         return draw
 
-    def _groups(self, true: NodePairs, num_nodes: int, node_types) -> dict:
-        """Return, by end, the group of each (type, node), and the members of groups.
+    def _groups(self, kind: str, true: NodePairs, num_nodes: int, node_types) -> tuple:
+        """Return groups of nodes of which each may replace any other.
 
-        Members are the nodes that may replace one of the group.
+        Args:
+            kind: `"source"` or `"typed"`.
+            true: Pairs whose receivers are to be replaced.
+            num_nodes: N.
+            node_types: See `sample`.
+
+        Returns:
+            A function of types and nodes to the group of each; the members of the
+            groups, ascending in each; and where each group begins among them.
         """
-        if self.kind == "source":
+        if kind == "source":
             members = np.arange(num_nodes), np.array([0, num_nodes])
-            return dict.fromkeys(ENDS, (lambda types, nodes: 0 * nodes, *members))
-        if self.node_type is not None:
-            label = np.asarray(node_types)
-            if label.shape != (num_nodes,) or label.dtype.kind not in "iu":
-                raise ValueError(
-                    f"Expected `node_types` to be integers [{num_nodes}], the feature "
-                    f"{self.node_type!r} of nodes. Received: {label.dtype} of shape "
-                    f"{label.shape}. Pass node_types=graph.node[{self.node_type!r}]."
-                )
-            _, label = np.unique(label, return_inverse=True)
-            members = np.argsort(label, kind="stable"), _pointer(label)
-            return dict.fromkeys(ENDS, (lambda types, nodes: label[nodes], *members))
-        groups = {}
-        for end in ("receiver", "sender"):
-            seen = np.unique(
-                np.stack([true.types, getattr(true, f"{end}s")]).astype(np.int64), axis=1
+            return (lambda types, nodes: 0 * nodes, *members)
+        if self.node_type is None:
+            seen = np.stack([true.types, true.receivers]).astype(np.int64)
+            seen = np.unique(seen, axis=1)
+            return (lambda types, nodes: types, seen[1], _pointer(seen[0]))
+        label = np.asarray(node_types)
+        if label.shape != (num_nodes,) or label.dtype.kind not in "iu":
+            raise ValueError(
+                f"Expected `node_types` to be integers [{num_nodes}], the feature "
+                f"{self.node_type!r} of nodes. Received: {label.dtype} of shape "
+                f"{label.shape}. Pass node_types=graph.node[{self.node_type!r}]."
             )
-            groups[end] = (lambda types, nodes: types, seen[1], _pointer(seen[0]))
-        return groups
+        _, label = np.unique(label, return_inverse=True)
+        members = np.argsort(label, kind="stable"), _pointer(label)
+        return (lambda types, nodes: label[nodes], *members)
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
@@ -296,7 +312,9 @@ class _Side:
         keys, first, self.row = np.unique(key, return_index=True, return_inverse=True)
         group, sender = group[first], pairs.senders[first]
         # Where each node is among the members of its group.
-        member_keys = np.repeat(np.arange(groups), np.diff(pointer)) * num_nodes + members
+        member_keys = (
+            np.repeat(np.arange(groups), np.diff(pointer)) * num_nodes + members
+        )
 
         def place_of(group, node):
             wanted = group * np.int64(num_nodes) + node

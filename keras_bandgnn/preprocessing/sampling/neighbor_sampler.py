@@ -15,6 +15,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     SampledGraph,
     Subgraph,
+    node_ids,
     ranges,
 )
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -42,6 +43,10 @@ class NeighborSampler(Sampler):
         replace: Whether an edge may be drawn several times.
         edge_weight: Edge feature, a number of at least 0 per edge: the chance of an
             edge is proportional to it. None for equal chances.
+        part: Node feature, an id from 0, such as `"cluster"` after `ClusterCompile`:
+            of several hosts each trains on the nodes of the parts that are its number
+            modulo their count, so it reads mostly rows of its own parts. None for
+            nodes of all parts on all hosts.
 
     Raises:
         ValueError: For arguments out of range; from `fit` for a graph without the
@@ -73,6 +78,7 @@ class NeighborSampler(Sampler):
         batch_size: int = 1024,
         replace: bool = False,
         edge_weight: str | None = None,
+        part: str | None = None,
     ):
         if isinstance(fan_outs, str | Mapping) or not isinstance(fan_outs, Sequence):
             refuse("fan_outs", "a list of numbers, one per layer", fan_outs)
@@ -82,6 +88,7 @@ class NeighborSampler(Sampler):
         self.batch_size = positive_int("batch_size", batch_size)
         self.replace = boolean("replace", replace)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
+        self.part = optional(string, "part", part)
         self.num_hops = len(self.fan_outs)
 
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
@@ -155,6 +162,12 @@ class NeighborSampler(Sampler):
             tuple(edge_ends),
             weight,
         )
+
+    def owners(self, graph: SampledGraph, ids: np.ndarray, num_hosts: int):
+        """Return the host that trains on each node, by `part`."""
+        if self.part is None:
+            return None
+        return node_ids(graph, self.part, "part")[ids] % num_hosts
 
     def _draw(self, graph, nodes, fan_out, rng) -> tuple[np.ndarray, np.ndarray]:
         """Return ids of drawn edges by receiver, and how many go into each node."""
@@ -274,6 +287,7 @@ class NeighborSampler(Sampler):
             "batch_size": self.batch_size,
             "replace": self.replace,
             "edge_weight": self.edge_weight,
+            "part": self.part,
         }
 
 

@@ -35,21 +35,27 @@ class SampledGroup(Supergraph):
 
 
 def needed_sizes(subgraph: Subgraph, trimmed: bool) -> dict[str, int]:
-    """Return the sizes of a subgraph by the name of their capacity.
+    """Return the sizes of a subgraph by the name of their capacity."""
+    return named_sizes(subgraph.node_ends, subgraph.edge_ends, trimmed)
+
+
+def named_sizes(nodes: Sequence[int], edges: Sequence[int], trimmed: bool) -> dict:
+    """Return sizes by the name of their capacity.
 
     Args:
-        subgraph: The subgraph.
+        nodes: Nodes within each distance.
+        edges: Edges into the nodes within each distance.
         trimmed: Whether each layer reads no more rows than it needs.
 
     Returns:
-        "node" and "edge", rows of the first layer; if trimmed also "node:l", rows after
-        l layers, and "edge:l", edges that layer l reads.
+        "node" and "edge", rows of the first layer; if trimmed also "node:n", rows after
+        n layers, and "edge:n", edges that layer n reads.
     """
-    nodes, edges = subgraph.node_ends[::-1], subgraph.edge_ends[::-1]
-    sizes = {"node": nodes[0], "edge": edges[0]}
+    sizes = {"node": nodes[-1], "edge": edges[-1]}
     if trimmed:
-        sizes |= {f"node:{l}": n for l, n in enumerate(nodes) if l}
-        sizes |= {f"edge:{l}": n for l, n in enumerate(edges) if l}
+        for name, counts in (("node", nodes), ("edge", edges)):
+            for number, count in enumerate(counts[-2::-1], 1):
+                sizes[f"{name}:{number}"] = count
     return sizes
 
 
@@ -119,10 +125,14 @@ class SampleAssembler:
             some = groups[first : first + replicas]
             subgraphs = [self.subgraph(group) for group in some]
             budget = self.budget_for(subgraphs, some[0].budget)
-            batches.append((self.lay_out(subgraphs, budget), _figures(some, subgraphs, budget)))
+            batches.append(
+                (self.lay_out(subgraphs, budget), _figures(some, subgraphs, budget))
+            )
         return batches
 
-    def budget_for(self, subgraphs: Sequence[Subgraph], budget: Mapping) -> dict[str, int]:
+    def budget_for(
+        self, subgraphs: Sequence[Subgraph], budget: Mapping
+    ) -> dict[str, int]:
         """Return a budget that holds the subgraphs: the usual one, or a larger one."""
         tables = [needed_sizes(each, self.trimmed) for each in subgraphs]
         needed = {name: max(table[name] for table in tables) for name in tables[0]}
@@ -232,7 +242,8 @@ class SampleAssembler:
         if not self.trimmed:
             return self._plan(subgraph, budget["node"], budget["node"], budget["edge"])
         names = [("node", "edge")]
-        names += [(f"node:{l}", f"edge:{l}") for l in range(1, len(subgraph.edge_ends))]
+        numbers = range(1, len(subgraph.edge_ends))
+        names += [(f"node:{number}", f"edge:{number}") for number in numbers]
         hops = {}
         for number, (before, edge) in enumerate(names):
             after = budget[f"node:{number + 1}"]

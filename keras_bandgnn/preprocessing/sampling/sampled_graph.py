@@ -145,6 +145,28 @@ class SampledGraph:
         return Subgraph(nodes, edges, sender[inside], receiver, ends, (len(edges),))
 
 
+def node_ids(graph: SampledGraph, name: str, argument: str) -> np.ndarray:
+    """Return a node feature that is an id from 0, int64 [N], after checking it.
+
+    Args:
+        graph: The graph.
+        name: Name of the feature.
+        argument: What it was given as, for errors.
+    """
+    found = graph.flat.node.get(name)
+    if found is None or found.ndim != 1 or found.dtype.kind not in "iu":
+        raise ValueError(
+            f"Expected a node feature {name!r}, an id per node, as `{argument}`. "
+            f"Received: node features {sorted(graph.flat.node)}. Compile the graph "
+            f"with ClusterCompile, or leave `{argument}` out."
+        )
+    if found.min() < 0:
+        raise ValueError(
+            f"Expected ids of at least 0 in node[{name!r}]. Received: {found.min()}."
+        )
+    return np.asarray(found, np.int64)
+
+
 def ranges(first: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return first[0], first[0] + 1, ..., then those of first[1], and so on."""
     ends = np.cumsum(counts)

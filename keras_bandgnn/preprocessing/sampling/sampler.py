@@ -39,6 +39,16 @@ class Sampler:
         """
         raise NotImplementedError
 
+    def owners(self, graph: SampledGraph, ids: np.ndarray, num_hosts: int):
+        """Return the host that trains on each item, int [m]; None for any.
+
+        Args:
+            graph: The graph.
+            ids: int64 [m], the items of an epoch.
+            num_hosts: Number of hosts.
+        """
+        del graph, ids, num_hosts
+
     def subgraph(
         self,
         graph: SampledGraph,
@@ -66,12 +76,11 @@ class Sampler:
         key = repr(self)
         if key not in graph.notes:
             made = self.__dict__.setdefault("_made", [])
-            for senders, value in made:
-                if senders is graph.flat.senders:
-                    break
-            else:
-                value = make(graph)
-                self._made = [*made[-1:], (graph.flat.senders, value)]
+            edges = graph.flat.senders
+            known = [value for senders, value in made if senders is edges]
+            value = known[0] if known else make(graph)
+            # Those of the last two graphs, such as training and validation.
+            self._made = [*made[-1:], (edges, value)]
             graph.notes[key] = value
         return graph.notes[key]
 

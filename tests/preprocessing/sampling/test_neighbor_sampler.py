@@ -89,8 +89,8 @@ def expected_counts(graph, nodes, fan_out, replace):
         if limit == -1:
             total += degree
         else:
-            total += np.where(degree > 0, limit, 0) if replace else np.minimum(
-                degree, limit
+            total += (
+                np.where(degree > 0, limit, 0) if replace else np.minimum(degree, limit)
             )
     return total
 
@@ -168,9 +168,7 @@ def test_weighed_sums_are_unbiased(options):
     graph = sampled(large_graph(edges=240))
     sampler = NeighborSampler(batch_size=NODES, **options)
     value = np.random.default_rng(5).normal(size=NODES)
-    exact = np.bincount(
-        graph.receivers, value[graph.senders], minlength=NODES
-    )
+    exact = np.bincount(graph.receivers, value[graph.senders], minlength=NODES)
     seeds, draws = np.arange(NODES), []
     for trial in range(1500):
         found = sampler.subgraph(graph, seeds, key_of(trial), rescale=True)

@@ -128,7 +128,7 @@ def test_bad_arguments(cls, arguments, text):
     [
         (ClusterSampler(NODES + 1), "at most as many clusters as nodes"),
         (ClusterSampler(2, feature="no"), "Expected a node feature 'no'"),
-        (ClusterSampler(2, feature="h"), "an id of a cluster per"),
+        (ClusterSampler(2, feature="h"), "an id per node"),
     ],
 )
 def test_graphs_that_do_not_fit(sampler, text):

@@ -97,7 +97,9 @@ def test_batches_follow_the_contract(name):
         ends = ids[sender[edges]], ids[receiver[edges]]
         assert set(zip(*ends, x["edge"]["w"][0][edges], strict=True)) <= known
         trained = weight[0] > 0
-        assert (y[0][trained] == graph.label[ids[: len(trained)][trained[:count]]]).all()
+        assert (
+            y[0][trained] == graph.label[ids[: len(trained)][trained[:count]]]
+        ).all()
         assert (graph.label[ids[np.flatnonzero(trained)]] != -1).all()
 
 
@@ -151,6 +153,29 @@ def test_hosts_and_replicas_share_an_epoch():
         seen += [group.members for h in hosts for group in h.supergraphs(index, 0)]
     targets = np.flatnonzero(graph.label != -1)
     assert sorted(np.concatenate(seen)) == targets.tolist()
+
+
+def test_hosts_train_on_their_parts():
+    graph = large_graph()
+    sampler = NeighborSampler([3, 2], batch_size=8, part="cluster")
+    targets, seen = np.flatnonzero(graph.label != -1), []
+    for host in range(3):
+        loader = SampleLoader(graph, sampler, replicas=2, num_hosts=3, host=host)
+        mine = [
+            group.members
+            for index in range(len(loader))
+            for group in loader.supergraphs(index, 0)
+        ]
+        seen.append(np.concatenate(mine))
+        assert (graph.node["cluster"][seen[-1]] % 3 == host).all()
+        assert loader[0][0]["node"]["h"].shape[0] == 2
+    assert sorted(np.concatenate(seen)) == targets.tolist()
+    alone = SampleLoader(graph, sampler)
+    members = np.concatenate([s.members for s in alone.composition(0)])
+    assert sorted(members) == targets.tolist()
+    one = graph.replace(node={"h": graph.node["h"], "cluster": np.zeros(NODES, int)})
+    with pytest.raises(ValueError, match="nodes to train on for each of 2 hosts"):
+        SampleLoader(one, sampler, num_hosts=2)
 
 
 def test_subgraphs_above_the_budget_are_not_lost():
