@@ -150,6 +150,8 @@ class LinkScorer(BatchLayer):
         """
         one_of("end", end, ("receiver", "sender"))
         pair = batch_part(batch, "pair", "sender")
+        states = ops.convert_to_tensor(states)
+        pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
         if self.score == "mlp":
             return self._network_table(states, pair, end)
         query = self.query(states, pair, end)

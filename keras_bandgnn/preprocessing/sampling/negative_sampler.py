@@ -24,7 +24,7 @@ class NegativeSampler:
 
     No pair is rejected and drawn again: the free places of a row of the adjacency
     matrix are numbered, and a number is drawn, so draws are exact in dense graphs, too.
-    A pair of a node with itself is never drawn. Relations are those of the positive.
+    Relations are those of the positive.
 
     Args:
         per_positive: K, negatives for each positive pair.
@@ -36,6 +36,9 @@ class NegativeSampler:
             or `"either"`, drawn for each positive; if no node is free at that end, the
             other.
         exclude_known: Whether pairs that are known to be true are not drawn.
+        self_pairs: Whether pairs of a node with itself are drawn. Models that rank all
+            nodes, as of knowledge graphs, need them: otherwise nothing teaches that a
+            node is not its own answer.
         node_type: Node feature of integers that `"typed"` keeps, None for the nodes
             seen at that end.
 
@@ -56,12 +59,14 @@ class NegativeSampler:
         kind: str = "uniform",
         replace: str = "receiver",
         exclude_known: bool = True,
+        self_pairs: bool = False,
         node_type: str | None = None,
     ):
         self.per_positive = positive_int("per_positive", per_positive)
         self.kind = one_of("kind", kind, KINDS)
         self.replace = one_of("replace", replace, ENDS)
         self.exclude_known = boolean("exclude_known", exclude_known)
+        self.self_pairs = boolean("self_pairs", self_pairs)
         self.node_type = optional(string, "node_type", node_type)
         if self.node_type is not None and self.kind != "typed":
             refuse("node_type", f"None with kind={kind!r}", node_type)
@@ -162,11 +167,10 @@ class NegativeSampler:
         for end in ends:
             seen = true if end == "receiver" else true.reversed()
             groups = self._groups(kind, seen, num_nodes, node_types)
-            if end == "receiver":
-                side = _Side(pairs, taken, num_nodes, *groups)
-            else:
-                side = _Side(pairs.reversed(), taken.reversed(), num_nodes, *groups)
-            sides.append((end, side))
+            given = [pairs, taken]
+            if end == "sender":
+                given = [each.reversed() for each in given]
+            sides.append((end, _Side(*given, num_nodes, self.self_pairs, *groups)))
         return sides
 
     def _uniform(self, pairs: NodePairs, taken: NodePairs, num_nodes: int) -> Callable:
@@ -174,17 +178,12 @@ class NegativeSampler:
         place = np.searchsorted(types, taken.types)
         same = types[np.minimum(place, len(types) - 1)] == taken.types
         taken, place = taken.take(same), place[same]
-        nodes, rows = np.arange(num_nodes), np.arange(len(types))
-        places = FreePlaces(
-            np.concatenate([place, rows.repeat(num_nodes)]),
-            np.concatenate(
-                [
-                    taken.senders.astype(np.int64) * num_nodes + taken.receivers,
-                    np.tile(nodes * (num_nodes + 1), len(types)),
-                ]
-            ),
-            np.full(len(types), num_nodes**2),
-        )
+        rows = place, taken.senders.astype(np.int64) * num_nodes + taken.receivers
+        if not self.self_pairs:
+            diagonal = np.arange(num_nodes) * (num_nodes + 1)
+            own = np.arange(len(types)).repeat(num_nodes), np.tile(diagonal, len(types))
+            rows = tuple(map(np.concatenate, zip(rows, own, strict=True)))
+        places = FreePlaces(*rows, np.full(len(types), num_nodes**2))
         if not places.free.all():
             raise ValueError(
                 "Expected a pair of nodes that is not known for each type of `pairs`. "
@@ -232,7 +231,8 @@ class NegativeSampler:
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
-        names = ("per_positive", "kind", "replace", "exclude_known", "node_type")
+        names = ("per_positive", "kind", "replace", "exclude_known")
+        names = (*names, "self_pairs", "node_type")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
@@ -290,6 +290,7 @@ class _Side:
         pairs: The positive pairs.
         taken: Pairs that must not be drawn.
         num_nodes: N.
+        self_pairs: Whether a sender may become its own receiver.
         group_of: From types and nodes to the group of each.
         members: Nodes of the groups, one group after the other, ascending in each.
         pointer: Where each group begins among them.
@@ -300,7 +301,9 @@ class _Side:
         free: int64 [Q], number of free nodes of each positive.
     """
 
-    def __init__(self, pairs, taken, num_nodes, group_of, members, pointer):
+    def __init__(
+        self, pairs, taken, num_nodes, self_pairs, group_of, members, pointer
+    ):
         groups = len(pointer) - 1
 
         def rows_of(pairs):
@@ -327,15 +330,12 @@ class _Side:
         here = keys[np.minimum(row, len(keys) - 1)] == taken_key
         place, found = place_of(taken_group, taken.receivers)
         here &= found
-        # A node with itself.
-        own, has_own = place_of(group, sender)
-        rows = np.arange(len(keys))
-        sizes = np.diff(pointer)[group]
-        self._places = FreePlaces(
-            np.concatenate([row[here], rows[has_own]]),
-            np.concatenate([place[here], own[has_own]]),
-            sizes,
-        )
+        rows = row[here], place[here]
+        if not self_pairs:
+            own, found = place_of(group, sender)
+            own = np.flatnonzero(found), own[found]
+            rows = tuple(map(np.concatenate, zip(rows, own, strict=True)))
+        self._places = FreePlaces(*rows, np.diff(pointer)[group])
         self._first, self._members = pointer[group], members
         self.free = self._places.free[self.row]
 

@@ -125,6 +125,16 @@ def test_known_pairs_may_be_drawn_when_asked():
     assert set(drawn.receivers.tolist()) == {1, 2}
 
 
+@pytest.mark.parametrize("kind", ["uniform", "source", "typed"])
+def test_pairs_of_a_node_with_itself(kind):
+    # All others are known.
+    pairs = full(4)
+    drawn = NegativeSampler(2, kind, self_pairs=True).sample(pairs, 4)
+    assert (drawn.senders == drawn.receivers).all()
+    if kind != "uniform":
+        np.testing.assert_array_equal(drawn.senders, np.repeat(pairs.senders, 2))
+
+
 def full(nodes, without=()):
     pairs = np.argwhere(~np.eye(nodes, dtype=bool))
     return NodePairs(*pairs[[tuple(p) not in without for p in pairs.tolist()]].T)
@@ -170,7 +180,7 @@ def test_a_part_of_the_pairs():
 
 
 def test_configuration():
-    sampler = NegativeSampler(3, "typed", "either", False, "kind")
+    sampler = NegativeSampler(3, "typed", "either", False, True, "kind")
     again = NegativeSampler(**sampler.get_config())
     assert repr(again) == repr(sampler)
     for arguments in ({"kind": "x"}, {"replace": "both"}, {"per_positive": 0}):

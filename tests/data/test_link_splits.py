@@ -1,0 +1,173 @@
+"""Splits of edges: nothing of what is predicted is among the messages."""
+
+import numpy as np
+import pytest
+
+from keras_bandgnn import Graph
+from keras_bandgnn.data import NodePairs, check_leaks, split_links
+from keras_bandgnn.data.link_splits import as_pairs, is_undirected, pair_keys
+
+
+def random_graph(nodes=30, count=150, types=3, undirected=False, seed=0):
+    """A graph with parallel edges and self-loops; features name the edge."""
+    rng = np.random.default_rng(seed)
+    ends = rng.integers(0, nodes, (2, count))
+    kind = rng.integers(0, types, count)
+    ends[:, 1] = ends[:, 0]
+    kind[1] = kind[0]
+    ends[1, :5] = ends[0, :5]
+    if undirected:
+        ends, kind = np.concatenate([ends, ends[::-1]], axis=1), np.tile(kind, 2)
+    order = rng.permutation(len(kind))
+    return Graph(
+        nodes,
+        *ends[:, order],
+        edge_type=kind[order],
+        edge={"number": np.arange(len(kind))},
+        node={"h": rng.normal(size=(nodes, 2))},
+    )
+
+
+def triples(pairs):
+    return list(
+        zip(
+            pairs.senders.tolist(),
+            pairs.receivers.tolist(),
+            pairs.types.tolist(),
+            strict=True,
+        )
+    )
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_parts_are_disjoint_and_complete(undirected, seed):
+    graph = random_graph(undirected=undirected, seed=seed)
+    split = split_links(graph, 0.1, 0.2, seed)
+    assert split.undirected == undirected == is_undirected(graph)
+
+    def plain(pairs):
+        every = triples(pairs)
+        if undirected:
+            every = [(min(s, r), max(s, r), t) for s, r, t in every]
+        assert len(set(every)) == len(every)
+        return set(every)
+
+    parts = [plain(p) for p in (split.train_pairs, split.valid_pairs, split.test_pairs)]
+    edges = set(triples(NodePairs.of_edges(graph)))
+    real = {e for e in edges if e[0] != e[1]}
+    if undirected:
+        real = {(min(s, r), max(s, r), t) for s, r, t in real}
+    assert set().union(*parts) == real
+    assert sum(map(len, parts)) == len(real)
+    assert [len(parts[1]), len(parts[2])] == [
+        round(share * len(real)) for share in (0.1, 0.2)
+    ]
+    assert set(triples(split.known)) == edges
+    check_leaks(split.train, split.valid_pairs)
+    check_leaks(split.train, split.test_pairs)
+    # Message edges are training pairs and self-loops, with their features.
+    kept = split.train.edge["number"]
+    assert (np.diff(kept) > 0).all()
+    np.testing.assert_array_equal(split.train.senders, graph.senders[kept])
+    np.testing.assert_array_equal(split.train.edge_type, graph.edge_type[kept])
+    loops = (graph.senders == graph.receivers).sum()
+    assert (split.train.senders == split.train.receivers).sum() == loops
+    messages = set(triples(NodePairs.of_edges(split.train)))
+    assert set(triples(split.train_pairs)) <= messages
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_supervised_pairs_carry_no_messages(undirected):
+    graph = random_graph(undirected=undirected)
+    split = split_links(graph, supervised=0.3)
+    check_leaks(split.train, split.train_pairs)
+    both = split_links(graph)
+    share = len(split.train_pairs) / len(both.train_pairs)
+    assert share == pytest.approx(0.3, abs=0.01)
+    # The same pairs to validate and to test on.
+    assert triples(split.test_pairs) == triples(both.test_pairs)
+
+
+@pytest.mark.parametrize("planted", ["edge", "reverse", "parallel"])
+def test_a_planted_leak_is_found(planted):
+    graph = random_graph(undirected=True)
+    split = split_links(graph)
+    leak = split.test_pairs.take([3])
+    leak = leak.reversed() if planted == "reverse" else leak
+    copies = 2 if planted == "parallel" else 1
+    leaky = split.train.replace(
+        senders=np.append(split.train.senders, np.tile(leak.senders, copies)),
+        receivers=np.append(split.train.receivers, np.tile(leak.receivers, copies)),
+        edge_type=np.append(split.train.edge_type, np.tile(leak.types, copies)),
+        edge={},
+    )
+    message = r"no edges of the graph.*Received: 1 of \d+ pairs.*split_links"
+    with pytest.raises(ValueError, match=message):
+        check_leaks(leaky, split.test_pairs, undirected=True)
+    # A directed graph has no use for the reverse.
+    if planted == "reverse":
+        check_leaks(leaky, split.test_pairs, undirected=False)
+
+
+def test_a_naive_split_of_an_undirected_graph_leaks():
+    graph = random_graph(undirected=True)
+    naive = split_links(graph, undirected=False)
+    with pytest.raises(ValueError, match="or its reverse"):
+        check_leaks(naive.train, naive.test_pairs, undirected=True)
+
+
+def test_splits_follow_from_the_seed():
+    graph = random_graph()
+    one, same, other = (split_links(graph, seed=seed) for seed in (1, 1, 2))
+    assert triples(one.test_pairs) == triples(same.test_pairs)
+    assert triples(one.test_pairs) != triples(other.test_pairs)
+
+
+def test_labels_of_edges_are_kept():
+    graph = random_graph()
+    number = graph.edge["number"]
+    split = split_links(graph.replace(label=number, label_level="edge"))
+    np.testing.assert_array_equal(split.train.label, split.train.edge["number"])
+
+
+def test_keys_tell_pairs_apart():
+    pairs = NodePairs([0, 1, 1, 2], [1, 0, 0, 2], [0, 0, 1, 1])
+    assert len(set(pair_keys(pairs, 3).tolist())) == 4
+    ordered = pair_keys(pairs, 3, unordered=True)
+    assert ordered[0] == ordered[1] != ordered[2]
+    with pytest.raises(ValueError, match="below 2.*63.*Number the types"):
+        pair_keys(NodePairs([0], [1], [2**30]), 2**20)
+
+
+def test_forms_of_pairs():
+    pairs = as_pairs("pairs", np.array([[0, 1, 2], [3, 4, 0]]), 5)
+    assert triples(pairs) == [(0, 1, 2), (3, 4, 0)]
+    assert triples(as_pairs("pairs", [[0, 1]], 2)) == [(0, 1, 0)]
+    joined = NodePairs.concatenate([pairs, pairs.reversed()])
+    assert triples(joined)[2:] == [(1, 0, 2), (4, 3, 0)]
+    assert triples(joined.take(np.array([False, True, False, False]))) == [(3, 4, 0)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [[0, 1], np.zeros((2, 4), int), np.zeros((2, 2)), "pairs", [[0, -1]]]
+)
+def test_wrong_pairs(wrong):
+    with pytest.raises(ValueError, match="Expected.*pairs.*Received"):
+        as_pairs("pairs", wrong, 5)
+
+
+def test_wrong_arguments():
+    graph = random_graph()
+    with pytest.raises(ValueError, match="`valid` and `test` to leave pairs"):
+        split_links(graph, 0.5, 0.5)
+    with pytest.raises(ValueError, match="at least one pair.*a graph of 0 pairs"):
+        split_links(Graph(2, [0], [0]))
+    with pytest.raises(ValueError, match="at least one pair"):
+        split_links(Graph(2, [0], [1]), 0.0, 0.0, supervised=0.9)
+    with pytest.raises(ValueError, match=r"node ids in \[0, 5\).*node 7"):
+        as_pairs("pairs", NodePairs([7], [0]), 5)
+    with pytest.raises(ValueError, match=r"types in \[0, 2\).*type 2"):
+        as_pairs("pairs", NodePairs([0], [1], [2]), 5, 2)
+    with pytest.raises(ValueError, match="as many `senders` as"):
+        NodePairs([0], [1, 2])
