@@ -65,6 +65,7 @@ def alone(**options):
 
 def test_two_processes_train_as_one(tmp_path):
     wanted = [{"task": "selector", "folder": str(tmp_path)}, {"task": "schnet"}]
+    wanted.append({"task": "sampled"})
     results, logs = spawn(tmp_path, wanted)
     for place, options in enumerate(wanted):
         reference = alone(task=options["task"], supergraphs=2)

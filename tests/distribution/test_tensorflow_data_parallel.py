@@ -48,6 +48,7 @@ def test_two_devices_train_as_one(tmp_path):
         saved,
         {"task": "selector", "supergraphs": 3},
         {"task": "selector", "devices": ["GPU:7"]},
+        {"task": "sampled"},
     ]
     results, errors = on_two_devices(wanted)
     reference = alone(task="schnet", supergraphs=2)
@@ -62,6 +63,8 @@ def test_two_devices_train_as_one(tmp_path):
 
     assert "Expected `supergraphs` to be a multiple of 2" in results[3]
     assert "Expected `devices` among" in results[4]
+
+    assert_same(results[5], alone(task="sampled", supergraphs=2))
 
 
 def test_arguments():

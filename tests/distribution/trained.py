@@ -43,6 +43,17 @@ def selector_graphs(count):
     return graphs
 
 
+def large_graph(nodes=61):
+    rng = np.random.default_rng(0)
+    return kb.Graph(
+        nodes,
+        *rng.integers(0, nodes, (2, 300)),
+        node={"kind": rng.integers(0, 3, nodes)},
+        label=rng.integers(0, 2, nodes),
+        label_level="node",
+    )
+
+
 def molecules(count, forces):
     rng = np.random.default_rng(0)
     graphs = []
@@ -83,6 +94,13 @@ def made(kind, dropout=0.0):
         task = kb.models.NodeSelector(backbone, prepare)
         task.compile(keras.optimizers.SGD(0.05))
         return task, selector_graphs(50)
+    if kind == "sampled":
+        backbone = kb.models.SAGEBackbone({"kind": 3}, 8, 2, norm=None)
+        batcher = kb.preprocessing.StaticBatcher(2, "64")
+        prepare = kb.preprocessing.GraphPreprocessor([], batcher, plan)
+        task = kb.models.NodeClassifier(backbone, 2, prepare)
+        task.compile(keras.optimizers.SGD(0.05))
+        return task, [large_graph()]
     softplus = {"activation": kb.layers.shifted_softplus}
     backbone = kb.models.SchNetBackbone(
         [1, 6], hidden_dim=8, num_gaussians=10, num_steps=2
@@ -138,7 +156,7 @@ def train(
     """Trains, evaluates and predicts; returns plain results.
 
     Args:
-        task: "selector", "norms", "schnet" or "forces".
+        task: "selector", "norms", "schnet", "forces" or "sampled".
         folder: Where progress and checkpoints go.
         stop: Epoch and batch after which `stopped_host` calls `end`.
         stopped_host: Number of the process.
@@ -153,6 +171,9 @@ def train(
     # same ones.
     differs = host if keras.backend.backend() != "jax" else 0
     keras.utils.set_random_seed(100 * differs)
+    more = {}
+    if task == "sampled":
+        more["sampler"] = kb.preprocessing.NeighborSampler([3, 2], batch_size=8)
     with distribution.scope():
         task, graphs = made(task)
         if differs:
@@ -177,10 +198,11 @@ def train(
             validation_data=valid,
             callbacks=callbacks,
             verbose=2,
+            **more,
         )
-        evaluated = task.evaluate(valid, verbose=2, return_dict=True)
+        evaluated = task.evaluate(valid, verbose=2, return_dict=True, **more)
         predicted = task.predict(valid)
-        composition = task.loader(graphs, shuffle=True).composition(0)
+        composition = task.loader(graphs, shuffle=True, **more).composition(0)
     return {
         "counts": [len(supergraph.members) for supergraph in composition],
         "history": history.history,
