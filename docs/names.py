@@ -35,12 +35,14 @@ GROUPS = {
         "From other libraries": "from_.*|graphs_of|read_structures",
         "To other libraries": "to_.*",
         "Data sets": "load|list_datasets|Limits|scaffold_split",
+        "Links": ".*[lL]ink.*|NodePairs|check_leaks",
         "Graphs on disk and in columns": ".*",
     },
     "preprocessing": {
         "Neighbours of atoms": "RadiusGraph|KNearestGraph|FullyConnectedGraph",
         "Batchers": ".*Batcher|.*_batcher|BatchingForecast|fastest",
         "Preprocessor and loaders": "GraphPreprocessor|GraphLoader|SequenceLoader",
+        "Links": "LinkLoader|NegativeSampler",
         "Large graphs": ".*Sampler|SampleLoader",
         "Transforms and splits": "ToUndirected|AddSelfLoops|LargestComponent"
         "|NormalizeFeatures|RandomNodeSplit|.*_splits",
@@ -56,11 +58,11 @@ GROUPS = {
         "Messages and attention": "BandedMessagePassing|Graph(Attention|Convolution)"
         "|DualInterleavedAttention|GraphTransformerLayer|AttentionBias|GRUUpdate",
         "Encoders": ".*Encoder|ElementEmbedding|SignNet",
-        "Readouts": ".*Readout|ReadoutHead",
+        "Readouts": ".*Readout|ReadoutHead|LinkScorer",
         "Molecules and crystals": ".*",
     },
     "models": {
-        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|Task|Ensemble"
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|LinkPredictor|Task|Ensemble"
         "|LastLayerLaplace",
         "Backbones": ".*Backbone",
         "Presets and results": ".*",

@@ -94,6 +94,7 @@ def _atoms(cls, *arguments, **options):
 
 # Name -> function of further options that returns a backbone and graphs for it.
 BACKBONES = {
+    "EmbeddingBackbone": _plain(kb.models.EmbeddingBackbone),
     "GATBackbone": _plain(
         kb.models.GATBackbone, num_heads=2, num_layers=1, num_edge_types=2
     ),

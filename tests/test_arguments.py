@@ -66,6 +66,7 @@ WRONG = {
     "any path": [None, 3, 2.5, [3], b"x"],
     "label": ["x", {}, RAGGED, ["x"]],
     "labels beside": [3, "x", [0, 1]],
+    "pairs": [3, "x", {}, [1], [[0.5, 1]], [[0, -1]], [[0, 1, 2, 3]]],
     "indices": [None, "x", {}, RAGGED, [0.5], [[0]], [HUGE]],
     "fractions": [None, 3, "x", [0.5], [0.5, 0.5, 0.5], [1, "x", 0], [2, -1, 0]],
     "numbers": [None, 3, "x", [], ["x"], [NAN, 1.0], [2.0, 1.0]],
@@ -123,6 +124,9 @@ BY_NAME = {
     "seconds": "positive",
     "layers": "sequence",
     "ax": "object",
+    "pairs": "pairs",
+    "known": "pairs",
+    "validation_pairs": "pairs",
     "title": "text",
     "task": "object",
     "explanations": "sequence",
@@ -196,6 +200,11 @@ def node_classifier():
 
 
 @functools.cache
+def link_predictor():
+    return kb.models.LinkPredictor(backbone())
+
+
+@functools.cache
 def flat():
     return kb.data.FlatGraphs.from_graphs(graphs())
 
@@ -247,6 +256,10 @@ INTERNAL = {
 VALID = {
     "Graph": {"num_nodes": 2, "senders": [0], "receivers": [1]},
     # === data ===
+    "data.LinkSplit": RESULT,
+    "data.NodePairs": {"senders": [0], "receivers": [1]},
+    "data.check_leaks": lambda tmp: {"graph": graph(), "pairs": [[0, 2]]},
+    "data.split_links": lambda tmp: {"graph": graph()},
     "data.FlatGraphs": {
         "num_nodes": [2],
         "num_edges": [1],
@@ -346,6 +359,8 @@ VALID = {
     "preprocessing.ReachabilityFilter": {"steps": 2},
     "preprocessing.Reformation": RESULT,
     "preprocessing.ClusterSampler": {"num_clusters": 2},
+    "preprocessing.LinkLoader": lambda tmp: {"graph": graph(), "pairs": [[0, 1]]},
+    "preprocessing.NegativeSampler": {},
     "preprocessing.NeighborSampler": {"fan_outs": [2]},
     "preprocessing.SampleLoader": lambda tmp: {
         "graph": node_graph(),
@@ -432,6 +447,7 @@ VALID = {
     "layers.GraphNormalization": {},
     "layers.GraphReadout": LAYER_1,
     "layers.GraphTransformerLayer": {"num_heads": 2, "key_dim": 2, "ffn_dim": 4},
+    "layers.LinkScorer": {},
     "layers.MPEUInteraction": LAYER_1,
     "layers.MaskedBatchNormalization": {},
     "layers.NodeEncoder": {"units": 4, "inputs": {"kind": 2}},
@@ -456,6 +472,8 @@ VALID = {
     "models.BugLocalizer": lambda tmp: {"backbone": backbone(), "first_type": 0},
     "models.EdgeClassifier": lambda tmp: {"backbone": backbone(), "num_classes": 2},
     "models.EdgeRegressor": lambda tmp: {"backbone": backbone()},
+    "models.EmbeddingBackbone": {"inputs": {"kind": 2}, "hidden_dim": 4},
+    "models.LinkPredictor": lambda tmp: {"backbone": backbone()},
     "models.LastLayerLaplace": lambda tmp: {"task": regressor()},
     "models.Ensemble": lambda tmp: {"members": ensemble().members},
     "models.ForceRegressor": lambda tmp: {"backbone": regressor().backbone},
@@ -523,6 +541,10 @@ VALID = {
     "training.TimeLimit": {"limit": 1.0},
     "training.TimeToAccuracy": {"target": 0.5},
     "training.WarmupDecay": {},
+    "training.average_precision": {"positive": [2.0, 0.5], "negative": [1.0]},
+    "training.hits_at": {"ranks": [1, 2.5], "k": 2},
+    "training.link_auc": {"positive": [2.0, 0.5], "negative": [1.0]},
+    "training.mean_reciprocal_rank": {"ranks": [1, 2.5]},
     "training.accuracy_interval": PROTOCOL,
     "training.suspicious": PROTOCOL,
     "training.trivial_scores": PROTOCOL,
@@ -676,6 +698,26 @@ METHODS = {
         node_classifier().evaluate,
         {"x": [node_graph()], "verbose": 0},
     ),
+    "models.LinkPredictor.fit": lambda tmp: (
+        link_predictor().fit,
+        {"x": graph(), "verbose": 0},
+    ),
+    "models.LinkPredictor.evaluate": lambda tmp: (
+        link_predictor().evaluate,
+        {"x": graph(), "pairs": [[0, 1]]},
+    ),
+    "models.LinkPredictor.predict": lambda tmp: (
+        link_predictor().predict,
+        {"x": graph(), "pairs": [[0, 1]]},
+    ),
+    "models.LinkPredictor.rank": lambda tmp: (
+        link_predictor().rank,
+        {"graph": graph(), "pairs": [[0, 1]]},
+    ),
+    "preprocessing.NegativeSampler.sample": lambda tmp: (
+        kb.preprocessing.NegativeSampler().sample,
+        {"pairs": [[0, 1]], "num_nodes": 3},
+    ),
     "models.GraphRegressor.predict_forces": lambda tmp: (
         regressor().predict_forces,
         {"x": molecules()},
@@ -810,6 +852,31 @@ def preset(tmp):
 # Room, name and parameter, where neither annotation nor name are right; what begins
 # with "-" is not tried, and says why.
 KINDS: dict[str, str] = {
+    "data.NodePairs.types": "ids",
+    "data.check_leaks.graph": "graph",
+    "data.split_links.graph": "graph",
+    "data.split_links.valid": "fraction",
+    "data.split_links.test": "fraction",
+    "data.split_links.supervised": "fraction",
+    "preprocessing.LinkLoader.loader": "object",
+    "preprocessing.LinkLoader.negatives": "object",
+    "preprocessing.NegativeSampler.node_type": "name",
+    "preprocessing.NegativeSampler.sample.node_types": "-goes with node_type",
+    "preprocessing.NegativeSampler.sample.epoch": "from 0",
+    "preprocessing.NegativeSampler.sample.step": "from 0",
+    "models.LinkPredictor.fit.x": "graph",
+    "models.LinkPredictor.fit.negatives": "object",
+    "models.LinkPredictor.evaluate.x": "graph",
+    "models.LinkPredictor.evaluate.negatives": "object",
+    "models.LinkPredictor.predict.x": "graph",
+    "models.LinkPredictor.rank.verbose": "-Keras'",
+    **{
+        f"training.{name}.{scores}": "array"
+        for name in ("average_precision", "link_auc")
+        for scores in ("positive", "negative")
+    },
+    "training.hits_at.ranks": "array",
+    "training.mean_reciprocal_rank.ranks": "array",
     "Graph.label": "label",
     "Graph.slot": "from 0",
     "Graph.subgraph.nodes": "ids",

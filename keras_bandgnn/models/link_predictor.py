@@ -14,7 +14,7 @@ from keras_bandgnn.data.link_splits import (
 )
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
-from keras_bandgnn.layers.link_scorer import LinkScorer
+from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
@@ -103,6 +103,7 @@ class LinkPredictor(Task):
         **kwargs,
     ):
         super().__init__(backbone, preprocessor, **kwargs)
+        one_of("head", head, SCORES)
         self.objective = one_of("objective", objective, OBJECTIVES)
         softmax = self.objective == "softmax"
         self.labels = ClassLabels() if softmax else TargetLabels(1)
@@ -263,8 +264,7 @@ class LinkPredictor(Task):
         kwargs.pop("verbose", None)
         if kwargs:
             raise TypeError(
-                "Expected no further options with a graph. Received: "
-                f"{sorted(kwargs)}."
+                f"Expected no further options with a graph. Received: {sorted(kwargs)}."
             )
         graph = self._graph(x)
         if not self.compiled:
@@ -275,7 +275,9 @@ class LinkPredictor(Task):
         pairs = self._pairs("pairs", pairs, graph)
         if not isinstance(negatives, NodePairs):
             sampler = NegativeSampler() if negatives is None else negatives
-            instance("negatives", sampler, NegativeSampler, "a NegativeSampler or NodePairs")
+            instance(
+                "negatives", sampler, NegativeSampler, "a NegativeSampler or NodePairs"
+            )
             kinds = None
             if sampler.node_type is not None:
                 kinds = graph.node.get(sampler.node_type)

@@ -120,6 +120,22 @@ def _edge_choices(count, seed):
     return graphs_of(count, seed, label, "edge")
 
 
+def _links(count, seed):
+    """One graph of several components, whose edges are the pairs."""
+    graphs = graphs_of(count + 2, seed)
+    starts = np.cumsum([0, *(graph.num_nodes for graph in graphs)])
+    moved = list(zip(graphs, starts, strict=False))
+    return [
+        kb.Graph(
+            int(starts[-1]),
+            np.concatenate([graph.senders + start for graph, start in moved]),
+            np.concatenate([graph.receivers + start for graph, start in moved]),
+            node={n: np.concatenate([g.node[n] for g in graphs]) for n in graphs[0].node},
+            edge={n: np.concatenate([g.edge[n] for g in graphs]) for n in graphs[0].edge},
+        )
+    ]
+
+
 def _forces(count, seed):
     return graphs_of(count, seed, lambda rng, size: float(rng.normal()))
 
@@ -175,6 +191,10 @@ TASKS = {
         ),
         _edge_classes,
     ),
+    "LinkPredictor": (
+        lambda b, **o: kb.models.LinkPredictor(b, "mlp", hidden=4, **o),
+        _links,
+    ),
     "EdgeRegressor": (
         lambda b, **o: kb.models.EdgeRegressor(
             b, normalizer=_normalizer(1, mode="edge"), symmetric=True, **o
@@ -184,6 +204,7 @@ TASKS = {
 }
 
 BACKBONES = {
+    "EmbeddingBackbone": lambda **o: kb.models.EmbeddingBackbone(INPUTS, 8, **o),
     "GATBackbone": lambda **o: kb.models.GATBackbone(INPUTS, 8, num_heads=2, **o),
     "GCNBackbone": lambda **o: kb.models.GCNBackbone(INPUTS, 8, **o),
     "GATBackbone, with options": lambda **o: kb.models.GATBackbone(

@@ -1,0 +1,140 @@
+"""Link prediction: links of a graph, and triples of a knowledge graph.
+
+    python examples/link_prediction.py --short
+    python examples/link_prediction.py
+    python examples/link_prediction.py --data shared/data/node_planetoid/cora.npz
+    python examples/link_prediction.py --data shared/data/kg_triples/fb15k237.npz
+
+Without data the graph is a stochastic block model, and the triples are a ring of nodes.
+Links are split into 85 % to train, 5 % to validate and 10 % to test, and scored by a
+graph autoencoder. Triples have their own splits; their scores are those of DistMult or
+ComplEx. Choose the backend with KERAS_BACKEND=jax, torch or tensorflow.
+"""
+
+import argparse
+
+import keras
+import numpy as np
+
+import keras_bandgnn as kb
+from keras_bandgnn import data, models, preprocessing, training
+
+
+def block_model(rng: np.random.Generator, count: int, groups: int = 4) -> kb.Graph:
+    """A graph whose nodes have most links within their group."""
+    group = rng.integers(0, groups, count)
+    share = np.where(group[:, None] == group, 10 * groups, 1) / count
+    ends = np.argwhere(np.triu(rng.uniform(size=(count, count)) < share, 1))
+    ends = np.concatenate([ends, ends[:, ::-1]])
+    feature = np.eye(groups)[group] + rng.normal(0, 1, (count, groups))
+    return kb.Graph(count, *ends.T, node={"h": feature})
+
+
+def planetoid(file) -> kb.Graph:
+    """The graph of a Planetoid file, with binary features of words."""
+    rows, columns = file["x_shape"]
+    words = np.zeros((rows, columns), np.float32)
+    words[np.repeat(np.arange(rows), np.diff(file["x_indptr"])), file["x_indices"]] = 1
+    return kb.Graph(int(rows), *file["edge_index"], node={"h": words})
+
+
+def predict_links(graph: kb.Graph, options) -> None:
+    """Train a graph autoencoder for each seed, and print its scores."""
+    results = []
+    for seed in range(options.seeds):
+        keras.utils.set_random_seed(seed)
+        split = data.split_links(graph, valid=0.05, test=0.10, seed=seed)
+        data.check_leaks(split.train, split.test_pairs)
+        width = graph.node["h"].shape[1]
+        backbone = models.GCNBackbone({"h": {"features": width}}, hidden_dim=16)
+        task = models.LinkPredictor(backbone)
+        task.fit(
+            split.train, split.train_pairs, epochs=options.epochs, seed=seed, verbose=0
+        )
+        scores = task.evaluate(split.train, split.test_pairs, known=split.known)
+        results.append((scores["auc"], scores["average_precision"]))
+        print(f"seed {seed}: AUC {results[-1][0]:.3f}, AP {results[-1][1]:.3f}")
+    mean, deviation = np.mean(results, axis=0), np.std(results, axis=0)
+    print(f"AUC {mean[0]:.3f} ({deviation[0]:.3f}), AP {mean[1]:.3f} ({deviation[1]:.3f})")
+
+
+def ring(rng: np.random.Generator, count: int) -> tuple:
+    """Triples that follow from each other: the next node, the one before, and both."""
+    node = np.arange(count)
+    parts = [(node, (node + step) % count) for step in (1, -1, 2)]
+    senders, receivers = np.concatenate(parts, axis=1)
+    order = rng.permutation(3 * count)
+    kinds = np.repeat([0, 1, 2], count)
+    pairs = data.NodePairs(senders[order], receivers[order], kinds[order])
+    cut = len(pairs) // 10
+    return count, 3, [pairs.take(slice(cut, None)), pairs.take(slice(cut))]
+
+
+def triples(file) -> tuple:
+    """Nodes, relations, and the triples to train and to test, (head, relation, tail)."""
+    parts = [file[name].astype(np.int64) for name in ("train", "test", "valid")]
+    pairs = [data.NodePairs(t[:, 0], t[:, 2], t[:, 1]) for t in parts]
+    return len(file["entity"]), len(file["relation"]), pairs
+
+
+def predict_triples(num_nodes: int, num_relations: int, parts: list, options) -> None:
+    """Train a table of embeddings, and print filtered ranks of both sides."""
+    keras.utils.set_random_seed(0)
+    # Embeddings need no messages: a graph without edges.
+    graph = kb.Graph(num_nodes, [], [], node={"id": np.arange(num_nodes)})
+    backbone = models.EmbeddingBackbone(
+        {"id": num_nodes}, options.width, dropout=options.dropout
+    )
+    task = models.LinkPredictor(
+        backbone, options.head, num_relations, objective="softmax"
+    )
+    task.compile(keras.optimizers.Adam(options.rate))
+    negatives = preprocessing.NegativeSampler(
+        options.negatives, kind="source", replace="either", self_pairs=True
+    )
+    train, test, *_ = parts
+    task.fit(
+        graph,
+        train,
+        negatives,
+        batch_size=options.batch_size,
+        epochs=options.epochs,
+        verbose=2 if options.data else 0,
+    )
+    known = data.NodePairs.concatenate(parts)
+    ranks = task.rank(graph, test, known, sides="both")
+    hits = ", ".join(f"Hits@{k} {training.hits_at(ranks, k):.3f}" for k in (1, 3, 10))
+    mrr = training.mean_reciprocal_rank(ranks)
+    print(f"{options.head}: MRR {mrr:.3f}, {hits} of {ranks.size} ranks, filtered")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", help="a file of the Planetoid graphs or of FB15k-237")
+    parser.add_argument("--head", default="complex", choices=("distmult", "complex"))
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=1, help="runs of a graph")
+    parser.add_argument("--width", type=int, default=100, help="of embeddings")
+    parser.add_argument("--rate", type=float, default=0.01, help="of embeddings")
+    parser.add_argument("--dropout", type=float, default=0.2, help="of embeddings")
+    parser.add_argument("--negatives", type=int, default=64, help="for each triple")
+    parser.add_argument("--batch-size", type=int, default=1024, help="of triples")
+    parser.add_argument("--short", action="store_true", help="a run of seconds")
+    options = parser.parse_args()
+    if options.data:
+        with np.load(options.data) as file:
+            if "relation" in file:
+                predict_triples(*triples(file), options)
+            else:
+                predict_links(planetoid(file), options)
+        return
+    count = 150 if options.short else 500
+    options.epochs = min(options.epochs, 40 if options.short else 200)
+    rng = np.random.default_rng(0)
+    predict_links(block_model(rng, count), options)
+    options.batch_size, options.negatives, options.dropout = 64, 20, 0.0
+    predict_triples(*ring(rng, count // 2), options)
+
+
+if __name__ == "__main__":
+    main()
