@@ -5,7 +5,14 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import instance, one_of, optional, positive_int, refuse
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    one_of,
+    optional,
+    positive_int,
+    refuse,
+)
 from keras_bandgnn.data.link_splits import (
     NodePairs,
     as_pairs,
@@ -15,13 +22,17 @@ from keras_bandgnn.data.link_splits import (
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
+from keras_bandgnn.models.graph_arguments import options_for_graphs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
+from keras_bandgnn.models.layerwise import states_by_layer
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
+from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.progress import progress_bar
 from keras_bandgnn.training.link_metrics import average_precision, link_auc
 from keras_bandgnn.training.roc_auc import ROCAUC
@@ -179,12 +190,13 @@ class LinkPredictor(Task):
         known=None,
         validation_pairs=None,
         seed: int = 0,
+        sampler: Sampler | None = None,
         **kwargs,
     ):
         """Train on pairs of a graph.
 
-        Each step computes the states of all nodes, and the scores of a batch of pairs
-        and of negatives drawn for them.
+        Each step computes the states of all nodes, or with `sampler` those of a
+        subgraph, and the scores of a batch of pairs and of negatives drawn for them.
 
         Args:
             x: The graph, whose edges carry messages; or a `LinkLoader`.
@@ -197,13 +209,16 @@ class LinkPredictor(Task):
             validation_pairs: True pairs to validate on. Their negatives are the same in
                 every epoch.
             seed: Seed of the order, the negatives and, on torch, of dropout.
+            sampler: `NeighborSampler` for graphs that do not fit a step: a step has the
+                neighbours that it draws around the nodes of the pairs. Its
+                `batch_size` is not read, that of `fit` is. None for the whole graph.
             **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
                 `verbose`.
 
         Returns:
             Keras' `History`.
         """
-        for name in ("sampler", "validation_split", "y", "validation_data"):
+        for name in ("validation_split", "y", "validation_data"):
             if kwargs.pop(name, None) is not None:
                 advice = "Pass pairs, and validation_pairs."
                 raise ValueError(
@@ -212,6 +227,11 @@ class LinkPredictor(Task):
                 )
         if isinstance(x, LinkLoader):
             return super().fit(x, None, seed=seed, **kwargs)
+        if kwargs.pop("validation_data", None) is not None:
+            raise ValueError(
+                "Expected `fit` of LinkPredictor without `validation_data`. Received: "
+                "validation_data. Pass validation_pairs; their graph is the one of x."
+            )
         graph = self._graph(x)
         if pairs is None:
             pairs = split_links(graph, 0.0, 0.0).train_pairs
@@ -225,11 +245,11 @@ class LinkPredictor(Task):
             true = self._true(graph, NodePairs.concatenate([valid, pairs]), known)
         shuffle = kwargs.pop("shuffle", True)
         train = self._link_loader(
-            graph, pairs, negatives, batch_size, true, shuffle, seed
+            graph, pairs, negatives, batch_size, true, shuffle, seed, sampler
         )
         if valid is not None:
             valid = self._link_loader(
-                graph, valid, negatives, batch_size, true, False, seed
+                graph, valid, negatives, batch_size, true, False, seed, sampler
             )
         return super().fit(train, None, validation_data=valid, seed=seed, **kwargs)
 
@@ -253,7 +273,7 @@ class LinkPredictor(Task):
                 a sampler avoids.
             seed: Seed of the sampler.
             **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or what
-                Keras takes.
+                Keras takes; without effect for a graph.
 
         Returns:
             `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
@@ -261,10 +281,11 @@ class LinkPredictor(Task):
         """
         if isinstance(x, LinkLoader) or not _is_graph(x):
             return super().evaluate(x, **kwargs)
-        kwargs.pop("verbose", None)
-        if kwargs:
+        kwargs = options_for_graphs((), (), kwargs)
+        if unknown := set(kwargs) - {"verbose", "return_dict", "callbacks"}:
             raise TypeError(
-                f"Expected no further options with a graph. Received: {sorted(kwargs)}."
+                f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
+                "graph are pairs, negatives, known and seed."
             )
         graph = self._graph(x)
         if not self.compiled:
@@ -311,13 +332,22 @@ class LinkPredictor(Task):
 
     # === Predictions ===
 
-    def predict(self, x, pairs=None, batch_size: int | None = None, **kwargs):
+    def predict(
+        self,
+        x,
+        pairs=None,
+        batch_size: int | None = None,
+        by_layer: bool = False,
+        **kwargs,
+    ):
         """Return the scores of pairs, logits.
 
         Args:
             x: The graph, whose edges carry messages; or what Keras takes.
             pairs: The pairs; by default the edges of the graph.
             batch_size: Pairs scored at a time.
+            by_layer: Whether the states of nodes are computed one layer at a time, for
+                graphs that do not fit a step; see `NodeClassifier.predict_by_layer`.
             **kwargs: Passed to `keras.Model.predict` if `x` is what Keras takes.
 
         Returns:
@@ -331,7 +361,7 @@ class LinkPredictor(Task):
         pairs = self._pairs("pairs", pairs, graph)
         if not len(pairs):
             return np.zeros(0, np.float32)
-        states = self._states(graph)
+        states = self._states(graph, by_layer)
         size = min(size, len(pairs))
         scores = [
             self._scores(None).of(states, pairs.take(slice(start, start + size)), size)
@@ -347,6 +377,7 @@ class LinkPredictor(Task):
         sides: str = "receiver",
         chunk: int | None = None,
         verbose="auto",
+        by_layer: bool = False,
     ) -> np.ndarray:
         """Return the rank of the true node of each pair among all nodes.
 
@@ -363,6 +394,7 @@ class LinkPredictor(Task):
             chunk: Pairs whose scores are in memory at a time; by default as many as
                 make 16 million numbers.
             verbose: 0 for no progress bar, which is shown after two seconds.
+            by_layer: As for `predict`.
 
         Returns:
             float64 [Q], or [2, Q] of receivers and senders with `"both"`.
@@ -381,7 +413,7 @@ class LinkPredictor(Task):
                 width = self.head.hidden or self.backbone.hidden_dim
             chunk = max(1, _CHUNK // (graph.num_nodes * width))
         chunk = max(1, min(chunk, len(pairs)))
-        states = self._states(graph)
+        states = self._states(graph, by_layer)
         ends = ("receiver", "sender") if sides == "both" else (sides,)
         shown = verbose not in (0, False)
         with progress_bar("Ranking", len(ends) * len(pairs), shown) as advance:
@@ -411,11 +443,15 @@ class LinkPredictor(Task):
             advance(len(rows))
         return ranks
 
-    def _states(self, graph: Graph) -> np.ndarray:
+    def _states(self, graph: Graph, by_layer: bool = False) -> np.ndarray:
         """Return the states of all nodes, float32 [1, N, H], in the caller's order."""
+        boolean("by_layer", by_layer)
         self._one_device()
         self._complete(graph)
-        (states,) = self.embed([graph])
+        if by_layer:
+            (states,) = states_by_layer(self, [graph])
+        else:
+            (states,) = self.embed([graph])
         if np.isnan(states).any():
             raise ValueError(
                 "Expected states of all nodes. Received: NaN, of a model that diverged "
@@ -471,6 +507,25 @@ class LinkPredictor(Task):
                 "distribution."
             )
 
+    def loader(self, graphs, shuffle: bool = False, seed: int = 0, **kwargs):
+        """Return a loader of the task's batches.
+
+        Args:
+            graphs: The graph, whose edges are the pairs, with a uniform negative for
+                each; a `LinkLoader` of other pairs is returned after its checks.
+            shuffle: Whether each epoch has a new order and new negatives.
+            seed: Seed of these.
+            **kwargs: Passed to `Task.loader`.
+        """
+        if isinstance(graphs, LinkLoader):
+            return super().loader(graphs, shuffle, seed, **kwargs)
+        graph = self._graph(graphs)
+        self._complete(graph)
+        pairs = self._pairs("graphs", NodePairs.of_edges(graph), graph)
+        return self._link_loader(
+            graph, pairs, NegativeSampler(), None, pairs, shuffle, seed
+        )
+
     def _link_loader(self, graph, pairs, negatives, batch_size, known, shuffle, seed):
         self._one_device()
         return LinkLoader(
@@ -481,7 +536,7 @@ class LinkPredictor(Task):
             known,
             shuffle=shuffle,
             seed=seed,
-            loader=self.loader([graph], training=False),
+            loader=super().loader([graph], training=False),
         )
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:

@@ -51,7 +51,11 @@ def test_models_that_are_not_compiled(sample, tmp_path):
 def test_a_task_without_a_preprocessor_takes_batches(sample):
     create, graphs = sample
     task = create(BACKBONES["SchNetBackbone"]())
-    x, y, weight = task.default_preprocessor(graphs).loader(graphs)[0]
+    loader = task.default_preprocessor(graphs).loader(graphs)
+    if task.output_level == "pair":
+        pairs = kb.data.NodePairs.of_edges(graphs[0])
+        loader = kb.preprocessing.LinkLoader(graphs[0], pairs, loader=loader)
+    x, y, weight = loader[0]
     task.train_on_batch(x, y, weight)
     task(x)
     assert task.preprocessor is None

@@ -1,17 +1,18 @@
 """`LinkLoader`: batches of pairs of nodes, each with the whole graph."""
 
 import hashlib
-from typing import NamedTuple
 
 import numpy as np
 
 from keras_bandgnn.checks import boolean, instance, optional, positive_int, seed_number
-from keras_bandgnn.data.link_splits import FIELDS, NodePairs, as_pairs
+from keras_bandgnn.data.link_splits import FIELDS, as_pairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
+from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
+from keras_bandgnn.preprocessing.sampling.sample_assembler import SampledGroup
 
 
 class LinkLoader(GraphLoader):
@@ -33,7 +34,9 @@ class LinkLoader(GraphLoader):
             have those of the first.
         seed: Of the orders and the negatives.
         loader: Loader of the graph alone, such as `task.loader(graph)`, whose plan and
-            order of nodes the batches have; by default a plain `GraphLoader`.
+            order of nodes the batches have; by default a plain `GraphLoader`. Of a
+            `SampleLoader` batches have the subgraph that its sampler cuts around the
+            nodes of the pairs, instead of the whole graph.
         prefetch: Batches to assemble in advance; 0 for none.
 
     Raises:
@@ -75,7 +78,9 @@ class LinkLoader(GraphLoader):
         if loader is None:
             loader = GraphLoader([graph], StaticBatcher(2, padding="64"), shuffle=False)
         instance("loader", loader, GraphLoader, "a GraphLoader")
-        if len(loader) != 1 or loader.starts[-1] != 1 or loader.replicas != 1:
+        sampled = isinstance(loader, SampleLoader)
+        whole = sampled or len(loader) == 1
+        if not whole or loader.starts[-1] != 1 or loader.replicas != 1:
             raise ValueError(
                 "Expected `loader` to have one graph in one batch, on one device. "
                 f"Received: {loader.starts[-1]} graphs in {len(loader)} batches for "
@@ -87,10 +92,9 @@ class LinkLoader(GraphLoader):
         self.edge_weight, self.num_filtered = loader.edge_weight, 0
         self.replicas = self.num_hosts = self.threads = 1
         self.host = 0
-        self.batcher = _OneShape()
-        self._assembler = _PairAssembler(
-            loader, graph, pairs, negatives, known, batch_size
-        )
+        self.batcher = loader.batcher if sampled else _OneShape()
+        assembler = _SampledPairAssembler if sampled else _PairAssembler
+        self._assembler = assembler(loader, graph, pairs, negatives, known, batch_size)
         self._epochs = _PairEpochs(
             self._assembler, self.seed if self.shuffle else None, len(pairs)
         )
@@ -107,6 +111,16 @@ class LinkLoader(GraphLoader):
         self._resumed_batches, self._hold_resume = 0, False
         self.epoch = 0
         self.begin()
+
+    def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
+        """Build a batch of chosen pairs, padded to a budget.
+
+        Args:
+            groups: The ids of pairs, one array.
+            budget: Capacities by name.
+        """
+        groups = [SampledGroup(np.asarray(ids, np.int64), budget) for ids in groups]
+        return self._assembler.build(groups, 1)[0][0]
 
     @property
     def num_dropped(self) -> int:
@@ -131,14 +145,6 @@ class _OneShape:
     fixed_shapes = True
 
 
-class _PairGroup(NamedTuple):
-    """The positives of a batch, what it is padded to, and the key of its draws."""
-
-    members: np.ndarray
-    budget: dict[str, int]
-    key: tuple[int, ...]
-
-
 class _PairEpochs:
     """Which pairs form which batch, epoch by epoch.
 
@@ -154,13 +160,18 @@ class _PairEpochs:
         self.seed, self.count = seed, count
         self.batch_size = assembler.batch_size
         self.length = -(-count // self.batch_size)
-        self.budgets = [assembler.budget]
+        self.assembler = assembler
         self.sizes = {
             name: np.array([self.length * assembler.used[name]])
             for name in ("graph", "node", "edge")
         }
 
-    def composition(self, epoch: int) -> list[_PairGroup]:
+    @property
+    def budgets(self) -> list[dict[str, int]]:
+        """Capacities by name."""
+        return self.assembler.budgets
+
+    def composition(self, epoch: int) -> list[SampledGroup]:
         """Return the groups of pairs of an epoch, one for each step."""
         order = np.arange(self.count)
         if self.seed is not None:
@@ -168,7 +179,7 @@ class _PairEpochs:
         seed, epoch = (0, 0) if self.seed is None else (self.seed, epoch)
         starts = range(0, self.count, self.batch_size)
         return [
-            _PairGroup(
+            SampledGroup.of(
                 order[start : start + self.batch_size],
                 self.budgets[0],
                 (seed, epoch, step),
@@ -176,7 +187,7 @@ class _PairEpochs:
             for step, start in enumerate(starts)
         ]
 
-    def usage(self, groups: list[_PairGroup]) -> dict[str, np.ndarray]:
+    def usage(self, groups: list[SampledGroup]) -> dict[str, np.ndarray]:
         """Return the real rows of steps, and all."""
         budget = self.budgets[0]
         usage = {}
@@ -220,47 +231,91 @@ class _PairAssembler:
             )
         self._row = np.empty(graph.num_nodes, np.int32)
         self._row[places] = np.arange(graph.num_nodes, dtype=np.int32)
+        self._begin(loader)
+
+    @property
+    def pairs_per_batch(self) -> int:
+        """Pairs of a batch, positives and negatives."""
+        return self.batch_size * (1 + self.per_positive)
+
+    def _begin(self, loader: GraphLoader) -> None:
+        """Build the batch of the whole graph."""
         self._x = loader.build(0, 0)[0]
         shapes = {name: self._x[name]["mask"].shape[1] for name in ("node", "graph")}
-        self.used = {"graph": 1, "node": graph.num_nodes, "edge": 0}
+        self.used = {"graph": 1, "node": len(self._row), "edge": 0}
         shapes["edge"] = 1
         if "edge" in self._x:
             self.used["edge"] = int(self._x["edge"]["mask"].sum())
             shapes["edge"] = self._x["edge"]["mask"].shape[1]
-        self.budget = {**shapes, "pair": self.batch_size * (1 + self.per_positive)}
+        self.budgets = [{**shapes, "pair": self.pairs_per_batch}]
 
-    def build(self, groups: list[_PairGroup], replicas: int) -> list[tuple]:
+    def build(self, groups: list[SampledGroup], replicas: int) -> list[tuple]:
         """Return the batches of groups of pairs, and their figures."""
         del replicas
         return [self._batch(group) for group in groups]
 
-    def _batch(self, group: _PairGroup) -> tuple:
+    def _batch(self, group: SampledGroup) -> tuple:
+        pair, y, weight = self._pairs_of(group)
+        for name in ("sender", "receiver"):
+            pair[name] = np.where(pair["mask"], self._row[pair[name]], 0)
+        figures = {name: (n, self.budgets[0][name]) for name, n in self.used.items()}
+        figures["pair"] = int(pair["mask"].sum()), pair["mask"].size
+        return ({**self._x, "pair": pair}, y, weight), figures
+
+    def _pairs_of(self, group: SampledGroup) -> tuple[dict, np.ndarray, np.ndarray]:
+        """Return `x["pair"]` in the caller's numbers, labels and weights."""
         count = len(group.members)
         positive = self.pairs.take(group.members)
         shape = self.batch_size, 1 + self.per_positive
         drawn = positive.take(slice(0))
-        if self._draw is not None:
+        if self._draw is not None and count:
             drawn = self._draw(group.members, np.random.default_rng(group.key))
 
-        def column(name, row=None):
+        def column(name):
             values = np.zeros(shape, np.int32)
             values[:count, 0] = getattr(positive, name)
-            values[:count, 1:] = getattr(drawn, name).reshape(count, -1)
-            if row is not None:
-                values[:count] = row[values[:count]]
+            values[:count, 1:] = getattr(drawn, name).reshape(count, self.per_positive)
             return values.reshape(1, -1)
 
         mask, y = np.zeros(shape, bool), np.zeros(shape, np.float32)
         mask[:count], y[:, 0] = True, 1.0
         pair = {
-            "sender": column("senders", self._row),
-            "receiver": column("receivers", self._row),
+            "sender": column("senders"),
+            "receiver": column("receivers"),
             "type": column("types"),
             "mask": mask.reshape(1, -1),
             "positive": np.arange(0, mask.size, shape[1], dtype=np.int32)[None],
         }
-        figures = {name: (n, self.budget[name]) for name, n in self.used.items()}
-        figures["pair"] = count * shape[1], mask.size
-        y = y.reshape(1, -1)
-        batch = {**self._x, "pair": pair}, y, pair["mask"].astype(np.float32)
-        return batch, figures
+        return pair, y.reshape(1, -1), pair["mask"].astype(np.float32)
+
+
+class _SampledPairAssembler(_PairAssembler):
+    """Adds pairs to the subgraph around their nodes.
+
+    Takes what `_PairAssembler` takes, with a `SampleLoader`.
+    """
+
+    def _begin(self, loader: SampleLoader) -> None:
+        """Take the assembler of subgraphs."""
+        self._subgraphs = loader.assembler
+        self.used = {"graph": 1}
+        for name in ("node", "edge"):
+            self.used[name] = int(loader.sizes[name][0]) // loader.batches_per_epoch
+        self._subgraphs.budgets[0]["pair"] = self.pairs_per_batch
+
+    @property
+    def budgets(self) -> list[dict[str, int]]:
+        """The usual budget and, where subgraphs exceeded it, larger ones."""
+        return self._subgraphs.budgets
+
+    def _batch(self, group: SampledGroup) -> tuple:
+        pair, y, weight = self._pairs_of(group)
+        ends = [self._row[pair[name][pair["mask"]]] for name in ("sender", "receiver")]
+        nodes = np.unique(np.concatenate(ends)).astype(np.int64)
+        seeds = SampledGroup.of(nodes, group.budget, (*group.key, 1))
+        ((batch, figures),) = self._subgraphs.build([seeds], 1)
+        for name, rows in zip(("sender", "receiver"), ends, strict=True):
+            pair[name] = np.zeros_like(pair[name])
+            pair[name][pair["mask"]] = np.searchsorted(nodes, rows)
+        figures = {**figures, "pair": (int(pair["mask"].sum()), pair["mask"].size)}
+        return ({**batch[0], "pair": pair}, y, weight), {**figures, "graph": (1, 2)}

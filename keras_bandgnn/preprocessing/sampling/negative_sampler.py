@@ -301,9 +301,7 @@ class _Side:
         free: int64 [Q], number of free nodes of each positive.
     """
 
-    def __init__(
-        self, pairs, taken, num_nodes, self_pairs, group_of, members, pointer
-    ):
+    def __init__(self, pairs, taken, num_nodes, self_pairs, group_of, members, pointer):
         groups = len(pointer) - 1
 
         def rows_of(pairs):
