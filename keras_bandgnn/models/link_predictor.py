@@ -218,7 +218,8 @@ class LinkPredictor(Task):
         Returns:
             Keras' `History`.
         """
-        for name in ("validation_split", "y", "validation_data"):
+        kwargs = options_for_graphs((), (), kwargs)
+        for name in ("validation_split", "y", "sample_weight", "class_weight"):
             if kwargs.pop(name, None) is not None:
                 advice = "Pass pairs, and validation_pairs."
                 raise ValueError(
@@ -526,8 +527,18 @@ class LinkPredictor(Task):
             graph, pairs, NegativeSampler(), None, pairs, shuffle, seed
         )
 
-    def _link_loader(self, graph, pairs, negatives, batch_size, known, shuffle, seed):
+    def _link_loader(
+        self, graph, pairs, negatives, batch_size, known, shuffle, seed, sampler=None
+    ):
         self._one_device()
+        if sampler is not None:
+            if not isinstance(sampler, NeighborSampler):
+                refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
+            # Every pair and every negative may have nodes of its own.
+            count = 2 * (batch_size or len(pairs)) * (1 + negatives.per_positive)
+            nodes = min(count, graph.num_nodes)
+            config = {**sampler.get_config(), "batch_size": nodes}
+            sampler = NeighborSampler(**config)
         return LinkLoader(
             graph,
             pairs,
@@ -536,7 +547,7 @@ class LinkPredictor(Task):
             known,
             shuffle=shuffle,
             seed=seed,
-            loader=super().loader([graph], training=False),
+            loader=super().loader([graph], training=False, sampler=sampler),
         )
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
