@@ -92,15 +92,15 @@ The rest numbers nodes in the order of the blocks.
 graph, whose rows come in the order in which they were found: first the nodes to train
 on, then those at a distance of one edge, and so on.
 
-| part                       | shape         | meaning                                   |
-|----------------------------|---------------|-------------------------------------------|
-| `x["read"]["mask"]`        | [G, R] bool   | whether labels of a row count             |
-| `x["sampled"]["degree"]`   | [G, N]        | edges into the node in the whole graph    |
-| `x["sampled"]["loops"]`    | [G, N]        | those of them from the node to itself     |
-| `x["sampled"]["weight"]`   | [G, E]        | factor that makes sums unbiased, if any   |
-| `x["hops"][l]["node_mask"]`| [G, N_l] bool | real rows after layer l = "0", "1", ...   |
-| `x["hops"][l]["edge_mask"]`| [G, E_l] bool | real edges that layer l reads             |
-| `x["hops"][l]["plan"]`     | a dict        | arrays of a primitive, from N_{l-1} rows  |
+| part                        | shape         | meaning                          |
+|-----------------------------|---------------|----------------------------------|
+| `x["read"]["mask"]`         | [G, R] bool   | whether labels of a row count    |
+| `x["sampled"]["degree"]`    | [G, N]        | edges into the node in the graph |
+| `x["sampled"]["loops"]`     | [G, N]        | those from the node to itself    |
+| `x["sampled"]["weight"]`    | [G, E]        | factor for unbiased sums, if any |
+| `x["hops"][l]["node_mask"]` | [G, N_l] bool | real rows after layer "0", ...   |
+| `x["hops"][l]["edge_mask"]` | [G, E_l] bool | real edges that layer l reads    |
+| `x["hops"][l]["plan"]`      | a dict        | arrays of a primitive            |
 
 Subgraphs that stand for themselves (`ClusterSampler`) have no `"sampled"`. `"hops"`
 stands for `"plan"` where layers are trimmed: layer l reads the first E_l edges and

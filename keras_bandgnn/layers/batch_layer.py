@@ -183,6 +183,7 @@ def check_call(states, batch) -> None:
     # sampled batch has more senders than receivers.
     if (
         "hop" in batch
+        or "hops" in batch
         or is_scheduled(batch.get("plan") or {})
         or sequence_axis() is not None
     ):

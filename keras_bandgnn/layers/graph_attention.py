@@ -6,11 +6,11 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, fraction, positive_int
 from keras_bandgnn.layers.batch_layer import (
-    receiver_rows,
     BatchLayer,
     batch_part,
     check_width,
     log_edge_factor,
+    receiver_rows,
 )
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout

@@ -200,7 +200,7 @@ class GraphModel(Replicated):
     def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> SampleLoader:
         """Return a loader of what a sampler cuts from a graph."""
         name, backbone = type(self).__name__, self.backbone
-        if self.output_level != "node":
+        if self.output_level not in ("node", "pair"):
             raise ValueError(
                 "Expected a task over nodes, such as NodeClassifier, with `sampler`. "
                 f"Received: {name}. Leave the sampler out: graphs are batched whole."

@@ -42,6 +42,17 @@ def predict_by_layer(
 
     See `MaskedTask.predict_by_layer`.
     """
+    return _by_layer(task, graphs, _head, block_size, folder, verbose)
+
+
+def states_by_layer(
+    task, graphs, block_size: int = 8192, folder=None, verbose="auto"
+) -> list[np.ndarray]:
+    """Return the backbone's states of all nodes, [N, H] per graph, layer by layer."""
+    return _by_layer(task, graphs, _states, block_size, folder, verbose)
+
+
+def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
     positive_int("block_size", block_size)
     optional(_existing, "folder", folder)
     backbone = task.backbone
@@ -61,7 +72,8 @@ def predict_by_layer(
         backbone.check(part)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             scratch = None if folder is None else scratch
-            rows = _Pass(task, part, block_size, scratch, verbose != 0).outputs()
+            done = _Pass(task, part, block_size, scratch, verbose != 0)
+            rows = done.outputs(read_out)
         starts = part.node_ptr
         out += [rows[a:b] for a, b in zip(starts, starts[1:], strict=False)]
     places = caller_rows(graphs, Parts(parts), "node")
@@ -103,8 +115,8 @@ class _Pass:
             budget={},
         )
 
-    def outputs(self) -> np.ndarray:
-        """Return the outputs of the task, [N, ...]."""
+    def outputs(self, read_out) -> np.ndarray:
+        """Return what `read_out` makes of the states of all layers, [N, ...]."""
         layers = range(self.backbone.num_layers)
         blocks = -(-self.graph.num_nodes // self.block_size)
         total = blocks * (len(layers) + 2)
@@ -117,7 +129,7 @@ class _Pass:
                 # Only jumping knowledge reads earlier ones again.
                 kept = kept if self.backbone.jumping_knowledge else []
                 kept.append(states)
-            return self._read_out(kept)
+            return self._read_out(kept, read_out)
 
     def _array(self, name: str, rows: int, like: np.ndarray, store=True) -> np.ndarray:
         """Return a new array [rows, ...] with the entries of [1, n, ...]."""
@@ -181,8 +193,8 @@ class _Pass:
             budgets[:] = [{**budget, "graph": 2, "item": self.block_size}]
         return self.assembler.budget_for([found], budgets[-1])
 
-    def _read_out(self, kept: list[np.ndarray]) -> np.ndarray:
-        step, out = LayerStep(self.task, _head), None
+    def _read_out(self, kept: list[np.ndarray], read_out) -> np.ndarray:
+        step, out = LayerStep(self.task, read_out), None
         for rows in self._blocks():
             seen = [gathered(states, [rows], self.block_size) for states in kept]
             mask = np.arange(self.block_size)[None] < len(rows)
@@ -237,10 +249,15 @@ def _run_layer(task, batch, number: int) -> dict:
     return out if edge_states is None else {**out, "edge_states": edge_states}
 
 
-def _head(task, batch) -> dict:
+def _states(task, batch) -> dict:
     backbone = task.backbone
     kept = batch["seen"]
     seen = [ops.convert_to_tensor(kept[str(number)]) for number in range(len(kept))]
-    states = seen[-1] if backbone.jumping_knowledge is None else backbone.joined(seen)
+    joins = backbone.jumping_knowledge is not None
+    return {"outputs": backbone.joined(seen) if joins else seen[-1]}
+
+
+def _head(task, batch) -> dict:
+    states = _states(task, batch)["outputs"]
     # The task then takes these for the backbone's.
     return {"outputs": task({"node": batch["node"], "explained": {"states": states}})}

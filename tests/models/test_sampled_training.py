@@ -346,3 +346,74 @@ def test_tasks_over_graphs_take_no_sampler():
     graph = kb.Graph(2, [0], [1], node={"h": np.ones((2, 3))}, label=1)
     with pytest.raises(ValueError, match="a task over nodes"):
         task.fit([graph] * 4, sampler=NeighborSampler([3, 3]))
+
+
+def pairs_graph():
+    rng = np.random.default_rng(3)
+    senders, receivers = rng.integers(0, NODES, (2, 150))
+    return kb.Graph(
+        NODES,
+        np.concatenate([senders, receivers]),
+        np.concatenate([receivers, senders]),
+        node={"h": rng.normal(size=(NODES, 3))},
+    )
+
+
+def test_pairs_around_sampled_nodes():
+    """All neighbours of the nodes of pairs give the scores of the whole graph."""
+    keras.utils.set_random_seed(1)
+    graph = pairs_graph()
+    task = kb.models.LinkPredictor(sage(num_edge_types=1))
+    split = kb.data.split_links(graph, 0.1, 0.1)
+    loader = task._link_loader(
+        split.train,
+        split.train_pairs,
+        kb.preprocessing.NegativeSampler(2),
+        16,
+        None,
+        shuffle=True,
+        seed=4,
+        sampler=NeighborSampler([-1, -1]),
+    )
+    whole = task._link_loader(
+        split.train,
+        split.train_pairs,
+        kb.preprocessing.NegativeSampler(2),
+        16,
+        None,
+        shuffle=True,
+        seed=4,
+    )
+    assert len(loader) == len(whole)
+    for index in range(len(loader)):
+        (one, y, weight), (two, same_y, same_weight) = loader[index], whole[index]
+        assert (y == same_y).all() and (weight == same_weight).all()
+        scores, expected = (
+            keras.ops.convert_to_numpy(task(x)) * weight for x in (one, two)
+        )
+        np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_links_train_on_samples():
+    graph = pairs_graph()
+    task = kb.models.LinkPredictor(sage(num_edge_types=1))
+    split = kb.data.split_links(graph, 0.1, 0.1)
+    guard = kb.training.RecompileGuard()
+    history = task.fit(
+        split.train,
+        split.train_pairs,
+        batch_size=16,
+        validation_pairs=split.valid_pairs,
+        sampler=NeighborSampler([3, 2]),
+        epochs=4,
+        verbose=0,
+        callbacks=[guard],
+    ).history
+    assert len(history["val_loss"]) == 4
+    trained = [c for c in guard.compilations if c.kind == "train"]
+    assert len(trained) == (0 if keras.backend.backend() == "torch" else 1)
+    scores = task.predict(split.train, split.test_pairs)
+    by_layer = task.predict(split.train, split.test_pairs, by_layer=True)
+    np.testing.assert_allclose(by_layer, scores, rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="a NeighborSampler, of the nodes of pairs"):
+        task.fit(split.train, sampler=ClusterSampler(2))

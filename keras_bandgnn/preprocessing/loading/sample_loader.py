@@ -169,6 +169,11 @@ class SampleLoader(GraphLoader):
         return self._assembler.budgets
 
     @property
+    def assembler(self) -> SampleAssembler:
+        """What samples and lays out batches."""
+        return self._assembler
+
+    @property
     def num_dropped(self) -> int:
         """Items of an epoch that are left out: none."""
         return 0
