@@ -47,12 +47,24 @@ The last graph slot is always padding.
 | `mask`           | [G, B, C] bool | whether the candidate is real    | False   |
 | `slot`           | [G, B]         | node id, if all graphs have one  | 0       |
 
+| `x["pair"]` | shape       | meaning                                    | padding |
+|-------------|-------------|--------------------------------------------|---------|
+| `sender`    | [G, Q]      | node id within the supergraph              | 0       |
+| `receiver`  | [G, Q]      | node id within the supergraph              | 0       |
+| `type`      | [G, Q]      | relation of the pair                       | 0       |
+| `mask`      | [G, Q] bool | whether the pair is real                   | False   |
+| `positive`  | [G, P]      | positions of the true pairs, K + 1 apart   |         |
+
+Pairs are those of `LinkLoader`, Q = P (K + 1): each true pair is followed by its K
+negatives.
+
 | labels       | `y`         | `sample_weight` float32                          |
 |--------------|-------------|--------------------------------------------------|
 | of selection | [G, B]      | [G, B], 1 for real graphs, 0 for padding         |
 | of graphs    | [G, B, D]   | [G, B], D >= 1                                   |
 | of nodes     | [G, N, ...] | [G, N]                                           |
 | of edges     | [G, E, ...] | [G, E]                                           |
+| of pairs     | [G, Q]      | [G, Q], 1 for real pairs, 0 for padding          |
 
 `x["plan"]` maps the key of each primitive, "segment", "banded:128", ..., to a dict of
 arrays. The `pack` method of each primitive documents them; docs/architecture.md lists
