@@ -6,6 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.layers.batch_layer import batch_part
+from keras_bandgnn.ops.attention import BiasTable
 from keras_bandgnn.ops.sequence import sequence_axis
 
 
@@ -82,8 +83,12 @@ class AttentionBias(keras.layers.Layer):
             self.tokens = table("tokens", 1)
         self.built = True
 
-    def call(self, batch):
-        """Return the biases of edges, of nodes themselves and of tokens."""
+    def call(self, batch, as_table=False):
+        """Return the biases of edges, of nodes themselves and of tokens.
+
+        With `as_table` those of edges, unless all have the same, are a `BiasTable` (see
+        `ops.attention`), which needs one number per edge instead of K.
+        """
         edge = batch_part(batch, "edge", "type", "layer(batch)")
         axis = sequence_axis()
 
@@ -95,20 +100,34 @@ class AttentionBias(keras.layers.Layer):
         distances = table(self.distances)
         distances = distances - distances[-1:]
         kinds = ops.convert_to_tensor(edge["type"])
+        steps = types = None
         if "distance" in edge:
             steps = ops.clip(
                 ops.convert_to_tensor(edge["distance"]), 0, self.max_distance + 1
             )
-            bias = graph_ops.gather(distances, steps)
-        else:
-            bias = distances[1]
         if self.types is not None:
             types = table(self.types)
-            bias = bias + graph_ops.gather(types - types[:1], kinds)
+            types = types - types[:1]
+        if as_table and (steps is not None or types is not None):
+            bias = self._table(distances, steps, types, kinds)
+        else:
+            bias = distances[1] if steps is None else graph_ops.gather(distances, steps)
+            if types is not None:
+                bias = bias + graph_ops.gather(types, kinds)
         tokens = None
         if self.tokens is not None:
             tokens = table(self.tokens)[0] - table(self.distances)[-1]
         return bias, distances[0], tokens
+
+    def _table(self, distances, steps, types, kinds) -> BiasTable:
+        """Return the bias of each pair of a distance and a type, and those of edges."""
+        if types is None:
+            return BiasTable(distances, steps)
+        if steps is None:
+            return BiasTable(distances[1] + types, kinds)
+        both = ops.expand_dims(distances, 1) + ops.expand_dims(types, 0)
+        both = ops.reshape(both, (-1, ops.shape(both)[-1]))
+        return BiasTable(both, steps * self.num_edge_types + kinds)
 
     def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""

@@ -10,6 +10,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
     EMPTY,
+    BiasTable,
     attend_to_one,
     edge_attention,
     full_attention,
@@ -19,6 +20,7 @@ from keras_bandgnn.ops.attention import (
 )
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
+from keras_bandgnn.ops.remat import by_rows
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.base import part_of
 from keras_bandgnn.primitives.tiles import Tiles
@@ -157,7 +159,7 @@ class DualInterleavedAttention(BatchLayer):
         batch: A batch; it reads `edge` (`sender`, `receiver`, optionally `attend`),
             `node` (`graph_id`, `mask`), `graph["n_node"]`, and `plan`.
         edge_bias: float [G, E, K] or None, biases of the edges relative to pairs
-            without an edge. Full attention adds them, too.
+            without an edge; or a `BiasTable` of them. Full attention adds them, too.
         self_bias: float [K] or None, likewise of a node to itself.
         token_bias: float [K] or None, likewise of nodes and tokens.
         tokens: float [G, B, H] or None, one per graph.
@@ -240,15 +242,17 @@ class DualInterleavedAttention(BatchLayer):
         tokens=None,
         pattern=None,
         training=False,
+        norm=None,
     ):
-        """Return the new states, and the new tokens if there are any."""
+        """Return the new states, and the new tokens if there are any.
+
+        `norm`, if given, is applied to states and tokens first. Unlike a norm before
+        the call it is computed again with the maps in `checkpoint`, see `by_rows`.
+        """
         pattern = one_of("pattern", pattern or self.pattern, PATTERNS)
         axis = sequence_axis()
         dropping = bool(training) and self.dropout > 0
-        q, k, v = (
-            layer(states)
-            for layer in (self.query_dense, self.key_dense, self.value_dense)
-        )
+        q, k, v = self._project(states, norm)
         if axis is not None:
             # Reshard from nodes to heads.
             self._check_heads(axis)
@@ -261,20 +265,21 @@ class DualInterleavedAttention(BatchLayer):
                     "some. Use fused=False."
                 )
             return self._output(self._fused(q, k, v, batch))
+        if isinstance(edge_bias, BiasTable) and not self._takes_table(pattern, batch):
+            edge_bias = edge_bias.values()
         if pattern == "full":
             biases = edge_bias, self_bias
             alone = tokens is None
             parts = [self._full(q, k, v, batch, *biases, dropping, alone)]
         else:
             parts = self._sparse(q, k, v, batch, edge_bias, dropping)
-            if self.self_loops:
-                parts.append(self._one(q, k, v, self_bias, dropping))
         if tokens is None:
-            return self._output(self._joined(parts, states))
-        token_q, token_k, token_v = (
-            layer(tokens)
-            for layer in (self.query_dense, self.key_dense, self.value_dense)
-        )
+            if pattern == "full" or not self.self_loops:
+                return self._output(self._joined(parts, states))
+            return self._with_itself(parts, q, k, v, self_bias, dropping, states.dtype)
+        if pattern == "sparse" and self.self_loops:
+            parts.append(self._one(q, k, v, self_bias, dropping))
+        token_q, token_k, token_v = self._project(tokens, norm)
         if axis is not None:
             token_q, token_k, token_v = map(
                 axis.local_columns, (token_q, token_k, token_v)
@@ -305,18 +310,51 @@ class DualInterleavedAttention(BatchLayer):
                 "per sequence, or other heads."
             )
 
+    def _project(self, rows, norm):
+        """Return queries, keys and values [..., K d] of rows [..., H]."""
+
+        def maps(rows):
+            rows = rows if norm is None else norm(rows)
+            layers = (self.query_dense, self.key_dense, self.value_dense)
+            return tuple(layer(rows) for layer in layers)
+
+        return by_rows(maps, rows)
+
     def _output(self, rows):
         axis = sequence_axis()
-        return self.output_dense(rows if axis is None else axis.to_rows(rows))
+        if axis is not None:
+            return self.output_dense(axis.to_rows(rows))
+        return by_rows(self.output_dense, rows)
 
     def _joined(self, parts, like):
         return ops.cast(join(parts, self._heads), like.dtype)
+
+    def _with_itself(self, parts, q, k, v, bias, dropping, dtype):
+        """Return the new states from attention along edges and to the node itself."""
+        weight = self._row_weights(q, dropping)
+        rows = [q, k, v, *(t for part in parts for t in part)]
+        rows += [] if weight is None else [weight]
+
+        def joined(q, k, v, *rest):
+            weight = rest[-1] if dropping else None
+            itself = attend_to_one(q, k, v, bias, weight, self._heads)
+            pairs = zip(rest[::2], rest[1::2], strict=False)
+            return ops.cast(join([*pairs, itself], self._heads), dtype)
+
+        if sequence_axis() is not None:
+            return self._output(joined(*rows))
+        return by_rows(lambda *rows: self.output_dense(joined(*rows)), *rows)
 
     def _weights(self, like, dropping):
         """Return dropout factors, or None."""
         if not dropping:
             return None
         return graph_ops.dropout(ops.ones_like(like), self.dropout, self.seed_generator)
+
+    @staticmethod
+    def _takes_table(pattern, batch):
+        tiles = part_of(batch["plan"], Tiles)
+        return pattern == "sparse" and not tiles and explained(batch, "edge") is None
 
     def _sparse(self, q, k, v, batch, edge_bias, dropping):
         edge = batch["edge"]
@@ -338,6 +376,8 @@ class DualInterleavedAttention(BatchLayer):
             "receiver": receiver,
             "num_heads": self._heads,
         }
+        if isinstance(edge_bias, BiasTable):
+            return [edge_attention(q, k, v, bias=edge_bias, keep=keep, **edges)]
         _, tiles = part_of(batch["plan"], Tiles) or (None, None)
         if tiles is None and (edge_bias is None or len(edge_bias.shape) == 1):
             # Softmax over edges is invariant to a bias that all of them share.
@@ -356,10 +396,13 @@ class DualInterleavedAttention(BatchLayer):
 
     def _one(self, q, k, v, bias, dropping):
         """Compute the attention of each row to exactly one key and value."""
-        weight = None
-        if dropping:
-            weight = self._weights(ops.ones((*ops.shape(q)[:-1], self._heads)), True)
+        weight = self._row_weights(q, dropping)
         return attend_to_one(q, k, v, bias, weight, self._heads)
+
+    def _row_weights(self, rows, dropping):
+        """Return dropout factors of attention to one key each, or None."""
+        shape = (*ops.shape(rows)[:-1], self._heads)
+        return self._weights(ops.ones(shape), True) if dropping else None
 
     def _to_tokens(self, q, k, v, batch, dropping):
         """Compute the attention of tokens to the nodes of their graphs."""

@@ -8,7 +8,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
-from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
 
 
@@ -128,17 +128,26 @@ class GraphTransformerLayer(BatchLayer):
             return checkpoint(layer, rows) if again else layer(rows)
 
         def attend(rows):
-            normed = norm(self.attention_norm, rows)
-            normed_tokens = None if tokens is None else normed[:, count:]
+            both = (rows, None)
+            if tokens is not None:
+                both = (rows[:, :count], rows[:, count:])
             out = self.attention(
-                normed[:, :count], batch, *biases, normed_tokens, training=training
+                both[0],
+                batch,
+                *biases,
+                both[1],
+                training=training,
+                norm=lambda rows: norm(self.attention_norm, rows),
             )
             if tokens is not None:
                 out = ops.concatenate(out, axis=1)
             return rows + self.dropout_layer(out, training=training)
 
+        def network(rows):
+            return self.outer_dense(self.inner_dense(norm(self.ffn_norm, rows)))
+
         def feed(rows):
-            out = self.outer_dense(self.inner_dense(norm(self.ffn_norm, rows)))
+            out = by_rows(network, rows)
             return rows + self.dropout_layer(out, training=training)
 
         # Tokens are the rows after those of the nodes.

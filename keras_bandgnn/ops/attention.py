@@ -1,10 +1,13 @@
 """Softmax attention of nodes: along edges, inside dense tiles, and over all nodes."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
+from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.dropout import dropout as drop
 from keras_bandgnn.ops.loops import (
     index_add,
@@ -20,6 +23,27 @@ EMPTY = -1e30
 _EDGES = 8192
 
 
+class BiasTable(NamedTuple):
+    """Biases of edges, of which many have the same: a row of a table for each edge.
+
+    Args:
+        table: float [R, K].
+        row: int32 [G, E] in [0, R).
+    """
+
+    table: Any
+    row: Any
+
+    def values(self):
+        """Return the biases, float [G, E, K]."""
+        return backend.gather(self.table, self.row)
+
+
+def takes_tables() -> bool:
+    """Return whether `edge_attention` reads tables of biases as they are."""
+    return backend.flat_edge_attention is None and not is_portable()
+
+
 def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep=None):
     """Compute softmax attention over the edges into each receiver, per supergraph.
 
@@ -33,7 +57,7 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         q: float [G, N, K d], heads concatenated.
         k: float [G, M, K d].
         v: float [G, M, K d].
-        bias: float [G, E, K]; `EMPTY` masks an edge. None for 0.
+        bias: float [G, E, K], or a `BiasTable`; `EMPTY` masks an edge. None for 0.
         weight: float [G, E, K], dropout factors, or None for 1.
         sender: int32 [G, E] in [0, M).
         receiver: int32 [G, E] in [0, N], sorted; edges into N are padding.
@@ -51,9 +75,16 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
     real = receiver < count
     if keep is not None:
         real = ops.logical_and(real, keep)
+    rows = ()
     if bias is None:
         # Saves one scalar per edge and head, and its gradient.
         bias = ops.reshape(real, (-1,))
+    elif isinstance(bias, BiasTable):
+        # Likewise. Masked edges have a row of their own.
+        masked = ops.full((1, num_heads), EMPTY, "float32")
+        rows = ops.where(real, bias.row, ops.shape(bias.table)[0])
+        rows = (ops.reshape(rows, (-1,)),)
+        bias = ops.concatenate([ops.cast(bias.table, "float32"), masked])
     else:
         bias = ops.where(ops.expand_dims(real, -1), ops.cast(bias, "float32"), EMPTY)
         bias = ops.reshape(bias, (-1, num_heads))
@@ -65,13 +96,17 @@ def edge_attention(q, k, v, bias, weight, sender, receiver, num_heads: int, keep
         weight = ops.reshape(ops.cast(weight, "float32"), (-1, num_heads))
         weight = ops.stop_gradient(weight)
     ids = (sender, receiver)
-    forward, backward = _attention(num_heads, width, len(bias.shape) == 1)
+    kind = _TABLE if rows else _DENSE
+    forward, backward = _attention(
+        num_heads, width, _MASK if len(bias.shape) == 1 else kind
+    )
     result = None
-    if backend.flat_edge_attention is not None:
+    if backend.flat_edge_attention is not None and not rows:
         arguments = (*flat, bias, weight, *ids, num_heads, EMPTY, forward)
         result = backend.flat_edge_attention(*arguments)
     if result is None:
-        tensors = (*flat, bias, *ids) if weight is None else (*flat, bias, *ids, weight)
+        tensors = (*flat, bias, *ids, *rows)
+        tensors = tensors if weight is None else (*tensors, weight)
         result = with_gradient(forward, backward, *tensors)
     out, total = result
     return (
@@ -106,24 +141,35 @@ def attend_to_one(q, k, v, bias, weight, num_heads: int):
     return v, logs
 
 
-def _attention(num_heads: int, width: int, unbiased: bool):
-    """Return attention of flat rows and its gradient; `unbiased`: without biases."""
+# What is known of the biases of edges: whether an edge counts, a bias for each edge and
+# head, or a row of a table for each edge.
+_MASK, _DENSE, _TABLE = "mask", "dense", "table"
+
+
+def _attention(num_heads: int, width: int, kind: str):
+    """Return attention of flat rows and its gradient, for biases of some kind."""
     scale = (width // num_heads) ** -0.5
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
-    def forward(q, k, v, bias, sender, receiver, weight=None):
+    def forward(q, k, v, bias, sender, receiver, *more):
+        of_edges = {} if kind == _TABLE else {"bias": bias}
+        if kind == _TABLE:
+            of_edges["row"], *more = more
+        (weight,) = more or (None,)
         per_head = ops.convert_to_tensor(heads)
         count = ops.shape(q)[0]
 
         def score(carry, e):
             both = backend.gather(q, e["receiver"]) * backend.gather(k, e["sender"])
             scores = ops.matmul(both, per_head) * scale
-            if unbiased:
+            if kind == _TABLE:
+                return carry, scores + backend.gather(bias, e["row"])
+            if kind == _MASK:
                 return carry, ops.where(ops.expand_dims(e["bias"], -1), scores, EMPTY)
             return carry, scores + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
-        _, scores = scan_chunks(score, (), {**ids, "bias": bias}, _EDGES)
+        _, scores = scan_chunks(score, (), {**ids, **of_edges}, _EDGES, q)
         # Softmax is invariant to the shift, so the shift needs no gradient.
         top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
         # Receivers without edges have no maximum.
@@ -142,17 +188,18 @@ def _attention(num_heads: int, width: int, unbiased: bool):
 
         used = share if weight is None else share * weight
         out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, _EDGES)
-        saved = (q, k, v, sender, receiver, share, out, weight)
+        row, table = of_edges.get("row"), bias if kind == _TABLE else None
+        saved = (q, k, v, sender, receiver, share, out, weight, row, table)
         return (out, logs), saved
 
     def backward(saved, d_out, d_logs):
-        q, k, v, sender, receiver, share, out, weight = saved
+        q, k, v, sender, receiver, share, out, weight, row, table = saved
         per_head = ops.convert_to_tensor(heads)
         spread = ops.transpose(per_head)
         rest = d_logs - ops.matmul(d_out * out, per_head)
 
         def step(carry, e):
-            d_q, d_k, d_v = carry
+            d_q, d_k, d_v, *d_table = carry
             slope = backend.gather(d_out, e["receiver"])
             sent = backend.gather(v, e["sender"])
             d_share = ops.matmul(slope * sent, per_head)
@@ -167,15 +214,26 @@ def _attention(num_heads: int, width: int, unbiased: bool):
             d_q = index_add(d_q, e["receiver"], part)
             part = wide * backend.gather(q, e["receiver"])
             d_k = index_add(d_k, e["sender"], part)
-            return (d_q, d_k, d_v), None if unbiased else d_score
+            if kind == _TABLE:
+                # Sums of chunks: rounding errors of one long sum grow with its length.
+                more = backend.segment_sum(d_score, e["row"], ops.shape(table)[0])
+                d_table = [d_table[0] + more]
+            return (d_q, d_k, d_v, *d_table), d_score if kind == _DENSE else None
 
-        zeros = late_zeros(q), late_zeros(k), late_zeros(v)
+        zeros = [late_zeros(t, rest) for t in (q, k, v)]
+        if kind == _TABLE:
+            zeros.append(ops.zeros_like(table))
         rows = {"sender": sender, "receiver": receiver, "share": share}
         if weight is not None:
             rows["weight"] = weight
-        (d_q, d_k, d_v), d_score = scan_chunks(step, zeros, rows, _EDGES)
-        none = [None] * (2 if weight is None else 3)
-        return d_q, d_k, d_v, d_score, *none
+        if kind == _TABLE:
+            rows["row"] = row
+        like = d_out if kind == _DENSE else None
+        carry, d_score = scan_chunks(step, tuple(zeros), rows, _EDGES, like)
+        d_q, d_k, d_v, *d_table = carry
+        d_bias = d_table[0] if kind == _TABLE else d_score
+        none = [None] * (2 + (kind == _TABLE) + (weight is not None))
+        return d_q, d_k, d_v, d_bias, *none
 
     return forward, backward
 

@@ -24,7 +24,7 @@ def with_gradient(forward, backward, *tensors):
     return backend.with_gradient(forward, backward, tensors)
 
 
-def scan_chunks(step, carry, rows, size: int):
+def scan_chunks(step, carry, rows, size: int, like=None):
     """Scan over chunks of arrays of equal length.
 
     On JAX this is one `lax.scan` in the compiled program.
@@ -34,24 +34,30 @@ def scan_chunks(step, carry, rows, size: int):
         carry: The initial carry.
         rows: Dict of arrays [E, ...].
         size: Rows per chunk.
+        like: A tensor that the steps read, if the output rows are large: they are then
+            allocated no earlier than it, see `late_zeros`.
 
     Returns:
         The final carry, and the output rows of all chunks, [E, ...], or None.
     """
     if is_portable():
         return step(carry, rows)
-    return backend.scan_chunks(step, carry, rows, size)
+    return backend.scan_chunks(step, carry, rows, size, like)
 
 
-def late_zeros(like):
+def late_zeros(like, after=None):
     """Return zeros like a tensor, allocated no earlier than the tensor.
 
     XLA otherwise hoists all zeros to the start of a program, where they take memory
     until their use.
+
+    Args:
+        like: [N, ...].
+        after: A tensor of floating-point numbers that they wait for; `like` if None.
     """
     if is_portable():
         return keras.ops.zeros_like(like)
-    return backend.late_zeros(like)
+    return backend.late_zeros(like, like if after is None else after)
 
 
 def map_pieces(function, pieces, shared):

@@ -5,14 +5,42 @@ them. A checkpointed step stores only its input and runs again in the backward p
 memory for one step instead of all, at the cost of one more forward computation.
 """
 
+import contextlib
+import threading
+
 import keras
+from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.ops.context import is_portable
+
+# Rows that `by_rows` computes together, about: their temporaries fit into caches.
+_ROWS = 8192
+
+_tracing = threading.local()
 
 
 def _state(layers) -> list:
     """Return the variables that a step may update: seeds and moving averages."""
     return [v for layer in layers for v in layer.non_trainable_variables]
+
+
+# Where a program is being traced: within `checkpoint`, and there within a chunk.
+_WHOLE, _CHUNK = "whole", "chunk"
+
+
+@contextlib.contextmanager
+def _within(place: str):
+    before = _place()
+    _tracing.place = place
+    try:
+        yield
+    finally:
+        _tracing.place = before
+
+
+def _place() -> str | None:
+    return getattr(_tracing, "place", None)
 
 
 def _checkpointed(step, states, variables: list):
@@ -55,7 +83,48 @@ def checkpoint(step, states, layers=()):
     >>> float(checkpoint(lambda x: 2 * x, ops.ones(())))
     2.0
     """
-    return _checkpointed(step, states, _state(layers))
+    if _place() == _CHUNK:
+        # That is computed again as it is.
+        return step(states)
+
+    def within(states):
+        with _within(_WHOLE):
+            return step(states)
+
+    return _checkpointed(within, states, _state(layers))
+
+
+def by_rows(function, *arrays):
+    """Return `function(*arrays)` of a function that maps each row by itself.
+
+    Within `checkpoint` on JAX the rows are computed in chunks, and those of a chunk
+    again for its gradient: the memory of what lies between the arguments and the result
+    is that of a chunk. XLA would hold all of it, and on CPUs copies of what goes into
+    products, which its analysis of the program's memory does not count.
+
+    Args:
+        function: Function of rows [R, ...], one array for each of `arrays`, that
+            returns rows or a tuple of them. It must not assign variables.
+        *arrays: [G, N, ...] each.
+
+    Example:
+    >>> from keras import ops
+    >>> by_rows(lambda x: 2 * x, ops.ones((1, 3, 2))).shape
+    (1, 3, 2)
+    """
+    if backend.map_rows is None or _place() != _WHOLE or is_portable():
+        return function(*arrays)
+    groups, count = ops.shape(arrays[0])[:2]
+    if groups * count < 2 * _ROWS:
+        return function(*arrays)
+    flat = [ops.reshape(array, (-1, *ops.shape(array)[2:])) for array in arrays]
+    with _within(_CHUNK):
+        out = backend.map_rows(function, flat, _ROWS)
+
+    def whole(rows):
+        return ops.reshape(rows, (groups, count, *ops.shape(rows)[1:]))
+
+    return tuple(map(whole, out)) if isinstance(out, tuple) else whole(out)
 
 
 def repeat(step, states, num_steps: int, layers=(), remat: bool = True):

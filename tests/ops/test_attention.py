@@ -9,6 +9,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.ops import attention
 from keras_bandgnn.ops.attention import (
     EMPTY,
+    BiasTable,
     edge_attention,
     full_attention,
     join,
@@ -126,6 +127,31 @@ def test_attention_along_edges_is_masked_attention(monkeypatch, piece, dropout):
         return plain(*given, sender, receiver, weight)
 
     assert_alike(*(values_and_slopes(f, inputs()) for f in (ours, theirs)))
+
+
+@pytest.mark.parametrize("piece", [7, 8192])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_biases_of_a_table_are_those_of_edges(monkeypatch, piece, dropout):
+    monkeypatch.setattr(attention.backend, "flat_edge_attention", None)
+    monkeypatch.setattr(attention, "_EDGES", piece)
+    sender, receiver, weight = graph()
+    rng = np.random.default_rng(2)
+    row = rng.integers(0, 4, sender.shape).astype("int32")
+    keep = rng.random(sender.shape) < 0.8
+    given = inputs()
+    given["bias"] = rng.normal(size=(4, K)).astype("float32")
+    more = [ops.convert_to_tensor(weight) if dropout else None]
+    more += tensors(sender, receiver)
+
+    def ours(q, k, v, table):
+        bias = BiasTable(table, ops.convert_to_tensor(row))
+        return edge_attention(q, k, v, bias, *more, K, ops.convert_to_tensor(keep))[0]
+
+    def theirs(q, k, v, table):
+        bias = graph_ops.gather(table, ops.convert_to_tensor(row))
+        return edge_attention(q, k, v, bias, *more, K, ops.convert_to_tensor(keep))[0]
+
+    assert_alike(*(values_and_slopes(f, given) for f in (ours, theirs)))
 
 
 def test_receivers_without_edges_are_zero_and_large_logits_are_safe():

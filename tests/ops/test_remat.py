@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bandgnn.ops import remat
+from keras_bandgnn.ops import remat, value_and_gradient
 
 STEPS = 4
 
@@ -62,6 +62,39 @@ def test_remat_trains_the_same_function(rate, seed, per_step):
     # The masks of the next batch depend on them.
     for a, b in zip(saved[2], plain[2], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("count", [5, 12, 13])
+def test_rows_in_chunks_have_the_same_gradients(monkeypatch, count):
+    monkeypatch.setattr(remat, "_ROWS", 4)
+    rng = np.random.default_rng(0)
+    x, y, kernel = (
+        rng.normal(size=shape).astype("float32")
+        for shape in ((1, count, 3), (1, count, 2), (3, 2))
+    )
+    dense = keras.layers.Dense(2)
+    dense.build((None, 3))
+    dense.set_weights([kernel, np.ones(2, "float32")])
+
+    def loss(within):
+        def step(x):
+            factor = ops.convert_to_tensor(y)
+
+            def function(x, y):
+                return ops.tanh(dense(x)) * y, ops.exp(x)
+
+            out, exp = remat.by_rows(function, x, factor)
+            return ops.concatenate([out, exp], axis=-1)
+
+        def value(x):
+            out = remat.checkpoint(step, x, [dense]) if within else step(x)
+            return ops.sum(ops.square(out[..., 0] - out[..., 3]) * out[..., 1])
+
+        return value_and_gradient(value, ops.convert_to_tensor(x))
+
+    for one, other in zip(loss(True), loss(False), strict=True):
+        one, other = map(ops.convert_to_numpy, (one, other))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 def test_masks_differ_between_steps():

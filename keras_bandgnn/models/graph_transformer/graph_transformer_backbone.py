@@ -21,7 +21,8 @@ from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
-from keras_bandgnn.ops.remat import checkpoint
+from keras_bandgnn.ops.attention import takes_tables
+from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
 from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.attention.conditions import attention_conditions
@@ -406,7 +407,7 @@ class GraphTransformerBackbone(Backbone):
         """Yield states and tokens or None: the first ones, then after each block."""
         states = self.first_states(batch, training)
         states = self.dropout_layer(states, training=training)
-        biases = self.biases(batch)
+        biases = self.biases(batch, as_table=takes_tables())
         tokens = None
         if self.global_token:
             slots = ops.shape(batch["graph"]["mask"])
@@ -418,9 +419,18 @@ class GraphTransformerBackbone(Backbone):
             states, tokens = (out, None) if tokens is None else out
             yield states, tokens
 
-    def biases(self, batch):
-        """Biases of edges, of nodes themselves and of tokens, None without any."""
-        biases = (None, None, None) if self.bias is None else self.bias(batch)
+    def biases(self, batch, as_table: bool = False):
+        """Biases of edges, of nodes themselves and of tokens, None without any.
+
+        Args:
+            batch: A batch.
+            as_table: Whether those of edges may be a `BiasTable`.
+        """
+        if self.bias is None:
+            biases = (None, None, None)
+        else:
+            as_table = as_table and self.edge_encoder is None
+            biases = self.bias(batch, as_table=as_table)
         if self.edge_encoder is None:
             return biases
         edge = batch["edge"]
@@ -451,7 +461,7 @@ class GraphTransformerBackbone(Backbone):
         for step in self._steps(batch, training):
             states, tokens = step
         if self.remat and training:
-            states = checkpoint(self.last_norm, states)
+            states = checkpoint(lambda rows: by_rows(self.last_norm, rows), states)
         else:
             states = self.last_norm(states)
         if not return_tokens:

@@ -42,6 +42,9 @@ others:
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
 `on_device(batch)`
     A batch of one device, its arrays copied there at once.
+`map_rows(function, arrays, size)`
+    See `ops.remat.by_rows`: rows or a tuple of them, of arrays [R, ...] with at least
+    `size` rows each.
 `fused_edges`
     The operations of `ops.edges`, `apply_to(x, edges)`, whether they take a tensor and
     that number of edges, and `ids`, the type of the ids that they take.

@@ -11,6 +11,7 @@ import keras
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from keras_bandgnn.ops.backend import jax_loops
 from keras_bandgnn.ops.backend.jax_edges import FusedEdges
 from keras_bandgnn.ops.backend.jax_loops import late_zeros as late_zeros
 from keras_bandgnn.ops.backend.jax_loops import scan_chunks as scan_chunks
@@ -503,6 +504,19 @@ def map_pieces(function, pieces, shared):
     return jax.lax.map(
         jax.checkpoint(lambda piece: function(*piece, *shared)), tuple(pieces)
     )
+
+
+def map_rows(function, arrays, size):
+    """Map a function over chunks of rows; see `ops.remat.by_rows`."""
+    piece = [array[:size] for array in arrays]
+    body, closed_over = _open(lambda rows: function(*rows), piece)
+    tree = jax.tree.structure(jax.eval_shape(body, piece, *closed_over))
+
+    def flat(rows, closed_over):
+        return jax.tree.leaves(body(rows, *closed_over))
+
+    out = jax_loops.map_rows(flat, arrays, closed_over, size)
+    return jax.tree.unflatten(tree, out)
 
 
 def index_add(out, ids, rows):

@@ -4,33 +4,128 @@ import jax
 import jax.numpy as jnp
 
 
-def scan_chunks(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size, like=None):
     """Scan `step` over chunks of rows; see `ops.loops`."""
     count = jax.tree.leaves(rows)[0].shape[0]
     pieces = count // size
     if not pieces:
         return step(carry, rows)
 
-    def once(carry, number):
+    def piece(number):
         # Slicing reads the arrays in place: padding them to whole chunks would copy
         # all of them, and scanning over reshaped rows would copy every chunk.
-        piece = {
+        return {
             name: jax.lax.dynamic_slice_in_dim(array, number * size, size)
             for name, array in rows.items()
         }
-        return step(carry, piece)
 
-    carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
-    out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+    def once(carry, number):
+        return step(carry, piece(number))
+
+    rest = {name: array[pieces * size :] for name, array in rows.items()}
+    if like is None:
+        carry, out = jax.lax.scan(once, carry, jnp.arange(pieces))
+        out = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), out)
+        if count % size:
+            carry, last = step(carry, rest)
+            out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+        return carry, out
+
+    def write(both, number):
+        carry, out = both
+        carry, chunk = once(carry, number)
+        return (carry, _written(out, chunk, number * size)), None
+
+    _, shapes = jax.eval_shape(once, carry, 0)
+    out = jax.tree.map(
+        lambda a: _late_zeros(like, (count, *a.shape[1:]), a.dtype), shapes
+    )
+    (carry, out), _ = jax.lax.scan(write, (carry, out), jnp.arange(pieces))
     if count % size:
-        rest = {name: array[pieces * size :] for name, array in rows.items()}
         carry, last = step(carry, rest)
-        out = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), out, last)
+        out = _written(out, last, pieces * size)
     return carry, out
 
 
-def late_zeros(like):
-    """Return zeros that XLA cannot hoist before `like`; see `ops.loops`."""
-    bits = jax.lax.bitcast_convert_type(like.reshape(-1)[0], "uint32")
+def _written(out, chunk, start):
+    def write(whole, part):
+        return jax.lax.dynamic_update_slice_in_dim(whole, part, start, 0)
+
+    return jax.tree.map(write, out, chunk)
+
+
+def late_zeros(like, after):
+    """Return zeros that XLA cannot hoist before `after`; see `ops.loops`."""
+    return _late_zeros(after, like.shape, like.dtype)
+
+
+def _late_zeros(after, shape, dtype):
+    first = after.reshape(-1)[0].astype("float32")
+    bits = jax.lax.bitcast_convert_type(first, "uint32")
     sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
-    return jnp.full(like.shape, jnp.minimum(sign, 0).astype(like.dtype))
+    return jnp.full(shape, jnp.minimum(sign, 0).astype(dtype))
+
+
+def map_rows(function, arrays, closed_over, size):
+    """Map a function over chunks of rows, each computed again for its gradient.
+
+    Args:
+        function: `function(rows, closed_over)` returns a list of rows [size, ...].
+        arrays: Floating-point arrays [R, ...], R at least `size`.
+        closed_over: What else has gradients, if it is floating-point.
+        size: Rows of a chunk. The last one has some rows of the one before it.
+    """
+    count = arrays[0].shape[0]
+    pieces = -(-count // size)
+
+    def piece(arrays, number):
+        # Slices and updates leave the arrays in place.
+        start = jnp.minimum(number * size, count - size)
+        return [jax.lax.dynamic_slice_in_dim(a, start, size) for a in arrays], start
+
+    def forward(arrays, closed_over):
+        def once(out, number):
+            rows, start = piece(arrays, number)
+            return _written(out, function(rows, closed_over), start), None
+
+        shapes = jax.eval_shape(lambda: function(piece(arrays, 0)[0], closed_over))
+        out = [_late_zeros(arrays[0], (count, *a.shape[1:]), a.dtype) for a in shapes]
+        return jax.lax.scan(once, out, jnp.arange(pieces))[0]
+
+    run = jax.custom_vjp(forward)
+
+    def backward(residuals, slopes):
+        arrays, closed_over = residuals
+        floats = [jnp.issubdtype(c.dtype, jnp.inexact) for c in closed_over]
+        learnt = [
+            c for c, is_float in zip(closed_over, floats, strict=True) if is_float
+        ]
+
+        def of_learnt(rows, learnt):
+            learnt = iter(learnt)
+            pairs = zip(closed_over, floats, strict=True)
+            return function(rows, [next(learnt) if f else c for c, f in pairs])
+
+        def once(carry, number):
+            d_arrays, d_learnt = carry
+            rows, start = piece(arrays, number)
+            slope, _ = piece(slopes, number)
+            # Rows of the chunk before have been there already.
+            new = start + jnp.arange(size) >= number * size
+            slope = [
+                jnp.where(new.reshape(-1, *[1] * (s.ndim - 1)), s, 0) for s in slope
+            ]
+            d_rows, d_more = jax.vjp(of_learnt, rows, learnt)[1](slope)
+            earlier, _ = piece(d_arrays, number)
+            d_rows = [a + b for a, b in zip(earlier, d_rows, strict=True)]
+            d_learnt = [a + b for a, b in zip(d_learnt, d_more, strict=True)]
+            return (_written(d_arrays, d_rows, start), d_learnt), None
+
+        zeros = [_late_zeros(slopes[0], a.shape, a.dtype) for a in arrays]
+        carry = zeros, [jnp.zeros_like(c) for c in learnt]
+        (d_arrays, d_learnt), _ = jax.lax.scan(once, carry, jnp.arange(pieces))
+        d_learnt = iter(d_learnt)
+        return d_arrays, [next(d_learnt) if f else None for f in floats]
+
+    run.defvjp(lambda *arguments: (forward(*arguments), arguments), backward)
+    return run(arrays, closed_over)

@@ -136,8 +136,9 @@ def with_gradient(forward, backward, tensors):
     return run(*tensors)
 
 
-def scan_chunks(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size, like=None):
     """Scan `step` over chunks of rows; see `ops.loops`."""
+    del like
     count = next(iter(rows.values())).shape[0]
     if count is None or count <= size:
         return step(carry, rows)
@@ -149,8 +150,9 @@ def scan_chunks(step, carry, rows, size):
     return carry, None if outputs[0] is None else tf.concat(outputs, axis=0)
 
 
-def late_zeros(like):
+def late_zeros(like, after):
     """Return zeros like a tensor; see `ops.loops`."""
+    del after
     return tf.zeros_like(like)
 
 
@@ -208,6 +210,7 @@ def index_add(out, ids, rows):
 flat_edge_attention = segment_attention = filtered_sum = repeated = None
 normalized_rows = dropout = None
 recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
+map_rows = None
 copy = tf.identity
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False

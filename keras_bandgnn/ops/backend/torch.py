@@ -60,8 +60,9 @@ def with_gradient(forward, backward, tensors):
     return _WithGradient.apply(forward, backward, *tensors)
 
 
-def scan_chunks(step, carry, rows, size):
+def scan_chunks(step, carry, rows, size, like=None):
     """Scan `step` over chunks of rows; see `ops.loops`."""
+    del like
     count = next(iter(rows.values())).shape[0]
     outputs = []
     for a in range(0, max(count, 1), size):
@@ -72,8 +73,9 @@ def scan_chunks(step, carry, rows, size):
     return carry, torch.cat(outputs)
 
 
-def late_zeros(like):
+def late_zeros(like, after):
     """Return zeros like a tensor; see `ops.loops`."""
+    del after
     return torch.zeros_like(like)
 
 
@@ -128,6 +130,8 @@ def index_add(out, ids, rows):
 copy = torch.clone
 # Only JAX sorts faster by a detour.
 sorted_ids = None
+# Only compiled programs hold more than what gradients read.
+map_rows = None
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
 
