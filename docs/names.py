@@ -62,8 +62,8 @@ GROUPS = {
         "Molecules and crystals": ".*",
     },
     "models": {
-        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|LinkPredictor|Task|Ensemble"
-        "|LastLayerLaplace",
+        "Tasks": ".*(Classifier|Regressor|Selector|Selection)|LinkPredictor|Task"
+        "|Ensemble|LastLayerLaplace",
         "Backbones": ".*Backbone",
         "Presets and results": ".*",
     },

@@ -55,7 +55,9 @@ def predict_links(graph: kb.Graph, options) -> None:
         results.append((scores["auc"], scores["average_precision"]))
         print(f"seed {seed}: AUC {results[-1][0]:.3f}, AP {results[-1][1]:.3f}")
     mean, deviation = np.mean(results, axis=0), np.std(results, axis=0)
-    print(f"AUC {mean[0]:.3f} ({deviation[0]:.3f}), AP {mean[1]:.3f} ({deviation[1]:.3f})")
+    print(
+        f"AUC {mean[0]:.3f} ({deviation[0]:.3f}), AP {mean[1]:.3f} ({deviation[1]:.3f})"
+    )
 
 
 def ring(rng: np.random.Generator, count: int) -> tuple:
@@ -71,7 +73,7 @@ def ring(rng: np.random.Generator, count: int) -> tuple:
 
 
 def triples(file) -> tuple:
-    """Nodes, relations, and the triples to train and to test, (head, relation, tail)."""
+    """Nodes, relations, and the triples to train on, to test on and to validate on."""
     parts = [file[name].astype(np.int64) for name in ("train", "test", "valid")]
     pairs = [data.NodePairs(t[:, 0], t[:, 2], t[:, 1]) for t in parts]
     return len(file["entity"]), len(file["relation"]), pairs

@@ -20,8 +20,8 @@ import keras_bandgnn
 PUBLIC = {
     "keras_bandgnn": "Graph batch data distribution explain layers models ops "
     "planning plotting preprocessing primitives programs serving training tuning",
-    "keras_bandgnn.data": "FlatGraphs GraphStore Limits LinkSplit NodePairs StoreWriter "
-    "check_leaks split_links from_ase "
+    "keras_bandgnn.data": "FlatGraphs GraphStore Limits LinkSplit NodePairs "
+    "StoreWriter check_leaks split_links from_ase "
     "from_jraph from_networkx from_pandas from_pyg from_rdkit from_scipy from_smiles "
     "graphs_of list_datasets load open_store read_structures scaffold_split to_ase "
     "to_jraph to_networkx to_pandas to_pyg to_scipy write_store",
@@ -30,14 +30,16 @@ PUBLIC = {
     "ground_truth_auc integrated_gradients randomization_check saliency sparsity",
     "keras_bandgnn.layers": "AttentionBias BandedMessagePassing CharacterEncoder "
     "ContinuousFilter CosineCutoff CumulativeLink DualInterleavedAttention EdgeReadout "
-    "ElementEmbedding GINConvolution LinkScorer GRUReadout GRUUpdate GatedGraphConvolution "
+    "LinkScorer "
+    "ElementEmbedding GINConvolution GRUReadout GRUUpdate GatedGraphConvolution "
     "GaussianBasis GraphAttention GraphAttentionV2 GraphConvolution "
     "GraphNormalization GraphReadout GraphTransformerLayer MPEUInteraction "
     "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
     "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
     "SineBasis ZBLRepulsion shifted_softplus",
     "keras_bandgnn.models": "AttentionWeights Backbone BugLocalizer EdgeClassifier "
-    "EdgeRegressor EmbeddingBackbone Ensemble LinkPredictor ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
+    "EmbeddingBackbone LinkPredictor "
+    "EdgeRegressor Ensemble ForceRegressor GATBackbone GATv2Backbone GCNBackbone "
     "GGNNBackbone GINEBackbone GPSBackbone GTBackbone GatedGCNBackbone GraphClassifier "
     "GraphRegressor GraphormerBackbone JointSelection LastLayerLaplace MPEUBackbone "
     "MessagePassingBackbone NodeClassifier NodeRegressor NodeSelector PNABackbone "
@@ -57,7 +59,8 @@ PUBLIC = {
     "FullyConnectedGraph FunctionEncoder GraphEncoder GraphLayer GraphLoader "
     "GraphPreprocessor KNearestGraph NetworkXEncoder ProgramEncoder "
     "PyGEncoder RCMKCompile RadiusGraph ReachabilityFilter Reformation "
-    "ClusterSampler LinkLoader NegativeSampler NeighborSampler SampleLoader Sampler SubgraphSampler "
+    "ClusterSampler LinkLoader NegativeSampler NeighborSampler "
+    "SampleLoader Sampler SubgraphSampler "
     "SequenceLoader SmilesEncoder StaticBatcher "
     "StructuralEncoding TableEncoder TargetNormalizer attention_conditions "
     "canonical_path choose_batcher cluster_order compile_programs fastest "

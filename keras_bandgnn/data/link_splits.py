@@ -102,7 +102,9 @@ def as_pairs(name: str, pairs, num_nodes: int, num_types: int | None = None):
             )
         columns = [checked_ids(name, c, _MOST, "2**31 - 1") for c in array.T]
         pairs = NodePairs(*columns)
-    largest = max(int(pairs.senders.max(initial=-1)), int(pairs.receivers.max(initial=-1)))
+    largest = max(
+        int(pairs.senders.max(initial=-1)), int(pairs.receivers.max(initial=-1))
+    )
     if largest >= num_nodes:
         raise ValueError(
             f"Expected `{name}` with node ids in [0, {num_nodes}), as the graph has "
@@ -290,7 +292,9 @@ def check_leaks(graph: Graph, pairs, undirected: bool | None = None) -> None:
     if undirected is None:
         undirected = is_undirected(graph)
     edges = pair_keys(NodePairs.of_edges(graph), graph.num_nodes, undirected)
-    leaks = np.flatnonzero(np.isin(pair_keys(pairs, graph.num_nodes, undirected), edges))
+    leaks = np.flatnonzero(
+        np.isin(pair_keys(pairs, graph.num_nodes, undirected), edges)
+    )
     if len(leaks):
         k = leaks[0]
         raise ValueError(

@@ -590,8 +590,9 @@ class LinkPredictor(Task):
         """
         raise ValueError(
             "Expected a task that predicts for graphs, nodes or edges. Received: "
-            "LinkPredictor, whose pairs exported models do not take. Save the task with "
-            "task.save(path), or store task.embed(graph) and score pairs with task.head."
+            "LinkPredictor, whose pairs exported models do not take. Save the task "
+            "with task.save(path), or store task.embed(graph) and score pairs with "
+            "task.head."
         )
 
     def head_config(self) -> dict:

@@ -130,8 +130,12 @@ def _links(count, seed):
             int(starts[-1]),
             np.concatenate([graph.senders + start for graph, start in moved]),
             np.concatenate([graph.receivers + start for graph, start in moved]),
-            node={n: np.concatenate([g.node[n] for g in graphs]) for n in graphs[0].node},
-            edge={n: np.concatenate([g.edge[n] for g in graphs]) for n in graphs[0].edge},
+            node={
+                n: np.concatenate([g.node[n] for g in graphs]) for n in graphs[0].node
+            },
+            edge={
+                n: np.concatenate([g.edge[n] for g in graphs]) for n in graphs[0].edge
+            },
         )
     ]
 

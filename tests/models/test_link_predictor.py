@@ -107,7 +107,12 @@ def test_training_follows_from_the_seed():
         task = predictor(backbone=table(dropout=0.3))
         losses.append(
             task.fit(
-                split.train, split.train_pairs, batch_size=64, epochs=3, verbose=0, seed=5
+                split.train,
+                split.train_pairs,
+                batch_size=64,
+                epochs=3,
+                verbose=0,
+                seed=5,
             ).history["loss"]
         )
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
@@ -202,7 +207,9 @@ def test_batches_hold_every_pair_once_and_negatives_behind_each():
             assert (y.reshape(-1, 4) == [1, 0, 0, 0]).all()
             assert mask.all(axis=1).sum() == mask.sum() // 4 == (30, 30, 20)[index]
             real = mask[:, 0]
-            assert (rows[0] == rows[0][:, :1]).all() and (rows[2] == rows[2][:, :1]).all()
+            assert (rows[0] == rows[0][:, :1]).all() and (
+                rows[2] == rows[2][:, :1]
+            ).all()
             assert all((row[~real] == 0).all() for row in rows)
             seen += [tuple(row[k, 0] for row in rows) for k in np.flatnonzero(real)]
         every = zip(pairs.senders, pairs.receivers, pairs.types, strict=True)
@@ -270,9 +277,8 @@ def test_scores_are_in_the_order_of_the_pairs():
 @pytest.mark.parametrize("plan", ["segment", "banded"])
 def test_reordered_nodes_keep_their_pairs(plan):
     split = split_links(communities())
-    plan = kb.primitives.Plan() if plan == "segment" else kb.primitives.Plan(
-        kb.primitives.Banded(8)
-    )  # fmt: skip
+    primitives = [kb.primitives.Banded(8)] if plan == "banded" else []
+    plan = kb.primitives.Plan(*primitives)
     preprocessor = GraphPreprocessor([RCMKCompile(8)], StaticBatcher(2), plan)
     plain, ordered = predictor(), predictor(preprocessor=preprocessor)
     losses = []
@@ -284,10 +290,10 @@ def test_reordered_nodes_keep_their_pairs(plan):
     np.testing.assert_allclose(*losses, rtol=1e-4)
     scores = [task.predict(split.train, split.test_pairs) for task in (plain, ordered)]
     np.testing.assert_allclose(*scores, rtol=1e-3, atol=1e-3)
-    # What `caller` means does not depend on where the graph comes from, either.
+    # A graph that was reordered before has its own numbers.
     part = split.train.subgraph(np.arange(NODES)[::-1])
-    flipped = NodePairs(*(NODES - 1 - ids for ids in
-                          (split.test_pairs.senders, split.test_pairs.receivers)))  # fmt: skip
+    tests = split.test_pairs
+    flipped = NodePairs(NODES - 1 - tests.senders, NODES - 1 - tests.receivers)
     again = ordered.predict(part, flipped)
     np.testing.assert_allclose(again, scores[1], rtol=1e-3, atol=1e-3)
 
@@ -307,7 +313,10 @@ def test_evaluation_is_that_of_the_scores():
     for objective in ("binary", "softmax"):
         task = predictor(objective=objective)
         result = task.evaluate(graph, pairs, wrong)
-        positive, negative = scores_of(task, graph, pairs), scores_of(task, graph, wrong)
+        positive, negative = (
+            scores_of(task, graph, pairs),
+            scores_of(task, graph, wrong),
+        )
         if objective == "binary":
             loss = np.concatenate(
                 [np.logaddexp(0, -positive), np.logaddexp(0, negative)]
@@ -337,10 +346,8 @@ def test_typed_negatives_of_a_feature():
 def brute_ranks(table, pairs, known, end):
     """Ranks by a loop over pairs and nodes."""
     other = "senders" if end == "receivers" else "receivers"
-    true = set(
-        zip(getattr(known, other).tolist(), known.types.tolist(),
-            getattr(known, end).tolist(), strict=True)
-    )  # fmt: skip
+    columns = getattr(known, other), known.types, getattr(known, end)
+    true = set(zip(*(column.tolist() for column in columns), strict=True))
     ranks = []
     for q, row in enumerate(table):
         own = int(getattr(pairs, end)[q])

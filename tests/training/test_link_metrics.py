@@ -44,7 +44,9 @@ def test_as_scikit_learn():
     positive, negative = scores(0, True)
     y = np.repeat([1, 0], [len(positive), len(negative)])
     every = np.concatenate([positive, negative])
-    assert link_auc(positive, negative) == pytest.approx(metrics.roc_auc_score(y, every))
+    assert link_auc(positive, negative) == pytest.approx(
+        metrics.roc_auc_score(y, every)
+    )
     assert average_precision(positive, negative) == pytest.approx(
         metrics.average_precision_score(y, every)
     )

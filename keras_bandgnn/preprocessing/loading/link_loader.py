@@ -226,8 +226,8 @@ class _PairAssembler:
         if len(places) != graph.num_nodes:
             raise ValueError(
                 "Expected a preprocessor that keeps all nodes, which pairs number. "
-                f"Received: {len(places)} of {graph.num_nodes} nodes. Apply layers that "
-                "drop nodes to the graph first, and then split its edges."
+                f"Received: {len(places)} of {graph.num_nodes} nodes. Apply layers "
+                "that drop nodes to the graph first, and then split its edges."
             )
         self._row = np.empty(graph.num_nodes, np.int32)
         self._row[places] = np.arange(graph.num_nodes, dtype=np.int32)

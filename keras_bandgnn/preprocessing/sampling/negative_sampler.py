@@ -134,7 +134,7 @@ class NegativeSampler:
         if not free.any(axis=0).all():
             k = int(np.flatnonzero(~free.any(axis=0))[0])
             raise ValueError(
-                f"Expected a free node for each of `pairs`. Received: the pair of nodes "
+                "Expected a free node for each of `pairs`. Received: the pair of nodes "
                 f"{pairs.senders[k]} and {pairs.receivers[k]} of type "
                 f"{pairs.types[k]}, for which all pairs that replace={self.replace!r} "
                 "could draw are known. Use kind='uniform', replace='either', or "
