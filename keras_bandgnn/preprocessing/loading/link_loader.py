@@ -44,7 +44,7 @@ class LinkLoader(GraphLoader):
 
     Example:
     >>> graph = Graph(4, [0, 1, 2], [1, 2, 3])
-    >>> pairs = NodePairs.of_edges(graph)
+    >>> pairs = [[0, 1], [1, 2], [2, 3]]
     >>> loader = LinkLoader(graph, pairs, NegativeSampler(), batch_size=2)
     >>> x, y, weight = loader[1]
     >>> y.tolist(), weight.tolist()
