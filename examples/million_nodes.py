@@ -100,9 +100,10 @@ def graphormer(options, watch: Watch) -> None:
     """Train GraphormerSlim on all nodes at once, with attention along edges."""
     graph = ring(options.nodes, options.seed)
     watch.lap("graph")
-    backbone = kb.models.GraphormerBackbone(
-        {"feature": {"features": FEATURES}}, remat=not options.no_remat
-    )
+    # TensorFlow stores what gradients read.
+    remat = not options.no_remat and keras.backend.backend() != "tensorflow"
+    inputs = {"feature": {"features": FEATURES}}
+    backbone = kb.models.GraphormerBackbone(inputs, remat=remat)
     task = kb.models.NodeClassifier(backbone, CLASSES)
     watch.lap("model")
     # The caller's graph is not needed once it is a batch.
