@@ -8,6 +8,7 @@ from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.padded_rows import stack
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
+from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
 from keras_bandgnn.preprocessing.sampling.sampled_graph import (
     SampledGraph,
     Subgraph,
@@ -92,6 +93,7 @@ class SampleAssembler:
         self.rescale = rescale
         self.targets = targets
         self.budgets = [dict(budget)]
+        self._memory = ReusedMemory()
         flat = graph.flat
         names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
         self.node, self.edge = (
@@ -181,7 +183,7 @@ class SampleAssembler:
         count = budget["node"]
         ids = [each.nodes for each in subgraphs]
         columns = self.node if columns is None else columns
-        out = {name: gathered(values, ids, count) for name, values in columns.items()}
+        out = {name: self._gathered(v, ids, count) for name, v in columns.items()}
         out["graph_id"] = np.ones((len(ids), count), np.int32)
         out["mask"] = np.zeros((len(ids), count), bool)
         for g, each in enumerate(ids):
@@ -189,10 +191,13 @@ class SampleAssembler:
             out["mask"][g, : len(each)] = True
         return out
 
+    def _gathered(self, values, ids, count: int) -> np.ndarray:
+        return gathered(values, ids, count, memory=self._memory)
+
     def _edges(self, subgraphs, budget) -> dict[str, np.ndarray]:
         count, flat = budget["edge"], self.graph.flat
         ids = [each.edges for each in subgraphs]
-        out = {name: gathered(values, ids, count) for name, values in self.edge.items()}
+        out = {name: self._gathered(v, ids, count) for name, v in self.edge.items()}
         shape = (len(ids), count)
         out["sender"] = np.zeros(shape, np.int32)
         out["receiver"] = np.full(shape, budget["node"], np.int32)
@@ -292,7 +297,9 @@ class SampleAssembler:
         return y, weight
 
 
-def gathered(values, ids: Sequence[np.ndarray], count: int, dtype=None) -> np.ndarray:
+def gathered(
+    values, ids: Sequence[np.ndarray], count: int, dtype=None, memory=None
+) -> np.ndarray:
     """Return rows of a column, [G, count, ...], padded with zeros.
 
     Args:
@@ -300,8 +307,10 @@ def gathered(values, ids: Sequence[np.ndarray], count: int, dtype=None) -> np.nd
         ids: Of each supergraph the rows, int64.
         count: Capacity.
         dtype: That of the result; by default that of `values`.
+        memory: `ReusedMemory` for the result, or None.
     """
-    out = np.empty((len(ids), count, *values.shape[1:]), dtype or values.dtype)
+    empty = np.empty if memory is None else memory.empty
+    out = empty((len(ids), count, *values.shape[1:]), dtype or values.dtype)
     for g, rows in enumerate(ids):
         if out.dtype == values.dtype and len(rows):
             # With "wrap" NumPy writes into `out` directly; the rows are in range.
