@@ -621,7 +621,8 @@ class _Scores(keras.Model):
     """
 
     def __init__(self, scorer: LinkScorer, end: str | None):
-        super().__init__()
+        # TensorFlow refuses names that begin with an underscore.
+        super().__init__(name="pair_scores")
         self.scorer = scorer
         self.end = end
         self.built = True
