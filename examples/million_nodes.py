@@ -111,7 +111,7 @@ def graphormer(options, watch: Watch) -> None:
         graph = layer(graph)
     watch.lap("pairs that attend")
     batcher = kb.preprocessing.StaticBatcher(2, "64")
-    loader = kb.data.GraphLoader([graph], batcher, backbone.auto_plan())
+    loader = kb.preprocessing.GraphLoader([graph], batcher, backbone.auto_plan())
     del graph
     watch.lap("loader")
     task.fit(loader, epochs=options.steps, verbose=0, callbacks=[watch])

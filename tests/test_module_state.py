@@ -27,6 +27,7 @@ ALLOWED = {
         "data/files.py",
         "_unfinished",
     ): "hidden names of the process; a set changes at once",
+    ("ops/remat.py", "_tracing"): "a thread-local",
     ("data/reading.py", "_STACK"): "a ContextVar: per thread",
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
     ("ops/backend/jax.py", "_devices"): "thread-local",

@@ -109,7 +109,7 @@ def by_rows(function, *arrays):
 
     Example:
     >>> from keras import ops
-    >>> by_rows(lambda x: 2 * x, ops.ones((1, 3, 2))).shape
+    >>> tuple(by_rows(lambda x: 2 * x, ops.ones((1, 3, 2))).shape)
     (1, 3, 2)
     """
     if backend.map_rows is None or _place() != _WHOLE or is_portable():
