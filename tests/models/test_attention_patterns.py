@@ -311,6 +311,7 @@ def test_renumbered_graphs_are_predicted_alike(shared_data):
 
 INPUTS = {"kind": 4}
 BACKBONES = {
+    "EmbeddingBackbone": lambda c: c(INPUTS, 8),
     "GATBackbone": lambda c: c(INPUTS, 8, num_layers=1, num_heads=2),
     "GATv2Backbone": lambda c: c(INPUTS, 8, 1),
     "GCNBackbone": lambda c: c(INPUTS, 8, num_layers=1),
