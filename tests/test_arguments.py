@@ -1076,7 +1076,7 @@ KINDS: dict[str, str] = {
     "preprocessing.ClusterSampler.feature": "name",
     "preprocessing.NeighborSampler.part": "name",
     "preprocessing.NeighborSampler.fan_outs": "fan-outs",
-    "preprocessing.SampleLoader.features": "-of a model",
+    "preprocessing.SampleLoader.features": "plain mapping",
     "preprocessing.SampleLoader.graph": "graphs",
     "preprocessing.SampleLoader.host": "from 0",
     "preprocessing.SampleLoader.num_edge_types": "from 0",

@@ -19,7 +19,9 @@ ROOMS = (
     + "data saving programs ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"
-        for room in "graph_layer ordering geometry attention batching sampling loading".split()
+        for room in (
+            "graph_layer ordering geometry attention batching sampling loading".split()
+        )
     ]
     + ["preprocessing", "preprocessing.forecast"]
     + "layers distribution training serving models explain linting tpu".split()

@@ -147,9 +147,7 @@ class GraphConvolution(BatchLayer):
         else:
             kernel = ops.eye(self.units, dtype=self.compute_dtype)
         shared = ops.broadcast_to(kernel, (self.num_edge_types, *kernel.shape))
-        total = primitives.propagate(
-            batch["plan"], states, shared, own=own * received
-        )
+        total = primitives.propagate(batch["plan"], states, shared, own=own * received)
         out = scale * total
         return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
 

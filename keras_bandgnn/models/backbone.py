@@ -125,25 +125,28 @@ class Backbone(keras.Model):
         Exported models have no other features as inputs.
         """
 
-    def check_hops(self, count: int) -> None:
+    def not_local(self) -> str:
+        """Return what reads more than neighbours, for errors; empty if nothing does."""
+        return "" if self.is_local else type(self).__name__
+
+    def check_hops(self, count: int, instead: str = "ClusterSampler") -> None:
         """Raise a ValueError if neighbours within some distance do not suffice.
 
         Args:
             count: The distance in edges.
+            instead: What to use otherwise.
         """
-        name = type(self).__name__
-        if not self.is_local:
+        if self.not_local():
             raise ValueError(
-                "Expected a backbone that reads nothing but neighbours with a "
-                f"NeighborSampler. Received: {name}, with these options. Use "
-                "ClusterSampler or SubgraphSampler, or set `is_local = True` in your "
+                "Expected a backbone that reads nothing but neighbours. Received: "
+                f"{self.not_local()}. Use {instead}, or set `is_local = True` in your "
                 "own class if its layers read neighbours alone."
             )
         if self.depth is not None and self.depth != count:
             raise ValueError(
-                f"Expected {self.depth} fan-outs, as {name} has {self.depth} layers. "
-                f"Received: {count}. Pass NeighborSampler([15, 10, ...]) with one "
-                "number per layer."
+                f"Expected {self.depth} fan-outs, one for each layer or step of "
+                f"{type(self).__name__}. Received: {count}. Pass "
+                f"NeighborSampler({[10] * self.depth})."
             )
 
     @property

@@ -211,12 +211,16 @@ class GraphModel(Replicated):
             raise ValueError(
                 "Expected a preprocessor without `edge_weight` with a sampler, which "
                 "weighs edges itself. Received: edge_weight="
-                f"{self.preprocessor.edge_weight!r}."
+                f"{self.preprocessor.edge_weight!r}. Draw edges in proportion to them: "
+                "NeighborSampler(..., edge_weight=...)."
             )
         expected = "a sampler, such as NeighborSampler([15])"
         instance("sampler", sampler, Sampler, expected)
         if sampler.of_neighbours:
-            backbone.check_hops(sampler.num_hops)
+            instead = "ClusterSampler or SubgraphSampler"
+            if self.output_level == "pair":
+                instead = "a MessagePassingBackbone, such as SAGEBackbone"
+            backbone.check_hops(sampler.num_hops, instead)
         return SampleLoader(
             self.preprocessor.transform(graphs),
             sampler,

@@ -196,6 +196,9 @@ def with_sample_weights(
         sample_weight = sample_weight.to_numpy()
     array = as_numpy(sample_weight)
     by_graph = isinstance(array, np.ndarray) and array.shape[:1] == (len(graphs),)
+    if isinstance(sample_weight, list | tuple) and counts is not None:
+        # Arrays, one per graph, are no numbers per graph.
+        by_graph = by_graph and not any(np.ndim(each) for each in sample_weight)
     if counts is None or by_graph and int(counts.sum()) != len(graphs):
         weight = _per_graph(SAMPLE_WEIGHT, graphs, sample_weight)
         weight = weight if counts is None else weight.repeat(counts)

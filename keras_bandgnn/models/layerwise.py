@@ -3,14 +3,13 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn.checks import optional, positive_int, refuse
+from keras_bandgnn.checks import as_path, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.layers.batch_layer import hop_batch
@@ -54,13 +53,15 @@ def states_by_layer(
 
 def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
     positive_int("block_size", block_size)
-    optional(_existing, "folder", folder)
+    folder = optional(as_path, "folder", folder)
     backbone = task.backbone
-    if not backbone.trims_hops or not backbone.is_local:
+    if not backbone.trims_hops:
         raise ValueError(
-            "Expected a MessagePassingBackbone that reads nothing but neighbours. "
-            f"Received: {type(backbone).__name__}. Use predict."
+            "Expected a MessagePassingBackbone, whose layers run one by one. Received: "
+            f"{type(backbone).__name__}. Use predict, or evaluate with "
+            "NeighborSampler([-1, ...])."
         )
+    backbone.check_hops(backbone.num_layers, "predict")
     if task.distribution.several:
         raise ValueError(
             "Expected one device to predict by layer. Received: a task on several. "
@@ -68,6 +69,8 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
         )
     parts = parts_of(task.preprocessor.transform(graphs))
     out = []
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     for part in parts:
         backbone.check(part)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
@@ -81,11 +84,6 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
         scatter_to_caller_order(rows, *place)
         for rows, place in zip(out, places, strict=True)
     ]
-
-
-def _existing(name: str, folder) -> None:
-    if not isinstance(folder, str | os.PathLike) or not Path(folder).is_dir():
-        refuse(name, "a folder that exists, for files of the states", folder)
 
 
 class _Pass:
@@ -198,8 +196,11 @@ class _Pass:
         for rows in self._blocks():
             seen = [gathered(states, [rows], self.block_size) for states in kept]
             mask = np.arange(self.block_size)[None] < len(rows)
+            # A task may add what it knows of a graph to its nodes.
+            counts = np.array([[len(rows), 0]], np.int32)
             x = {
                 "node": {"mask": mask, "graph_id": np.zeros(mask.shape, np.int32)},
+                "graph": {"mask": counts > 0, "n_node": counts},
                 "seen": {str(number): states for number, states in enumerate(seen)},
             }
             values = step.predict_on_batch(x)["outputs"]
@@ -260,4 +261,5 @@ def _states(task, batch) -> dict:
 def _head(task, batch) -> dict:
     states = _states(task, batch)["outputs"]
     # The task then takes these for the backbone's.
-    return {"outputs": task({"node": batch["node"], "explained": {"states": states}})}
+    known = {part: batch[part] for part in ("node", "graph")}
+    return {"outputs": task({**known, "explained": {"states": states}})}

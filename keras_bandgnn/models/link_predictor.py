@@ -7,7 +7,6 @@ from keras import ops
 from keras_bandgnn import compat
 from keras_bandgnn.checks import (
     boolean,
-    instance,
     one_of,
     optional,
     positive_int,
@@ -203,15 +202,17 @@ class LinkPredictor(Task):
             pairs: Pairs that are true; by default the edges of the graph without
                 self-loops, of an undirected graph each once.
             negatives: `NegativeSampler`; by default one uniform pair for each.
-            batch_size: True pairs of a step; None for all of them.
+            batch_size: True pairs of a step; None for all of them, or with `sampler`
+                as many as it says.
             known: Pairs that are true besides `pairs` and the edges of the graph, which
                 negatives avoid.
             validation_pairs: True pairs to validate on. Their negatives are the same in
                 every epoch.
             seed: Seed of the order, the negatives and, on torch, of dropout.
             sampler: `NeighborSampler` for graphs that do not fit a step: a step has the
-                neighbours that it draws around the nodes of the pairs. Its
-                `batch_size` is not read, that of `fit` is. None for the whole graph.
+                neighbours that it draws around the nodes of the pairs, as many true
+                ones as its `batch_size`, unless `fit` has another. None for the whole
+                graph.
             **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
                 `verbose`.
 
@@ -261,18 +262,20 @@ class LinkPredictor(Task):
         negatives: NegativeSampler | NodePairs | None = None,
         known=None,
         seed: int = 0,
+        by_layer: bool = False,
         **kwargs,
     ) -> dict[str, float]:
         """Return loss, area under the ROC curve and average precision, all exact.
 
         Args:
             x: The graph, whose edges carry messages; or what Keras takes.
-            pairs: Pairs that are true.
-            negatives: `NegativeSampler`, or pairs that are not true, as `NodePairs`; by
-                default one uniform pair for each.
+            pairs: Pairs that are true; by default those of `fit`.
+            negatives: `NegativeSampler`, or pairs that are not true; by default one
+                uniform pair for each.
             known: Pairs that are true besides `pairs` and the edges of the graph, which
                 a sampler avoids.
             seed: Seed of the sampler.
+            by_layer: As for `predict`.
             **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or what
                 Keras takes; without effect for a graph.
 
@@ -286,7 +289,7 @@ class LinkPredictor(Task):
         if unknown := set(kwargs) - {"verbose", "return_dict", "callbacks"}:
             raise TypeError(
                 f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
-                "graph are pairs, negatives, known and seed."
+                "graph are pairs, negatives, known, seed and by_layer."
             )
         graph = self._graph(x)
         if not self.compiled:
@@ -294,19 +297,17 @@ class LinkPredictor(Task):
                 "Expected a compiled task. Received: a task that was created with "
                 "compile=False. Call task.compile() before evaluate."
             )
+        if pairs is None:
+            pairs = split_links(graph, 0.0, 0.0).train_pairs
         pairs = self._pairs("pairs", pairs, graph)
-        if not isinstance(negatives, NodePairs):
+        if negatives is None or isinstance(negatives, NegativeSampler):
             sampler = NegativeSampler() if negatives is None else negatives
-            instance(
-                "negatives", sampler, NegativeSampler, "a NegativeSampler or NodePairs"
-            )
-            kinds = None
-            if sampler.node_type is not None:
-                kinds = graph.node.get(sampler.node_type)
+            kinds = sampler.types_of(graph)
             true = self._true(graph, pairs, known)
             negatives = sampler.sample(pairs, graph.num_nodes, true, kinds, seed)
         negatives = self._pairs("negatives", negatives, graph)
-        scores = self.predict(graph, NodePairs.concatenate([pairs, negatives]))
+        both = NodePairs.concatenate([pairs, negatives])
+        scores = self.predict(graph, both, by_layer=by_layer)
         positive, negative = np.split(scores, [len(pairs)])
         return {
             "loss": self._mean_loss(positive, negative),
@@ -479,6 +480,10 @@ class LinkPredictor(Task):
                 "Expected one graph, as pairs number the nodes of one. Received: "
                 f"{len(x)} graphs. Join them to one graph without edges between them."
             )
+        if _holds_graphs(x):
+            if len(x) == 1:
+                return x[0]
+            refuse("graph", "a store or FlatGraphs of one graph", x, "Pass graphs[i].")
         if not isinstance(x, Graph):
             refuse("graph", "a Graph", x)
         return x
@@ -534,8 +539,9 @@ class LinkPredictor(Task):
         if sampler is not None:
             if not isinstance(sampler, NeighborSampler):
                 refuse("sampler", "a NeighborSampler, of the nodes of pairs", sampler)
+            batch_size = batch_size or min(sampler.batch_size, len(pairs))
             # Every pair and every negative may have nodes of its own.
-            count = 2 * (batch_size or len(pairs)) * (1 + negatives.per_positive)
+            count = 2 * batch_size * (1 + negatives.per_positive)
             nodes = min(count, graph.num_nodes)
             config = {**sampler.get_config(), "batch_size": nodes}
             sampler = NeighborSampler(**config)
@@ -609,7 +615,13 @@ class LinkPredictor(Task):
 
 def _is_graph(x) -> bool:
     """Return whether an argument is meant as a graph, not as data of Keras."""
-    return x is None or isinstance(x, Graph | list | tuple | str | int | float)
+    kinds = Graph | list | tuple | str | int | float
+    return x is None or isinstance(x, kinds) or _holds_graphs(x)
+
+
+def _holds_graphs(x) -> bool:
+    """Return whether an argument is a `FlatGraphs` or a store."""
+    return hasattr(x, "node_ptr") or hasattr(x, "shards")
 
 
 class _Scores(keras.Model):

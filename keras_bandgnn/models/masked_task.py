@@ -97,9 +97,19 @@ class MaskedTask(Task):
             x = self._masked(x, mask)
         return super().evaluate(x, y, *args, **kwargs)
 
-    def loader(self, graphs, *args, **kwargs) -> GraphLoader:
-        """Return a loader of the task's batches, see `Task.loader`."""
+    def loader(self, graphs, *args, mask: str | None = None, **kwargs) -> GraphLoader:
+        """Return a loader of the task's batches, see `Task.loader`.
+
+        Args:
+            graphs: Graphs in any form that `fit` takes.
+            *args: Passed on.
+            mask: Feature of the nodes (or edges) that is true for those whose labels
+                count; all if None.
+            **kwargs: Passed on, such as `sampler` and `shuffle`.
+        """
         self._complete(graphs, training=bool(kwargs.get("adapt", False)))
+        if mask is not None:
+            graphs = self._masked(graphs, mask)
         return super().loader(graphs, *args, **kwargs)
 
     def predict_by_layer(
@@ -115,9 +125,9 @@ class MaskedTask(Task):
             x: A graph, graphs, or an opened store, whose features may be larger than
                 memory.
             block_size: Nodes whose states are computed together.
-            folder: A folder in which the states of all nodes are stored while they
-                are needed; by default they are in memory, [N, H] twice, or L + 1
-                times with `jumping_knowledge`.
+            folder: A folder, made if it is missing, in which the states of all nodes
+                are stored while they are needed; by default they are in memory, [N, H]
+                twice, or L + 1 times with `jumping_knowledge`.
             verbose: 0 for no progress bar, which is shown after two seconds.
 
         Returns:

@@ -65,7 +65,7 @@ def sage(num_layers=2, units=WIDTH, **options):
 
 
 def depth_of(backbone):
-    return backbone.num_steps or backbone.num_layers
+    return backbone.depth or 1
 
 
 def outputs_of_seeds(task, graph, sampler):
@@ -83,7 +83,7 @@ def outputs_of_seeds(task, graph, sampler):
 def test_all_neighbours_give_the_outputs_of_the_whole_graph(name):
     keras.utils.set_random_seed(1)
     graph = large_graph()
-    task = task_of(backbone_of(name) if "GGNN" in name else deeper(name))
+    task = task_of(deeper(name) if name in FRAMED else backbone_of(name))
     whole = task.predict(graph)[0]
     sampler = NeighborSampler([-1] * depth_of(task.backbone), batch_size=11)
     np.testing.assert_allclose(
@@ -129,10 +129,11 @@ def test_prediction_by_layer_is_that_of_the_whole_graph(name, tmp_path):
     graphs = [large_graph(), large_graph(1)]
     task = task_of(deeper(name))
     whole = task.predict(graphs)
-    found = task.predict_by_layer(graphs, block_size=16, folder=tmp_path)
+    folder = tmp_path / "scratch"
+    found = task.predict_by_layer(graphs, block_size=16, folder=folder)
     for one, two in zip(found, whole, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-5)
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
 @on_torch
@@ -173,6 +174,7 @@ def test_options_that_read_more_than_neighbours_refuse(options):
     )
 
 
+GLOBAL = [{"norm": "graph"}, {"virtual_node": True}]
 SAMPLERS = {
     "neighbours": lambda: NeighborSampler([3, 2], batch_size=8),
     "clusters": lambda: ClusterSampler(4, batch_size=2, feature="cluster"),
@@ -222,6 +224,8 @@ def test_other_tasks_over_nodes():
     fit = {"sampler": SAMPLERS["neighbours"](), "verbose": 0}
     losses = regressor.fit(graph, [numbers], epochs=8, **fit).history["loss"]
     assert losses[-1] < losses[0]
+    by_layer, whole = regressor.predict_by_layer(graph)[0], regressor.predict(graph)[0]
+    np.testing.assert_allclose(by_layer, whole, rtol=1e-5, atol=1e-5)
     targets = (np.asarray(graph.node["h"]) > 0).astype("float32")
     targets[3, 1] = np.nan
     several = kb.models.NodeClassifier(sage(), 3, multi_label=True)
@@ -245,6 +249,36 @@ def test_weights_of_nodes_count():
     label = np.where(np.arange(NODES) < 20, graph.label, -1)
     cut = task.evaluate(graph.replace(label=label), verbose=0, return_dict=True)
     assert some["accuracy"] == pytest.approx(cut["accuracy"], abs=1e-6)
+
+
+def test_weights_of_several_graphs_of_one_size():
+    graphs = [large_graph(), large_graph(1)]
+    weights = [np.linspace(0, 1, NODES)] * 2
+    task = task_of(sage(1))
+    one = task.evaluate(graphs, sample_weight=weights, verbose=0)
+    two = task.evaluate(graphs, sample_weight=np.concatenate(weights), verbose=0)
+    assert one == two
+
+
+def test_loaders_take_masks():
+    graph = large_graph()
+    loader = task_of(sage()).loader(
+        graph, mask="train", sampler=SAMPLERS["neighbours"](), shuffle=True
+    )
+    members = np.concatenate([s.members for s in loader.composition(0)])
+    assert sorted(members) == np.flatnonzero(graph.node["train"]).tolist()
+
+
+def test_errors_name_the_option():
+    for options in GLOBAL:
+        ((name, value),) = options.items()
+        task = task_of(deeper("SAGEBackbone", **options))
+        for call in (
+            lambda t=task: t.fit(large_graph(), sampler=NeighborSampler([3, 3])),
+            lambda t=task: t.predict_by_layer(large_graph()),
+        ):
+            with pytest.raises(ValueError, match=f"with {name}={value!r}"):
+                call()
 
 
 def gradient_of(task, batches):
@@ -327,7 +361,7 @@ def test_gradients_of_sampled_neighbours_are_unbiased(reduce):
         (lambda t, g: t.fit(g, sampler=NeighborSampler([3])), "Expected 2 fan-outs"),
         (lambda t, g: t.fit(g, sampler=15), "a sampler, such as NeighborSampler"),
         (lambda t, g: t.predict_by_layer(g, block_size=0), "block_size"),
-        (lambda t, g: t.predict_by_layer(g, folder="/nowhere"), "a folder that exists"),
+        (lambda t, g: t.predict_by_layer(g, folder=3), "folder"),
         (
             lambda t, g: t.fit(t.loader(g), sampler=NeighborSampler([3, 3])),
             "a graph, of which the sampler makes batches",
@@ -415,5 +449,9 @@ def test_links_train_on_samples():
     scores = task.predict(split.train, split.test_pairs)
     by_layer = task.predict(split.train, split.test_pairs, by_layer=True)
     np.testing.assert_allclose(by_layer, scores, rtol=1e-5, atol=1e-5)
+    found = task.evaluate(split.train, split.test_pairs, by_layer=True)
+    assert found == pytest.approx(task.evaluate(split.train, split.test_pairs))
+    flat = kb.data.FlatGraphs.from_graphs([split.train])
+    assert (task.predict(flat, split.test_pairs) == scores).all()
     with pytest.raises(ValueError, match="a NeighborSampler, of the nodes of pairs"):
         task.fit(split.train, sampler=ClusterSampler(2))

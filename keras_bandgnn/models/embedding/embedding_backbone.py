@@ -44,6 +44,9 @@ class EmbeddingBackbone(Backbone):
     # Types of edges are not read.
     num_edge_types = 0
 
+    # A node alone.
+    is_local = True
+
     def __init__(
         self, inputs: Mapping, hidden_dim: int = 64, dropout: float = 0.0, **kwargs
     ):

@@ -157,6 +157,17 @@ class MessagePassingBackbone(Backbone):
         """Whether no norm and no virtual node reads the rest of a graph."""
         return not self.virtual_node and self.norm not in ("graph", "pair")
 
+    def not_local(self) -> str:
+        """Return the options that read more than neighbours; empty if none does."""
+        options = []
+        if self.virtual_node:
+            options.append("virtual_node=True")
+        if self.norm in ("graph", "pair"):
+            options.append(f"norm={self.norm!r}")
+        if not options:
+            return super().not_local()
+        return f"{type(self).__name__} with {' and '.join(options)}"
+
     # === What subclasses say ===
 
     def message_layer(self, number: int):

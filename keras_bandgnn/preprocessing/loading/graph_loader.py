@@ -359,9 +359,9 @@ class GraphLoader(keras.utils.PyDataset):
             )
         if state["fingerprint"] != self.fingerprint():
             raise ValueError(
-                "Expected the graphs, batcher, plan, seed and number of replicas that "
-                "training began with. Received: others. Start again without the saved "
-                "progress, or restore them."
+                "Expected the graphs, labels or mask, batcher or sampler, plan, seed "
+                "and number of replicas that training began with. Received: others. "
+                "Start again without the saved progress, or restore them."
             )
         self._resumed_batches = 0
         batch = positive_int("batch", state["batch"], 0)

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 
 from keras_bandgnn.checks import boolean, instance, optional, positive_int, seed_number
-from keras_bandgnn.data.link_splits import FIELDS, as_pairs
+from keras_bandgnn.data.link_splits import FIELDS, NodePairs, as_pairs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -29,7 +29,8 @@ class LinkLoader(GraphLoader):
             in `graph`.
         negatives: `NegativeSampler`; None for batches of `pairs` alone.
         batch_size: P; None for all pairs in one batch.
-        known: Pairs that are true besides `pairs`, which negatives avoid.
+        known: Pairs that are true besides `pairs` and the edges of the graph, which
+            negatives avoid.
         shuffle: Whether each epoch has a new order and new negatives; otherwise all
             have those of the first.
         seed: Of the orders and the negatives.
@@ -66,7 +67,9 @@ class LinkLoader(GraphLoader):
         super(GraphLoader, self).__init__(workers=1)
         instance("graph", graph, Graph, "a Graph")
         pairs = as_pairs("pairs", pairs, graph.num_nodes)
-        known = optional(as_pairs, "known", known, graph.num_nodes)
+        known = _with_edges(
+            graph, pairs, optional(as_pairs, "known", known, graph.num_nodes)
+        )
         expected = "a NegativeSampler"
         optional(instance, "negatives", negatives, NegativeSampler, expected)
         batch_size = optional(positive_int, "batch_size", batch_size)
@@ -137,6 +140,14 @@ class LinkLoader(GraphLoader):
             f"LinkLoader(pairs={self._epochs.count}, batches={len(self)}, "
             f"budget={self.budgets[0]}, plan={self.plan})"
         )
+
+
+def _with_edges(graph: Graph, pairs: NodePairs, known: NodePairs | None) -> NodePairs:
+    """Return the known pairs and the edges of a graph, of one type if pairs are."""
+    edges = NodePairs.of_edges(graph)
+    if not pairs.types.any():
+        edges = NodePairs(edges.senders, edges.receivers)
+    return edges if known is None else NodePairs.concatenate([known, edges])
 
 
 class _OneShape:
@@ -218,9 +229,7 @@ class _PairAssembler:
         self.per_positive = 0 if negatives is None else negatives.per_positive
         self._draw = None
         if negatives is not None:
-            node_types = None
-            if negatives.node_type is not None:
-                node_types = graph.node.get(negatives.node_type)
+            node_types = negatives.types_of(graph)
             self._draw = negatives.prepare(pairs, graph.num_nodes, known, node_types)
         ((places, _),) = caller_rows([graph], loader)
         if len(places) != graph.num_nodes:

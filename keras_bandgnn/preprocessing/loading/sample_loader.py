@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import merge_parts, with_edge_types
-from keras_bandgnn.checks import boolean, instance, optional, positive_int, seed_number
+from keras_bandgnn.checks import (
+    boolean,
+    instance,
+    mapping,
+    optional,
+    positive_int,
+    seed_number,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
@@ -62,8 +69,8 @@ class SampleLoader(GraphLoader):
             default all of them.
 
     Raises:
-        ValueError: For no graph, several parts of a store, a graph without labels of
-            nodes, or arguments out of range.
+        ValueError: For no graph, several parts of a store, a graph whose labels are all
+            missing, or arguments out of range. Without labels all nodes count.
 
     Example:
     >>> from keras_bandgnn import Graph
@@ -105,6 +112,12 @@ class SampleLoader(GraphLoader):
         self.threads = positive_int("threads", threads)
         self.num_hosts = positive_int("num_hosts", num_hosts)
         self.host = positive_int("host", host, 0)
+        if self.host >= self.num_hosts:
+            raise ValueError(
+                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
+                f"Received: host={host}."
+            )
+        optional(mapping, "features", features)
         boolean("trimmed", trimmed)
         boolean("rescale", rescale)
         optional(positive_int, "num_edge_types", num_edge_types, 0)

@@ -14,6 +14,7 @@ from keras_bandgnn.checks import (
     string,
 )
 from keras_bandgnn.data.link_splits import NodePairs, as_pairs
+from keras_bandgnn.graph import Graph
 
 KINDS = ("uniform", "source", "typed")
 ENDS = ("receiver", "sender", "either")
@@ -106,6 +107,21 @@ class NegativeSampler:
         ]
         draw = self.prepare(pairs, num_nodes, known, node_types)
         return draw(slice(None), np.random.default_rng(key))
+
+    def types_of(self, graph: Graph):
+        """Return the feature `node_type` of a graph, or None if there is none to read.
+
+        Raises:
+            ValueError: For a graph without it.
+        """
+        if self.node_type is None:
+            return None
+        if self.node_type not in graph.node:
+            raise ValueError(
+                f"Expected a node feature {self.node_type!r} as `node_type` of the "
+                f"NegativeSampler. Received: node features {sorted(graph.node)}."
+            )
+        return graph.node[self.node_type]
 
     def prepare(self, pairs, num_nodes: int, known=None, node_types=None) -> Callable:
         """Return a function that draws for some of the pairs: (index, generator).

@@ -127,6 +127,7 @@ def test_bad_arguments(cls, arguments, text):
     "sampler, text",
     [
         (ClusterSampler(NODES + 1), "at most as many clusters as nodes"),
+        (ClusterSampler(2, feature="cluster"), "ids in [0, 2)"),
         (ClusterSampler(2, feature="no"), "Expected a node feature 'no'"),
         (ClusterSampler(2, feature="h"), "an id per node"),
     ],

@@ -253,6 +253,14 @@ def test_graphs_that_do_not_fit(graph, text):
         SampleLoader(graph, NeighborSampler([3]))
 
 
+def test_hosts_and_features_are_checked():
+    sampler = NeighborSampler([3])
+    with pytest.raises(ValueError, match=re.escape("`host` in [0, 1)")):
+        SampleLoader(large_graph(), sampler, host=3)
+    with pytest.raises(ValueError, match="features"):
+        SampleLoader(large_graph(), sampler, features=["h"])
+
+
 def test_a_sampler_is_needed():
     with pytest.raises(ValueError, match="a sampler, such as NeighborSampler"):
         SampleLoader(large_graph(), 15)
