@@ -34,6 +34,8 @@ GRAPH = kb.Graph(
 BATCH = kb.preprocessing.GraphLoader(
     [GRAPH], kb.preprocessing.StaticBatcher(2), kb.primitives.Plan()
 )[0][0]
+LINKED = kb.preprocessing.LinkLoader(GRAPH, [[0, 1], [2, 3]])[0][0]
+BATCH = {**BATCH, "pair": LINKED["pair"]}
 N, PADDED = BATCH["node"]["mask"].shape[1], BATCH["edge"]["mask"].shape[1]
 
 
@@ -74,6 +76,7 @@ CALLS = {
         (STATES, BATCH),
         None,
     ),
+    "LinkScorer": (layers.LinkScorer(), (STATES, BATCH), None),
     "MPEUInteraction": (
         layers.MPEUInteraction(C),
         (STATES, BATCH, EDGES),
