@@ -14,6 +14,7 @@ from keras_bandgnn.preprocessing import (
     NeighborSampler,
     SubgraphSampler,
 )
+from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
 
 NODES = 60
 # Many programs or many steps, of layers that other tests run on every backend.
@@ -214,6 +215,28 @@ def test_any_backbone_trains_on_subgraphs(name, sampler):
         large_graph(), sampler=SAMPLERS[sampler](), epochs=2, verbose=0
     ).history
     assert np.isfinite(history["loss"]).all()
+
+
+def test_memory_of_batches_is_not_written_while_it_is_read(monkeypatch):
+    rng = np.random.default_rng(0)
+    graph = kb.Graph(
+        4000,
+        *rng.integers(0, 4000, (2, 40_000)),
+        node={"h": rng.normal(size=(4000, 256))},
+        label=rng.integers(0, 3, 4000),
+        label_level="node",
+    )
+    backbone = kb.models.SAGEBackbone({"h": {"features": 256}}, 16, 2, norm=None)
+    config, found = backbone.get_config(), []
+    for empty in (ReusedMemory.empty, lambda self, *given: np.empty(*given)):
+        monkeypatch.setattr(ReusedMemory, "empty", empty)
+        keras.utils.set_random_seed(0)
+        task = task_of(kb.models.SAGEBackbone.from_config(config))
+        task.compile(keras.optimizers.SGD(0.1))
+        task.fit(graph, sampler=NeighborSampler([9, 9], 250), epochs=2, verbose=0)
+        found.append(task.get_weights())
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=1e-6)
 
 
 def test_other_tasks_over_nodes():

@@ -300,7 +300,11 @@ class SampledEpochs:
             means[name] = sizes.mean()
             room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
             room = max(room, 1.02 * sizes.max())
-            budget[name] = int(min(round_up_64(int(room)), bounds[name]))
+            room = int(min(round_up_64(int(room)), bounds[name]))
+            # Rows of a layer are the first of those of the layer before it.
+            kind, _, number = name.partition(":")
+            before = kind if number in ("", "1") else f"{kind}:{int(number) - 1}"
+            budget[name] = min(room, budget.get(before, room))
         self.assembler.budgets = [budget]
         steps = self.length * self.per_step
         self.sizes = {k: np.array([int(v * steps)]) for k, v in means.items()}

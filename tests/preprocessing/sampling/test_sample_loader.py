@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing import (
     SampleLoader,
     SubgraphSampler,
 )
+from keras_bandgnn.preprocessing.sampling.reused_memory import ReusedMemory
 
 NODES = 150
 SAMPLERS = {
@@ -187,6 +188,40 @@ def test_subgraphs_above_the_budget_are_not_lost():
     members = loader.supergraphs(0, 0)[0].members
     assert weight.sum() == len(members)
     assert loader.num_oversized and loader.budgets[-1]["node"] > 8
+
+
+def test_rows_of_a_layer_are_the_first_of_those_before():
+    # Nearly all nodes are within one edge of some seeds, so sizes hardly differ.
+    rng = np.random.default_rng(0)
+    senders = np.where(rng.random(4000) < 0.02, rng.integers(0, 400, 4000), 0)
+    hub = kb.Graph(
+        400,
+        np.concatenate([senders, rng.integers(0, 400, 1200)]),
+        np.concatenate([rng.integers(0, 400, 4000), np.zeros(1200, int)]),
+        label=np.zeros(400, int),
+        label_level="node",
+    )
+    sampler = NeighborSampler([-1, -1, -1], batch_size=8)
+    budget = SampleLoader(hub, sampler, trimmed=True).budgets[0]
+    for kind in ("node", "edge"):
+        sizes = [budget[n] for n in (kind, f"{kind}:1", f"{kind}:2")]
+        assert sizes == sorted(sizes, reverse=True)
+
+
+def test_memory_is_used_again_only_when_nobody_holds_it():
+    memory = ReusedMemory()
+    one = memory.empty((3, 1 << 18), "float32")
+    one[:] = 1.0
+    address, view = one.ctypes.data, one[1:, 5:][:1]
+    two = memory.empty((3, 1 << 18), "float32")
+    two[:] = 2.0
+    assert two.ctypes.data != address
+    del one
+    three = memory.empty((3, 1 << 18), "float32")
+    three[:] = 3.0
+    assert three.ctypes.data != address and (view == 1.0).all()
+    del view
+    assert memory.empty((3, 1 << 18), "float32").ctypes.data == address
 
 
 def test_pickled_loaders_go_on():
