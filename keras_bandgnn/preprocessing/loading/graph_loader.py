@@ -129,18 +129,7 @@ class GraphLoader(keras.utils.PyDataset):
         optional(instance, "batcher", batcher, Batcher, expected)
         if not isinstance(plan, str) or plan != "auto":
             instance("plan", plan, Plan, "'auto' or a keras_bandgnn.primitives.Plan")
-        self.shuffle = boolean("shuffle", shuffle)
-        self.seed = seed_number("seed", seed)
-        self.replicas = positive_int("replicas", replicas)
-        self.prefetch = positive_int("prefetch", prefetch, 0)
-        self.threads = positive_int("threads", threads)
-        self.num_hosts = positive_int("num_hosts", num_hosts)
-        self.host = positive_int("host", host, 0)
-        if self.host >= self.num_hosts:
-            raise ValueError(
-                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
-                f"Received: host={host}."
-            )
+        self._take_options(shuffle, seed, replicas, prefetch, threads, host, num_hosts)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         self.edge_weight = optional(string, "edge_weight", edge_weight)
         self.parts = merge_parts(parts_of(graphs))
@@ -171,6 +160,23 @@ class GraphLoader(keras.utils.PyDataset):
         self._resumed_batches, self._hold_resume = 0, False
         self.epoch = 0
         self.begin()
+
+    def _take_options(
+        self, shuffle, seed, replicas, prefetch, threads, host, num_hosts
+    ) -> None:
+        """Set the options of orders, of building ahead and of hosts, after checks."""
+        self.shuffle = boolean("shuffle", shuffle)
+        self.seed = seed_number("seed", seed)
+        self.replicas = positive_int("replicas", replicas)
+        self.prefetch = positive_int("prefetch", prefetch, 0)
+        self.threads = positive_int("threads", threads)
+        self.num_hosts = positive_int("num_hosts", num_hosts)
+        self.host = positive_int("host", host, 0)
+        if self.host >= self.num_hosts:
+            raise ValueError(
+                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
+                f"Received: host={host}."
+            )
 
     def begin(self) -> None:
         """Create threads and locks, as a forked process must."""

@@ -11,7 +11,6 @@ from keras_bandgnn.checks import (
     mapping,
     optional,
     positive_int,
-    seed_number,
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
@@ -105,18 +104,7 @@ class SampleLoader(GraphLoader):
             "sampler", sampler, Sampler, "a sampler, such as NeighborSampler([15])"
         )
         self.sampler = sampler
-        self.shuffle = boolean("shuffle", shuffle)
-        self.seed = seed_number("seed", seed)
-        self.replicas = positive_int("replicas", replicas)
-        self.prefetch = positive_int("prefetch", prefetch, 0)
-        self.threads = positive_int("threads", threads)
-        self.num_hosts = positive_int("num_hosts", num_hosts)
-        self.host = positive_int("host", host, 0)
-        if self.host >= self.num_hosts:
-            raise ValueError(
-                f"Expected `host` in [0, {num_hosts}), as num_hosts={num_hosts}. "
-                f"Received: host={host}."
-            )
+        self._take_options(shuffle, seed, replicas, prefetch, threads, host, num_hosts)
         optional(mapping, "features", features)
         boolean("trimmed", trimmed)
         boolean("rescale", rescale)
