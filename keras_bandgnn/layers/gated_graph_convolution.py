@@ -79,8 +79,8 @@ class GatedGraphConvolution(BatchLayer):
         )
         options["use_bias"] = False
         self.sender_dense = FlatDense(self.units, name="sender", **options)
-        self.edge_dense = FlatDense(self.units, name="edge", **options)
-        self.edge_message_dense = FlatDense(self.units, name="edge_message", **options)
+        # Made in `build` if there are states of edges.
+        self.edge_dense = self.edge_message_dense = None
 
     def build(self, states_shape, batch_shape=None, edge_states_shape=None):
         """Build the maps."""
@@ -92,8 +92,12 @@ class GatedGraphConvolution(BatchLayer):
         ):
             layer.build(states_shape)
         if edge_states_shape is not None:
+            options = {"use_bias": False, "dtype": self.dtype_policy}
+            self.edge_dense = FlatDense(self.units, name="edge", **options)
             self.edge_dense.build(edge_states_shape)
             if self.edges_in_messages:
+                options["name"] = "edge_message"
+                self.edge_message_dense = FlatDense(self.units, **options)
                 self.edge_message_dense.build(edge_states_shape)
         self.built = True
 

@@ -125,7 +125,6 @@ class SlopeModel(ForceModel):
     def __init__(self, task, apart: bool):
         super().__init__(task)
         self.apart = apart
-        compat.set_built(self)
 
     def call(self, batch, training=False):
         """Return energies float [G, N or B, 1] and slopes float [G, E, 3]."""

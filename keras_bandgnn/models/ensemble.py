@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import compat
 from keras_bandgnn.checks import (
     as_path,
     instance,
@@ -54,7 +53,6 @@ class StackedModel(Task):
         self.distribution = first.distribution
         self.build()
         self.compile()
-        compat.set_built(self)
 
     def build(self, input_shape=None):
         """All weights are those of the models."""

@@ -395,6 +395,7 @@ class GraphModel(Replicated):
         # Keras does not reset omitted options.
         compat.forget_compiled(self)
         compat.forget_steps(self)
+        compat.set_built(self)
         super().compile(
             optimizer, loss, loss_weights, metrics, weighted_metrics, **options
         )

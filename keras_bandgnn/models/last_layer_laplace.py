@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_bandgnn import compat
 from keras_bandgnn.checks import as_path, boolean, one_of, refuse
 from keras_bandgnn.data.files import atomic_folder, restore_replaced
 from keras_bandgnn.data.reading import open_npz, reading, refuse_file
@@ -35,7 +34,6 @@ class FeatureModel(Task):
         self.task = task
         self.build()
         self.compile()
-        compat.set_built(self)
 
     def build(self, input_shape=None):
         """All weights are the regressor's."""

@@ -237,6 +237,10 @@ CASES = {
     "SineBasis": (lambda: edges(kb.layers.SineBasis(5, 3.0)), "edge"),
     "TargetNormalizer": (normalizer, "graph"),
     # Models.
+    "EmbeddingBackbone": (
+        lambda: model(lambda: kb.models.EmbeddingBackbone(INPUTS, H)),
+        "node",
+    ),
     "GGNNBackbone": (
         lambda: model(lambda: kb.models.GGNNBackbone(INPUTS, H, 2, 2)),
         "node",

@@ -8,6 +8,7 @@ import pytest
 from task_samples import BACKBONES, ELEMENTS, TASKS, check_complete, data_of, task_of
 
 import keras_bandgnn as kb
+from keras_bandgnn import compat
 from keras_bandgnn.models import fitting
 
 PAIRS = [(task, backbone) for task in TASKS for backbone in BACKBONES]
@@ -29,6 +30,14 @@ def test_summary_and_configuration(task_name, backbone):
     assert type(again) is type(task)
     assert again.get_config() == task.get_config()
     assert [w.shape for w in again.weights] == [w.shape for w in task.weights]
+
+
+@pytest.mark.parametrize("task_name, backbone", PAIRS, ids=str)
+def test_all_layers_are_built(task_name, backbone):
+    """Keras on JAX would run a model eagerly first to build them."""
+    task = task_of(task_name, backbone)
+    missing = [layer.name for layer in compat.sublayers(task) if not layer.built]
+    assert not missing, "build them in `build` of the model"
 
 
 def subclasses(cls):

@@ -41,6 +41,9 @@ class EmbeddingBackbone(Backbone):
     8
     """
 
+    # Of each node alone, without messages.
+    splits_sequences = True
+
     # Types of edges are not read.
     num_edge_types = 0
 

@@ -116,6 +116,7 @@ class PaiNNBackbone(AtomisticBackbone):
         states = (None, None, self.hidden_dim)
         vectors = (None, None, 3, self.hidden_dim)
         self.embedding.build()
+        self.cutoff.build((None, None))
         for message, update in zip(self.messages, self.updates, strict=True):
             message.build(states, vectors, (None, None, self.basis.num_functions))
             update.build(states, vectors)

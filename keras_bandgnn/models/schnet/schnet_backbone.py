@@ -139,6 +139,8 @@ class SchNetBackbone(AtomisticBackbone):
         """Build every weight from the configuration."""
         rows = (None, None, self.hidden_dim)
         self.embedding.build()
+        if self.cutoff is not None:
+            self.cutoff.build((None, None))
         for own, interaction in zip(self.filters, self.interactions, strict=True):
             own.build((None, None, self.basis.num_functions))
             interaction.build(rows, rows)

@@ -20,6 +20,7 @@ from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
     SampledGroup,
+    capacity_names,
     named_sizes,
     needed_sizes,
 )
@@ -283,16 +284,19 @@ class SampledEpochs:
         bounds = self._bounds()
         budget = {"graph": 2, "item": self.sampler.batch_size}
         means = {}
-        for name in tables[0]:
-            sizes = np.array([table[name] for table in tables], float)
-            means[name] = sizes.mean()
-            room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
-            room = max(room, 1.02 * sizes.max())
-            room = int(min(round_up_64(int(room)), bounds[name]))
-            # Rows of a layer are the first of those of the layer before it.
-            kind, _, number = name.partition(":")
-            before = kind if number in ("", "1") else f"{kind}:{int(number) - 1}"
-            budget[name] = min(room, budget.get(before, room))
+        for kind in ("node", "edge"):
+            before = None
+            for name in capacity_names(kind, len(tables[0])):
+                if name not in tables[0]:
+                    break
+                sizes = np.array([table[name] for table in tables], float)
+                means[name] = sizes.mean()
+                room = sizes.mean() + _DEVIATIONS * sizes.std(ddof=1)
+                room = max(room, 1.02 * sizes.max())
+                room = int(min(round_up_64(int(room)), bounds[name]))
+                # Rows of a layer are the first of those of the layer before it.
+                before = room if before is None else min(room, before)
+                budget[name] = before
         self.assembler.budgets = [budget]
         steps = self.length * self.per_step
         self.sizes = {k: np.array([int(v * steps)]) for k, v in means.items()}

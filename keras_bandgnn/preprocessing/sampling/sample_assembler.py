@@ -52,12 +52,16 @@ def named_sizes(nodes: Sequence[int], edges: Sequence[int], trimmed: bool) -> di
         "node" and "edge", rows of the first layer; if trimmed also "node:n", rows after
         n layers, and "edge:n", edges that layer n reads.
     """
-    sizes = {"node": nodes[-1], "edge": edges[-1]}
-    if trimmed:
-        for name, counts in (("node", nodes), ("edge", edges)):
-            for number, count in enumerate(counts[-2::-1], 1):
-                sizes[f"{name}:{number}"] = count
+    sizes = {}
+    for kind, counts in (("node", nodes), ("edge", edges)):
+        names = capacity_names(kind, len(counts) if trimmed else 1)
+        sizes |= zip(names, counts[::-1], strict=False)
     return sizes
+
+
+def capacity_names(kind: str, layers: int) -> list[str]:
+    """Return the names of a "node" or "edge" capacity, in the order of the layers."""
+    return [kind, *(f"{kind}:{number}" for number in range(1, layers))]
 
 
 class SampleAssembler:

@@ -1,5 +1,6 @@
 """`SampleLoader`: epochs, seeds, shapes, resuming, hosts, workers, stores."""
 
+import os
 import pickle
 import re
 
@@ -231,11 +232,19 @@ def test_pickled_loaders_go_on():
         assert equal(loader[1], again[1])
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+# On a machine with one core.
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 def test_workers_of_torch():
     torch = pytest.importorskip("torch")
     loader = make("neighbours")
     data = torch.utils.data.DataLoader(
-        loader.to_torch(epochs=2), batch_size=None, num_workers=2
+        loader.to_torch(epochs=2),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
     )
     batches = list(data)
     assert len(batches) == 2 * len(loader)
