@@ -255,8 +255,9 @@ class GraphModel(Replicated):
             )
         if schedule.merge and not exact.merge:
             raise ValueError(
-                "Expected ReceptiveField(..., merge=False) for training with dropout, "
-                f"which makes equal nodes differ. Received: {schedule}."
+                "Expected ReceptiveField(..., merge=False), as equal nodes of "
+                f"{type(self.backbone).__name__} differ in training. Received: "
+                f"{schedule}."
             )
 
     @property

@@ -11,12 +11,15 @@ from keras_bandgnn.assembly.schedule_tables import ScheduleTable
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs, GraphLoader
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor, NodeSelector
+from keras_bandgnn.ops import gather_rows
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphPreprocessor,
     StaticBatcher,
 )
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
+from keras_bandgnn.primitives.csr import row_index
+from keras_bandgnn.primitives.plan import scheduled_steps
 from keras_bandgnn.testing import gradients_of, random_graph
 from tests.oracles.dense import selector_logits
 
@@ -157,18 +160,56 @@ def test_steps_found_per_batch_equal_those_kept(monkeypatch):
     assert task.predict_on_batch(kept[0]).shape[0] == 1
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-def test_training_with_dropout_merges_nothing(dropout):
-    task = selector(dropout=dropout)
+class Noisy(GGNNBackbone):
+    """Equal nodes differ in training."""
+
+    def receptive_field(self, training):
+        return ReceptiveField(self.num_steps, merge=not training)
+
+
+def test_training_with_dropout_merges_equal_nodes():
+    task = selector(dropout=0.2, message_dropout=0.1)
     training = task.loader(graphs_of(5))
-    assert training.plan.schedule == ReceptiveField(STEPS, merge=not dropout)
+    assert training.plan.schedule == ReceptiveField(STEPS)
+
+
+def test_backbones_whose_equal_nodes_differ_in_training():
+    task = NodeSelector(Noisy({"type": 10, "subtoken": 10}, 8, STEPS, 3))
+    training = task.loader(graphs_of(5))
+    assert training.plan.schedule == ReceptiveField(STEPS, merge=False)
     other = task.loader(graphs_of(5), training=False)
     assert other.plan.schedule == ReceptiveField(STEPS)
     # A loader for predictions tells a task what it cannot be used for.
-    if dropout:
-        with pytest.raises(ValueError, match="merge=False"):
-            task.fit(other, verbose=0)
+    with pytest.raises(ValueError, match="merge=False"):
+        task.fit(other, verbose=0)
     assert len(task.predict(training)) == len(graphs_of(5))
+
+
+@pytest.mark.parametrize("where", ["dropout", "message_dropout"])
+def test_dropout_of_merged_states_is_unbiased(where):
+    """The mean over many draws is the value without dropout."""
+    draws = 500
+    task = selector(**{where: 0.4})
+    x, *_ = batch_of(graphs_of(6), SCHEDULES["grouped"])
+    backbone = task.backbone
+    states = backbone.encoder(x)
+    (arrays, _) = scheduled_steps(x["plan"], STEPS)
+    rows = row_index(arrays.pop("state"), keras.ops.shape(states)[1])
+    sums = backbone.message_passing.prepare(arrays, keras.ops.shape(rows.index)[1])
+
+    def step(training):
+        dropped = training and where == "message_dropout"
+        messages = backbone.message_passing(states, sums, training=dropped)
+        if where == "message_dropout":
+            return keras.ops.convert_to_numpy(messages)
+        old = gather_rows(rows, states)
+        new = backbone.update(messages, old, training=training)
+        return keras.ops.convert_to_numpy(new)
+
+    found = np.stack([step(training=True) for _ in range(draws)])
+    error = np.abs(found.mean(axis=0) - step(training=False))
+    assert (error <= 5.5 * found.std(axis=0) / draws**0.5 + 1e-5).all()
+    assert found.std(axis=0).max() > 0.01
 
 
 def test_fit_takes_the_schedule_by_itself():

@@ -175,13 +175,12 @@ class GGNNBackbone(Backbone):
     def receptive_field(self, training: bool) -> ReceptiveField | None:
         """Return the schedule of a task that reads few nodes; None with edge features.
 
-        Batches of a schedule lack edges.
+        Batches of a schedule lack edges. Nodes with equal states share a row, and with
+        it the entries that dropout sets to 0.
         """
         if self.edge_encoder is not None:
             return None
-        # Dropout makes equal nodes differ.
-        random = training and (self.dropout > 0 or self.message_dropout > 0)
-        return ReceptiveField(self.num_steps, merge=not random)
+        return ReceptiveField(self.num_steps)
 
     def features_read(self):
         """Return the inputs of the encoders."""

@@ -346,16 +346,16 @@ class DynamicBatcher(Batcher):
     """Packs graphs until a budget of nodes, edges, graphs or any resource is met.
 
     All supergraphs have the shapes of the budget, so a model compiles once. One node
-    and one graph of the budget are kept for padding. Speckhard et al. 2025, dynamic
-    batching; Balog et al. 2019, sparse batching.
+    and one graph of the budget are kept for padding. `packing="sequential"` is dynamic
+    batching of Speckhard et al. 2025, and sparse batching of Balog et al. 2019.
 
-    With `estimate="mean"` (the paper) nodes and edges get max(ceil64(mean *
-    batch_size), ceil64(largest)), and at most `batch_size - 1` graphs share a
-    supergraph. With `estimate="quantile"` nodes get the same, and the other
-    resources the quantile of what supergraphs need that pads least; as many graphs
-    share a supergraph as it holds. `"quantile"` is also used for what the mean rule
-    does not speak of: a budget with "node" given, and resources of the plan. If there
-    are fewer graphs than `batch_size`, the room is for as many as there are.
+    With `estimate="quantile"` nodes get max(ceil64(mean * batch_size),
+    ceil64(largest)), and the other resources the quantile of what supergraphs need
+    that pads least; as many graphs share a supergraph as it holds. With
+    `estimate="mean"` (the paper) edges get what nodes get, and at most `batch_size - 1`
+    graphs share a supergraph. `"quantile"` is also used for what the mean rule does not
+    speak of: a budget with "node" given, and resources of the plan. If there are fewer
+    graphs than `batch_size`, the room is for as many as there are.
 
     Args:
         batch_size: Graphs per supergraph on average, the padding graph included.
@@ -364,12 +364,12 @@ class DynamicBatcher(Batcher):
         oversize: What becomes of graphs above the budget: `"bucket"` puts them into
             supergraphs of their own, larger shape (one more compilation), `"drop"`
             leaves them out and counts them, `"raise"` is an error.
-        packing: `"sequential"` fills one supergraph after the other and opens the
-            next one with the graph that did not fit (the paper). `"best_fit"` takes
-            graphs out of their order, within a window, so that almost nothing is
-            padding.
-        estimate: `"mean"`, `"quantile"`, or `"auto"`: `"mean"` for sequential packing
-            and `"quantile"` for best fit.
+        packing: `"best_fit"` takes graphs out of their order, within a window, so that
+            almost nothing is padding. `"sequential"` keeps the order: it fills one
+            supergraph after the other and opens the next one with the graph that did
+            not fit (the paper).
+        estimate: `"mean"`, `"quantile"`, or `"auto"`: `"quantile"` for best fit and
+            `"mean"` for sequential packing.
         window: Graphs among which best fit chooses.
         estimate_from: Estimate from the first this many graphs (the paper: 1000);
             None for all.
@@ -386,7 +386,7 @@ class DynamicBatcher(Batcher):
         batch_size: int = 32,
         budget: Mapping[str, int] | None = None,
         oversize: str = "bucket",
-        packing: str = "sequential",
+        packing: str = "best_fit",
         estimate: str = "auto",
         window: int = 1024,
         estimate_from: int | None = None,
