@@ -211,6 +211,7 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
     began = time.monotonic()
     # The forecast first, with a timer of its own: it knows nothing that follows.
     forecast = BatchingForecast(
+        packing="sequential",
         graphs,
         task,
         batch_size=batch_size,
@@ -347,13 +348,13 @@ def learn(graphs, edges: str, options: argparse.Namespace, results: dict, save) 
     task = make_task(options, edges, options.rate)
     types = task.backbone.num_edge_types
     task.preprocessor = kb.preprocessing.GraphPreprocessor(
-        batcher=kb.preprocessing.DynamicBatcher(size)
+        batcher=kb.preprocessing.DynamicBatcher(size, packing="sequential")
     )
     task.adapt(kb.preprocessing.GraphLoader(train, num_edge_types=types))
     task.optimizer.build(task.trainable_variables)
     fresh = [keras.ops.convert_to_numpy(v) for v in task.optimizer.variables]
     batchers = {
-        name: kb.preprocessing.DynamicBatcher(size)
+        name: kb.preprocessing.DynamicBatcher(size, packing="sequential")
         if name == "dynamic"
         else kb.preprocessing.StaticBatcher(size, name)
         for name in ALGORITHMS

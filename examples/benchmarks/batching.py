@@ -35,7 +35,7 @@ def batchers(size: int, window: int) -> dict:
         "static-constant": StaticBatcher(size, "constant"),
         "static-2^N": StaticBatcher(size, "power_of_two"),
         "static-64": StaticBatcher(size, "64"),
-        "dynamic": DynamicBatcher(size),
+        "dynamic": DynamicBatcher(size, packing="sequential"),
         "dynamic, best fit": DynamicBatcher(size, packing="best_fit", window=window),
     }
 

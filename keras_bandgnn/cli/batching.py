@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--algorithms", nargs="+", choices=ALGORITHMS, default=list(ALGORITHMS)
     )
     group.add_argument(
-        "--packing", choices=("sequential", "best_fit"), default="sequential"
+        "--packing", choices=("best_fit", "sequential"), default="best_fit"
     )
     group.add_argument(
         "--criterion",

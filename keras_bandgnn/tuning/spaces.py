@@ -99,7 +99,7 @@ def add_l2(task: keras.Model, weight_decay: float) -> None:
 
 def draw_batcher(hp, batch_size, system: bool) -> dict[str, Any]:
     """Declare the batcher and its batch size, or return the fixed ones."""
-    kind = hp.Choice("batcher", list(BATCHERS)) if system else "dynamic"
+    kind = hp.Choice("batcher", list(BATCHERS)) if system else "best_fit"
     sizes = list(BATCH_SIZES) if system and batch_size is None else batch_size or 32
     return {"batcher": kind, "batch_size": choice(hp, "batch_size", sizes)}
 

@@ -39,6 +39,10 @@ def rows_sum(pointer, column, weight, x):
     The kernel of `embedding_bag` writes no rows but the sums. Columns behind the last
     pointer are padding.
     """
+    if len(pointer) and int(pointer[0]):
+        # Keras builds models on tensors of ones, which the kernel of half precision
+        # refuses.
+        return x.new_zeros(len(pointer) - 1, x.shape[1])
     weight = None if weight is None else weight.to(x.dtype)
     return torch.embedding_bag(
         x, column, pointer.to(column.dtype), False, 0, False, weight, True

@@ -251,7 +251,7 @@ class BatchingForecast:
         batch_size: int = 32,
         steps: int = 100_000,
         algorithms: Sequence[str] = ALGORITHMS,
-        packing: str = "sequential",
+        packing: str = "best_fit",
         plan="auto",
         seed: int = 0,
         seconds: float = 45.0,

@@ -169,7 +169,7 @@ def choose_batcher(
     batch_size: int = 32,
     steps: int = 100_000,
     algorithms: Sequence[str] = ALGORITHMS,
-    packing: str = "sequential",
+    packing: str = "best_fit",
     plan: Plan | str = "auto",
     criterion: str = "step",
     seed: int = 0,
@@ -193,7 +193,7 @@ def choose_batcher(
             there are.
         algorithms: Those to compare: `"dynamic"` (`DynamicBatcher`), `"constant"`,
             `"64"` and `"power_of_two"` (`StaticBatcher`).
-        packing: Of the dynamic algorithm, `"sequential"` or `"best_fit"`.
+        packing: Of the dynamic algorithm, `"best_fit"` or `"sequential"` (the paper).
         plan: A `Plan`, or `"auto"`: that of the task's preprocessor, or the one that
             `GraphLoader` takes.
         criterion: `"step"` for the least time per step, as Speckhard et al. compare;

@@ -76,7 +76,7 @@ def test_static_constant_by_hand():
 def test_dynamic_by_hand():
     # Mean nodes 281 / 7 = 40.14, times 4 = 160.6 -> 192; largest 64 -> 128.
     # Mean edges 258 / 7 = 36.86, times 4 = 147.4 -> 192; largest 128 -> 192.
-    batcher = DynamicBatcher(4)
+    batcher = DynamicBatcher(4, packing="sequential")
     # 60 + 60 + 7 = 127, three graphs are the most; 40 + 30 + 20 = 90; 64.
     assert batches_of(NODES, EDGES, batcher) == [
         ([0, 1, 2], (192, 192, 4)),
@@ -91,7 +91,8 @@ def test_dynamic_opens_the_next_batch_with_the_graph_that_did_not_fit():
     nodes, edges = [60, 60, 7, 1, 50, 50, 28], [0, 0, 0, 50, 50, 1, 0]
     # 60 + 60 + 7 fills 127 of 128, one node is padding. 1 + 50 nodes have 100 edges,
     # which fills the budget exactly: no edge is padding. One edge more opens a batch.
-    assert batches_of(nodes, edges, DynamicBatcher(budget=budget)) == [
+    batcher = DynamicBatcher(budget=budget, packing="sequential")
+    assert batches_of(nodes, edges, batcher) == [
         ([0, 1, 2], (128, 100, 10)),
         ([3, 4], (128, 100, 10)),
         ([5, 6], (128, 100, 10)),

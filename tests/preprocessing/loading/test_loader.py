@@ -124,7 +124,7 @@ def test_oversized_graphs_get_a_bucket_of_their_own():
 def test_adapted_budget_is_at_least_the_papers():
     rng = np.random.default_rng(0)
     nodes = rng.integers(3, 30, 500)
-    batcher = DynamicBatcher(32)
+    batcher = DynamicBatcher(32, packing="sequential")
     batcher.adapt({"node": nodes, "edge": nodes * (nodes - 1)})
     assert batcher.budget["graph"] == 32
     assert batcher.budget["node"] == max(ceil64(nodes.mean() * 32), ceil64(nodes.max()))
