@@ -6,6 +6,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.planning import cost
 from keras_bandgnn.planning import plan_choice as auto_module
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.estimate import sampled
@@ -224,6 +225,20 @@ def test_one_large_graph_has_few_plans(monkeypatch):
     choice = choose_plan([wide()], 1, hardware=CPU)
     kinds = {key.split(":")[0] for row in choice.table for key in row["plan"].keys}
     assert kinds <= {"segment", "banded"}
+
+
+@pytest.mark.parametrize("kind", ["gpu", "tpu"])
+def test_accelerators_that_nobody_measured(monkeypatch, kind):
+    """Orders of magnitude tell blocks of a band from edges anywhere."""
+    for module in (auto_module, cost):
+        monkeypatch.setattr(module, "device", lambda: (kind, "any"))
+    monkeypatch.setattr(Hardware, "calibrated", lambda dtype: None)
+    ends = np.arange(400)
+    band = Graph(402, np.append(ends, ends + 1), np.append(ends + 1, ends + 2))
+    ends = np.random.default_rng(0).integers(0, 40_000, (2, 80_000))
+    for graph, is_banded in ((band, True), (Graph(40_000, *ends), False)):
+        plan = auto_module.cheapest_plan([FlatGraphs.from_graphs([graph] * 2)], 1, 8192)
+        assert any(key.startswith("banded") for key in plan.keys) == is_banded
 
 
 def test_auto_plan_needs_no_graphs(monkeypatch):
