@@ -211,10 +211,10 @@ def measure(graphs, task, batch_size: int, options: argparse.Namespace) -> dict:
     began = time.monotonic()
     # The forecast first, with a timer of its own: it knows nothing that follows.
     forecast = BatchingForecast(
-        packing="sequential",
         graphs,
         task,
         batch_size=batch_size,
+        packing="sequential",
         steps=most,
         seed=options.seed,
         seconds=5.0 if options.short else 45.0,

@@ -197,18 +197,6 @@ def print_setup(options, task, loader, stores) -> None:
     import keras
 
     backbone = task.backbone
-    batches = loader.composition(0)
-    capacity = sum(batch.budget["node"] for batch in batches)
-    fill = loader.sizes["node"].sum() / capacity
-    budget = loader.batcher.budget["node"]
-    sizes = [batch.budget["node"] for batch in batches]
-    oversized = [size for size in sizes if size > budget]
-    larger = ""
-    if oversized:
-        larger = (
-            f", {len(oversized)} of {oversized[0]} nodes for the "
-            f"{loader.num_oversized} larger graphs,"
-        )
     splits = ", ".join(f"{len(store)} {split}" for split, store in stores.items())
     report.say(
         f"GGNN: H = {backbone.hidden_dim}, T = {backbone.num_steps}, "
@@ -216,10 +204,8 @@ def print_setup(options, task, loader, stores) -> None:
         f"backend {keras.backend.backend()}"
     )
     report.say(f"graphs: {splits}")
-    report.say(
-        f"batches: {len(sizes) - len(oversized)} supergraphs of {budget} nodes{larger} "
-        f"{100 * fill:.0f} % filled; plan: {loader.plan}"
-    )
+    if loader.num_oversized:
+        report.say(f"{loader.num_oversized:,} graphs above the budget: larger batches")
 
 
 def run(options: argparse.Namespace) -> None:

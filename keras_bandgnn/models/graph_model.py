@@ -35,6 +35,7 @@ from keras_bandgnn.models.objective import (
     only_real,
 )
 from keras_bandgnn.ops.backend import current as backend
+from keras_bandgnn.planning.plan_choice import reason_of_auto
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
@@ -155,8 +156,8 @@ class GraphModel(Replicated):
             shuffle: Whether each epoch has a new order.
             seed: Seed of the orders.
             adapt: Whether a batcher without a budget stores the one estimated here.
-            training: Whether the batches are for training, where dropout rules out
-                merging equal states (see `ReceptiveField`).
+            training: Whether the batches are for training, where states of equal nodes
+                may differ (see `Backbone.receptive_field`).
             sampler: What cuts a large graph into batches; None for whole graphs.
         """
         boolean("adapt", adapt)
@@ -504,6 +505,9 @@ class GraphModel(Replicated):
                 equal graphs stay together. `shuffle=False` keeps the order of graphs;
                 that of a loader is its own.
 
+        A line before the epochs says which batches there are, how full they are, and
+        which plan carries the edges.
+
         Returns:
             Keras' `History`.
         """
@@ -524,6 +528,7 @@ class GraphModel(Replicated):
             shuffle = bool(kwargs.get("shuffle", True))
             # The loader orders the batches itself, reproducibly.
             kwargs["shuffle"] = False
+            given = isinstance(x, GraphLoader) or sampler is not None
             x = self.loader(x, shuffle=shuffle, seed=seed, adapt=True, sampler=sampler)
             x = self._labelled(x, "x")
             self.adapt(x)
@@ -537,6 +542,8 @@ class GraphModel(Replicated):
             callbacks = callbacks_of(self.distribution, callbacks)
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
+            if kwargs.get("verbose", "auto"):
+                self._say_batches(x, given)
         validation_data = self._validation_data(validation_data, sampler)
         kwargs["validation_data"] = as_fit_data(validation_data, self)
         if isinstance(x, GraphLoader):
@@ -722,6 +729,17 @@ class GraphModel(Replicated):
         self.distribution.same_weights(self, optimizer=training)
         if not self.distribution.is_main:
             options["verbose"] = 0
+
+    def _say_batches(self, loader: GraphLoader, given: bool) -> None:
+        """Print in a line the batches, how full they are, and the plan and why."""
+        if not keras.utils.is_interactive_logging_enabled():
+            return
+        line = f"Batches: {loader.summary()}"
+        if loader.plan.keys:
+            line += f"; plan: {loader.plan}"
+            if not given and self.preprocessor.plan == "auto":
+                line += f", {reason_of_auto(loader.num_hosts)}"
+        print(line)
 
     def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
         if not self.compiled:

@@ -97,6 +97,23 @@ def cheapest_plan(
     ).plan
 
 
+def reason_of_auto(num_hosts: int = 1) -> str:
+    """Return what `plan="auto"` chooses by on this machine.
+
+    Args:
+        num_hosts: Hosts that train together.
+    """
+    kind, _ = device()
+    dtype = keras.config.dtype_policy().compute_dtype
+    if num_hosts == 1 and Hardware.calibrated(dtype) is not None:
+        return "the cheapest by constants of this machine"
+    if kind == "cpu":
+        return "edge lists, as on every CPU"
+    if num_hosts > 1:
+        return "dense blocks, as on accelerators"
+    return f"the cheapest by constants of a typical {kind.upper()}"
+
+
 def _group_size(nodes: int) -> int:
     """Return the rows per group, given the nodes per edge type.
 

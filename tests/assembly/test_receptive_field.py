@@ -259,13 +259,10 @@ def test_read_nodes_may_be_named_by_a_feature():
 def test_wrong_schedules_are_refused():
     graphs = graphs_of(7)
     task = selector(dropout=0.5)
-    for plan, message in (
-        (Plan(rest=Grouped(), schedule=ReceptiveField(STEPS + 1)), "steps"),
-        (SCHEDULES["grouped"], "merge=False"),
-    ):
-        task.preprocessor = GraphPreprocessor(plan=plan)
-        with pytest.raises(ValueError, match=message):
-            task.fit(graphs, verbose=0)
+    longer = Plan(rest=Grouped(), schedule=ReceptiveField(STEPS + 1))
+    task.preprocessor = GraphPreprocessor(plan=longer)
+    with pytest.raises(ValueError, match="steps"):
+        task.fit(graphs, verbose=0)
     regressor = GraphRegressor(
         task.backbone, GraphPreprocessor(plan=SCHEDULES["grouped"])
     )

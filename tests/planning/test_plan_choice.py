@@ -233,11 +233,11 @@ def test_accelerators_that_nobody_measured(monkeypatch, kind):
     for module in (auto_module, cost):
         monkeypatch.setattr(module, "device", lambda: (kind, "any"))
     monkeypatch.setattr(Hardware, "calibrated", lambda dtype: None)
-    ends = np.arange(400)
-    band = Graph(402, np.append(ends, ends + 1), np.append(ends + 1, ends + 2))
+    near = np.arange(400)[:, None] + np.arange(1, 17)
+    band = Graph(416, np.repeat(np.arange(400), 16), near.ravel())
     ends = np.random.default_rng(0).integers(0, 40_000, (2, 80_000))
     for graph, is_banded in ((band, True), (Graph(40_000, *ends), False)):
-        plan = auto_module.cheapest_plan([FlatGraphs.from_graphs([graph] * 2)], 1, 8192)
+        plan = auto_module.cheapest_plan([FlatGraphs.from_graphs([graph] * 9)], 1, 8192)
         assert any(key.startswith("banded") for key in plan.keys) == is_banded
 
 

@@ -37,6 +37,7 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading import exports as loader_exports
 from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
+from keras_bandgnn.primitives.base import is_step_resource
 from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
@@ -250,6 +251,36 @@ class GraphLoader(keras.utils.PyDataset):
         """
         totals = {name: counts.sum(1) for name, counts in self.usage(epoch).items()}
         return {k: float(used / all_) for k, (used, all_) in totals.items() if all_}
+
+    def summary(self) -> str:
+        """Return in words how many batches an epoch has, their shapes, and how full.
+
+        Example:
+        >>> from keras_bandgnn import Graph
+        >>> from keras_bandgnn.preprocessing import DynamicBatcher
+        >>> batcher = DynamicBatcher(budget={"node": 65, "edge": 32, "graph": 17})
+        >>> GraphLoader([Graph(4, [0], [1])] * 16, batcher).summary()
+        '1 batch of 65 nodes and 32 edges, 98 % and 50 % filled'
+        """
+        usage, fill = self.usage(), self.fill()
+        names = ["node"]
+        if self.plan.schedule is None:
+            # With a schedule no array is as long as the edges.
+            names.append("edge")
+        sizes = []
+        for name in names:
+            low, high = usage[name][1].min(), usage[name][1].max()
+            size = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            sizes.append(f"{size} {name}s")
+        full = [f"{100 * fill.get(name, 0):.0f} %" for name in names]
+        count = len(usage["node"][1])
+        text = f"{count:,} batch{'es' if count > 1 else ''} of {' and '.join(sizes)}, "
+        text += f"{' and '.join(full)} filled"
+        steps = [usage[name].sum(1) for name in usage if is_step_resource(name)]
+        if steps:
+            used, room = np.sum(steps, axis=0)
+            text += f" (rows and edges of the steps {100 * used / room:.0f} %)"
+        return text
 
     def __len__(self) -> int:
         return self._epochs.length - self._resumed_batches
