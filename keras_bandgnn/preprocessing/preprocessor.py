@@ -85,7 +85,7 @@ class GraphPreprocessor(HostLayer):
     Example:
     >>> from keras_bandgnn.preprocessing import RCMKCompile
     >>> preprocessor = GraphPreprocessor([RCMKCompile()], DynamicBatcher(4))
-    >>> loader = preprocessor.loader([Graph(2, [0], [1])] * 8, shuffle=False)
+    >>> loader = preprocessor.loader([Graph(2, [0], [1])] * 40, shuffle=False)
     >>> len(loader) >= 2
     True
     """

@@ -25,6 +25,7 @@ class GraphProgressBar(keras.callbacks.ProgbarLogger):
     >>> graphs = [kb.Graph(2, [0], [1], node={"kind": [1, 0]}, label=0)] * 2
     >>> task = kb.models.GraphClassifier(kb.models.GCNBackbone({"kind": 2}, 8), 2)
     >>> history = task.fit(graphs, verbose=2, callbacks=[GraphProgressBar()])
+    Batches: ...
     2/2 - ... graphs/s - accuracy: ... - loss: ...
     """
 
