@@ -1,0 +1,186 @@
+"""Growth of the time and the memory of a training step with the number of nodes.
+
+Each model trains on one graph of n nodes with about eight edges each, for several n. An
+exponent e says that the figure grows like n^e: 1 is linear. Every model runs in a
+process of its own, from the smallest graph to the largest; its memory is the largest
+resident set so far, above that before the first step.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+from keras_bandgnn.cli import options as shared
+from keras_bandgnn.cli import report
+
+ATOMISTIC = ("schnet", "painn", "mpeu")
+FRAMED = ("gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn")
+MODELS = ("ggnn", *FRAMED, "gt", "graphormer", "gps", *ATOMISTIC)
+_DEGREE = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument(
+        "--nodes",
+        nargs="+",
+        type=shared.positive,
+        default=[4096, 16_384, 65_536, 262_144],
+        help="in rising order",
+    )
+    parser.add_argument("--hidden", type=shared.positive, default=32)
+    parser.add_argument("--layers", type=shared.positive, default=2)
+    parser.add_argument("--rounds", type=shared.positive, default=5)
+    parser.add_argument("--only", action="store_true", help=argparse.SUPPRESS)
+
+
+def graph_of(nodes: int, atomistic: bool):
+    """Return a graph of some nodes, with a label for each or for all.
+
+    Args:
+        nodes: n.
+        atomistic: Whether nodes are atoms in a cube, the nearest ones linked; otherwise
+            edges join any nodes.
+    """
+    import numpy as np
+
+    from keras_bandgnn import Graph
+    from keras_bandgnn.preprocessing import KNearestGraph
+
+    rng = np.random.default_rng(0)
+    if atomistic:
+        position = rng.random((nodes, 3)) * (10.0 * nodes) ** (1 / 3)
+        number = rng.choice([1, 6, 7, 8], nodes)
+        node = {"atomic_number": number, "position": position.astype("float32")}
+        (made,) = KNearestGraph(_DEGREE)([Graph(nodes, [], [], node=node, label=1.0)])
+        return made
+    sender, receiver = rng.integers(0, nodes, (2, nodes * _DEGREE))
+    features = rng.normal(size=(nodes, 16)).astype("float32")
+    label = rng.integers(0, 4, nodes)
+    node = {"x": features}
+    return Graph(nodes, sender, receiver, node=node, label=label, label_level="node")
+
+
+def backbone_of(model: str, hidden: int, layers: int):
+    """Return the backbone of a model."""
+    from keras_bandgnn import models
+
+    inputs = {"x": {"features": 16}}
+    frame = {"hidden_dim": hidden, "num_layers": layers}
+    attention = {**frame, "num_heads": 4}
+    made = {
+        "ggnn": lambda: models.GGNNBackbone(inputs, hidden, layers, 1),
+        "gcn": lambda: models.GCNBackbone(inputs, **frame),
+        "gat": lambda: models.GATBackbone(inputs, **attention),
+        "gatv2": lambda: models.GATv2Backbone(inputs, **attention),
+        "gin": lambda: models.GINEBackbone(inputs, **frame),
+        "sage": lambda: models.SAGEBackbone(inputs, **frame),
+        "pna": lambda: models.PNABackbone(inputs, **frame),
+        "gated_gcn": lambda: models.GatedGCNBackbone(inputs, **frame),
+        "gt": lambda: models.GTBackbone(inputs, laplacian=0, **attention),
+        "graphormer": lambda: models.GraphormerBackbone(inputs, **attention),
+        "gps": lambda: models.GPSBackbone(inputs, attention="sparse", **attention),
+        "schnet": lambda: models.SchNetBackbone(9, hidden, layers, cutoff=9.0),
+        "painn": lambda: models.PaiNNBackbone(9, hidden, layers, 9.0),
+        "mpeu": lambda: models.MPEUBackbone(9, hidden, layers),
+    }
+    return made[model]()
+
+
+def measure(model: str, options) -> None:
+    """Print a line of JSON with the time and the memory of each size."""
+    import keras
+
+    from keras_bandgnn import models
+    from keras_bandgnn.data import FlatGraphs
+    from keras_bandgnn.preprocessing import GraphLoader
+
+    before = None
+    for nodes in options.nodes:
+        keras.utils.set_random_seed(0)
+        graph = graph_of(nodes, model in ATOMISTIC)
+        backbone = backbone_of(model, options.hidden, options.layers)
+        if model in ATOMISTIC:
+            task = models.GraphRegressor(backbone, normalizer=None)
+        else:
+            task = models.NodeClassifier(backbone, 4)
+        graphs = [graph]
+        for layer in backbone.graph_layers() if model not in ATOMISTIC else ():
+            graphs = list(layer(graphs))
+        backbone.adapt([FlatGraphs.from_graphs(graphs)])
+        batch = GraphLoader(graphs, num_edge_types=backbone.num_edge_types)[0]
+        before = memory("VmRSS") if before is None else before
+        seconds = []
+        for number in range(options.rounds + 2):
+            start = time.perf_counter()
+            task.train_on_batch(*batch)
+            if number >= 2:
+                seconds.append(time.perf_counter() - start)
+        line = {
+            "nodes": nodes,
+            "seconds": sorted(seconds)[len(seconds) // 2],
+            "memory": memory("VmHWM") - before,
+        }
+        print(json.dumps(line), flush=True)
+
+
+def memory(field: str) -> int:
+    """Return a figure of /proc/self/status, bytes."""
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith(f"{field}:")]
+    return 1024 * int(line.split()[1])
+
+
+def exponent(nodes: list[int], values: list[float]) -> float:
+    """Return e of the curve c n^e that is nearest in logarithms."""
+    import numpy as np
+
+    return float(np.polyfit(np.log(nodes), np.log(np.maximum(values, 1e-9)), 1)[0])
+
+
+def run(options: argparse.Namespace) -> None:
+    """Run the command."""
+    if options.only:
+        measure(options.models[0], options)
+        return
+    if options.nodes != sorted(set(options.nodes)) or len(options.nodes) < 2:
+        raise ValueError(
+            "Expected --nodes to be two or more sizes in rising order. Received: "
+            f"{options.nodes}."
+        )
+    rows = []
+    for model in options.models:
+        command = [sys.executable, "-m", "examples.benchmarks", "growth", "--only"]
+        command += ["--models", model, "--backend", os.environ["KERAS_BACKEND"]]
+        for name in ("hidden", "layers", "rounds"):
+            command += [f"--{name}", str(getattr(options, name))]
+        command += ["--nodes", *map(str, options.nodes)]
+        report.say(f"{model} ...")
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        lines = [
+            json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"
+        ]
+        if len(lines) < len(options.nodes):
+            raise RuntimeError(
+                f"Expected figures of {len(options.nodes)} sizes of {model}. Received: "
+                f"{len(lines)}, exit code {done.returncode}. Try fewer --nodes."
+            )
+        seconds = [line["seconds"] for line in lines]
+        held = [line["memory"] for line in lines]
+        rows.append(
+            [
+                model,
+                *(f"{1e3 * s:.1f}" for s in seconds),
+                f"{exponent(options.nodes, seconds):.2f}",
+                *(f"{m / 1e6:.0f}" for m in held),
+                f"{exponent(options.nodes[1:], held[1:]):.2f}" if len(held) > 2 else "",
+            ]
+        )
+    sizes = [f"{n:,}" for n in options.nodes]
+    columns = ["", *(f"ms, {n}" for n in sizes), "exponent"]
+    columns += [*(f"MB, {n}" for n in sizes), "exponent"]
+    report.table("a training step on one graph of n nodes", columns, rows)
