@@ -73,6 +73,7 @@ SELECTION = (
     "label_smoothing",
     "optimizer",
     "plan",
+    "precision",
     "readout",
     "shuffle_labels",
 )
@@ -301,6 +302,12 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--plan",
         default="auto",
         help="auto, segment, grouped or banded:S; append ',drop' to drop other edges",
+    )
+    group.add_argument(
+        "--precision",
+        choices=("float32", "mixed_bfloat16"),
+        default="float32",
+        help="of the states; bfloat16 is faster where processors multiply it",
     )
     group.add_argument(
         "--shuffle-labels",

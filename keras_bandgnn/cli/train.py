@@ -94,6 +94,7 @@ def make_task(options: argparse.Namespace, metadata: dict):
         num_steps=reachability.steps,
         num_edge_types=encoder.num_edge_types,
         dropout=options.dropout,
+        dtype=options.precision,
         name="ggnn_backbone",
     )
     batcher = preprocessing.DynamicBatcher(budget={"node": options.batch_nodes})

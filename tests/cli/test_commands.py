@@ -50,7 +50,7 @@ def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     sizes = {s: len(open_store(data / s)) for s in ("train", "valid", "test")}
     assert min(sizes.values()) > 0
     # Graphs above the budget have supergraphs of their own.
-    small = [*TRAIN[:-1], "40", "--minutes", "0.01"]
+    small = [*TRAIN[:-1], "40", "--minutes", "0.01", "--precision", "mixed_bfloat16"]
     assert main(["train", str(data), "--out", str(tmp_path / "small"), *small]) == 0
     out = capsys.readouterr().out
     found = re.search(r"batch(?:es)? of [\d to]+ nodes, (\d+) % filled", out)
