@@ -14,6 +14,7 @@ from examples.benchmarks import (
     attention,
     batching,
     bugs,
+    compare,
     explain,
     geometry,
     growth,
@@ -45,7 +46,10 @@ _SUBJECTS = {
     "accuracy": (accuracy, "scores of published protocols, beside those in print"),
     "explain": (explain, "explanations of predictions, against a peer"),
     "bugs": (bugs, "wrong variables found: planted, real and published ones"),
+    "compare": (compare, "two files of figures, row by row"),
 }
+# What imports no backend.
+_READERS = ("compare",)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,7 +91,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     again = "goes on after the last run" if kept else "starts over"
     interrupts.set_message(f"interrupted; the same command {again}")
     try:
-        choose_backend(parsed.backend)
+        if parsed.subject not in _READERS:
+            choose_backend(parsed.backend)
         with without_tensorflow():
             return int(_SUBJECTS[parsed.subject][0].run(parsed) or 0)
     except (ImportError, OSError, RuntimeError, ValueError) as error:

@@ -8,12 +8,13 @@ the process (Linux; default allocator, which returns freed memory).
 """
 
 import argparse
-import json
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="nodes of full attention",
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     parser.add_argument(
         "--allocator",
         choices=("both", "tuned", "default"),
@@ -124,27 +125,18 @@ def peer_step(length: int, ends, options):
 
 def _both(options: argparse.Namespace) -> None:
     """Run the command once with each allocator."""
-    figures = {}
-    for choice in ("tuned", "default"):
-        arguments = [a for a in sys.argv[1:] if not a.startswith("--json")]
-        if options.json:
-            arguments = [a for a in arguments if a != str(options.json)]
-            part = options.json.with_suffix(f".{choice}.json")
-            arguments += ["--json", str(part)]
-        command = [sys.executable, "-m", "keras_bandgnn", *arguments]
-        subprocess.run([*command, "--allocator", choice], check=True)
-        if options.json:
-            figures[choice] = json.loads(part.read_text())
-            part.unlink()
-    _write(options, figures)
-
-
-def _write(options, figures) -> None:
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    rows, measured = [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for choice in ("tuned", "default"):
+            part = Path(folder) / f"{choice}.json"
+            command = [sys.executable, "-m", "examples.benchmarks", *sys.argv[1:]]
+            command += ["--json", str(part), "--allocator", choice]
+            subprocess.run(command, check=True)
+            found = figures.read(part)
+            measured[choice] = found["figures"]
+            for row in found["rows"]:
+                rows.append({**row, "name": f"{row['name']}, {choice} allocator"})
+    figures.write(options, rows, measured)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -156,7 +148,7 @@ def run(options: argparse.Namespace) -> None:
     import keras
     import numpy as np
 
-    rows, figures = [], {}
+    rows, kept, measured = [], [], {}
     with_memory = options.allocator == "default" and sys.platform.startswith("linux")
     sizes = [(n, d) for d in options.degrees for n in options.lengths]
     for length, degree in sizes:
@@ -186,10 +178,15 @@ def run(options: argparse.Namespace) -> None:
                 step()
                 times[name].append(1e3 * (time.perf_counter() - start))
         ms = {name: float(np.median(t)) for name, t in times.items()}
-        figures[f"{length} {degree}"] = {"ms": ms, "GiB": held, "all": times}
+        measured[f"{length} {degree}"] = {"ms": ms, "GiB": held, "all": times}
         missing = float("nan")
         peer, full = ms.get("peer", missing), ms.get("full", missing)
         ratios = peer / ms["ours"], full / ms["ours"]
+        name = f"{length} nodes, degree {degree}"
+        kept.append(figures.row(name, ms["ours"], peer, "ms"))
+        if "full" in ms:
+            name += ", against full attention"
+            kept.append(figures.row(name, ms["ours"], full, "ms"))
         rows.append([length, degree, ms["ours"], peer, full, *ratios, held["ours"]])
         report.say(f"{length} nodes, degree {degree}: {ms['ours']:.1f} ms")
     report.say(settings)
@@ -200,4 +197,4 @@ def run(options: argparse.Namespace) -> None:
     columns = ["nodes", "degree", "ours, ms", "TransformerConv, ms", "full, ms"]
     columns += ["times faster", "than full", "GiB"]
     report.table("attention, forward and gradients", columns, rows)
-    _write(options, figures)
+    figures.write(options, kept, measured)

@@ -9,6 +9,7 @@ loader, compared with as many steps on one prebuilt batch. Medians of alternatin
 import argparse
 import time
 
+from examples.benchmarks import figures
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--untyped", action="store_true", help="take all edges as of one type"
     )
     parser.add_argument("--no-fit", action="store_true", help="leave out feeding")
+    figures.add_option(parser)
 
 
 def batchers(size: int, window: int) -> dict:
@@ -130,6 +132,7 @@ def run(options: argparse.Namespace) -> None:
     graphs = data_sets.read_graphs(options)
     if options.untyped:
         graphs = untyped(graphs)
+    kept, measured = [], {}
     for size in options.batch_size:
         rows = []
         for name, batcher in batchers(size, options.window).items():
@@ -167,6 +170,12 @@ def run(options: argparse.Namespace) -> None:
                 times["torch_geometric"].append(seconds_per_batch(peer, count))
         middle = {k: 1e3 * float(np.median(v)) for k, v in times.items() if v}
         base = middle.get("torch_geometric")
+        measured[str(size)] = {"ms": middle, "all": times}
+        kept += [
+            figures.row(f"assembly, {name}, batch size {size}", value, base, "ms")
+            for name, value in middle.items()
+            if name != "torch_geometric"
+        ]
         rows = [
             [name, f"{value:.3f}", "" if base is None else f"{base / value:.1f}"]
             for name, value in middle.items()
@@ -177,8 +186,11 @@ def run(options: argparse.Namespace) -> None:
             continue
         loader = GraphLoader(graphs, batchers(size, options.window)["dynamic"])
         fed, ready = feeding(graphs, loader, options)
+        measured[str(size)]["feeding"] = {"loader": fed, "ready": ready}
+        kept.append(figures.row(f"feeding, batch size {size}", fed, ready, "s"))
         report.say(
             f"an epoch of fit, batch size {size}: {fed:.2f} s with the loader, "
             f"{ready:.2f} s on one ready-made batch, {100 * (fed / ready - 1):+.1f} %"
         )
         report.say(loader.stats.summary())
+    figures.write(options, kept, measured)

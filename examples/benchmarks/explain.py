@@ -9,9 +9,9 @@ busy machine change least.
 """
 
 import argparse
-import json
 import time
 
+from examples.benchmarks import figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=shared.positive, default=3)
     parser.add_argument("--steps", type=shared.positive, default=100)
     parser.add_argument("--rounds", type=shared.positive, default=3)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
 
 
 def _graphs(options: argparse.Namespace) -> list:
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> None:
         calls["torch_geometric"] = peer_calls(options)
     except ImportError as error:
         report.say(f"torch_geometric is left out: {error}")
-    rows, figures = [], {}
+    rows, kept, measured = [], [], {}
     methods = ("gnn_explainer", "saliency")
     cases = [(method, count) for method in methods for count in options.graphs]
     done, total = 0, len(cases) * (options.rounds + 2) * len(calls)
@@ -152,7 +152,9 @@ def run(options: argparse.Namespace) -> None:
             middle = {name: float(np.median(t)) for name, t in times.items()}
             peer = middle.get("torch_geometric", float("nan"))
             rows.append([method, count, middle["ours"], peer, peer / middle["ours"]])
-            figures[f"{method} {count}"] = {"ms": middle, "all": times}
+            measured[f"{method} {count}"] = {"ms": middle, "all": times}
+            name = f"{method}, {count} graphs"
+            kept.append(figures.row(name, middle["ours"], peer, "ms"))
     report.say(
         f"{keras.backend.backend()}, graphs of {options.nodes} nodes, "
         f"{options.layers} layers of {options.hidden}, {options.steps} steps of the "
@@ -160,8 +162,4 @@ def run(options: argparse.Namespace) -> None:
     )
     columns = ["method", "graphs", "ours, ms", "peer, ms", "times faster"]
     report.table("explanations", columns, rows)
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    figures.write(options, kept, measured)

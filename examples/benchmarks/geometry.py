@@ -7,10 +7,9 @@ The peers run in torch on every backend.
 """
 
 import argparse
-import json
 import time
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--models", nargs="+", choices=("schnet", "painn"), default=["schnet", "painn"]
     )
     parser.add_argument("--rounds", type=shared.positive, default=9)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -150,9 +149,10 @@ def run(options: argparse.Namespace) -> None:
     from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 
     graphs = FlatGraphs.concatenate(parts_of(data_sets.read_graphs(options)))
-    graphs = list(graph_layer(options.graph)(list(graphs.take(np.arange(1000)))))
+    some = graphs.take(np.arange(min(1000, len(graphs))))
+    graphs = list(graph_layer(options.graph)(list(some)))
     peers = {"schnet": "torch_geometric", "painn": "SchNetPack"}
-    rows, figures = [], {}
+    rows, kept, measured = [], [], {}
     for model in options.models:
         for size in options.batch_sizes:
             batch = GraphLoader(graphs, DynamicBatcher(size, packing="best_fit"))[0]
@@ -175,7 +175,9 @@ def run(options: argparse.Namespace) -> None:
             theirs = middle.get(peers[model], float("nan"))
             row = [model, size, edges, middle["ours"], theirs, theirs / middle["ours"]]
             rows.append(row)
-            figures[f"{model} {size}"] = {"edges": edges, "ms": middle, "all": times}
+            measured[f"{model} {size}"] = {"edges": edges, "ms": middle, "all": times}
+            name = f"{model}, {size} graphs"
+            kept.append(figures.row(name, middle["ours"], theirs, "ms"))
     report.say(settings)
     report.say(
         f"{keras.backend.backend()}, C = {options.hidden}, {options.steps} steps, "
@@ -183,8 +185,4 @@ def run(options: argparse.Namespace) -> None:
     )
     columns = ["model", "b", "edges", "ours, ms", "peer, ms", "times faster"]
     report.table("training step", columns, rows)
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    figures.write(options, kept, measured)

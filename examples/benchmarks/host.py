@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable
 
+from examples.benchmarks import figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -22,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=shared.positive, default=5)
     parser.add_argument("--batch-nodes", type=shared.positive, default=8192)
     shared.add_reading(parser)
+    figures.add_option(parser)
 
 
 def timed(function: Callable) -> float:
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
     language = "python" if kind == "python" else "csharp"
     plain = preprocessing.ProgramEncoder("none", language, subtoken_nodes=False)
     full = preprocessing.ProgramEncoder("subtoken", language)
-    rows = [["read (1 run)", len(samples) / read, "", ""]]
+    rows, kept, measured = [["read (1 run)", len(samples) / read, "", ""]], [], {}
     for title, encoder in (("", plain), (", with subtokens", full)):
         graphs = list(encoder(samples))
         compiler = preprocessing.RCMKCompile(128)
@@ -93,6 +95,10 @@ def run(options: argparse.Namespace) -> None:
         for name, seconds in times.items():
             middle = np.median(seconds)
             ratio = base / middle if name.startswith("compile") else None
+            peer = None if ratio is None else 1e3 * base / len(graphs)
+            own = 1e3 * middle / len(graphs)
+            kept.append(figures.row(name, own, peer, "ms per graph"))
+            measured[name] = seconds
             rows.append(
                 [
                     name,
@@ -107,3 +113,4 @@ def run(options: argparse.Namespace) -> None:
         ["", "graphs/s", "ms per graph", ""],
         rows,
     )
+    figures.write(options, kept, measured)

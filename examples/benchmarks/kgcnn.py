@@ -11,10 +11,9 @@ kgcnn imports `tree` without requiring it: `pip install kgcnn dm-tree`.
 """
 
 import argparse
-import json
 import time
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from examples.benchmarks.accuracy import stopping
 from examples.benchmarks.protocols import PROTOCOLS, inputs_of, node_graphs
 from keras_bandgnn.cli import options as shared
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=shared.positive, default=64)
     parser.add_argument("--layers", type=shared.positive, default=2)
     parser.add_argument("--rate", type=shared.above_zero, default=1e-2)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -185,12 +184,13 @@ def run(options: argparse.Namespace) -> None:
             keras.utils.set_random_seed(seed)
             runs[name].append(train(graph, options))
             report.say(f"{seed}, {name}: accuracy {runs[name][-1]['score']:.3f}")
-    rows = []
+    rows, epochs = [], {}
     for name, found in runs.items():
         scores = [100 * each["score"] for each in found]
         first = np.median([each["times"][0] for each in found], axis=0)
         later = [each["times"][1:] or each["times"] for each in found]
         later = 1e3 * np.median(np.concatenate(later), axis=0)
+        epochs[name] = float(later[0])
         rows.append(
             [
                 f"GCN, {name}",
@@ -204,5 +204,5 @@ def run(options: argparse.Namespace) -> None:
     title = f"{options.set}, {options.epochs} epochs, {keras.backend.backend()}"
     report.table(title, head, rows)
     report.say("Times in brackets are those of the process on all cores.")
-    if options.json:
-        options.json.write_text(json.dumps(runs, indent=1) + "\n")
+    row = figures.row("epoch", epochs["keras-bandgnn"], epochs["kgcnn"], "ms")
+    figures.write(options, [row], runs)

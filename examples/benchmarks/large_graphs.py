@@ -16,11 +16,13 @@ The peer needs torch_geometric with pyg-lib or torch-sparse; without it ours run
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from examples.benchmarks import figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", type=shared.above_zero, help="limit of each process in GB"
     )
     parser.add_argument("--no-peer", action="store_true", help="ours alone")
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
 
 
@@ -372,8 +374,7 @@ def run(options: argparse.Namespace) -> None:
         found[child] = _in_process(child, options)
         report.say(f"{child}: {json.dumps(found[child])}")
     _show(found)
-    if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1))
+    figures.write(options, kept_rows(found), found)
 
 
 def _has_peer(options) -> bool:
@@ -405,19 +406,49 @@ def _in_process(child: str, options) -> dict:
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def kept_rows(found: dict) -> list[dict]:
+    """Return the rows of the file of figures: sampling, an epoch, and its memory."""
+    rows = []
+    sides = {
+        part: [found.get(f"{part} {side}", {"failed": 0}) for side in ("ours", "peer")]
+        for part in ("sample", "train")
+    }
+    ours, peer = sides["sample"]
+    if "failed" not in ours:
+        for workers, rate in ours.items():
+            other = peer.get(workers)
+            name = f"sampling, {workers} workers"
+            rows.append(figures.row(name, rate, other, "seeds/s", rate=True))
+    ours, peer = sides["train"]
+    if "failed" not in ours:
+        # The first epoch compiles.
+        epochs = [
+            statistics.median(part["epochs"][1:] or part["epochs"])
+            if "epochs" in part
+            else None
+            for part in (ours, peer)
+        ]
+        rows.append(figures.row("training, epoch", *epochs, "s"))
+        peaks = ours["peak"], peer.get("peak")
+        rows.append(figures.row("training, peak of memory", *peaks, "GB"))
+    return rows
+
+
 def _show(found: dict) -> None:
     rows = []
-    for child, figures in found.items():
-        if child.startswith("sample"):
-            for workers, rate in figures.items():
+    for child, part in found.items():
+        if "failed" in part:
+            rows.append([child, "", json.dumps(part)])
+        elif child.startswith("sample"):
+            for workers, rate in part.items():
                 rows.append([child, f"{workers} workers", f"{rate:,.0f} seeds/s"])
-        elif child.startswith("train") and "failed" not in figures:
-            epochs = ", ".join(f"{seconds:.2f}" for seconds in figures["epochs"])
-            rows.append([child, f"epochs {epochs} s", f"peak {figures['peak']:.2f} GB"])
-            rows.append([child, "accuracy", f"{figures['accuracy']:.4f}"])
-            if "ready" in figures:
-                ready = f"{figures['ready']:.2f} s"
+        elif child.startswith("train"):
+            epochs = ", ".join(f"{seconds:.2f}" for seconds in part["epochs"])
+            rows.append([child, f"epochs {epochs} s", f"peak {part['peak']:.2f} GB"])
+            rows.append([child, "accuracy", f"{part['accuracy']:.4f}"])
+            if "ready" in part:
+                ready = f"{part['ready']:.2f} s"
                 rows.append([child, "epoch of ready batches", ready])
         else:
-            rows.append([child, "", json.dumps(figures)])
+            rows.append([child, "", json.dumps(part)])
     report.table("Large graphs", ["part", "", ""], rows)

@@ -15,13 +15,12 @@ batches of one shape; --warmup 70 measures those.
 
 import argparse
 import itertools
-import json
 import os
 import subprocess
 import sys
 import time
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-edges", action="store_true", help="leave edges' features")
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -324,7 +323,7 @@ def run(options: argparse.Namespace) -> None:
             step()
         report.say(f"{1024 * (allocator.peak() - before):.1f}")
         return
-    rows, figures = [], {}
+    rows, kept, measured = [], [], {}
     for model in options.models:
         steps = {side: make(model, case, options) for side, make in makers.items()}
         times = {side: [] for side in steps}
@@ -341,11 +340,14 @@ def run(options: argparse.Namespace) -> None:
         middle = {side: float(np.median(t)) for side, t in times.items()}
         row = [model, middle["ours"], middle["peer"], middle["peer"] / middle["ours"]]
         row.append(float(np.median(busy["peer"]) / np.median(busy["ours"])))
-        figures[model] = {"ms": middle, "all": times, "processor": busy}
+        measured[model] = {"ms": middle, "all": times, "processor": busy}
+        kept.append(figures.row(model, middle["ours"], middle["peer"], "ms"))
         if options.memory:
             used = {side: memory_of(side, model) for side in makers}
             row += [used["ours"], used["peer"]]
-            figures[model]["memory"] = used
+            measured[model]["memory"] = used
+            name = f"{model}, memory"
+            kept.append(figures.row(name, used["ours"], used["peer"], "MiB"))
         rows.append(row)
     report.say(settings)
     report.say(
@@ -356,8 +358,4 @@ def run(options: argparse.Namespace) -> None:
     columns.append("by processor time")
     columns += ["ours, MiB", "torch_geometric, MiB"] if options.memory else []
     report.table("training step", columns, rows)
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    figures.write(options, kept, measured)

@@ -6,11 +6,10 @@ alternating runs. Work done once per batch is shared by the steps, as in a model
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -232,9 +231,10 @@ def run(options: argparse.Namespace) -> None:
     )
     columns = ["plan", "ms per step", "to best plan", "speedup", "estimated ms"]
     report.table("propagation, forward and backward", columns, shown)
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        figures = {"times": times, "auto": str(choice.plan), "edges": len(edges)}
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    kept = [
+        figures.row(name, value, peer, "ms")
+        for name, value in {"auto": middle[str(choice.plan)], **middle}.items()
+        if not name.startswith("torch_geometric")
+    ]
+    measured = {"times": times, "auto": str(choice.plan), "edges": len(edges)}
+    figures.write(options, kept, measured)

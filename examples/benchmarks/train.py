@@ -7,11 +7,10 @@ share of the machine's measured peak of dense products, and the peak memory.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 
-from examples.benchmarks import allocator
+from examples.benchmarks import allocator, figures
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -195,7 +194,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", nargs="*", default=_PEERS[:2], choices=_PEERS, metavar="PEER"
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -380,7 +379,7 @@ def run(options: argparse.Namespace) -> None:
             advance(number + 1, options.rounds)
     middle = {name: float(np.median(values)) for name, values in rates.items()}
     fastest = max((middle[name] for name in peers), default=None)
-    rows, figures = [], {}
+    rows, measured = [], {}
     for name, rate in middle.items():
         entry = everything[name]
         tera, share = float("nan"), float("nan")
@@ -399,7 +398,7 @@ def run(options: argparse.Namespace) -> None:
                 f"{memory[name]:.2f}",
             ]
         )
-        figures[name] = {
+        measured[name] = {
             "graphs_per_second": rate,
             "all": rates[name],
             "ratio": ratio,
@@ -418,9 +417,7 @@ def run(options: argparse.Namespace) -> None:
     report.table("training", columns, rows)
     for name in runs:
         report.say(f"{name}: {runs[name].loader.plan}")
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        text = json.dumps({"peak": peak, "runs": figures}, indent=1)
-        with atomic_write(options.json) as stream:
-            stream.write(text.encode())
+    kept = [
+        figures.row(name, middle[name], fastest, "graphs/s", rate=True) for name in runs
+    ]
+    figures.write(options, kept, {"peak": peak, "runs": measured})

@@ -25,7 +25,7 @@ def machine() -> dict:
     """Return what times depend on besides the work: device, cores, versions."""
     kind, name = device()
     return {
-        "device": _cpu_model() if kind == "cpu" else name,
+        "device": cpu_model() if kind == "cpu" else name,
         "kind": kind,
         "cores": os.cpu_count(),
         "backend": keras.backend.backend(),
@@ -34,7 +34,8 @@ def machine() -> dict:
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pytest
 
@@ -25,10 +27,15 @@ def test_bench_batching(tmp_path, capsys):
     write_store(tmp_path / "store", graphs)
     command = ["batching", str(tmp_path / "store"), "--batch-size", "8"]
     command += ["--hidden", "4", "--layers", "1", "--runs", "1"]
+    command += ["--json", str(tmp_path / "figures.json")]
     assert main(command) == 0
     out = capsys.readouterr().out
     assert "dynamic, best fit" in out and "assembly, batch size 8" in out
     assert "on one ready-made batch" in out and "waited for batches" in out
+    rows = json.loads((tmp_path / "figures.json").read_text())["rows"]
+    ratios = {row["name"]: row["ratio"] for row in rows}
+    assert ratios["feeding, batch size 8"] > 0
+    assert "assembly, dynamic, batch size 8" in ratios
 
 
 def test_data_that_is_not_there(capsys):

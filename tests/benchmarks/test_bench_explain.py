@@ -19,7 +19,7 @@ def test_bench_explain_says_how_far_it_is(tmp_path, capsys, monkeypatch):
     line = ["explain", "--graphs", "1", "2", "--nodes", "6", "--hidden", "4"]
     line += ["--layers", "1", "--steps", "2", "--rounds", "1", "--json", str(figures)]
     assert main(line) == 0
-    found = json.loads(figures.read_text())
+    found = json.loads(figures.read_text())["figures"]
     assert set(found) == {"gnn_explainer 1", "gnn_explainer 2"} | {
         "saliency 1",
         "saliency 2",

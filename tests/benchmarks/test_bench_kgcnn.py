@@ -72,7 +72,7 @@ def test_accuracies_and_times_stand_beside_those_of_the_peer(
     line = ["kgcnn", "cora", "--json", str(figures), "--epochs", "2", "--hidden", "4"]
     assert main([*line, "--allocator", "default"]) == 0
     assert "GCN, kgcnn" in capsys.readouterr().out
-    found = json.loads(figures.read_text())
+    found = json.loads(figures.read_text())["figures"]
     assert set(found) == {"keras-bandgnn", "kgcnn"}
     for (each,) in found.values():
         assert 0 <= each["score"] <= 1 and np.shape(each["times"]) == (2, 2)

@@ -27,6 +27,9 @@ def test_bench_messages_compares_layers(tmp_path, capsys):
     line += ["--layers", "1", "--rounds", "2", "--models", "gine", "gatv2"]
     assert main([*line, "--allocator", "default", "--json", str(figures)]) == 0
     found = json.loads(figures.read_text())
+    assert [row["name"] for row in found["rows"]] == ["gine", "gatv2"]
+    assert all(row["ratio"] > 0 for row in found["rows"])
+    found = found["figures"]
     assert set(found) == {"gine", "gatv2"}
     assert all(len(each["all"]["ours"]) == 2 for each in found.values())
     assert "times faster" in capsys.readouterr().out

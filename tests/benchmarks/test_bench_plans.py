@@ -26,7 +26,10 @@ def test_bench_train_compares_plans(store, tmp_path, capsys):
     command += ["--steps", "2", "--types", "3", "--rounds", "2"]
     command += ["--allocator", "default", "--json", str(figures)]
     assert main([*command, "--peers", "matmul per type"]) == 0
-    runs = json.loads(figures.read_text())["runs"]
+    found = json.loads(figures.read_text())
+    runs, rows = found["figures"]["runs"], found["rows"]
+    assert [row["name"] for row in rows] == ["auto", "auto without schedule"]
+    assert all(row["ratio"] == row["ours"] / row["peer"] for row in rows)
     assert set(runs) == {"auto", "auto without schedule", "matmul per type"}
     assert all(len(run["all"]) == 2 for run in runs.values())
     assert runs["matmul per type"]["ratio"] == 1
@@ -43,7 +46,10 @@ def test_bench_propagate_times_plans(store, tmp_path, capsys):
     command += ["--steps", "1", "--rounds", "1", "--allocator", "default"]
     command += ["--plans", "segment", "banded:16", "--json", str(figures)]
     assert main(command) == 0
-    times = json.loads(figures.read_text())["times"]
+    found = json.loads(figures.read_text())
+    times, rows = found["figures"]["times"], found["rows"]
+    assert {"auto", "Plan('banded:16', rest='segment')"} < {r["name"] for r in rows}
+    assert all(row["ratio"] == row["peer"] / row["ours"] for row in rows)
     assert "Plan('banded:16', rest='segment')" in times
     assert any(name.startswith("torch_geometric") for name in times)
     assert "(auto)" in capsys.readouterr().out
