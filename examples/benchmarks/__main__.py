@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from examples.benchmarks import (
+    accelerator,
     accuracy,
     attention,
     batching,
@@ -41,6 +42,7 @@ _SUBJECTS = {
     "growth": (growth, "how time and memory of a step grow with the nodes"),
     "attention": (attention, "attention along edges, against peers"),
     "messages": (messages, "a training step of message passing, against a peer"),
+    "accelerator": (accelerator, "the claims for dense hardware, on a GPU or TPU"),
     "large_graphs": (large_graphs, "sampled training of GraphSAGE, against a peer"),
     "kgcnn": (kgcnn, "an epoch and the accuracy of GCN, against kgcnn"),
     "accuracy": (accuracy, "scores of published protocols, beside those in print"),

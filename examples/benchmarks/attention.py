@@ -96,7 +96,7 @@ def our_step(length: int, ends, pattern: str, options):
     return graph_ops.compiled_timer_step(function, [states, *weights], [batch])
 
 
-def peer_step(length: int, ends, options):
+def peer_step(length: int, ends, options, device: str = "cpu"):
     """A step of torch_geometric's layer and a map of its outputs, as ours has.
 
     Raises:
@@ -109,9 +109,9 @@ def peer_step(length: int, ends, options):
     torch.manual_seed(0)
     width = options.heads * options.key_dim
     layer = TransformerConv(width, options.key_dim, options.heads, root_weight=False)
-    last = torch.nn.Linear(width, width)
-    edges = torch.from_numpy(np.stack(ends).astype(np.int64))
-    states = torch.randn(length, width, requires_grad=True)
+    layer, last = layer.to(device), torch.nn.Linear(width, width, device=device)
+    edges = torch.from_numpy(np.stack(ends).astype(np.int64)).to(device)
+    states = torch.randn(length, width, requires_grad=True, device=device)
     used = [p for p in layer.parameters() if p.requires_grad]
     weights = [states, *used, *last.parameters()]
 
@@ -119,6 +119,8 @@ def peer_step(length: int, ends, options):
         torch.autograd.grad(
             last(layer(states, edges)).sum(), weights, allow_unused=True
         )
+        if device != "cpu":
+            torch.accelerator.synchronize()
 
     return step
 

@@ -60,8 +60,8 @@ def our_step(model: str, batch, options):
     return lambda: task.train_on_batch(*batch)
 
 
-def peer_step(model: str, batch, options):
-    """A training step of a peer on the same batch.
+def peer_step(model: str, batch, options, device: str = "cpu"):
+    """A training step of a peer on the same batch, on a device of torch.
 
     Raises:
         ImportError: If the peer is not installed.
@@ -80,6 +80,9 @@ def peer_step(model: str, batch, options):
         for end in ("sender", "receiver")
     )
     truth = torch.from_numpy(label[0][x["graph"]["mask"][0]].astype(np.float32))
+    number, position, graph, sender, receiver, truth = (
+        each.to(device) for each in (number, position, graph, sender, receiver, truth)
+    )
     if model == "schnet":
         from torch_geometric.nn import SchNet
 
@@ -94,7 +97,7 @@ def peer_step(model: str, batch, options):
             options.functions,
             options.cutoff,
             interaction_graph=given_pairs,
-        )
+        ).to(device)
         weights = list(net.parameters())
 
         def energy():
@@ -106,12 +109,12 @@ def peer_step(model: str, batch, options):
 
         basis = GaussianRBF(options.functions, options.cutoff)
         cutoff = CosineCutoff(options.cutoff)
-        net = PaiNN(options.hidden, options.steps, basis, cutoff)
+        net = PaiNN(options.hidden, options.steps, basis, cutoff).to(device)
         head = torch.nn.Sequential(
             torch.nn.Linear(options.hidden, options.hidden // 2),
             torch.nn.SiLU(),
             torch.nn.Linear(options.hidden // 2, 1),
-        )
+        ).to(device)
         weights = [*net.parameters(), *head.parameters()]
         inputs = {
             "_atomic_numbers": number,
@@ -122,7 +125,7 @@ def peer_step(model: str, batch, options):
 
         def energy():
             states = net(dict(inputs))["scalar_representation"]
-            total = torch.zeros((len(truth), 1))
+            total = torch.zeros((len(truth), 1), device=device)
             return total.index_add(0, graph, head(states))
 
     optimizer = torch.optim.Adam(weights, 1e-4)

@@ -72,19 +72,28 @@ def supergraph(graphs, nodes: int):
 
 
 class BandGNNCase:
-    """A plan on a supergraph: one call is a batch of steps, forward and backward."""
+    """A plan on a supergraph: one call is a batch of steps, forward and backward.
 
-    def __init__(self, plan, edges, width: int, steps: int):
+    Args:
+        plan: The plan.
+        edges: The edges.
+        width: H.
+        steps: Steps per call.
+        budget: Capacities by resource; those that the edges need anywhere if omitted.
+    """
+
+    def __init__(self, plan, edges, width: int, steps: int, budget: dict | None = None):
         import keras
         import numpy as np
 
         from keras_bandgnn import ops as graph_ops
         from keras_bandgnn import primitives
 
-        graph = np.zeros(len(edges), np.int64)
-        needed = plan.sizes(edges, graph, 1)
+        if budget is None:
+            needed = plan.sizes(edges, np.zeros(len(edges), np.int64), 1)
+            budget = {name: int(count[0]) for name, count in needed.items()}
         start = time.perf_counter()
-        arrays = plan.pack(edges, {k: int(v[0]) for k, v in needed.items()})
+        arrays = plan.pack(edges, budget)
         self.packing = time.perf_counter() - start
         arrays = keras.tree.map_structure(
             lambda a: keras.ops.convert_to_tensor(a[None]), arrays
@@ -116,26 +125,35 @@ class BandGNNCase:
 
 
 class PyGCase:
-    """torch_geometric's RGCNConv, or a product per type, on the same supergraph."""
+    """torch_geometric's RGCNConv, or a product per type, on the same supergraph.
 
-    def __init__(self, kind, edges, width: int, steps: int):
+    Args:
+        kind: "RGCNConv" or "matmul per type".
+        edges: The edges.
+        width: H.
+        steps: Steps per call.
+        device: Device of torch.
+    """
+
+    def __init__(self, kind, edges, width: int, steps: int, device: str = "cpu"):
         import numpy as np
         import torch
         from torch_geometric.nn import RGCNConv
 
         types = edges.num_types
         ends = np.stack([edges.sender, edges.receiver]).astype(np.int64)
-        self.index = torch.from_numpy(ends)
-        self.kinds = torch.from_numpy(edges.type.astype(np.int64))
-        self.x = torch.randn(edges.num_nodes, width, requires_grad=True)
+        self.device = device
+        self.index = torch.from_numpy(ends).to(device)
+        self.kinds = torch.from_numpy(edges.type.astype(np.int64)).to(device)
+        self.x = torch.randn(edges.num_nodes, width, requires_grad=True, device=device)
         self.kernel = torch.nn.Parameter(
-            torch.randn(types, width, width) * 0.1 / width**0.5
+            torch.randn(types, width, width, device=device) * 0.1 / width**0.5
         )
         self.steps, self.conv = steps, None
         if kind == "RGCNConv":
             self.conv = RGCNConv(
                 width, width, types, aggr="add", root_weight=False, bias=False
-            )
+            ).to(device)
 
     def step(self) -> float:
         """Seconds per step."""
@@ -157,6 +175,8 @@ class PyGCase:
                     out = out.index_add(0, receiver, messages)
             x = out
         x.backward(torch.ones_like(x))
+        if self.device != "cpu":
+            torch.accelerator.synchronize()
         return (time.perf_counter() - start) / self.steps
 
 
