@@ -200,6 +200,13 @@ def forget_missing_tensorflow() -> None:
             lazy._available = None
 
 
+def torch_device() -> str:
+    """Return the device on which Keras makes tensors of torch."""
+    from keras.src.backend.torch.core import get_device
+
+    return str(get_device())
+
+
 def torch_compilations() -> dict:
     """Return torch's counters; "unique_graphs" counts compiled programs."""
     # Importing the compiler takes a second, and eager training does not need it.

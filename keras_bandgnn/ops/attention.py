@@ -10,6 +10,7 @@ from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.dropout import dropout as drop
 from keras_bandgnn.ops.loops import (
+    chunk_size,
     index_add,
     late_zeros,
     map_pieces,
@@ -19,8 +20,9 @@ from keras_bandgnn.ops.loops import (
 
 # Log-sum-exp of a receiver without edges.
 EMPTY = -1e30
-# Edges per chunk: bounds the memory of the per-edge rows of all heads.
-_EDGES = 8192
+# Edges per chunk: bounds the memory of the per-edge rows of all heads. On accelerators,
+# the numbers in the rows of a chunk.
+_EDGES, _NUMBERS = 8192, 1 << 25
 
 
 class BiasTable(NamedTuple):
@@ -149,6 +151,7 @@ _MASK, _DENSE, _TABLE = "mask", "dense", "table"
 def _attention(num_heads: int, width: int, kind: str):
     """Return attention of flat rows and its gradient, for biases of some kind."""
     scale = (width // num_heads) ** -0.5
+    size = chunk_size(_EDGES, max(_EDGES, _NUMBERS // width))
     heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
     def forward(q, k, v, bias, sender, receiver, *more):
@@ -169,7 +172,7 @@ def _attention(num_heads: int, width: int, kind: str):
             return carry, scores + e["bias"]
 
         ids = {"sender": sender, "receiver": receiver}
-        _, scores = scan_chunks(score, (), {**ids, **of_edges}, _EDGES, q)
+        _, scores = scan_chunks(score, (), {**ids, **of_edges}, size, q)
         # Softmax is invariant to the shift, so the shift needs no gradient.
         top = backend.segment_max(ops.stop_gradient(scores), receiver, count)
         # Receivers without edges have no maximum.
@@ -187,7 +190,7 @@ def _attention(num_heads: int, width: int, kind: str):
             return index_add(out, e["receiver"], rows), None
 
         used = share if weight is None else share * weight
-        out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, _EDGES)
+        out, _ = scan_chunks(add, late_zeros(q), {**ids, "share": used}, size)
         row, table = of_edges.get("row"), bias if kind == _TABLE else None
         saved = (q, k, v, sender, receiver, share, out, weight, row, table)
         return (out, logs), saved
@@ -229,7 +232,7 @@ def _attention(num_heads: int, width: int, kind: str):
         if kind == _TABLE:
             rows["row"] = row
         like = d_out if kind == _DENSE else None
-        carry, d_score = scan_chunks(step, tuple(zeros), rows, _EDGES, like)
+        carry, d_score = scan_chunks(step, tuple(zeros), rows, size, like)
         d_q, d_k, d_v, *d_table = carry
         d_bias = d_table[0] if kind == _TABLE else d_score
         none = [None] * (2 + (kind == _TABLE) + (weight is not None))
@@ -385,7 +388,7 @@ def join(parts, num_heads: int):
 
 
 # Node pairs per head and chunk: bounds the memory of the logits.
-_PAIRS = 1 << 20
+_PAIRS, _MANY_PAIRS = 1 << 20, 1 << 23
 
 
 def full_attention(
@@ -395,8 +398,9 @@ def full_attention(
 
         s_ij = q[i] . k[j] / sqrt(d) + bias_ij   for each head
 
-    Queries are processed in chunks of about a million pairs, which the gradient
-    recomputes: memory is linear in the length of the sequences, not quadratic.
+    Queries are processed in chunks of about a million pairs, on accelerators eight
+    million, which the gradient recomputes: memory is linear in the length of the
+    sequences, not quadratic.
 
     Args:
         q: float [R, L, K d], heads concatenated.
@@ -438,7 +442,8 @@ def full_attention(
     size, number = length, 1
     if isinstance(length, int):
         rows = length * (count if isinstance(count, int) else 1)
-        size = max(1, min(length, _PAIRS // max(1, rows)))
+        pairs_at_once = chunk_size(_PAIRS, _MANY_PAIRS)
+        size = max(1, min(length, pairs_at_once // max(1, rows)))
         number = -(-length // size)
     room = number * size - length
     queries = ops.pad(q * depth**-0.5, ((0, 0), (0, 0), (0, room), (0, 0)))

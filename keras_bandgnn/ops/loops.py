@@ -24,6 +24,15 @@ def with_gradient(forward, backward, *tensors):
     return backend.with_gradient(forward, backward, tensors)
 
 
+def chunk_size(on_cpu: int, on_accelerator: int) -> int:
+    """Return the length of chunks on the device.
+
+    On CPUs the rows of a chunk stay in the caches. On accelerators chunks only bound
+    memory: a loop over small ones takes as long as launching its operations.
+    """
+    return on_accelerator if backend.has_accelerator() else on_cpu
+
+
 def scan_chunks(step, carry, rows, size: int, like=None):
     """Scan over chunks of arrays of equal length.
 

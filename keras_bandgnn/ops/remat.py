@@ -13,9 +13,10 @@ from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
+from keras_bandgnn.ops.loops import chunk_size
 
-# Rows that `by_rows` computes together, about: their temporaries fit into caches.
-_ROWS = 8192
+# Rows that `by_rows` computes together, about. On CPUs temporaries fit into caches.
+_ROWS, _MANY_ROWS = 8192, 1 << 17
 
 _tracing = threading.local()
 
@@ -115,11 +116,12 @@ def by_rows(function, *arrays):
     if backend.map_rows is None or _place() != _WHOLE or is_portable():
         return function(*arrays)
     groups, count = ops.shape(arrays[0])[:2]
-    if groups * count < 2 * _ROWS:
+    size = chunk_size(_ROWS, _MANY_ROWS)
+    if groups * count < 2 * size:
         return function(*arrays)
     flat = [ops.reshape(array, (-1, *ops.shape(array)[2:])) for array in arrays]
     with _within(_CHUNK):
-        out = backend.map_rows(function, flat, _ROWS)
+        out = backend.map_rows(function, flat, size)
 
     def whole(rows):
         return ops.reshape(rows, (groups, count, *ops.shape(rows)[1:]))

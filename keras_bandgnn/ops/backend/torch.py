@@ -211,8 +211,8 @@ def scatter_add(indices, values, shape):
 
 
 def has_accelerator() -> bool:
-    """Return whether a GPU or TPU is available."""
-    return torch.accelerator.is_available()
+    """Return whether Keras makes tensors on a GPU or TPU."""
+    return torch.device(compat.torch_device()).type not in ("cpu", "meta")
 
 
 def seed_global(seed: int) -> None:

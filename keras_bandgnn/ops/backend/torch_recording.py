@@ -31,8 +31,9 @@ def repeated(body: Callable, steps: int, state, constants, kept: dict):
         return state
     shared = program.shared(*_tensors(given))
     leaves = _tensors(leaves)
-    for step in range(steps):
-        leaves = program.step(torch.tensor(step), *leaves, *shared)
+    # On the device of the state: others would be copied there by each operation.
+    for step in torch.arange(steps, device=leaves[0].device):
+        leaves = program.step(step, *leaves, *shared)
     return keras.tree.pack_sequence_as(state, list(leaves))
 
 
@@ -78,7 +79,8 @@ class _Record:
             new = body(step, new, keras.tree.pack_sequence_as(constants, filled))
             return keras.tree.flatten(new)
 
-        inputs = [torch.tensor(0), *leaves, *_tensors(given)]
+        first = torch.tensor(0, device=leaves[0].device)
+        inputs = [first, *leaves, *_tensors(given)]
         recorded = make_fx(flat)(*(tensor.clone() for tensor in inputs))
         self.shared, self.step = _split(recorded, 1 + len(leaves))
         # Weights are held, not copied; other arrays would stay as they are now.

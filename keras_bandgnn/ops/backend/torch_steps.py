@@ -201,14 +201,16 @@ def _record(record_type: type, model: keras.Model, data) -> tuple:
     Both are None and False if the step cannot be recorded; it is not taken then.
     """
     state = [v.value for v in model.non_trainable_variables + model.metrics_variables]
-    before, random = [value.clone() for value in state], torch.get_rng_state()
+    before = [value.clone() for value in state]
+    random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
     try:
         record = record_type(model, data)
     except Exception:  # Whatever cannot be recorded runs as it would without.
         with torch.no_grad():
             for value, old in zip(state, before, strict=True):
                 value.copy_(old)
-        torch.set_rng_state(random)
+        torch.set_rng_state(random[0])
+        torch.cuda.set_rng_state_all(random[1])
         return False, None
     found, record.first = record.finish(record.first), None
     return record, found
