@@ -15,6 +15,7 @@ from keras_bandgnn.ops.attention import (
     join,
     tile_attention,
 )
+from keras_bandgnn.ops.loops import scan_chunks
 
 G, N, E, K, D = 2, 9, 40, 3, 4
 SHAPES = {"q": (G, N, K * D), "k": (G, N, K * D), "v": (G, N, K * D), "bias": (G, E, K)}
@@ -127,6 +128,32 @@ def test_attention_along_edges_is_masked_attention(monkeypatch, piece, dropout):
         return plain(*given, sender, receiver, weight)
 
     assert_alike(*(values_and_slopes(f, inputs()) for f in (ours, theirs)))
+
+
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_chunks_are_as_long_as_suits_the_device(monkeypatch, accelerator):
+    sizes, given = [], inputs()
+    width = given["q"].shape[-1]
+
+    def scan(step, carry, rows, size, like=None):
+        sizes.append(size)
+        return scan_chunks(step, carry, rows, size, like)
+
+    monkeypatch.setattr(attention.backend, "flat_edge_attention", None)
+    monkeypatch.setattr(attention.backend, "has_accelerator", lambda: accelerator)
+    monkeypatch.setattr(attention, "scan_chunks", scan)
+    monkeypatch.setattr(attention, "_EDGES", 2)
+    monkeypatch.setattr(attention, "_NUMBERS", 5 * width)
+    sender, receiver, _ = graph()
+
+    def ours(q, k, v, bias):
+        return edge_attention(q, k, v, bias, None, *tensors(sender, receiver), K)[0]
+
+    def theirs(*arguments):
+        return plain(*arguments, sender, receiver, None)
+
+    assert_alike(*(values_and_slopes(f, given) for f in (ours, theirs)))
+    assert set(sizes) == {5 if accelerator else 2}
 
 
 @pytest.mark.parametrize("piece", [7, 8192])

@@ -404,7 +404,7 @@ def device() -> tuple[str, str]:
     """Return the kind of the default device, "cpu", "gpu" or "tpu", and its name."""
     if not has_accelerator():
         return "cpu", "cpu"
-    kind = torch.accelerator.current_accelerator().type
+    kind = torch.device(compat.torch_device()).type
     return "gpu", torch.cuda.get_device_name() if kind == "cuda" else kind
 
 
