@@ -4,9 +4,9 @@ Parts, in this order: `device` (rates of products, the overhead of an operation,
 from the host), `numerics` (agreement with NumPy and the CPU), `calibration` (constants
 of the cost model, which later parts use), `plans` (all plans that apply, for graphs of
 3 to 64 edges per node, compared with each other and, on torch, with torch_geometric),
-`training` (steps of GGNN under several plans, of PaiNN and of SchNet), `attention`
-(along edges, in tiles and between all nodes, as graphs grow until memory ends), `tiles`
-(by the share that edges fill) and `collectives` (where there are two devices).
+`training` (steps of GGNN under several plans, of PaiNN and of SchNet), `collectives`
+(where there are two devices), `attention` (along edges, in tiles and between all nodes,
+as graphs grow until memory ends) and `tiles` (by the share that edges fill).
 
 The time is shared out between the parts; what a part does not need is for those after
 it. What does not fit is listed with the reason, and an error stops nothing else. Times
@@ -25,13 +25,13 @@ from keras_bandgnn.cli import report
 # Shares of the time.
 _SHARES = {
     "device": 3,
-    "numerics": 14,
-    "calibration": 6,
-    "plans": 32,
-    "training": 17,
-    "attention": 16,
-    "tiles": 6,
+    "numerics": 11,
+    "calibration": 5,
+    "plans": 38,
+    "training": 16,
     "collectives": 6,
+    "attention": 16,
+    "tiles": 5,
 }
 
 
@@ -58,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Run the command."""
+    from examples.benchmarks import accelerator_device as device
     from examples.benchmarks import accelerator_models as models
     from examples.benchmarks import accelerator_plans as plans
     from examples.benchmarks.accelerator_part import SMALL, Part, Setting, Sizes
@@ -73,11 +74,11 @@ def run(options: argparse.Namespace) -> None:
         "calibration": plans.calibrate,
         "plans": plans.measure_plans,
         "training": models.measure_training,
-        "attention": plans.measure_attention,
-        "tiles": plans.measure_tiles,
         "collectives": lambda part, setting: models.measure_collectives(
             part, setting, options.processes
         ),
+        "attention": plans.measure_attention,
+        "tiles": plans.measure_tiles,
     }
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -86,6 +87,8 @@ def run(options: argparse.Namespace) -> None:
     parts: list[Part] = []
     content = describe(options, parts)
     report.say(heading(content))
+    if device.kind() == "cpu" and not options.small:
+        report.remark("no accelerator: steps of these sizes take long; see --small")
     while remaining:
         left = max(end - time.monotonic(), 0.0)
         name = next(iter(remaining))

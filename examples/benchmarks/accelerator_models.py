@@ -189,6 +189,8 @@ def _losses(part: Part, name: str, make) -> None:
 
     def losses(task):
         task.set_weights(weights)
+        # The loss in the logs is a mean over steps.
+        task.reset_metrics()
         found = [task.train_on_batch(*batch, return_dict=True) for _ in range(5)]
         return np.array([float(each["loss"]) for each in found])
 
