@@ -426,8 +426,11 @@ def _attention_of(part, setting, length: int, degree: int, last, stopped) -> Non
             gib=timing.gib,
             first_s=timing.first,
         )
+    # Longer graphs need more memory; of time there may be more for them.
+    broken = {what for what, _ in part.failed}
+    broken |= {what for what, why in part.skipped if not why.startswith("no time")}
     for kind in makers:
-        if kind not in found:
+        if f"{where}: {kind}" in broken:
             stopped.add((kind, 0 if kind in _FULL else degree))
     for peer in ("TransformerConv", *_FULL):
         if "edges" in found and peer in found:

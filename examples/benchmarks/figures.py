@@ -87,10 +87,13 @@ def versions() -> dict[str, str]:
     except OSError:
         pass  # Without git.
     for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        # TensorFlow has a distribution for CPUs.
+        for distribution in (name, f"{name}-cpu"):
+            try:
+                found[name] = importlib.metadata.version(distribution)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
     return found
 
 

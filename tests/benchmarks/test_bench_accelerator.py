@@ -118,6 +118,26 @@ def test_longer_graphs_are_left_out_where_steps_are_slow(monkeypatch):
     last, stopped = {("full", 0): 1e9}, set()
     plans._attention_of(part, setting, 64, 4, last, stopped)
     assert stopped == {("full", 0)} and part.skipped[-1][1].startswith("it would take")
+
+
+def test_kinds_without_memory_are_left_out_of_longer_graphs(monkeypatch):
+    sizes = dataclasses.replace(parts.SMALL, lengths=(16, 32), longest=128)
+    setting, part = parts.Setting(sizes, 1), parts.Part("attention", 600.0)
+
+    def step(kind, length, *_):
+        if kind == "full":
+            raise RuntimeError("CUDA out of memory")
+        return lambda: None
+
+    monkeypatch.setattr(plans, "attention_step", step)
+    plans.measure_attention(part, setting)
+    lost = [what for what, why in part.skipped if why == "out of memory"]
+    assert lost == ["16 nodes, degree 4: full"] and part.failed == []
+    assert {row["kind"] for row in part.rows if row["nodes"] == 32} >= {"edges"}
+    assert "full" not in {row["kind"] for row in part.rows}
+
+
+def test_all_pairs_have_to_fit_into_the_memory_of_the_host(monkeypatch):
     monkeypatch.setattr(device, "kind", lambda: "cpu")
     assert "GiB of the host's memory" in plans._too_large(10**6, 8)
 
