@@ -25,6 +25,11 @@ def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
     return os.fspath(path).endswith(suffix) and "://" not in os.fspath(path)
 
 
+def _on_device(arguments: tuple) -> tuple:
+    """Return the arguments of a step as it reads them."""
+    return arguments if backend.step_data is None else backend.step_data(arguments)
+
+
 class Replicated(compat.BuildHooks):
     """A model whose steps run on the devices of the scope that it was created in.
 
@@ -49,6 +54,7 @@ class Replicated(compat.BuildHooks):
 
     def train_step(self, *args):
         """Run a training step on all devices."""
+        args = _on_device(args)
         logs = self.distribution.train_step(self, *args)
         if logs is None and backend.recorded_step is not None:
             kept = compat.derived(self).setdefault("steps", {})
@@ -57,12 +63,13 @@ class Replicated(compat.BuildHooks):
 
     def test_step(self, *args):
         """Run an evaluation step on all devices."""
+        args = _on_device(args)
         logs = self.distribution.test_step(self, *args)
         return super().test_step(*args) if logs is None else logs
 
     def predict_step(self, *args):
         """Return the outputs for a batch."""
-        outputs = None
+        args, outputs = _on_device(args), None
         if backend.recorded_prediction is not None and not self.distribution.several:
             kept = compat.derived(self).setdefault("predictions", {})
             outputs = backend.recorded_prediction(self, *args, kept)

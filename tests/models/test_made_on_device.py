@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
 from registered import backbone_and_loader, registered
 
@@ -68,3 +69,38 @@ def test_tensors_without_a_device_are_found(monkeypatch):
 
     (found,) = made_anywhere(function)
     assert found.endswith("arange")
+
+
+def test_arrays_of_a_step_are_on_the_device(monkeypatch):
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_steps
+
+    data = ({"b": np.ones((2, 3), "float32"), "a": [torch.zeros(2)]}, None, np.ones(2))
+    assert torch_steps.step_data(data) is data
+    # Another device that every machine has.
+    monkeypatch.setattr(torch_steps.compat, "torch_device", lambda: "meta")
+    x, y, weight = torch_steps.step_data(data)
+    assert list(x) == ["b", "a"] and y is None
+    assert all(each.is_meta for each in (x["b"], x["a"][0], weight))
+    assert x["b"].shape == (2, 3)
+
+
+def test_every_step_of_keras_is_on_the_device(monkeypatch):
+    from keras_bandgnn.models import fitting
+
+    seen = []
+
+    def step_data(data):
+        seen.append(len(data))
+        return data
+
+    monkeypatch.setattr(fitting.backend, "step_data", step_data)
+    backbone, loader = backbone_and_loader("GCNBackbone")
+    task = kb.models.NodeClassifier(backbone, 3)
+    batch = loader[0]
+    task.train_on_batch(*batch)
+    task.test_on_batch(*batch)
+    task.predict_on_batch(batch[0])
+    task.fit(loader, verbose=0)
+    assert len(seen) == 3 + len(loader)

@@ -42,6 +42,10 @@ others:
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
 `on_device(batch)`
     A batch of one device, its arrays copied there at once.
+`step_data(data)`
+    What a step of Keras takes, its arrays on the device: on torch `train_on_batch` and
+    `predict_on_batch` pass arrays of the host, which a recorded step would read as they
+    are.
 `map_rows(function, arrays, size)`
     See `ops.remat.by_rows`: rows or a tuple of them, of arrays [R, ...] with at least
     `size` rows each.

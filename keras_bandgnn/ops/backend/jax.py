@@ -217,7 +217,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 flat_edge_attention = segment_attention = filtered_sum = repeated = normalized_rows = (
     dropout
 ) = None
-recorded_step = recorded_prediction = branch = affine = None
+recorded_step = recorded_prediction = branch = affine = step_data = None
 # Edges from which messages are computed in chunks.
 _MANY = 1024
 fused_edges = FusedEdges(

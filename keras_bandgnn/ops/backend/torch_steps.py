@@ -143,6 +143,22 @@ def _with_leaves(data, leaves: Iterator):
     return None if data is None else next(leaves)
 
 
+def step_data(data):
+    """Return the data of a step on the device; see `ops.backend`."""
+    device = torch.device(compat.torch_device())
+    if device.type == "cpu":
+        return data
+
+    def moved(leaf):
+        leaf = torch.as_tensor(leaf)
+        if device.type == "cuda" and leaf.device.type == "cpu":
+            # Copies from there do not wait for the device.
+            leaf = leaf.pin_memory()
+        return leaf.to(device, non_blocking=True)
+
+    return _with_leaves(data, map(moved, _leaves(data)))
+
+
 def _is_ours(module: str | None) -> bool:
     return (module or "").partition(".")[0] in _PACKAGES
 
