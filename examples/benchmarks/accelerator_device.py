@@ -145,15 +145,9 @@ def full_precision() -> Iterator[None]:
 
 
 def torch_device() -> str:
-    """Return the device of peers that run in torch."""
+    """Return the device of peers that run in torch beside ours."""
+    if kind() == "cpu":
+        return "cpu"
     import torch
 
-    found = torch.accelerator.current_accelerator() if has_torch_accelerator() else None
-    return "cpu" if found is None else found.type
-
-
-def has_torch_accelerator() -> bool:
-    """Return whether torch has an accelerator, whatever the backend."""
-    import torch
-
-    return torch.accelerator.is_available()
+    return torch.accelerator.current_accelerator().type
