@@ -19,7 +19,6 @@ from keras_bandgnn.data.converters.attributes import (
     levels_of,
     sized,
 )
-from keras_bandgnn.data.converters.pyg import pyg_values
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.graph import Graph
@@ -69,6 +68,8 @@ def has_attributes(element: Any) -> bool:
 
 def attributes_of(element: Any) -> dict[str, Any]:
     """Return the attributes of a `Data`, or of a dict of them, as arrays by name."""
+    from keras_bandgnn.data.converters.pyg import pyg_values
+
     if not has_attributes(element):
         _refuse_element(element)
     return sized(element) if isinstance(element, Mapping) else pyg_values(element)

@@ -15,8 +15,9 @@ from keras_bandgnn.linting.finding import FileFindings, Finding, FindingSource
 from keras_bandgnn.linting.source_code import SourceCode
 from keras_bandgnn.programs.corpus.functions import read_functions
 from keras_bandgnn.programs.encode_functions import encode_function
-from keras_bandgnn.programs.function_graphs import FunctionGraph, graph_of
+from keras_bandgnn.programs.function_graphs import graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
+from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.python_source.files import reason_of
 from keras_bandgnn.programs.python_source.tokens import name_end
 from keras_bandgnn.programs.python_source.unit import TooLarge

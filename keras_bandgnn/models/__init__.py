@@ -1,11 +1,11 @@
 """Backbones, tasks and presets."""
 
+from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.models.backbone import Backbone as Backbone
 from keras_bandgnn.models.bug_localizer import BugLocalizer as BugLocalizer
 from keras_bandgnn.models.edge_classifier import EdgeClassifier as EdgeClassifier
 from keras_bandgnn.models.edge_regressor import EdgeRegressor as EdgeRegressor
 from keras_bandgnn.models.embedding import EmbeddingBackbone as EmbeddingBackbone
-from keras_bandgnn.models.ensemble import Ensemble as Ensemble
 from keras_bandgnn.models.force_regressor import ForceRegressor as ForceRegressor
 from keras_bandgnn.models.gat import GATBackbone as GATBackbone
 from keras_bandgnn.models.gcn import GCNBackbone as GCNBackbone
@@ -16,9 +16,6 @@ from keras_bandgnn.models.graph_transformer import (
     GraphormerBackbone as GraphormerBackbone,
 )
 from keras_bandgnn.models.graph_transformer import GTBackbone as GTBackbone
-from keras_bandgnn.models.inspection import AttentionWeights as AttentionWeights
-from keras_bandgnn.models.joint_selection import JointSelection as JointSelection
-from keras_bandgnn.models.last_layer_laplace import LastLayerLaplace as LastLayerLaplace
 from keras_bandgnn.models.link_predictor import LinkPredictor as LinkPredictor
 from keras_bandgnn.models.message_passing import GatedGCNBackbone as GatedGCNBackbone
 from keras_bandgnn.models.message_passing import GATv2Backbone as GATv2Backbone
@@ -36,7 +33,6 @@ from keras_bandgnn.models.node_selector import NodeSelector as NodeSelector
 from keras_bandgnn.models.painn import PaiNNBackbone as PaiNNBackbone
 from keras_bandgnn.models.schnet import SchNetBackbone as SchNetBackbone
 from keras_bandgnn.models.task import Task as Task
-from keras_bandgnn.saving.preset_hub import upload_preset as upload_preset
 from keras_bandgnn.saving.preset_paths import list_presets as list_presets
 
 __all__ = [
@@ -75,3 +71,14 @@ __all__ = [
     "list_presets",
     "upload_preset",
 ]
+
+# What a file of Keras cannot name is imported on use.
+_HOMES = {
+    "AttentionWeights": "models.inspection",
+    "Ensemble": "models.ensemble",
+    "JointSelection": "models.joint_selection",
+    "LastLayerLaplace": "models.last_layer_laplace",
+    "upload_preset": "saving.preset_hub",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

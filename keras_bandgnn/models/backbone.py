@@ -7,11 +7,9 @@ import keras
 from keras_bandgnn.batch import explained
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NodeEncoder
-from keras_bandgnn.models import presets
 from keras_bandgnn.models.graph_arguments import check_batch
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import CONFIG
-from keras_bandgnn.training.lora import enable_lora
 
 
 def check_precision(policy) -> None:
@@ -204,12 +202,16 @@ class Backbone(keras.Model):
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
         """Freeze all but low-rank updates; see `training.enable_lora`."""
+        from keras_bandgnn.training.lora import enable_lora
+
         return enable_lora(self, rank, alpha, layers)
 
     def save_to_preset(
         self, path, weights: str = "float32", card: Mapping | None = None
     ) -> None:
         """Write only the backbone to a folder; see `Task.save_to_preset`."""
+        from keras_bandgnn.models import presets
+
         presets.save(path, self, None, weights, card)
 
     @classmethod
@@ -229,6 +231,8 @@ class Backbone(keras.Model):
         >>> backbone.hidden_dim
         64
         """
+        from keras_bandgnn.models import presets
+
         return presets.load_backbone(
             cls, Backbone, preset, load_weights, dtype, overrides
         )

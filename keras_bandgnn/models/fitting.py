@@ -10,12 +10,7 @@ from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
 from keras_bandgnn.ops.backend import current as backend
-from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
-from keras_bandgnn.training.graph_progress_bar import GraphProgressBar
-from keras_bandgnn.training.save_progress import SaveProgress
-from keras_bandgnn.training.throughput_monitor import ThroughputMonitor
 
 
 def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
@@ -169,6 +164,9 @@ def follow(callbacks, loader: GraphLoader):
             returned as it is.
         loader: The loader of `fit`, `evaluate` or `predict`.
     """
+    from keras_bandgnn.training.graph_progress_bar import GraphProgressBar
+    from keras_bandgnn.training.throughput_monitor import ThroughputMonitor
+
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     listed = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
@@ -181,6 +179,8 @@ def follow(callbacks, loader: GraphLoader):
 
 def as_fit_data(data, task):
     """Return the data that `fit` and `evaluate` of this backend take, from a loader."""
+    from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
+
     if isinstance(data, SequenceLoader):
         data.check(task)
     if isinstance(data, GraphLoader | SequenceLoader) and task.distribution.several:
@@ -193,6 +193,8 @@ def as_fit_data(data, task):
         and keras.backend.backend() == "tensorflow"
         and not (data.batcher.fixed_shapes and len(data.budgets) == 1)
     ):
+        from keras_bandgnn.preprocessing.loading.exports import to_tf_data
+
         # Keras takes the signature from two batches; other sizes may follow.
         return to_tf_data(data)
     return data
@@ -218,6 +220,8 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
 
 
 def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):
+    from keras_bandgnn.training.save_progress import SaveProgress
+
     saving = [c for c in kwargs["callbacks"] if isinstance(c, SaveProgress)]
     try:
         history = _fit_on(model, fit, loader, saving, **kwargs)

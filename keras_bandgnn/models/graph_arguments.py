@@ -18,8 +18,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     is_table,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.programs.function_graphs import FunctionGraph
-from keras_bandgnn.programs.program_graph import ProgramGraph
+from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _BATCHES = (

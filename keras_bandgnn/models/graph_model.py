@@ -38,8 +38,6 @@ from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.planning.plan_choice import reason_of_auto
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
-from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
@@ -198,8 +196,10 @@ class GraphModel(Replicated):
         self.check(graphs)
         return graphs
 
-    def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> SampleLoader:
+    def _sample_loader(self, graphs, sampler, shuffle: bool, seed: int) -> GraphLoader:
         """Return a loader of what a sampler cuts from a graph."""
+        from keras_bandgnn.preprocessing.loading.sample_loader import SampleLoader
+
         name, backbone = type(self).__name__, self.backbone
         if self.output_level not in ("node", "pair"):
             raise ValueError(
@@ -618,6 +618,8 @@ class GraphModel(Replicated):
             None for graphs that the batcher drops, and for items that the encoder
             skips.
         """
+        from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
+
         self._refresh_programs()
         if isinstance(x, SequenceLoader):
             raise ValueError(

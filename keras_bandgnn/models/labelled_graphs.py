@@ -21,8 +21,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
 from keras_bandgnn.preprocessing.graph_layer import applied_layers
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.programs.function_graphs import FunctionGraph
-from keras_bandgnn.programs.program_graph import ProgramGraph
+from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 
 def _numbers(name: str, values: Any) -> np.ndarray:

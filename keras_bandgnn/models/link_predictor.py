@@ -23,17 +23,13 @@ from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.graph_arguments import options_for_graphs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
-from keras_bandgnn.models.layerwise import states_by_layer
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.preprocessing.sampling.negative_sampler import NegativeSampler
-from keras_bandgnn.preprocessing.sampling.neighbor_sampler import NeighborSampler
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler
 from keras_bandgnn.progress import progress_bar
-from keras_bandgnn.training.link_metrics import average_precision, link_auc
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 OBJECTIVES = ("binary", "softmax")
@@ -219,6 +215,8 @@ class LinkPredictor(Task):
         Returns:
             Keras' `History`.
         """
+        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+
         kwargs = options_for_graphs((), (), kwargs)
         for name in ("validation_split", "y", "sample_weight", "class_weight"):
             if kwargs.pop(name, None) is not None:
@@ -283,6 +281,9 @@ class LinkPredictor(Task):
             `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
             "softmax" there must be as many negatives for each pair.
         """
+        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+        from keras_bandgnn.training.link_metrics import average_precision, link_auc
+
         if isinstance(x, LinkLoader) or not _is_graph(x):
             return super().evaluate(x, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
@@ -447,6 +448,8 @@ class LinkPredictor(Task):
 
     def _states(self, graph: Graph, by_layer: bool = False) -> np.ndarray:
         """Return the states of all nodes, float32 [1, N, H], in the caller's order."""
+        from keras_bandgnn.models.layerwise import states_by_layer
+
         boolean("by_layer", by_layer)
         self._one_device()
         self._complete(graph)
@@ -523,6 +526,8 @@ class LinkPredictor(Task):
             seed: Seed of these.
             **kwargs: Passed to `Task.loader`.
         """
+        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+
         if isinstance(graphs, LinkLoader):
             return super().loader(graphs, shuffle, seed, **kwargs)
         graph = self._graph(graphs)
@@ -535,6 +540,11 @@ class LinkPredictor(Task):
     def _link_loader(
         self, graph, pairs, negatives, batch_size, known, shuffle, seed, sampler=None
     ):
+        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+        from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
+            NeighborSampler,
+        )
+
         self._one_device()
         if sampler is not None:
             if not isinstance(sampler, NeighborSampler):
@@ -575,6 +585,8 @@ class LinkPredictor(Task):
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
 
     def _labelled(self, loader: GraphLoader, name: str) -> GraphLoader:
+        from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
+
         if not self.compiled:
             raise ValueError(
                 "Expected a compiled task. Received: a task that was created with "

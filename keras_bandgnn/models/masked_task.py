@@ -9,7 +9,6 @@ from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.models.labels import ClassLabels
-from keras_bandgnn.models.layerwise import predict_by_layer
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
@@ -138,6 +137,8 @@ class MaskedTask(Task):
                 `MessagePassingBackbone`, those that read more than neighbours, or
                 several devices.
         """
+        from keras_bandgnn.models.layerwise import predict_by_layer
+
         if self.output_level != "node":
             raise ValueError(
                 "Expected a task over nodes. Received: "

@@ -5,17 +5,6 @@ from collections.abc import Iterator
 from keras_bandgnn.checks import optional
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
-from keras_bandgnn.models.labelled_graphs import (
-    check_index,
-    class_numbers,
-    columns_of,
-    graphs_for_labels,
-    rows_of,
-    split_off,
-    with_class_weights,
-    with_labels,
-    with_sample_weights,
-)
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     encoder_for,
     first_item,
@@ -106,6 +95,18 @@ def labelled(
         split: Share to validate on, see `split_off`.
         adapt: Whether an encoder learns from the data.
     """
+    from keras_bandgnn.models.labelled_graphs import (
+        check_index,
+        class_numbers,
+        columns_of,
+        graphs_for_labels,
+        rows_of,
+        split_off,
+        with_class_weights,
+        with_labels,
+        with_sample_weights,
+    )
+
     y = list(y) if isinstance(y, Iterator) else y
     check_index("y", x, y)
     check_index("sample_weight", x, sample_weight)

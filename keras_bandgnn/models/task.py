@@ -6,13 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_bandgnn import compat
-from keras_bandgnn.models import inspection, presets
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_model import GraphModel
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import TASK
-from keras_bandgnn.serving.exporting import export_task
-from keras_bandgnn.training.lora import enable_lora
 
 
 class Task(GraphModel):
@@ -49,6 +46,8 @@ class Task(GraphModel):
             card: Texts for `README.md`: any of "title", "data", "licence", "recipe",
                 "score", "seed", "command", "limits", "repository_licence".
         """
+        from keras_bandgnn.models import presets
+
         presets.save(path, self.backbone, self, weights, card)
 
     @classmethod
@@ -78,6 +77,8 @@ class Task(GraphModel):
             ValueError: For a preset that does not exist, holds another task or no
                 weights, or for invalid arguments.
         """
+        from keras_bandgnn.models import presets
+
         return presets.load_task(
             cls, Task, Backbone, preset, load_weights, dtype, backbone, compile, **head
         )
@@ -108,6 +109,8 @@ class Task(GraphModel):
         self, rank: int, alpha: float | None = None, layers: str | None = None
     ) -> list[str]:
         """Freeze all but low-rank updates; see `training.enable_lora`."""
+        from keras_bandgnn.training.lora import enable_lora
+
         return enable_lora(self, rank, alpha, layers)
 
     def embed(
@@ -144,6 +147,8 @@ class Task(GraphModel):
         >>> task.embed(graphs, level="graph", layer=1)[0].shape
         (8,)
         """
+        from keras_bandgnn.models import inspection
+
         return inspection.embed(self, graphs, level, reduce, layer)
 
     def attention_weights(self, graphs) -> list:
@@ -171,6 +176,8 @@ class Task(GraphModel):
         >>> first.senders.tolist(), first.receivers.tolist(), first.weights.shape
         ([0, 1, 0, 1, 2], [0, 1, 2, 2, 2], (5, 2))
         """
+        from keras_bandgnn.models import inspection
+
         return inspection.attention_weights(self, graphs)
 
     def export(
@@ -219,6 +226,8 @@ class Task(GraphModel):
         ...
         ValueError: Expected `format` to be one of ...
         """
+        from keras_bandgnn.serving.exporting import export_task
+
         return export_task(self, path, format, graphs, budget, plan, verify, **options)
 
     @property

@@ -1,8 +1,14 @@
 """Choice of the cheapest plan: cost model, calibration, estimates."""
 
-from keras_bandgnn.planning.calibration import calibrate as calibrate
-from keras_bandgnn.planning.cost import Hardware as Hardware
-from keras_bandgnn.planning.plan_choice import PlanChoice as PlanChoice
-from keras_bandgnn.planning.plan_choice import choose_plan as choose_plan
+from keras_bandgnn.lazy import lazy_names
+
+_HOMES = {
+    "Hardware": "planning.cost",
+    "PlanChoice": "planning.plan_choice",
+    "calibrate": "planning.calibration",
+    "choose_plan": "planning.plan_choice",
+}
 
 __all__ = ["Hardware", "PlanChoice", "calibrate", "choose_plan"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

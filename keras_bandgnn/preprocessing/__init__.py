@@ -4,20 +4,6 @@ from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.preprocessing.attention.attention_edges import (
     AttentionEdges as AttentionEdges,
 )
-from keras_bandgnn.preprocessing.attention.attention_plan import (
-    AttentionPlan as AttentionPlan,
-)
-from keras_bandgnn.preprocessing.attention.conditions import (
-    attention_conditions as attention_conditions,
-)
-from keras_bandgnn.preprocessing.attention.hamiltonian import (
-    ConditionResult as ConditionResult,
-)
-from keras_bandgnn.preprocessing.attention.reformation import Reformation as Reformation
-from keras_bandgnn.preprocessing.attention.reformation import (
-    random_tiles as random_tiles,
-)
-from keras_bandgnn.preprocessing.attention.reformation import reform as reform
 from keras_bandgnn.preprocessing.batching.batcher import Batcher as Batcher
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     DynamicBatcher as DynamicBatcher,
@@ -41,9 +27,6 @@ from keras_bandgnn.preprocessing.encoding.smiles_encoder import (
 from keras_bandgnn.preprocessing.encoding.table_encoder import (
     TableEncoder as TableEncoder,
 )
-from keras_bandgnn.preprocessing.forecast.choose_batcher import (
-    choose_batcher as choose_batcher,
-)
 from keras_bandgnn.preprocessing.function_encoder import (
     FunctionEncoder as FunctionEncoder,
 )
@@ -58,18 +41,8 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
 )
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer as GraphLayer
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader as GraphLoader
-from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader as LinkLoader
-from keras_bandgnn.preprocessing.loading.sample_loader import (
-    SampleLoader as SampleLoader,
-)
-from keras_bandgnn.preprocessing.loading.sequence_loader import (
-    SequenceLoader as SequenceLoader,
-)
 from keras_bandgnn.preprocessing.ordering.cluster_compile import (
     ClusterCompile as ClusterCompile,
-)
-from keras_bandgnn.preprocessing.ordering.cluster_compile import (
-    cluster_order as cluster_order,
 )
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import RCMKCompile as RCMKCompile
 from keras_bandgnn.preprocessing.preprocessor import (
@@ -79,19 +52,7 @@ from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder as Progra
 from keras_bandgnn.preprocessing.reachability_filter import (
     ReachabilityFilter as ReachabilityFilter,
 )
-from keras_bandgnn.preprocessing.sampling.cluster_sampler import (
-    ClusterSampler as ClusterSampler,
-)
-from keras_bandgnn.preprocessing.sampling.negative_sampler import (
-    NegativeSampler as NegativeSampler,
-)
-from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
-    NeighborSampler as NeighborSampler,
-)
 from keras_bandgnn.preprocessing.sampling.sampler import Sampler as Sampler
-from keras_bandgnn.preprocessing.sampling.subgraph_sampler import (
-    SubgraphSampler as SubgraphSampler,
-)
 from keras_bandgnn.preprocessing.structural_encoding import (
     StructuralEncoding as StructuralEncoding,
 )
@@ -105,12 +66,6 @@ from keras_bandgnn.preprocessing.transforms.features import (
 )
 from keras_bandgnn.preprocessing.transforms.node_splits import (
     RandomNodeSplit as RandomNodeSplit,
-)
-from keras_bandgnn.preprocessing.transforms.node_splits import (
-    node_splits as node_splits,
-)
-from keras_bandgnn.preprocessing.transforms.node_splits import (
-    shchur_splits as shchur_splits,
 )
 
 # Its name in PyTorch Geometric.
@@ -170,11 +125,28 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AttentionPlan": "preprocessing.attention.attention_plan",
     "BatchingForecast": "preprocessing.forecast.batching_forecast",
+    "ClusterSampler": "preprocessing.sampling.cluster_sampler",
+    "ConditionResult": "preprocessing.attention.hamiltonian",
+    "LinkLoader": "preprocessing.loading.link_loader",
+    "NegativeSampler": "preprocessing.sampling.negative_sampler",
+    "NeighborSampler": "preprocessing.sampling.neighbor_sampler",
+    "Reformation": "preprocessing.attention.reformation",
+    "SampleLoader": "preprocessing.loading.sample_loader",
+    "SequenceLoader": "preprocessing.loading.sequence_loader",
+    "SubgraphSampler": "preprocessing.sampling.subgraph_sampler",
     "TargetNormalizer": "layers.target_normalizer",
+    "attention_conditions": "preprocessing.attention.conditions",
     "canonical_path": "preprocessing.attention.path_cover",
+    "choose_batcher": "preprocessing.forecast.choose_batcher",
+    "cluster_order": "preprocessing.ordering.cluster_compile",
     "compile_programs": "preprocessing.program_store",
     "fastest": "preprocessing.forecast.choose_batcher",
+    "node_splits": "preprocessing.transforms.node_splits",
+    "random_tiles": "preprocessing.attention.reformation",
+    "reform": "preprocessing.attention.reformation",
+    "shchur_splits": "preprocessing.transforms.node_splits",
 }
 _INTERNAL = {
     "AttentionConditions": "preprocessing.attention.conditions",

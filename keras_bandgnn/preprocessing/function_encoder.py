@@ -5,11 +5,7 @@ import keras
 from keras_bandgnn.checks import boolean, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.programs.encode_functions import (
-    encode_function,
-    num_function_edge_types,
-)
-from keras_bandgnn.programs.function_graphs import FunctionGraph
+from keras_bandgnn.programs.program_graph import FunctionGraph
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -53,6 +49,8 @@ class FunctionEncoder(GraphLayer):
 
     def call(self, function: FunctionGraph | Graph) -> Graph:
         """Return the graph of ids."""
+        from keras_bandgnn.programs.encode_functions import encode_function
+
         if isinstance(function, Graph):
             return function
         return encode_function(function, **self.options)
@@ -67,6 +65,8 @@ class FunctionEncoder(GraphLayer):
     @property
     def num_edge_types(self) -> int:
         """P: each relation and its reverse, rewrites, and no change."""
+        from keras_bandgnn.programs.encode_functions import num_function_edge_types
+
         return num_function_edge_types(self.options["subtoken_nodes"])
 
     def get_config(self) -> dict:

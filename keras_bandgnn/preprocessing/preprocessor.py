@@ -20,8 +20,6 @@ from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.reading import reading
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
-from keras_bandgnn.planning.plan_choice import cheapest_plan
-from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.encoding.graph_encoder import (
@@ -44,7 +42,6 @@ from keras_bandgnn.primitives.receptive_field import ReceptiveField
 from keras_bandgnn.registration import class_entry, registered_class
 from keras_bandgnn.saving import preset_files
 from keras_bandgnn.saving.preset_files import preset_entry
-from keras_bandgnn.saving.preset_hub import preset_folder
 from keras_bandgnn.saving.preset_paths import METADATA, PREPROCESSOR
 from keras_bandgnn.version import __version__
 
@@ -55,6 +52,8 @@ def _from_plain(entry: Mapping, base: type, what: str):
 
 def _plan_of(config: Mapping) -> Plan:
     """The plan that a file describes."""
+    from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+
     if "class_name" in config:
         return _from_plain(config, Plan, "a plan")
     if not {"primitives", "attention"} & set(config):
@@ -288,6 +287,8 @@ class GraphPreprocessor(HostLayer):
         **options,
     ) -> Plan:
         """Return the plan of `"auto"`: that of graphs as large, or the cheapest."""
+        from keras_bandgnn.planning.plan_choice import cheapest_plan
+
         room = supergraph_nodes(parts, batcher)
         if options["num_hosts"] > 1 or not parts:
             return cheapest_plan(parts, num_types, room, **options)
@@ -336,6 +337,8 @@ class GraphPreprocessor(HostLayer):
         >>> type(preprocessor.batcher).__name__
         'DynamicBatcher'
         """
+        from keras_bandgnn.saving.preset_hub import preset_folder
+
         path = preset_folder(preset, PREPROCESSOR) / PREPROCESSOR
         if not path.is_file():
             raise ValueError(
@@ -348,6 +351,8 @@ class GraphPreprocessor(HostLayer):
 
     def get_config(self) -> dict:
         """Return a plain configuration; `from_config` reads it."""
+        from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+
         for layer in (*self.graph_layers, self.batcher):
             layer.check_registered()
         plan = self.plan

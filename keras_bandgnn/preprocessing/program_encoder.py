@@ -5,8 +5,6 @@ import keras
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.programs.encode import encode_program
-from keras_bandgnn.programs.node_text import LABEL_LENGTH
 from keras_bandgnn.programs.program_graph import RELATIONS, ProgramGraph
 
 
@@ -55,6 +53,8 @@ class ProgramEncoder(GraphLayer):
 
     def call(self, program: ProgramGraph | Graph) -> Graph:
         """Return the graph of ids."""
+        from keras_bandgnn.programs.encode import encode_program
+
         if isinstance(program, Graph):
             return program
         return encode_program(program.shuffled(), **self.options)
@@ -68,6 +68,8 @@ class ProgramEncoder(GraphLayer):
         >>> ProgramEncoder("character", num_type_buckets=64).inputs()
         {'type': {'ids': 64}, 'character': {'characters': 19}}
         """
+        from keras_bandgnn.programs.node_text import LABEL_LENGTH
+
         inputs = {"type": {"ids": self.options["num_type_buckets"]}}
         if self.options["labels"] == "subtoken":
             inputs["subtoken"] = {"ids": self.options["num_subtoken_buckets"]}

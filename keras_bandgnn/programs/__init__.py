@@ -3,7 +3,7 @@
 from keras_bandgnn.lazy import lazy_names
 
 _HOMES = {
-    "FunctionGraph": "programs.function_graphs",
+    "FunctionGraph": "programs.program_graph",
     "GreatExample": "programs.great",
     "ProgramGraph": "programs.program_graph",
     "RELATIONS": "programs.program_graph",

@@ -14,8 +14,8 @@ from keras_bandgnn.programs.encode import (
     subtoken_edges,
     subtoken_row,
 )
-from keras_bandgnn.programs.function_graphs import FUNCTION_RELATIONS, FunctionGraph
 from keras_bandgnn.programs.node_text import KEYWORDS
+from keras_bandgnn.programs.program_graph import FUNCTION_RELATIONS, FunctionGraph
 
 
 def num_function_edge_types(subtoken_nodes: bool = True) -> int:

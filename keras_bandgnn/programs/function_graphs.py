@@ -1,70 +1,18 @@
 """`function_graph`: a function with all its usages and what could stand there."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from keras_bandgnn.checks import mapping, optional, positive_int, string, strings
 from keras_bandgnn.programs.function_source import FoundUsage, FunctionSource
-from keras_bandgnn.programs.program_graph import RELATIONS
+from keras_bandgnn.programs.program_graph import (
+    OCCURRENCE,
+    FunctionGraph,
+)
 from keras_bandgnn.programs.python_source.base import BaseGraph, BaseGraphs, edge_array
 from keras_bandgnn.programs.python_source.scopes import Variable
 from keras_bandgnn.programs.python_source.unit import TooLarge
-
-OCCURRENCE = "Occurrence"
-"""From a variable to each token where it occurs."""
-
-FUNCTION_RELATIONS = (*RELATIONS[:-1], OCCURRENCE)
-"""The relations of `FunctionGraph.edges`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class FunctionGraph:
-    """The graph of a function, its usages of variables, and rewrites of them.
-
-    A rewrite puts another variable, which may be bound there, in the place of a usage.
-
-    Args:
-        labels: Text of each node: source text of a token, kind of a syntax node, name
-            of a formal parameter or of a variable. Node 0 is the function.
-        kinds: Kind of each node; `"Variable"` or `"ModuleVariable"` for variables.
-        edges: int32 [E, 2] of (source, target) for each of `FUNCTION_RELATIONS`.
-        usages: int32 [U], node of each usage, in source order.
-        used: int32 [U], node of the variable that each usage reads.
-        rewrites: int32 [R, 2] of (position in `usages`, node of the other variable),
-            in source order.
-        correct: Position of the rewrite that is needed, -1 if none is, None if unknown.
-        info: `function`, `places`, a list of [line, column] of each usage, and what
-            was given for `function_graph`.
-    """
-
-    labels: tuple[str, ...]
-    kinds: tuple[str, ...]
-    edges: Mapping[str, np.ndarray]
-    usages: np.ndarray
-    used: np.ndarray
-    rewrites: np.ndarray
-    correct: int | None = None
-    info: Mapping[str, object] = dataclasses.field(default_factory=dict)
-
-    def rewrite_to(self, line: int, column: int, name: str) -> int | None:
-        """Return the position of a rewrite, None if there is no such one.
-
-        Args:
-            line: Line of the usage in the function, from 1.
-            column: Its column, from 0.
-            name: Name of the variable to put there.
-        """
-        places = self.info["places"]
-        for position, (usage, variable) in enumerate(self.rewrites.tolist()):
-            if places[usage] == [line, column] and self.labels[variable] == name:
-                return position
-        return None
-
-    def repaired_by(self, position: int) -> "FunctionGraph":
-        """Return the graph with the rewrite that is needed, -1 for none."""
-        return dataclasses.replace(self, correct=position)
 
 
 def function_graph(

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.programs.function_graphs import FunctionGraph, function_graph
+from keras_bandgnn.programs.function_graphs import function_graph
+from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.varmisuse import Paths, sample_files, samples
 
 _MARKS = ("#NEWLINE#", "#INDENT#", "#UNINDENT#")

@@ -16,9 +16,10 @@ from keras_bandgnn.checks import (
     seed_number,
 )
 from keras_bandgnn.programs.corpus.corpus_files import CorpusFunction
-from keras_bandgnn.programs.function_graphs import FunctionGraph, graph_of
+from keras_bandgnn.programs.function_graphs import graph_of
 from keras_bandgnn.programs.function_source import FunctionSource
 from keras_bandgnn.programs.planted_bugs import Rewrite, plant
+from keras_bandgnn.programs.program_graph import FunctionGraph
 from keras_bandgnn.programs.python_source.unit import TooLarge
 
 _FUNCTIONS = "functions, as read_corpus yields them"

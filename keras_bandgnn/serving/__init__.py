@@ -1,7 +1,13 @@
 """Running exported models, and packing graphs for them."""
 
-from keras_bandgnn.serving.graph_packer import GraphPacker as GraphPacker
-from keras_bandgnn.serving.graph_packer import PackedGraphs as PackedGraphs
-from keras_bandgnn.serving.runtimes import ExportedModel as ExportedModel
+from keras_bandgnn.lazy import lazy_names
+
+_HOMES = {
+    "ExportedModel": "serving.runtimes",
+    "GraphPacker": "serving.graph_packer",
+    "PackedGraphs": "serving.graph_packer",
+}
 
 __all__ = ["ExportedModel", "GraphPacker", "PackedGraphs"]
+
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from keras_bandgnn.checks import fraction, instance, optional, positive_int, sequence
-from keras_bandgnn.programs.function_graphs import FunctionGraph
+from keras_bandgnn.programs.program_graph import FunctionGraph
 
 
 def localization_report(

@@ -14,7 +14,7 @@ from keras_bandgnn.programs import (
     variable_usages,
 )
 from keras_bandgnn.programs.encode_functions import num_function_edge_types
-from keras_bandgnn.programs.function_graphs import FUNCTION_RELATIONS
+from keras_bandgnn.programs.program_graph import FUNCTION_RELATIONS
 
 SOURCE = '''\
 def total(prices, rate, *, places=2):

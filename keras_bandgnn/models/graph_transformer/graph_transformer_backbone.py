@@ -24,8 +24,6 @@ from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.attention import takes_tables
 from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.preprocessing.attention.attention_edges import AttentionEdges
-from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
-from keras_bandgnn.preprocessing.attention.conditions import attention_conditions
 from keras_bandgnn.primitives.plan import Plan
 
 # What the attention of a graph transformer is made of, pair by pair, on the host.
@@ -315,6 +313,8 @@ class GraphTransformerBackbone(Backbone):
 
     def auto_plan(self) -> Plan:
         """Return the plan of loaders that are told `"auto"`."""
+        from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+
         return AttentionPlan()
 
     def features_read(self):
@@ -357,6 +357,10 @@ class GraphTransformerBackbone(Backbone):
         Returns:
             Whether the pattern changed: programs compiled before hold the other one.
         """
+        from keras_bandgnn.preprocessing.attention.conditions import (
+            attention_conditions,
+        )
+
         if self.attention != "conditions" or self.conditions_hold is not None:
             return False
         starts = np.cumsum([0, *(len(part) for part in parts)])

@@ -14,7 +14,6 @@ from keras_bandgnn.preprocessing.attention.adjacency import (
     distinct,
     pairs_within,
 )
-from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer, refuse_edge_labels
 
 _WRITTEN = ("attend", "distance", "target")
@@ -230,6 +229,8 @@ class AttentionEdges(GraphLayer):
 
 def _path_links(graph: Graph) -> np.ndarray:
     """Return the keys receiver * N + sender of the path's links, both ways, sorted."""
+    from keras_bandgnn.preprocessing.attention.path_cover import canonical_path
+
     order = canonical_path(graph).astype(np.int64)
     one, two = order[:-1], order[1:]
     keys = [one * graph.num_nodes + two, two * graph.num_nodes + one]

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean, optional, string
-from keras_bandgnn.data.converters.ase_atoms import from_ase
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 
@@ -75,6 +74,8 @@ class AtomsEncoder(GraphEncoder):
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a structure; see `GraphEncoder`."""
+        from keras_bandgnn.data.converters.ase_atoms import from_ase
+
         graph = from_ase(item, stress=self.stress)
         changes = {"info": {}, "context": dict(graph.context), "node": dict(graph.node)}
         energy = changes["context"].pop("energy", None)

@@ -14,12 +14,9 @@ import numpy as np
 from keras_bandgnn.checks import as_path, one_of, positive_int, refuse
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.data.store import open_store
-from keras_bandgnn.data.store_writer import write_store
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.vocabulary import is_missing
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
-from keras_bandgnn.programs.workers import ordered_map
 from keras_bandgnn.progress import progress_bar
 
 _LOG = logging.getLogger(__name__)
@@ -213,6 +210,9 @@ class GraphEncoder(GraphLayer):
             ValueError: If an item cannot be converted, naming its position, unless
                 `on_error="skip"`.
         """
+        from keras_bandgnn.data.store import open_store
+        from keras_bandgnn.data.store_writer import write_store
+
         items = raw_items(items)
         self.require_adapted()
         positive_int("processes", self.processes)
@@ -316,6 +316,8 @@ class GraphEncoder(GraphLayer):
 
     def _outcomes(self, items: Sequence) -> Iterator[Graph | str]:
         """Yield the graph of each item, or why there is none."""
+        from keras_bandgnn.programs.workers import ordered_map
+
         processes = min(self.processes, -(-len(items) // _JOB_ITEMS))
         if processes == 1:
             yield from (_outcome(self, item) for item in items)

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 
 from keras_bandgnn.checks import boolean
-from keras_bandgnn.data.converters.smiles import from_rdkit, parse_smiles
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
@@ -85,6 +84,8 @@ class SmilesEncoder(GraphEncoder):
         return "a SMILES string or a molecule of RDKit"
 
     def _molecule(self, item: Any) -> Any:
+        from keras_bandgnn.data.converters.smiles import parse_smiles
+
         molecule = parse_smiles(item) if isinstance(item, str) else item
         if not self.hydrogens:
             return molecule
@@ -92,6 +93,8 @@ class SmilesEncoder(GraphEncoder):
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a SMILES string or a molecule; see `GraphEncoder`."""
+        from keras_bandgnn.data.converters.smiles import from_rdkit
+
         graph = from_rdkit(self._molecule(item))
         smiles = item if isinstance(item, str) else _canonical(item)
         return Graph.unchecked(
@@ -112,6 +115,8 @@ class SmilesEncoder(GraphEncoder):
 
     def group(self, item: Any) -> bytes:
         """Return the canonical SMILES string."""
+        from keras_bandgnn.data.converters.smiles import parse_smiles
+
         try:
             return _canonical(
                 parse_smiles(item) if isinstance(item, str) else item

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.data.datasets.parts import all_pairs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.geometry.atoms import Atoms
@@ -132,6 +131,8 @@ def measured(atoms: Atoms, sender, receiver, shift) -> Pairs:
 
 def _all_of(num_nodes: np.ndarray, graphs: np.ndarray) -> tuple:
     """Return the sender and receiver of all pairs within some of the graphs."""
+    from keras_bandgnn.data.datasets.parts import all_pairs
+
     none = np.zeros(0, np.int64)
     pairs = all_pairs(num_nodes[graphs], np.zeros(len(graphs), int), none, none, none)
     offset = np.repeat(pointers(num_nodes)[graphs], pairs["num_edges"])

@@ -17,8 +17,6 @@ from keras_bandgnn.assembly.assembler import (
     resource_sizes,
     with_edge_types,
 )
-from keras_bandgnn.assembly.block_assembler import BlockAssembler
-from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.checks import (
     INT32_MAX,
     boolean,
@@ -31,10 +29,8 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
-from keras_bandgnn.planning.plan_choice import cheapest_plan
 from keras_bandgnn.preprocessing.batching.batcher import Batcher, supergraph_nodes
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
-from keras_bandgnn.preprocessing.loading import exports as loader_exports
 from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.base import is_step_resource
@@ -137,6 +133,8 @@ class GraphLoader(keras.utils.PyDataset):
         self.parts, self.num_edge_types = with_edge_types(self.parts, num_edge_types)
         self.batcher = DynamicBatcher() if batcher is None else batcher
         if plan == "auto":
+            from keras_bandgnn.planning.plan_choice import cheapest_plan
+
             plan = cheapest_plan(
                 self.parts,
                 self.num_edge_types,
@@ -448,6 +446,8 @@ class GraphLoader(keras.utils.PyDataset):
         Its signature says which sizes vary, so TensorFlow traces once whatever the
         batcher. Each further pass over it is the next epoch, in its own order.
         """
+        from keras_bandgnn.preprocessing.loading import exports as loader_exports
+
         return loader_exports.to_tf_data(self, new_orders=True)
 
     def to_torch(self, epochs: int = 1):
@@ -458,6 +458,8 @@ class GraphLoader(keras.utils.PyDataset):
         Args:
             epochs: Epochs one after the other, each with its own order.
         """
+        from keras_bandgnn.preprocessing.loading import exports as loader_exports
+
         return loader_exports.to_torch(self, positive_int("epochs", epochs))
 
     def to_grain(self, epochs: int = 1):
@@ -466,6 +468,8 @@ class GraphLoader(keras.utils.PyDataset):
         Args:
             epochs: Epochs one after the other, each with its own order.
         """
+        from keras_bandgnn.preprocessing.loading import exports as loader_exports
+
         return loader_exports.to_grain(self, positive_int("epochs", epochs))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -508,6 +512,9 @@ def make_assembler(
             f"leave out nodes that are not read. Received: {plan}. Pass Plan(..., "
             "schedule=None)."
         )
+    from keras_bandgnn.assembly.block_assembler import BlockAssembler
+    from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
+
     blocks = plan.schedule.order == "blocks"
     cls = BlockAssembler if blocks else ScheduleAssembler
     assembler = cls(parts, plan, num_types, slots)

@@ -15,7 +15,6 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
-from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
 from keras_bandgnn.preprocessing.batching.batcher import ceil64
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -226,6 +225,8 @@ class SequenceLoader(keras.utils.PyDataset):
         Args:
             threshold: See `AttentionPlan`.
         """
+        from keras_bandgnn.preprocessing.attention.attention_plan import AttentionPlan
+
         if not isinstance(self.plan, AttentionPlan):
             raise ValueError(
                 "Expected plan=AttentionPlan(block_size=...) for tiles. "
