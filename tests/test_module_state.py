@@ -28,6 +28,7 @@ ALLOWED = {
         "_unfinished",
     ): "hidden names of the process; a set changes at once",
     ("ops/remat.py", "_tracing"): "a thread-local",
+    ("progress.py", "_last_line"): "when this process last printed progress",
     ("data/reading.py", "_STACK"): "a ContextVar: per thread",
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
     ("ops/backend/jax.py", "_devices"): "thread-local",

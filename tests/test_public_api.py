@@ -4,6 +4,7 @@ import ast
 import doctest
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import runpy
@@ -276,6 +277,14 @@ def test_import_after_keras_leaves_what_registers_nothing_for_its_use():
     assert not early, f"import them in the functions that use them: {sorted(early)}"
     # 295 modules took 0.4 s where Python kept no bytecode.
     assert len(modules) <= 215, "a module that registers nothing is imported on use"
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it logs itself")
+def test_import_prints_nothing_of_other_backends():
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    command = [sys.executable, "-c", "import keras, keras_bandgnn"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_keras_finds_the_classes_when_imported_first():

@@ -128,7 +128,7 @@ def score(task, graphs) -> tuple[dict, list]:
         trivial_scores,
     )
 
-    logits = task.predict(graphs, callbacks=progress_lines(len(graphs)))
+    logits = task.predict(graphs, callbacks=progress_lines())
     if not all(np.isfinite(row).all() for row in logits):
         raise ValueError(
             "Expected finite logits. Received: NaN or infinity; the model diverged in "

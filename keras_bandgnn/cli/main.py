@@ -1,6 +1,7 @@
 """Entry point: parses the command line, chooses the backend, reports errors."""
 
 import argparse
+import contextlib
 import importlib
 import shlex
 import sys
@@ -10,6 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
+from keras_bandgnn.progress import signs_of_life
 
 
 class _Command(NamedTuple):
@@ -19,10 +21,12 @@ class _Command(NamedTuple):
         summary: A line of help.
         resumes: The option that discards an interrupted run, or keeps none of it; None
             if the command does not resume.
+        waits: Whether it waits for another program, and is silent meanwhile.
     """
 
     summary: str
     resumes: str | None
+    waits: bool = False
 
 
 _COMMANDS = {
@@ -61,6 +65,7 @@ _COMMANDS = {
     "lsp": _Command(
         "show wrong variables in an editor: a language server",
         resumes=None,
+        waits=True,
     ),
     "inspect": _Command(
         "show sizes and bandwidths before and after reordering",
@@ -138,14 +143,14 @@ def _parser(arguments: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (summary, _) in _COMMANDS.items():
+    for name, entry in _COMMANDS.items():
         if arguments is not None and name not in arguments:
-            commands.add_parser(name, help=summary)
+            commands.add_parser(name, help=entry.summary)
             continue
         module = importlib.import_module(f"keras_bandgnn.cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name,
-            help=summary,
+            help=entry.summary,
             description=module.__doc__,
             formatter_class=_Help,
         )
@@ -165,6 +170,13 @@ def _after_interruption(parsed: argparse.Namespace) -> str:
     return f"interrupted; run the same command again{again} to resume"
 
 
+def _progress(command: str) -> contextlib.AbstractContextManager:
+    """Print that a command runs while it says nothing else; see `signs_of_life`."""
+    if _COMMANDS[command].waits:
+        return contextlib.nullcontext()
+    return signs_of_life(command)
+
+
 def _run(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["bench"]:
@@ -177,7 +189,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     parsed.line = shlex.join(["bandgnn", *arguments])
     try:
         choose_backend(parsed.backend)
-        with without_tensorflow():
+        with without_tensorflow(), _progress(parsed.command):
             return int(parsed.run(parsed) or 0)
     except BrokenPipeError:
         # The reader closed the pipe, as `head` does.

@@ -37,7 +37,7 @@ def predict_numbers(task, graphs) -> list[dict]:
 
     from keras_bandgnn.data.sources import parts_of
 
-    predictions = task.predict(graphs, callbacks=progress_lines(len(graphs)))
+    predictions = task.predict(graphs, callbacks=progress_lines())
     if not all(np.isfinite(row).all() for row in predictions if row is not None):
         raise ValueError(
             "Expected finite predictions. Received: NaN or infinity; the model "

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_bandgnn.cli import interrupts
+from keras_bandgnn.progress import duration, print_line
 
 
 def make_card(options: argparse.Namespace, entries: dict) -> dict:
@@ -173,7 +174,8 @@ def progress(
                 seconds = (total - done) * (now - began) / (done - done_before)
                 remaining = f", {duration(seconds)} left"
             rate = f", {rate}" if rate else ""
-            remark(f"{title}: {done} of {total}{rate}{remaining}")
+            share = f" ({100 * done / total:.0f} %)" if total else ""
+            print_line(f"{title}: {done:,} of {total:,}{share}{rate}{remaining}")
 
     try:
         yield advance
@@ -181,14 +183,6 @@ def progress(
         # Without a terminal it would print an empty line.
         if bar.live.is_started:
             bar.stop()
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence]) -> None:

@@ -134,7 +134,7 @@ def predictions(task, graphs) -> list[dict]:
     if several:
         columns["prediction"], columns["std"] = task.predict_spread(graphs)
     else:
-        lines = progress_lines(len(graphs))
+        lines = progress_lines()
         columns["prediction"] = task.predict(graphs, callbacks=lines)
     if isinstance(first, ForceRegressor):
         if several:

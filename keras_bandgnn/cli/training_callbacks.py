@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from keras_bandgnn.cli import interrupts, report
+from keras_bandgnn.cli import interrupts
 from keras_bandgnn.cli.options import flag
 
 # Options that may name files. Their paths are stored resolved, independent of the
@@ -51,9 +51,6 @@ def _shown(value) -> str:
         return "set"
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
-
-# Seconds between two lines of progress.
-EVERY = 30.0
 
 # Options that may change between a run and its continuation.
 _FREE = (
@@ -257,7 +254,7 @@ def fit(
                 *checkpoints(work, history, patience, averaged),
                 *callbacks,
                 limits(options.minutes),
-                *progress_lines(int(loader.starts[-1])),
+                *progress_lines(),
             ],
             verbose=verbose,
         )
@@ -358,64 +355,11 @@ def limits(minutes: float | None):
     return Limits()
 
 
-def progress_lines(graphs: int | None = None) -> list:
+def progress_lines() -> list:
     """Return the callback that prints progress if there is no terminal.
 
     On a terminal, Keras shows a progress bar.
-
-    Args:
-        graphs: Number of graphs per epoch, to print graphs per second.
     """
-    import keras
+    from keras_bandgnn.training.progress_lines import ProgressLines
 
-    class Lines(keras.callbacks.Callback):
-        """Prints step, loss, graphs per second and the remaining time."""
-
-        def _begin(self):
-            self.said, self.first, self.epoch = time.monotonic(), None, 0
-
-        on_train_begin = on_predict_begin = lambda self, logs=None: self._begin()
-
-        def on_test_begin(self, logs=None):
-            # Validation during training uses the clock of training.
-            if not hasattr(self, "said"):
-                self._begin()
-
-        def on_train_end(self, logs=None):
-            del self.said
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.epoch = epoch
-
-        def on_train_batch_end(self, batch, logs=None):
-            steps, epochs = self.params["steps"], self.params["epochs"]
-            where = f"epoch {self.epoch + 1}/{epochs}, step {batch + 1}/{steps}"
-            self._step(self.epoch * steps + batch, epochs * steps, where, logs)
-
-        def on_test_batch_end(self, batch, logs=None):
-            self._step(batch, None, f"evaluation, step {batch + 1}", logs)
-
-        def on_predict_batch_end(self, batch, logs=None):
-            steps = self.params["steps"]
-            self._step(batch, steps, f"prediction, step {batch + 1}/{steps}", None)
-
-        def _step(self, done, total, where, logs):
-            now = time.monotonic()
-            if total is not None and self.first is None:
-                # The first step compiles.
-                self.first = done, now
-            if now - self.said < EVERY:
-                return
-            self.said = now
-            if logs and "loss" in logs:
-                where += f": loss {float(logs['loss']):.4g}"
-            if total is not None and done > self.first[0]:
-                seconds = (now - self.first[1]) / (done - self.first[0])
-                if graphs is not None:
-                    rate = graphs / self.params["steps"] / seconds
-                    where += f", {rate:,.1f} graphs/s"
-                remaining = report.duration((total - 1 - done) * seconds)
-                where += f", {remaining} left"
-            report.remark(where)
-
-    return [] if sys.stdout.isatty() else [Lines()]
+    return [] if sys.stdout.isatty() else [ProgressLines()]

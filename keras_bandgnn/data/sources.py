@@ -227,12 +227,11 @@ def graphs_of(source: Any, progress: bool = True) -> Iterator[Graph]:
     """
     boolean("progress", progress)
     elements = _elements(source)
-    shown = progress and sys.stderr.isatty()
     head = list(itertools.islice(elements, 1))
     if head and has_attributes(head[0]):
         head += itertools.islice(elements, SAMPLE - 1)
     convert = conversion(head)
-    with progress_bar("Reading graphs", _length(source), shown) as advance:
+    with progress_bar("Reading graphs", _length(source), progress) as advance:
         for number, element in enumerate(itertools.chain(head, elements)):
             yield numbered(number, convert, element)
             advance(1)

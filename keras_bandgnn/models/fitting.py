@@ -165,16 +165,41 @@ def follow(callbacks, loader: GraphLoader):
         loader: The loader of `fit`, `evaluate` or `predict`.
     """
     from keras_bandgnn.training.graph_progress_bar import GraphProgressBar
+    from keras_bandgnn.training.progress_lines import ProgressLines
     from keras_bandgnn.training.throughput_monitor import ThroughputMonitor
 
     if callbacks is None or isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
     listed = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
     for callback in listed:
-        if isinstance(callback, GraphProgressBar | ThroughputMonitor):
+        if isinstance(callback, GraphProgressBar | ProgressLines | ThroughputMonitor):
             callback.follow(loader)
     # What it adds to the logs is read by the others.
     return sorted(listed, key=lambda c: not isinstance(c, ThroughputMonitor))
+
+
+def shown_by(options: dict, callbacks) -> tuple:
+    """Return `verbose` and the callbacks, with lines of progress without a terminal.
+
+    There `"auto"` is 2, a line per epoch: Keras' bar would fill a file with all its
+    states. Lines within the epoch come with it; see `ProgressLines`.
+
+    Args:
+        options: Options of `fit` or `evaluate`, `verbose` among them.
+        callbacks: A callback, a list of them, a `CallbackList` or None.
+    """
+    from keras_bandgnn.training.progress_lines import ProgressLines, shows_bars
+
+    verbose = options.get("verbose", "auto")
+    if verbose == "auto" and not shows_bars():
+        verbose = 2
+    if verbose != 2 or isinstance(callbacks, keras.callbacks.CallbackList):
+        return verbose, callbacks
+    callbacks = [] if callbacks is None else callbacks
+    listed = list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+    if not any(isinstance(callback, ProgressLines) for callback in listed):
+        listed.append(ProgressLines())
+    return verbose, listed
 
 
 def as_fit_data(data, task):

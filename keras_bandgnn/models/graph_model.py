@@ -18,6 +18,7 @@ from keras_bandgnn.models.fitting import (
     as_fit_data,
     fit_loader,
     follow,
+    shown_by,
 )
 from keras_bandgnn.models.graph_arguments import (
     check_batch,
@@ -540,6 +541,8 @@ class GraphModel(Replicated):
                 callbacks if isinstance(callbacks, list | tuple) else [callbacks]
             )
             callbacks = callbacks_of(self.distribution, callbacks)
+            if self.distribution.is_main:
+                kwargs["verbose"], callbacks = shown_by(kwargs, callbacks)
             kwargs["callbacks"] = [SeedFromEpoch(x, seed), *follow(callbacks, x)]
             self._begin(x, kwargs)
             if kwargs.get("verbose", "auto"):
@@ -598,7 +601,10 @@ class GraphModel(Replicated):
             y = None
             x = self.loader(x, training=False, sampler=sampler)
             x = self._labelled(x, "x")
-            kwargs["callbacks"] = follow(kwargs.get("callbacks"), x)
+            callbacks = kwargs.get("callbacks")
+            if self.distribution.is_main:
+                kwargs["verbose"], callbacks = shown_by(kwargs, callbacks)
+            kwargs["callbacks"] = follow(callbacks, x)
             if not kwargs.get("_use_cached_eval_dataset"):
                 self._begin(x, kwargs, training=False)
         return super().evaluate(as_fit_data(x, self), y, *args, **kwargs)

@@ -3,6 +3,7 @@
 import hashlib
 import http.server
 import io
+import sys
 import tarfile
 import threading
 import zipfile
@@ -133,6 +134,7 @@ def test_a_bar_is_drawn_for_slow_work_alone(monkeypatch):
             self.seen.append("stopped")
 
     monkeypatch.setattr("rich.progress.Progress", Bar)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with progress.progress_bar("Reading", 3, shown=True) as advance:
         advance(1)
     assert Bar.seen == []

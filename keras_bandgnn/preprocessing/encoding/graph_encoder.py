@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import json
 import logging
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -251,10 +250,9 @@ class GraphEncoder(GraphLayer):
 
     def _encode(self, items: Sequence, progress: bool) -> Encoded:
         graphs, positions, errors = [], [], {}
-        shown = progress and sys.stderr.isatty()
 
         def converted() -> Iterator[Graph]:
-            with progress_bar("Converting to graphs", len(items), shown) as advance:
+            with progress_bar("Converting to graphs", len(items), progress) as advance:
                 for position, outcome in enumerate(self._outcomes(items)):
                     advance(1)
                     if isinstance(outcome, Graph):

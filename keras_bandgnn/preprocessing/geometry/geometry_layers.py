@@ -2,7 +2,6 @@
 
 import math
 import numbers
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -126,7 +125,7 @@ class GeometryLayer(GraphLayer):
 
 
 def _bar(total: int | None):
-    return progress_bar("Finding neighbours", total, sys.stderr.isatty())
+    return progress_bar("Finding neighbours", total, shown=True)
 
 
 def _chunks(graphs: Iterable[Graph]) -> Iterator[list[Graph]]:
