@@ -4,7 +4,9 @@ No other module uses private APIs. All of these exist in Keras 3.15, TensorFlow 
 torch 2.13; tests/test_compat.py fails if one is removed.
 """
 
+import contextlib
 import sys
+from collections.abc import Iterator
 
 import keras
 from keras.src.backend import in_stateless_scope as in_stateless_scope
@@ -189,6 +191,25 @@ def in_xla_context(graph) -> bool:
     from tensorflow.python.ops import control_flow_util
 
     return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
+@contextlib.contextmanager
+def without_tensorflow_checks() -> Iterator[None]:
+    """Keep Keras from importing TensorFlow in its context, to test types of objects.
+
+    Writing a configuration does so wherever TensorFlow is installed, which takes
+    seconds and fills the log. Where TensorFlow is imported, nothing changes.
+    """
+    utils = sys.modules.get("keras.src.utils.module_utils")
+    lazy = getattr(utils, "tensorflow", None)
+    if "tensorflow" in sys.modules or getattr(lazy, "_available", True) is not None:
+        yield
+        return
+    lazy._available = False
+    try:
+        yield
+    finally:
+        lazy._available = None
 
 
 def forget_missing_tensorflow() -> None:

@@ -287,6 +287,22 @@ def test_import_prints_nothing_of_other_backends():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it is used")
+def test_training_and_files_import_no_other_backend(tmp_path):
+    code = (
+        "import sys, keras, keras_bandgnn as kb\n"
+        "graphs = [kb.Graph(2, [0], [1], node={'kind': [0, 1]}, label=0)] * 4\n"
+        "task = kb.models.GraphClassifier(kb.models.GCNBackbone({'kind': 2}, 4), 2)\n"
+        "task.fit(graphs, verbose=0); task.evaluate(graphs, verbose=0)\n"
+        "task.predict(graphs)\n"
+        f"task.save_to_preset({str(tmp_path / 'preset')!r})\n"
+        f"task.save({str(tmp_path / 'task.keras')!r})\n"
+        f"kb.models.Task.from_preset({str(tmp_path / 'preset')!r}).predict(graphs)\n"
+        "print('tensorflow' in sys.modules)"
+    )
+    assert run(code) == "False"
+
+
 def test_keras_finds_the_classes_when_imported_first():
     code = (
         "import keras, keras_bandgnn\n"

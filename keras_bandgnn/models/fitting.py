@@ -78,7 +78,7 @@ class Replicated(compat.BuildHooks):
                 f"model with a backbone. Received: {os.fspath(filepath)!r}. Write "
                 "save('model.keras'), or save_weights('model.weights.h5')."
             )
-        with self.distribution.local_only():
+        with self.distribution.local_only(), compat.without_tensorflow_checks():
             if args or kwargs or not _is_local(filepath, ".keras"):
                 return super().save(filepath, *args, **kwargs)
             with atomic_path(filepath) as hidden:

@@ -14,6 +14,7 @@ from pathlib import Path
 import keras
 
 from keras_bandgnn.checks import boolean, mapping, one_of, optional, refuse
+from keras_bandgnn.compat import without_tensorflow_checks
 from keras_bandgnn.data.files import buffered_write
 from keras_bandgnn.data.reading import reading, refuse_file
 from keras_bandgnn.data.weights_files import (
@@ -69,7 +70,7 @@ def save(
             "the configuration cannot name. Save the preset first, and call "
             "quantize('int8') after loading it."
         )
-    with files.atomic_folder(path) as folder:
+    with without_tensorflow_checks(), files.atomic_folder(path) as folder:
         files.write(
             folder / paths.CONFIG, files.preset_entry(backbone, backbone.get_config())
         )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import keras
 
 from keras_bandgnn.checks import instance, refuse
+from keras_bandgnn.compat import without_tensorflow_checks
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.registration import check_registered, registered_class
 
@@ -22,8 +23,13 @@ class HostLayer(keras.layers.Layer):
 
     def plain_config(self) -> dict:
         """Return the arguments of the constructor without those that Keras adds."""
-        config = self.get_config()
+        config = self.whole_config()
         return {name: config[name] for name in config if name not in _OF_KERAS}
+
+    def whole_config(self) -> dict:
+        """Return `get_config()`, for which Keras imports no TensorFlow here."""
+        with without_tensorflow_checks():
+            return self.get_config()
 
     @classmethod
     def from_config(cls, config: Mapping) -> "HostLayer":
@@ -37,7 +43,7 @@ class HostLayer(keras.layers.Layer):
 
     def __reduce__(self):
         # Keras pickles layers as saved models, which need registered classes.
-        return _rebuild, (type(self), self.get_config())
+        return _rebuild, (type(self), self.whole_config())
 
 
 def _rebuild(cls: type[HostLayer], config: dict) -> HostLayer:

@@ -116,6 +116,34 @@ def test_recorded_predictions_are_those_of_keras(monkeypatch, name):
             np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("few", (True, False))
+def test_small_groups_are_recorded(monkeypatch, few):
+    from keras_bandgnn.ops.backend import torch
+
+    monkeypatch.setattr(torch, "_FEW_WEIGHTS", 1 << 20 if few else 0)
+    rng = np.random.default_rng(0)
+    graphs = []
+    for _ in range(3):
+        senders, receivers, types = (rng.integers(0, n, 60) for n in (12, 12, 3))
+        node = {"kind": rng.integers(0, 4, 12)}
+        graphs.append(kb.Graph(12, senders, receivers, types, node, label=1.0))
+
+    def make():
+        preprocessor = kb.preprocessing.GraphPreprocessor(
+            [],
+            kb.preprocessing.StaticBatcher(4),
+            kb.primitives.Plan(rest=kb.primitives.Grouped(4)),
+        )
+        backbone = kb.models.GGNNBackbone({"kind": 4}, 8, 2, 3)
+        return kb.models.GraphRegressor(backbone, preprocessor=preprocessor)
+
+    plain, none = predicted(monkeypatch, make, graphs, 100)
+    found, records = predicted(monkeypatch, make, graphs, 0)
+    assert not none and bool(records) == few
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+    assert_same(monkeypatch, make, graphs, recorded=few)
+
+
 def _other_weights(task):
     for weight in task.trainable_weights:
         weight.assign(0.5 * keras.ops.convert_to_numpy(weight))

@@ -289,9 +289,19 @@ def flat_gather_rows(index, backward, x):
     return _GatherRows.apply(x, index, *backward)
 
 
+# Weights of all groups, as elements, up to which a recorded step gathers them.
+_FEW_WEIGHTS = 1 << 20
+
+
+def _takes_runs(x, kinds, kernel) -> bool:
+    """Return whether groups are multiplied run by run, whose lengths no record has."""
+    weights = kinds.shape[0] * kernel.shape[1] * kernel.shape[2]
+    return _is_eager(x) and not (is_recording() and weights <= _FEW_WEIGHTS)
+
+
 def flat_grouped_matmul(rows, kinds, kernel):
     """Multiply rows by the kernel of their group; see `ops.backend`."""
-    if _is_eager(rows):
+    if _takes_runs(rows, kinds, kernel):
         groups, size, width = rows.shape
         return GroupedMatmul.apply(
             rows.reshape(-1, width), None, None, kinds, kernel
@@ -301,7 +311,7 @@ def flat_grouped_matmul(rows, kinds, kernel):
 
 def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
     """Compute `flat_grouped_matmul` of rows `x[index]`; see `ops.backend`."""
-    if _is_eager(x):
+    if _takes_runs(x, kinds, kernel):
         # Never materialises all gathered rows at once.
         def add_up(dy):
             return sparse_product(backward, dy)

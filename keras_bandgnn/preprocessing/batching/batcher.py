@@ -276,10 +276,10 @@ class Batcher(HostLayer):
 
     def copy(self) -> "Batcher":
         """Return a batcher with the same budget, which adapts independently."""
-        return _rebuild(type(self), self.get_config(), dict(self.given))
+        return _rebuild(type(self), self.whole_config(), dict(self.given))
 
     def __reduce__(self):
-        return _rebuild, (type(self), self.get_config(), dict(self.given))
+        return _rebuild, (type(self), self.whole_config(), dict(self.given))
 
     def get_config(self) -> dict:
         """Return the constructor's arguments, with the adapted budget."""

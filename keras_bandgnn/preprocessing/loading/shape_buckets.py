@@ -27,6 +27,9 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
     - for each size on its own the numbers 4, 5, 6, 7 times a power of two, if it has
       none, or shapes of its own: at most a quarter more than needed.
 
+    A budget may lack capacities of the plan, such as that of a preset whose plan
+    `"auto"` chooses for this machine: these are powers of two.
+
     Args:
         loader: The graphs, in a fixed order.
         batcher: What the budget belongs to; None to keep the loader's own shapes.
@@ -36,13 +39,15 @@ def prediction_batches(loader: GraphLoader, batcher: Batcher | None) -> Iterator
     """
     keep = batcher is None or loader.num_hosts > 1
     budget = None
-    if not keep and batcher.fixed_shapes and batcher.is_adapted(loader.sizes):
+    if not keep and batcher.fixed_shapes and "node" in batcher.budget:
         budget = batcher.budget
     single = len(loader) == 1
+    # Only the loader knows what is missing of a budget, for batches that are full.
+    whole = budget is not None and batcher.is_adapted(loader.sizes)
     for index in range(len(loader)):
         groups = loader.supergraphs(index, loader.epoch)
         shape = dict(groups[0].budget)
-        if not keep and budget is not None and (single or shape != budget):
+        if budget is not None and (single or (whole and shape != budget)):
             shape = rung(needed_sizes(loader.sizes, groups), budget)
         elif not keep and budget is None and single:
             shape = {name: _rounded(size) for name, size in shape.items()}
@@ -67,7 +72,8 @@ def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
 
     Args:
         needs: Sizes by name.
-        budget: Capacities by name, for all of these sizes.
+        budget: Capacities by name, of nodes among them. Of sizes that it does not
+            name the result is the next power of two.
 
     Returns:
         Capacities by name.
@@ -76,6 +82,16 @@ def rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
     >>> rung({"node": 70, "graph": 2}, {"node": 512, "edge": 640, "graph": 9})
     {'node': 128, 'edge': 160, 'graph': 3}
     """
+    capacities = {
+        name: int(round_up_power_of_two(size))
+        for name, size in needs.items()
+        if name not in budget
+    }
+    needs = {name: size for name, size in needs.items() if name in budget}
+    return capacities | _rung(needs, budget)
+
+
+def _rung(needs: Mapping[str, int], budget: Mapping[str, int]) -> dict[str, int]:
     step = -max(0, int(np.log2(max(1, budget["node"] / _LEAST_NODES))))
     while True:
         capacities = {name: _scaled(name, size, step) for name, size in budget.items()}

@@ -96,6 +96,16 @@ def test_rungs_hold_what_is_needed():
     assert found["overflow"] == 4 and found["candidate"] == 16
 
 
+def test_what_a_budget_does_not_name_is_a_power_of_two():
+    found = rung({"node": 70, "rows": 70, "graph": 2}, {"node": 512, "graph": 9})
+    assert found == {"node": 128, "rows": 128, "graph": 3}
+    # The budget of a preset is that of another plan.
+    batcher = DynamicBatcher(budget={"node": 2048, "edge": 4096, "segment": 4096})
+    task = make(GraphPreprocessor(batcher=batcher, plan=Plan(Banded(16))))
+    found = sorted(shapes(task, SIZES))
+    assert [n for n, _ in found] == [64, 128, 256, 512, 1024, 2048]
+
+
 @pytest.mark.parametrize("plan", [Plan(), Plan(Banded(16))])
 def test_shapes_do_not_change_predictions(plan):
     task = make(GraphPreprocessor(batcher=DynamicBatcher(4), plan=plan))
