@@ -22,6 +22,7 @@ from examples.benchmarks import (
     host,
     kgcnn,
     large_graphs,
+    latency,
     messages,
     neighbours,
     potentials,
@@ -30,6 +31,7 @@ from examples.benchmarks import (
 )
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
+from keras_bandgnn.progress import signs_of_life
 
 _SUBJECTS = {
     "host": (host, "reading, compiling and packing program graphs"),
@@ -43,6 +45,7 @@ _SUBJECTS = {
     "attention": (attention, "attention along edges, against peers"),
     "messages": (messages, "a training step of message passing, against a peer"),
     "accelerator": (accelerator, "the claims for dense hardware, on a GPU or TPU"),
+    "latency": (latency, "predictions of one graph, and cold starts"),
     "large_graphs": (large_graphs, "sampled training of GraphSAGE, against a peer"),
     "kgcnn": (kgcnn, "an epoch and the accuracy of GCN, against kgcnn"),
     "accuracy": (accuracy, "scores of published protocols, beside those in print"),
@@ -95,7 +98,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         if parsed.subject not in _READERS:
             choose_backend(parsed.backend)
-        with without_tensorflow():
+        with without_tensorflow(), signs_of_life(parsed.subject):
             return int(_SUBJECTS[parsed.subject][0].run(parsed) or 0)
     except (ImportError, OSError, RuntimeError, ValueError) as error:
         if parsed.debug:

@@ -797,15 +797,16 @@ class GraphModel(Replicated):
 
     def get_config(self) -> dict:
         """Return the configuration: backbone, preprocessor and head."""
+        with compat.without_tensorflow_checks():
+            backbone = keras.saving.serialize_keras_object(self.backbone)
+            preprocessor = None
+            if self.preprocessor is not None:
+                preprocessor = keras.saving.serialize_keras_object(self.preprocessor)
         config = {
             "name": self.name,
-            "backbone": keras.saving.serialize_keras_object(self.backbone),
-            "preprocessor": None,
+            "backbone": backbone,
+            "preprocessor": preprocessor,
         }
-        if self.preprocessor is not None:
-            config["preprocessor"] = keras.saving.serialize_keras_object(
-                self.preprocessor
-            )
         if not self.compiled:
             # A file without an optimiser needs a task without one.
             config["compile"] = False

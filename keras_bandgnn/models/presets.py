@@ -155,13 +155,27 @@ class _Files:
         return check_weights(path)
 
     @contextmanager
-    def building(self, name: str, config: Mapping) -> Iterator[None]:
-        """Within the block a model is built from what a file says."""
+    def building(
+        self, name: str, config: Mapping, drawn: bool = True
+    ) -> Iterator[list]:
+        """Within the block a model is built from what a file says.
+
+        Args:
+            name: The file.
+            config: What it says.
+            drawn: Whether random weights are drawn, and not zeros.
+
+        Yields:
+            The weights that are zeros instead.
+        """
         path = self.path / name
         check_sizes(path, config, self.numbers)
         arrays = self.arrays or self.numbers
-        with reading(path), bounded_weights(path, self.numbers, arrays):
-            yield
+        with (
+            reading(path),
+            bounded_weights(path, self.numbers, arrays, drawn) as undrawn,
+        ):
+            yield undrawn
 
 
 def _check_dtype(dtype) -> None:
@@ -220,7 +234,7 @@ def load_backbone(
         # What the caller asks for may be larger.
         backbone = backbone_class.from_config(config)
     else:
-        with stored.building(paths.CONFIG, config):
+        with stored.building(paths.CONFIG, config, drawn=not load_weights):
             backbone = backbone_class.from_config(config)
     if load_weights:
         try:
@@ -299,9 +313,19 @@ def load_task(
     arguments = {"preprocessor": preprocessor}
     if not boolean("compile", compile):
         arguments["compile"] = False
-    building = nullcontext() if head else stored.building(paths.TASK, config)
-    with building:
-        task = task_class(backbone_model, **arguments, **config)
+
+    def build(drawn: bool):
+        building = nullcontext([])
+        if not head:
+            building = stored.building(paths.TASK, config, drawn)
+        with building as undrawn:
+            return task_class(backbone_model, **arguments, **config), undrawn
+
+    task, undrawn = build(drawn=not load_weights)
+    kept = {id(weight) for weight in _head_model(task).weights}
+    if any(id(weight) not in kept for weight in undrawn):
+        # A task of one's own has weights that presets do not keep.
+        task, _ = build(drawn=True)
     # Another head than the preset's has new weights.
     if load_weights and same_head:
         _load_weights(_head_model(task), path / paths.HEAD, path / paths.TASK)

@@ -281,20 +281,28 @@ def check_sizes(path: Path, config: Any, stored: int) -> None:
 
 
 @contextmanager
-def bounded_weights(path: Path, stored: int, arrays: int) -> Iterator[None]:
+def bounded_weights(
+    path: Path, stored: int, arrays: int, drawn: bool = True
+) -> Iterator[list]:
     """Reject, within the block, models with more weights than a preset has.
 
     Args:
         path: The file of the configuration to build.
         stored: Parameter count of the weights files, or that in the metadata.
         arrays: Number of arrays in them.
+        drawn: Whether to draw random weights. If not they are zeros: JAX compiles a
+            program for each shape that it draws.
+
+    Yields:
+        The weights that are zeros instead of random.
     """
+    undrawn: list = []
     numbers, count = 2 * stored + _MIN_SIZE_LIMIT, 2 * arrays + _MIN_WEIGHTS_LIMIT
     totals, thread = [0, 0], threading.get_ident()
     with _LOCK:
         add_weight = keras.layers.Layer.add_weight
 
-        def limited_add_weight(self, shape=None, *args, **kwargs):
+        def limited_add_weight(self, shape=None, initializer=None, *args, **kwargs):
             if threading.get_ident() == thread:
                 sizes = (shape,) if isinstance(shape, int) else shape or ()
                 totals[0] += math.prod(int(size) for size in sizes)
@@ -307,14 +315,24 @@ def bounded_weights(path: Path, stored: int, arrays: int) -> Iterator[None]:
                         f"more than {totals[0] - 1:,} in {totals[1]} weights",
                         "Fetch or copy the preset again.",
                     )
-            return add_weight(self, shape, *args, **kwargs)
+                if not drawn and _is_random(initializer):
+                    undrawn.append(add_weight(self, shape, "zeros", *args, **kwargs))
+                    return undrawn[-1]
+            return add_weight(self, shape, initializer, *args, **kwargs)
 
         # All layers, including those of Keras, create their weights through it.
         keras.layers.Layer.add_weight = limited_add_weight
         try:
-            yield
+            yield undrawn
         finally:
             keras.layers.Layer.add_weight = add_weight
+
+
+def _is_random(initializer) -> bool:
+    kinds = ("RandomNormal", "RandomUniform", "TruncatedNormal")
+    kinds = (*kinds, "VarianceScaling", "Orthogonal")
+    classes = tuple(getattr(keras.initializers, kind) for kind in kinds)
+    return isinstance(keras.initializers.get(initializer), classes)
 
 
 class Presets:

@@ -295,6 +295,38 @@ def test_a_backbone_alone(tmp_path):
         Task.from_preset(tmp_path / "backbone")
 
 
+def test_weights_to_be_loaded_are_not_drawn(tmp_path, monkeypatch):
+    small_task().save_to_preset(tmp_path / "p")
+    drawn = []
+
+    def draw(self, shape, dtype=None):
+        drawn.append(shape)
+        return keras.ops.ones(shape, dtype)
+
+    for kind in ("VarianceScaling", "RandomUniform", "RandomNormal", "Orthogonal"):
+        monkeypatch.setattr(getattr(keras.initializers, kind), "__call__", draw)
+    Task.from_preset(tmp_path / "p")
+    assert not drawn
+    Task.from_preset(tmp_path / "p", load_weights=False)
+    assert drawn
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class WithLess(kb.models.GraphRegressor):
+    """A task with weights that presets do not keep."""
+
+    head_layers = ()
+
+
+def test_weights_that_presets_do_not_keep_are_drawn(tmp_path):
+    task = WithLess(kb.models.GCNBackbone({"kind": 3}, 4))
+    task.save_to_preset(tmp_path / "p")
+    loaded = Task.from_preset(tmp_path / "p")
+    assert_close(loaded.backbone.weights, task.backbone.weights)
+    kernel = max(loaded.head.weights, key=lambda weight: weight.shape)
+    assert np.all(keras.ops.convert_to_numpy(kernel))
+
+
 @pytest.mark.parametrize(
     "entry",
     [
