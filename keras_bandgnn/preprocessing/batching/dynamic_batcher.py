@@ -314,7 +314,9 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
     fitting, packed = _packed({**budget, **room}, sizes, pack)
     total = sum(int(sizes[name][fitting].sum()) for name in steps)
     best = None
-    for quantile in _STEP_QUANTILES:
+    # All quantiles of one supergraph are alike.
+    quantiles = _STEP_QUANTILES if len(packed) > 1 else _STEP_QUANTILES[:1]
+    for quantile in quantiles:
         capacities = {
             name: _at_quantile(sizes[name], fitting, packed, quantile) for name in steps
         }
