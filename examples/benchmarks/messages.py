@@ -49,20 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Case:
     """Graphs with one feature of nodes and at most one of edges.
 
+    Args:
+        graphs: The graphs as read.
+        edges: Whether to keep a feature of edges.
+
     Attributes:
         graphs: A list of graphs.
         inputs, edge_inputs: Features for `NodeEncoder`.
         nodes: Whether nodes are labelled, and not graphs.
         num_outputs: Classes of nodes; 1 for graphs.
+        heads: Heads of attention.
         degrees, delta: Number of nodes by degree; the mean of log(degree + 1).
     """
 
-    def __init__(self, options):
+    def __init__(self, graphs: list, edges: bool = True):
         import numpy as np
 
-        graphs = list(itertools.islice(data_sets.read_graphs(options), options.graphs))
         self.nodes = graphs[0].label_level == "node"
-        self.graphs = [self._reduced(graph, options) for graph in graphs]
+        self.graphs = [self._reduced(graph, edges) for graph in graphs]
         first = self.graphs[0]
         edge = dict(first.edge)
         self.inputs = self._inputs("node", "x")
@@ -75,18 +79,18 @@ class Case:
         self.degrees = np.bincount(degrees)
         self.delta = float(np.log(degrees + 1.0).mean())
 
+    heads = 4
+
     @staticmethod
     def _first(features):
         """Return the first column of ids, or the first feature of numbers."""
         values = next(iter(features.values()))
         return values[:, 0] if values.ndim == 2 and values.dtype.kind == "i" else values
 
-    def _reduced(self, graph, options):
+    def _reduced(self, graph, edges: bool):
         from keras_bandgnn import Graph
 
-        edge = (
-            {} if options.no_edges or not graph.edge else {"e": self._first(graph.edge)}
-        )
+        edge = {"e": self._first(graph.edge)} if edges and graph.edge else {}
         # Without the types of edges, which none of these layers of the peer read.
         return Graph(
             graph.num_nodes,
@@ -175,7 +179,9 @@ def peer_layer(model: str, width: int, edge_width: int | None, case: Case):
     if model == "gcn":
         return nn.GCNConv(width, width)
     if model == "gat":
-        return nn.GATConv(width, width // 4, 4)
+        return nn.GATConv(width, width // case.heads, case.heads)
+    if model in ("gt", "graphormer"):
+        return nn.TransformerConv(width, width // case.heads, case.heads)
     if model == "gps":
         return nn.GPSConv(width, peer_layer("gine", width, edge_width, case), heads=4)
     if model == "gine":
@@ -226,6 +232,21 @@ def peer_model(model: str, case: Case, options):
             self.norms = torch.nn.ModuleList(
                 torch.nn.BatchNorm1d(width) for _ in numbers
             )
+            # Transformers have a network of each node after attention.
+            self.networks = [None] * options.layers
+            if model in ("gt", "graphormer"):
+                self.networks = torch.nn.ModuleList(
+                    torch.nn.Sequential(
+                        torch.nn.LayerNorm(width),
+                        torch.nn.Linear(width, 2 * width),
+                        torch.nn.ReLU(),
+                        torch.nn.Linear(2 * width, width),
+                    )
+                    for _ in numbers
+                )
+                self.norms = torch.nn.ModuleList(
+                    torch.nn.LayerNorm(width) for _ in numbers
+                )
             self.hidden = torch.nn.Linear(width, width // 2)
             self.head = torch.nn.Linear(width // 2 if not case.nodes else width, last)
 
@@ -233,7 +254,12 @@ def peer_model(model: str, case: Case, options):
             states, edge = self.encoder(data.x), ()
             if self.edge_encoder is not None:
                 edge = (self.edge_encoder(data.e),)
-            for layer, norm in zip(self.layers, self.norms, strict=True):
+            parts = zip(self.layers, self.norms, self.networks, strict=True)
+            for layer, norm, network in parts:
+                if network is not None:
+                    states = states + layer(norm(states), data.edge_index)
+                    states = states + network(states)
+                    continue
                 if model == "gps":
                     named = dict(zip(("edge_attr",), edge, strict=False))
                     states = layer(states, data.edge_index, data.batch, **named)
@@ -314,7 +340,8 @@ def run(options: argparse.Namespace) -> None:
     import keras
     import numpy as np
 
-    case = Case(options)
+    graphs = itertools.islice(data_sets.read_graphs(options), options.graphs)
+    case = Case(list(graphs), not options.no_edges)
     makers = {"ours": our_step, "peer": peer_step}
     if options.only:
         step = makers[options.only](options.models[0], case, options)
