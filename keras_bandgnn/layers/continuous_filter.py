@@ -77,7 +77,7 @@ class ContinuousFilter(keras.layers.Layer):
             return filters
         return filters * ops.expand_dims(factor, -1)
 
-    def convolve(self, sent, edges, edge, factor=None):
+    def convolve(self, sent, edges, edge, factor=None, equal=None):
         """Sum of the filtered states of the senders of each node.
 
         Args:
@@ -85,6 +85,7 @@ class ContinuousFilter(keras.layers.Layer):
             edges: float [G, E, K].
             edge: `sender` and `receiver`, int32 [G, E], sorted by receiver.
             factor: float [G, E], or None for 1.
+            equal: See `ops.sparse.filtered_sum`.
 
         Returns:
             float [G, N, F].
@@ -93,7 +94,8 @@ class ContinuousFilter(keras.layers.Layer):
         if not any(d.quantization_mode or d.lora_enabled for d in layers):
             weights = [w for d in layers for w in (d.kernel, d.bias)]
             weights = [None if w is None else ops.convert_to_tensor(w) for w in weights]
-            out = filtered_sum(sent, edges, factor, weights, edge, self.activate_output)
+            activate = self.activate_output
+            out = filtered_sum(sent, edges, factor, weights, edge, activate, equal)
             if out is not None:
                 return out
         messages = graph_ops.batched_gather(sent, edge["sender"])

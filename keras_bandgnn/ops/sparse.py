@@ -58,7 +58,21 @@ class RowIndex(NamedTuple):
 # Fused continuous-filter convolution.
 
 
-def filtered_sum(sent, edges, factor, weights, edge, activate):
+def equal_values(values):
+    """Return which edges have equal values, for `filtered_sum`.
+
+    Args:
+        values: float [G, E].
+
+    Returns:
+        What `filtered_sum` takes; None where it makes no use of it.
+    """
+    if backend.equal_values is None or is_portable():
+        return None
+    return backend.equal_values(ops.reshape(values, (-1,)))
+
+
+def filtered_sum(sent, edges, factor, weights, edge, activate, equal=None):
     """Compute a continuous-filter convolution in one fused operation, if available.
 
         out[i] = sum over edges e (j -> i) of sent[j] * f_e (s(e W_1 + b_1) W_2 + b_2)
@@ -72,6 +86,8 @@ def filtered_sum(sent, edges, factor, weights, edge, activate):
         weights: W_1 [K, F], b_1 [F] or None, W_2 [F, F], b_2 [F] or None.
         edge: `sender` and `receiver`, int32 [G, E].
         activate: Whether the second layer has the activation.
+        equal: `equal_values` of numbers that determine the rows of `edges`, whose
+            filters are then computed once; or None.
 
     Returns:
         float [G, N, F]; None if the backend or the device has no fused operation, or
@@ -91,6 +107,7 @@ def filtered_sum(sent, edges, factor, weights, edge, activate):
         None if factor is None else ops.reshape(factor, (-1,)),
         weights,
         tuple(ends),
+        equal,
         groups * (count + 1),
         activate,
     )

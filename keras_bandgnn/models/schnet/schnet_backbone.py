@@ -17,6 +17,7 @@ from keras_bandgnn.layers.edge_geometry import (
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis
 from keras_bandgnn.layers.schnet_interaction import SchNetInteraction
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
+from keras_bandgnn.ops.sparse import equal_values
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -168,9 +169,11 @@ class SchNetBackbone(AtomisticBackbone):
                 states = self.interactions[0](states, filters, edge, degree)
                 yield states
             return
+        # Both directions of a pair have one filter.
+        equal = equal_values(distances)
         for own, interaction in zip(self.filters, self.interactions, strict=True):
             sent = interaction.send_dense(states)
-            messages = own.convolve(sent, basis, edge, factor)
+            messages = own.convolve(sent, basis, edge, factor, equal)
             states = interaction.update(states, messages, degree)
             yield states
 

@@ -40,6 +40,8 @@ others:
     log-sum-exp, for segments whose rows adjoin. None where it does not apply.
 `affine(rows, kernel, bias)`
     `rows @ kernel + bias` of rows [M, H] as one operation, or None.
+`equal_values(values)`
+    Which of the values [E] are equal, for `filtered_sum`.
 `on_device(batch)`
     A batch of one device, its arrays copied there at once.
 `step_data(data)`

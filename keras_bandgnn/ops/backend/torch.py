@@ -9,13 +9,14 @@ from keras_bandgnn import compat
 from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
 from keras_bandgnn.ops.backend.torch_eager import (
     EdgeAttention,
-    FilteredSum,
     GatedUpdate,
     GroupedMatmul,
     gated_rows,
     plain_gradients,
 )
 from keras_bandgnn.ops.backend.torch_edges import FusedEdges
+from keras_bandgnn.ops.backend.torch_filters import FilteredSum
+from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import (
@@ -365,7 +366,14 @@ def segment_attention(q, k, v, mask, num_heads):
     return SegmentAttention.apply(q, k, v, mask, num_heads)
 
 
-def filtered_sum(sent, edges, factor, weights, ends, size, activate):
+def equal_values(values):
+    """Return which values [E] are equal, or None; see `ops.backend`."""
+    if values.requires_grad or values.is_meta or not _is_eager(values):
+        return None
+    return _equal_values(values) if values.dtype == torch.float32 else None
+
+
+def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
     """Compute the fused `ops.sparse.filtered_sum`, or return None."""
     is_differentiated = edges.requires_grad or (
         factor is not None and factor.requires_grad
@@ -373,11 +381,13 @@ def filtered_sum(sent, edges, factor, weights, ends, size, activate):
     tensors = [t for t in (sent, edges, factor, *weights) if t is not None]
     if (
         is_differentiated
+        or sent.is_meta
         or not _is_eager(sent)
         or any(t.dtype != torch.float32 for t in tensors)
     ):
         return None
-    return FilteredSum.apply(sent, *weights, edges, factor, ends, size, activate)
+    constants = edges, factor, *ends, equal, size, activate
+    return FilteredSum.apply(sent, *weights, *constants)
 
 
 # `ops.remat` composes these from `copy` and `recomputed`.

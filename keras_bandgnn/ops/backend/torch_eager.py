@@ -1,11 +1,8 @@
 """Operations of eager torch on CPUs, in place and chunk by chunk."""
 
-import math
 import warnings
 
 import torch
-
-from keras_bandgnn import compat
 
 # Edge attention as sparse products, one per head.
 
@@ -328,108 +325,4 @@ class GatedUpdate(torch.autograd.Function):
             d_message_bias,
             d_state_kernel,
             d_state_bias,
-        )
-
-
-def _filtered_rows(
-    sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
-):
-    """Compute `FilteredSum` by unfused operations."""
-
-    def shifted_softplus(rows):
-        return torch.nn.functional.softplus(rows) - math.log(2.0)
-
-    hidden = edges @ kernel
-    hidden = shifted_softplus(hidden if bias is None else hidden + bias)
-    filters = hidden @ last
-    filters = filters if last_bias is None else filters + last_bias
-    filters = shifted_softplus(filters) if activate else filters
-    part = sent.index_select(0, ends[0]) * filters
-    part = part if factor is None else part * factor[:, None]
-    return sent.new_zeros(size, last.shape[1]).index_add(0, ends[1], part)
-
-
-# Edges per chunk of filters.
-_EDGES = 2048
-
-
-class FilteredSum(torch.autograd.Function):
-    """Continuous-filter convolution, one chunk of edges at a time.
-
-    The gradient stores two arrays with a row per edge: the hidden rows and the filters.
-    `edges` and `factor` get no gradient.
-    """
-
-    @staticmethod
-    def forward(
-        ctx, sent, kernel, bias, last, last_bias, edges, factor, ends, size, activate
-    ):
-        """Return the sums [size, F]; see `ops.sparse.filtered_sum`."""
-        count = edges.shape[0]
-        hidden = edges.new_empty(count, kernel.shape[1])
-        filters = edges.new_empty(count, last.shape[1])
-        first = kernel.new_zeros(kernel.shape[1]) if bias is None else bias
-        # Fold the shift of the hidden softplus into the next bias.
-        shift = -math.log(2.0) * last.sum(dim=0)
-        shift = shift if last_bias is None else shift + last_bias
-        out = sent.new_zeros(size, last.shape[1])
-        for a in range(0, count, _EDGES):
-            piece = slice(a, a + _EDGES)
-            row = torch.addmm(first, edges[piece], kernel, out=hidden[piece])
-            compat.softplus_in_place(row)
-            weights = torch.addmm(shift, row, last, out=filters[piece])
-            if activate:
-                compat.softplus_in_place(weights)
-                weights -= math.log(2.0)
-            part = sent.index_select(0, ends[0][piece]).mul_(weights)
-            if factor is not None:
-                part *= factor[piece, None]
-            out.index_add_(0, ends[1][piece], part)
-        arguments = sent, kernel, bias, last, last_bias
-        ctx.save_for_backward(*arguments, edges, factor, *ends, hidden, filters)
-        ctx.activate = activate
-        return out
-
-    @staticmethod
-    def backward(ctx, d_out):
-        """Return the gradients of `sent`, the kernels and the biases."""
-        arguments, activate = ctx.saved_tensors[:5], ctx.activate
-        edges, factor, *ends, hidden, filters = ctx.saved_tensors[5:]
-        if torch.is_grad_enabled():
-
-            def plain(*arguments):
-                constants = edges, factor, ends, len(d_out), activate
-                return _filtered_rows(*arguments, *constants)
-
-            return *plain_gradients(plain, arguments, d_out), *[None] * 5
-        sent, kernel, bias, last, last_bias = arguments
-        d_sent, d_kernel = torch.zeros_like(sent), torch.zeros_like(kernel)
-        d_last = torch.zeros_like(last)
-        d_bias = kernel.new_zeros(kernel.shape[1])
-        d_last_bias = last.new_zeros(last.shape[1])
-        for a in range(0, edges.shape[0], _EDGES):
-            piece = slice(a, a + _EDGES)
-            weights, row = filters[piece], hidden[piece]
-            d = d_out.index_select(0, ends[1][piece])
-            if factor is not None:
-                d *= factor[piece, None]
-            d_sent.index_add_(0, ends[0][piece], d * weights)
-            d *= sent.index_select(0, ends[0][piece])
-            if activate:
-                # The derivative of a softplus with value y is 1 - exp(-y).
-                d.addcmul_(d, torch.exp(-weights), value=-0.5)
-            d_last_bias += d.sum(dim=0)
-            d_last.addmm_(row.t(), d)
-            d = d @ last.t()
-            d.addcmul_(d, torch.exp(-row), value=-1.0)
-            d_bias += d.sum(dim=0)
-            d_kernel.addmm_(edges[piece].t(), d)
-        d_last -= math.log(2.0) * d_last_bias
-        return (
-            d_sent,
-            d_kernel,
-            None if bias is None else d_bias,
-            d_last,
-            None if last_bias is None else d_last_bias,
-            *[None] * 5,
         )

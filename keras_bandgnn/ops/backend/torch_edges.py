@@ -25,7 +25,7 @@ def _chunks(p):
     return [(a, min(a + _EDGES, real)) for a in range(0, real, _EDGES)]
 
 
-class _Sums:
+class EdgeSums:
     """Adds the rows of chunks of edges to those of their receivers.
 
     Args:
@@ -38,13 +38,13 @@ class _Sums:
         self.out, self.r, self.p = out, r, p
         self.places = torch.arange(min(_EDGES, len(r)))
 
-    def add(self, rows, a, b):
-        """Add rows [b - a, H] of the edges from a to b."""
+    def add(self, rows, a, b, weight=None):
+        """Add rows [b - a, H] of the edges from a to b, times weights [b - a]."""
         first, last = int(self.r[a]), int(self.r[b - 1]) + 1
         p = (self.p[first : last + 1] - a).clamp_(0, b - a)
         # Of sorted rows, by a kernel that is faster than that of `index_add`.
         places = self.places[: b - a]
-        sums = torch.embedding_bag(rows, places, p, False, 0, False, None, True)[0]
+        sums = torch.embedding_bag(rows, places, p, False, 0, False, weight, True)[0]
         self.out[first:last] += sums
 
 
@@ -71,7 +71,7 @@ def _summed(rows, receiver, count):
 @operation("relu_sum(Tensor x, Tensor e, Tensor s, Tensor r, Tensor p) -> Tensor")
 def _relu_sum(x, e, s, r, p):
     out, room = torch.zeros_like(x), _room(x, len(s))
-    sums = _Sums(out, r, p)
+    sums = EdgeSums(out, r, p)
     for a, b in _chunks(p):
         sums.add(_picked(x, s[a:b], room).add_(e[a:b]).relu_(), a, b)
     return out
@@ -139,7 +139,7 @@ def _gated_sum(both, received, e, s, r, p):
     edges, out = len(s), torch.zeros_like(both)
     logits = received.new_empty(0) if e is None else torch.empty_like(e)
     rooms, b = (_room(both, edges), _room(received, edges)), 0
-    sums = _Sums(out, r, p)
+    sums = EdgeSums(out, r, p)
     for a, b in _chunks(p):
         own, messages = _gate_rows(both, received, e, s, r, a, b, rooms)
         if e is not None:
@@ -162,7 +162,7 @@ def _gated_sum_gradient(slope, d_logits, both, received, e, s, r, p):
     d_e = received.new_empty(0) if e is None else torch.empty_like(e)
     rooms, b = (_room(both, edges), _room(received, edges)), 0
     other, spare = _room(both, edges), _room(received, edges)
-    sums = _Sums(d_received, r, p)
+    sums = EdgeSums(d_received, r, p)
     for a, b in _chunks(p):
         gates, messages = _gate_rows(both, received, e, s, r, a, b, rooms)
         gates.sigmoid_()
@@ -264,7 +264,7 @@ def _scores_gradient(d_out, sent, wanted, e, kernel, slope, s, r, p):
     d_kernel = torch.zeros_like(kernel)
     d_e = sent.new_empty(0) if e is None else torch.empty_like(e)
     rooms, other, b = [_room(sent, len(s)) for _ in range(2)], _room(sent, len(s)), 0
-    sums = _Sums(d_wanted, r, p)
+    sums = EdgeSums(d_wanted, r, p)
     for a, b in _chunks(p):
         rows = _score_rows(sent, wanted, e, s, r, a, b, rooms)
         slopes = d_out[a:b, :, None]
@@ -319,7 +319,7 @@ class Scores(torch.autograd.Function):
 @operation("share_sum(Tensor shares, Tensor x, Tensor s, Tensor r, Tensor p) -> Tensor")
 def _share_sum(shares, x, s, r, p):
     out, heads = torch.zeros_like(x), shares.shape[1]
-    room, sums = _room(x, len(s)), _Sums(out, r, p)
+    room, sums = _room(x, len(s)), EdgeSums(out, r, p)
     for a, b in _chunks(p):
         rows = _picked(x, s[a:b], room)
         rows.view(b - a, heads, -1).mul_(shares[a:b, :, None])
