@@ -15,7 +15,7 @@ from keras_bandgnn.layers.batch_layer import (
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.ops.batched import flat_matmul, weighted_heads
-from keras_bandgnn.ops.edges import share_sum
+from keras_bandgnn.ops.edges import score_attention, share_sum
 from keras_bandgnn.ops.segment_softmax import segment_softmax
 
 
@@ -135,10 +135,38 @@ class GraphAttention(BatchLayer):
     def call(self, states, batch, training=False):
         """Return the new states."""
         edge = batch_part(batch, "edge", "sender")
-        num_nodes = ops.shape(receiver_rows(states, batch))[1]
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
         rows, sent, wanted = self.scores(states)
+        times = log_edge_factor(batch)
+        tensors, ends = (rows, sent, wanted), (sender, receiver)
+        out = None
+        if times is None:
+            out = self._fused(*tensors, ends, training)
+        if out is None:
+            out = self._composed(*tensors, ends, batch, times, training)
+        else:
+            out = receiver_rows(out, batch)
+        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+
+    def _fused(self, rows, sent, wanted, ends, training):
+        """Return what `_composed` does by one operation, or None."""
+        shapes = (*ops.shape(ends[0]), self.num_heads), ops.shape(sent)
+
+        def dropped():
+            return [
+                self.dropout_layer(ops.ones(shape, rows.dtype), training=True)
+                for shape in shapes
+            ]
+
+        weights = dropped if training and self.dropout else None
+        slope = self.negative_slope
+        return score_attention(sent, wanted, rows, weights, slope, *ends)
+
+    def _composed(self, rows, sent, wanted, ends, batch, times, training):
+        """Return the sums of the rows by one operation after the other."""
+        sender, receiver = ends
+        num_nodes = ops.shape(receiver_rows(rows, batch))[1]
 
         def score(values):
             return ops.leaky_relu(values, self.negative_slope)
@@ -149,7 +177,6 @@ class GraphAttention(BatchLayer):
             graph_ops.batched_gather(sent, sender)
             + graph_ops.batched_gather(wanted, inside)
         )
-        times = log_edge_factor(batch)
         if times is not None:
             scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
         weights, own = segment_softmax(
@@ -175,8 +202,7 @@ class GraphAttention(BatchLayer):
             )
         else:
             sums = receiver_rows(sums, batch)
-        out = weighted_heads(own, receiver_rows(rows, batch)) + sums
-        return out if self.bias is None else out + ops.convert_to_tensor(self.bias)
+        return weighted_heads(own, receiver_rows(rows, batch)) + sums
 
     def compute_output_shape(self, states_shape, batch_shape=None):
         """[G, N, U]."""

@@ -113,3 +113,35 @@ def share_sum(shares, rows, sender, receiver):
     if given is None:
         return None
     return ops.expand_dims(backend.fused_edges.share_sum(*given), 0)
+
+
+def score_attention(sent, wanted, rows, weights, slope, sender, receiver):
+    """Sum rows of senders and of nodes themselves, by softmax of scores of both ends.
+
+        s[j, n] = leaky_relu(sent[j] + wanted[n])
+        out[n] = sum over j -> n, j != n, and j = n of softmax(s[:, n])[j] rows[j]
+
+    Args:
+        sent: float [G, N, K].
+        wanted: float [G, N, K].
+        rows: float [G, N, U], U a multiple of K.
+        weights: Function that returns factors of the shares, of edges float [G, E, K]
+            and of nodes themselves [G, N, K]; or None.
+        slope: Slope of the leaky ReLU below 0, in [0, 1].
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        float [G, N, U], or None.
+    """
+    if backend.fused_edges is None or backend.fused_edges.score_attention is None:
+        return None
+    given = _flat((sent, wanted, rows), sender, receiver, rows.shape[1])
+    if given is None:
+        return None
+    *tensors, sender, receiver, pointer = given
+    factors = [None, None] if weights is None else weights()
+    factors = [None if f is None else ops.squeeze(f, 0) for f in factors]
+    ends = sender, receiver, pointer
+    out = backend.fused_edges.score_attention(*tensors, *factors, slope, *ends)
+    return ops.expand_dims(out, 0)

@@ -71,6 +71,37 @@ def share_sum(shares, x):
     return total(ops.reshape(rows, (EDGES, WIDTH)))
 
 
+def score_attention(sent_scores, wanted, x, weights=None):
+    """The softmax, by matrices of all pairs."""
+    scores = sent(sent_scores) + received(wanted)
+    scores = ops.leaky_relu(scores, 0.2)
+    own = ops.leaky_relu(sent_scores[0] + wanted[0], 0.2)
+    seen = (RECEIVER[0] < NODES) & (SENDER[0] != RECEIVER[0])
+    shares = ops.exp(scores) * ops.convert_to_tensor(seen[:, None].astype("float32"))
+    sums = total(shares) + ops.exp(own)
+    edge_weights, own_weights = weights or (1.0, 1.0)
+    rows = ops.reshape(sent(x), (EDGES, HEADS, -1))
+    out = total(ops.reshape(rows * (shares * edge_weights)[..., None], (EDGES, WIDTH)))
+    rows = ops.reshape(x[0], (NODES, HEADS, -1))
+    rows = rows * (ops.exp(own) * own_weights)[..., None]
+    out = ops.reshape(out, rows.shape) + rows
+    return ops.reshape(out / sums[..., None], (NODES, WIDTH))
+
+
+def fused_score_attention(sent, wanted, x, *ends):
+    return edges.score_attention(sent, wanted, x, None, 0.2, *ends)
+
+
+def dropped_score_attention(sent, wanted, x, *ends):
+    weights = [ops.convert_to_tensor(w) for w in WEIGHTS]
+    return edges.score_attention(sent, wanted, x, lambda: weights, 0.2, *ends)
+
+
+def plain_dropped(sent, wanted, x):
+    weights = [ops.convert_to_tensor(w[0]) for w in WEIGHTS]
+    return score_attention(sent, wanted, x, weights)
+
+
 def fused_scores(x, wanted, e, kernel, *ends):
     return edges.scores(x, wanted, e, kernel, 0.2, *ends)
 
@@ -78,6 +109,8 @@ def fused_scores(x, wanted, e, kernel, *ends):
 X, Y, Z = (array(1, NODES, WIDTH, seed=seed) for seed in range(3))
 E = array(1, EDGES, WIDTH, seed=4)
 KERNEL, SHARES = array(HEADS, WIDTH // HEADS, seed=5), array(1, EDGES, HEADS, seed=6)
+SENT, WANTED = (array(1, NODES, HEADS, seed=seed) for seed in (7, 8))
+WEIGHTS = [np.abs(array(1, count, HEADS, seed=9)) for count in (EDGES, NODES)]
 CASES = {
     "relu_sum": (edges.relu_sum, relu_sum, [X, E]),
     "gated_sum": (edges.gated_sum, gated_sum, [X, Y, Z, E]),
@@ -86,6 +119,12 @@ CASES = {
     "scores_without_edges": (fused_scores, scores, [X, Y, None, KERNEL]),
     "share_sum": (edges.share_sum, share_sum, [SHARES, X]),
 }
+if backend.fused_edges is not None and backend.fused_edges.score_attention is not None:
+    given = [SENT, WANTED, X]
+    CASES |= {
+        "score_attention": (fused_score_attention, score_attention, given),
+        "score_attention_dropped": (dropped_score_attention, plain_dropped, given),
+    }
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
@@ -130,3 +169,26 @@ def test_sorted_ids_are_those_of_argsort():
     np.testing.assert_array_equal(order, expected)
     np.testing.assert_array_equal(found, np.take_along_axis(ids, expected, 1))
     assert backend.sorted_ids(ops.zeros((1, 1 << 16), "int32"), 1 << 17) is None
+
+
+@pytest.mark.skipif(
+    backend.fused_edges is None or backend.fused_edges.score_attention is None,
+    reason="the backend has no such operation",
+)
+def test_scores_far_apart_do_not_underflow():
+    far = np.linspace(-400.0, 400.0, NODES, dtype="float32")[None, :, None]
+    scores = np.repeat(far, HEADS, axis=2)
+    ids = [ops.convert_to_tensor(each) for each in (SENDER, RECEIVER)]
+    given = [ops.convert_to_tensor(a) for a in (scores, 0.0 * WANTED, X)]
+    found = ops.convert_to_numpy(edges.score_attention(*given, None, 0.2, *ids))[
+        0
+    ].reshape(NODES, HEADS, -1)
+    score = np.where(far < 0, 0.2 * far, far)[0, :, 0].astype("float64")
+    for node in range(NODES):
+        into = (RECEIVER[0] == node) & (SENDER[0] != node)
+        senders = np.append(SENDER[0][into], node)
+        shares = np.exp(score[senders] - score[senders].max())
+        shares /= shares.sum()
+        rows = X[0].reshape(NODES, HEADS, -1)[senders]
+        want = (shares[:, None, None] * rows).sum(axis=0)
+        np.testing.assert_allclose(found[node], want, atol=1e-5)

@@ -93,7 +93,7 @@ def attend_to_all(x, pieces=1):
 
 def fused(operation, *arguments):
     """A function of states by an operation of `ops.edges`; None without it."""
-    if backend.fused_edges is None:
+    if backend.fused_edges is None or operation is None:
         return None
     ends = SENDER, RECEIVER
 
@@ -108,6 +108,18 @@ def fused(operation, *arguments):
         return out if not isinstance(out, tuple) else out[0] * out[1] + ops.sum(out[2])
 
     return run
+
+
+def attend_by_scores(x, wanted, rows, sender, receiver):
+    factors = ops.ones((1, 12, 2)) * 0.5, ops.ones((1, 5, 2))
+    ends = sender, receiver
+    return edges.score_attention(x, wanted, rows, lambda: factors, 0.2, *ends)
+
+
+def has_scores():
+    return backend.fused_edges is not None and (
+        backend.fused_edges.score_attention is not None
+    )
 
 
 def of_edges(x, width=4):
@@ -173,6 +185,12 @@ FUNCTIONS = {
         edges.scores, ops.exp, ops.sin, of_edges, lambda x: x[0, :2, :2], 0.2
     ),
     "share_sum": fused(edges.share_sum, lambda x: of_edges(x, 2), ops.exp),
+    "score_attention": fused(
+        attend_by_scores if has_scores() else None,
+        lambda x: x[..., :2],
+        lambda x: ops.sin(x[..., 2:]),
+        ops.exp,
+    ),
     "normalized_rows": normalized if backend.normalized_rows else None,
     "full_attention": attend_to_all,
     "full_attention_without_logs": attend_without_logs,
@@ -193,6 +211,7 @@ BY_HAND = {
         "GroupedMatmul": "grouped_matmul",
         "Norm": "normalized_rows",
         "ReluSum": "relu_sum",
+        "ScoreAttention": "score_attention",
         "Scores": "scores",
         "ShareSum": "share_sum",
         "_GatherRows": "grouped",

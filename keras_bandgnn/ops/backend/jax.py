@@ -214,9 +214,8 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = normalized_rows = (
-    dropout
-) = None
+flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
+normalized_rows = dropout = None
 recorded_step = recorded_prediction = branch = affine = step_data = None
 # Edges from which messages are computed in chunks.
 _MANY = 1024

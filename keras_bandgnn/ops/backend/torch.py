@@ -8,7 +8,6 @@ import torch
 from keras_bandgnn import compat
 from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
 from keras_bandgnn.ops.backend.torch_eager import (
-    EdgeAttention,
     GatedUpdate,
     GroupedMatmul,
     gated_rows,
@@ -17,6 +16,7 @@ from keras_bandgnn.ops.backend.torch_eager import (
 from keras_bandgnn.ops.backend.torch_edges import FusedEdges
 from keras_bandgnn.ops.backend.torch_filters import FilteredSum
 from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
+from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import (
@@ -329,7 +329,9 @@ def _is_eager(x) -> bool:
     return not torch.compiler.is_compiling()
 
 
-fused_edges = FusedEdges(lambda x, edges: not x.is_meta and _is_eager(x))
+fused_edges = FusedEdges(
+    lambda x, edges: not x.is_meta and _is_eager(x), ScoreAttention.apply
+)
 
 
 def affine(rows, kernel, bias):
@@ -353,7 +355,7 @@ def flat_edge_attention(
     q, k, v, bias, weight, sender, receiver, num_heads, empty, plain
 ):
     """Compute fused attention of flat rows, or None; see `ops.edge_attention`."""
-    if not _is_eager(q):
+    if q.is_meta or not _is_eager(q):
         return None
     constants = (weight, sender, receiver, num_heads, empty, plain)
     return EdgeAttention.apply(q, k, v, bias, *constants)

@@ -379,5 +379,6 @@ class FusedEdges:
     share_sum = ShareSum.apply
     pointer = staticmethod(pointer)
 
-    def __init__(self, apply_to):
+    def __init__(self, apply_to, score_attention):
         self.apply_to = apply_to
+        self.score_attention = score_attention
