@@ -17,6 +17,7 @@ from keras_bandgnn.ops.attention import (
     fused_attention,
     join,
     tiles_and_rest,
+    with_itself,
 )
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.context import is_portable
@@ -337,6 +338,9 @@ class DualInterleavedAttention(BatchLayer):
 
         def joined(q, k, v, *rest):
             weight = rest[-1] if dropping else None
+            if len(parts) == 1:
+                tensors = rest[:2], q, k, v, bias, weight
+                return ops.cast(with_itself(*tensors, self._heads), dtype)
             itself = attend_to_one(q, k, v, bias, weight, self._heads)
             pairs = zip(rest[::2], rest[1::2], strict=False)
             return ops.cast(join([*pairs, itself], self._heads), dtype)

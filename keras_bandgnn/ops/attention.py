@@ -6,7 +6,12 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.ops.backend import current as backend
-from keras_bandgnn.ops.batched import batched_gather, offset_ids, scatter_add
+from keras_bandgnn.ops.batched import (
+    batched_gather,
+    flat_matmul,
+    offset_ids,
+    scatter_add,
+)
 from keras_bandgnn.ops.context import is_portable
 from keras_bandgnn.ops.dropout import dropout as drop
 from keras_bandgnn.ops.loops import (
@@ -141,6 +146,43 @@ def attend_to_one(q, k, v, bias, weight, num_heads: int):
         rows = ops.reshape(v, shape) * ops.expand_dims(weight, -1)
         v = ops.reshape(rows, ops.shape(v))
     return v, logs
+
+
+def with_itself(part, q, k, v, bias, weight, num_heads: int):
+    """Combine attention with that of each row to its own key and value.
+
+    The same as `join` with `attend_to_one`, for one part.
+
+    Args:
+        part: Pair (float [..., K d], log-sum-exp [..., K]).
+        q: float [..., K d], heads concatenated.
+        k: float [..., K d].
+        v: float [..., K d].
+        bias: float [K] or None.
+        weight: float [..., K], dropout factors, or None for 1.
+        num_heads: K.
+
+    Returns:
+        float32 [..., K d].
+    """
+    out, logs = part
+    q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
+    width = ops.shape(q)[-1]
+    per_head = _columns(num_heads, width)
+    own = flat_matmul(q * k, per_head) * (width // num_heads) ** -0.5
+    if bias is not None:
+        own = own + ops.cast(bias, "float32")
+    share = ops.sigmoid(own - logs)
+    spread = ops.transpose(per_head)
+    wide = flat_matmul(share, spread)
+    used = wide if weight is None else flat_matmul(share * weight, spread)
+    return out + used * v - wide * out
+
+
+def _columns(num_heads: int, width: int):
+    """Return what sums the channels of each head, float32 [K d, K]."""
+    heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
+    return ops.convert_to_tensor(heads)
 
 
 # What is known of the biases of edges: whether an edge counts, a bias for each edge and

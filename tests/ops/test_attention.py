@@ -10,10 +10,12 @@ from keras_bandgnn.ops import attention
 from keras_bandgnn.ops.attention import (
     EMPTY,
     BiasTable,
+    attend_to_one,
     edge_attention,
     full_attention,
     join,
     tile_attention,
+    with_itself,
 )
 from keras_bandgnn.ops.loops import scan_chunks
 
@@ -309,3 +311,25 @@ def test_dropout_of_full_attention_keeps_the_mean():
     ]
     np.testing.assert_allclose(np.mean(seen, axis=0), numpy(want), atol=0.25)
     assert np.std(seen, axis=0).max() > 0.01
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_attention_of_nodes_to_themselves_is_that_of_two_parts(weighted):
+    given = inputs()
+    weight = np.random.default_rng(1).random((G, N, K)).astype("float32") * 2
+    logs = np.random.default_rng(2).normal(size=(G, N, K)).astype("float32")
+    # Receivers without edges.
+    logs[:, 3] = EMPTY
+    bias = ops.convert_to_tensor(np.arange(K, dtype="float32"))
+    rows = np.where(logs[..., :1] > EMPTY, given["k"] - given["q"], 0.0)
+    parts = [tensors(rows.astype("float32"), logs)]
+    factors = ops.convert_to_tensor(weight) if weighted else None
+
+    def plain(q, k, v):
+        return join([*parts, attend_to_one(q, k, v, bias, factors, K)], K)
+
+    def fused(q, k, v):
+        return with_itself(parts[0], q, k, v, bias, factors, K)
+
+    three = {name: given[name] for name in "qkv"}
+    assert_alike(values_and_slopes(fused, three), values_and_slopes(plain, three))
