@@ -1,0 +1,22 @@
+import json
+
+import pytest
+
+from examples.benchmarks.__main__ import main
+
+pytestmark = pytest.mark.sweep
+
+
+# torch_geometric deprecates parts of torch as it loads.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_bench_models_compares_steps_and_epochs(tmp_path):
+    pytest.importorskip("torch_geometric")
+    figures = tmp_path / "figures.json"
+    line = ["models", "--models", "mpeu", "gt", "--nodes", "60", "--edges", "200"]
+    line += ["--graphs", "8", "--batch-size", "4", "--hidden", "8", "--heads", "2"]
+    line += ["--layers", "1", "--rounds", "2", "--warmup", "1", "--epochs", "1"]
+    assert main([*line, "--allocator", "default", "--json", str(figures)]) == 0
+    found = json.loads(figures.read_text())
+    assert set(found) == {f"{m} {s}" for m in ("mpeu", "gt") for s in ("whole", "small")}
+    for each in found.values():
+        assert {"ours step", "peer step", "ours epoch", "bare epoch"} <= set(each)
