@@ -36,7 +36,6 @@ from keras_bandgnn.models.objective import (
     only_real,
 )
 from keras_bandgnn.ops.backend import current as backend
-from keras_bandgnn.planning.plan_choice import reason_of_auto
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.shape_buckets import prediction_batches
@@ -746,6 +745,8 @@ class GraphModel(Replicated):
         if loader.plan.keys:
             line += f"; plan: {loader.plan}"
             if not given and self.preprocessor.plan == "auto":
+                from keras_bandgnn.planning.plan_choice import reason_of_auto
+
                 line += f", {reason_of_auto(loader.num_hosts)}"
         print(line)
 
