@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--nodes", type=shared.positive, default=10_000)
     parser.add_argument("--edges", type=shared.positive, default=78_804)
-    parser.add_argument("--graphs", type=shared.positive, default=1024, help="at most")
+    parser.add_argument("--graphs", type=shared.positive, default=1016, help="at most")
     parser.add_argument("--batch-size", type=shared.positive, default=128)
     parser.add_argument("--hidden", type=shared.positive, default=64)
     parser.add_argument("--layers", type=shared.positive, default=3)
