@@ -323,7 +323,7 @@ def test_weights_that_presets_do_not_keep_are_drawn(tmp_path):
     task.save_to_preset(tmp_path / "p")
     loaded = Task.from_preset(tmp_path / "p")
     assert_close(loaded.backbone.weights, task.backbone.weights)
-    kernel = max(loaded.head.weights, key=lambda weight: weight.shape)
+    kernel = max(loaded.head.weights, key=lambda weight: tuple(weight.shape))
     assert np.all(keras.ops.convert_to_numpy(kernel))
 
 
