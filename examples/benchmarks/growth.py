@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from examples.benchmarks import figures
 from keras_bandgnn.cli import options as shared
 from keras_bandgnn.cli import report
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--layers", type=shared.positive, default=2)
     parser.add_argument("--rounds", type=shared.positive, default=5)
     parser.add_argument("--only", action="store_true", help=argparse.SUPPRESS)
+    figures.add_option(parser)
 
 
 def graph_of(nodes: int, atomistic: bool):
@@ -152,7 +154,7 @@ def run(options: argparse.Namespace) -> None:
             "Expected --nodes to be two or more sizes in rising order. Received: "
             f"{options.nodes}."
         )
-    rows = []
+    rows, kept, measured = [], [], {}
     for model in options.models:
         command = [sys.executable, "-m", "examples.benchmarks", "growth", "--only"]
         command += ["--models", model, "--backend", os.environ["KERAS_BACKEND"]]
@@ -171,6 +173,11 @@ def run(options: argparse.Namespace) -> None:
             )
         seconds = [line["seconds"] for line in lines]
         held = [line["memory"] for line in lines]
+        measured[model] = lines
+        kept += [
+            figures.row(f"{model}, {line['nodes']} nodes", 1e3 * s, None, "ms")
+            for line, s in zip(lines, seconds, strict=True)
+        ]
         rows.append(
             [
                 model,
@@ -184,3 +191,4 @@ def run(options: argparse.Namespace) -> None:
     columns = ["", *(f"ms, {n}" for n in sizes), "exponent"]
     columns += [*(f"MB, {n}" for n in sizes), "exponent"]
     report.table("a training step on one graph of n nodes", columns, rows)
+    figures.write(options, kept, measured)

@@ -17,13 +17,12 @@ peer runs in torch on every backend.
 import argparse
 import functools
 import itertools
-import json
 import os
 import subprocess
 import sys
 import time
 
-from examples.benchmarks import allocator, messages
+from examples.benchmarks import allocator, figures, messages
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -57,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    figures.add_option(parser)
     allocator.add_option(parser)
 
 
@@ -446,12 +445,12 @@ def measure(model: str, size: str, options) -> dict:
         sides["peer"] = Peer(model, size, case, options)
     except ImportError as error:
         report.say(f"The peer of {model} is left out: {error}")
-    figures = {}
+    found = {}
 
     def note(what, times):
         for name, (wall, busy) in times.items():
-            figures[f"{name} {what}"] = float(np.median(wall))
-            figures[f"{name} {what}, processor"] = float(np.median(busy))
+            found[f"{name} {what}"] = float(np.median(wall))
+            found[f"{name} {what}, processor"] = float(np.median(busy))
 
     steps = {name: side.step for name, side in sides.items()}
     note("step", _alternated(steps, options.rounds, options.warmup))
@@ -469,8 +468,8 @@ def measure(model: str, size: str, options) -> dict:
         note("epoch", {n: [np.divide(t, count) for t in v] for n, v in times.items()})
     if options.memory:
         for name in sides:
-            figures[f"{name} memory"] = memory_of(name, model, size)
-    return figures
+            found[f"{name} memory"] = memory_of(name, model, size)
+    return found
 
 
 def run(options: argparse.Namespace) -> None:
@@ -487,12 +486,12 @@ def run(options: argparse.Namespace) -> None:
             side.step()
         report.say(f"{1024 * (allocator.peak() - before):.1f}")
         return
-    rows, figures = [], {}
+    rows, kept, measured = [], [], {}
     missing = float("nan")
     for size in options.sizes:
         for model in options.models:
             f = measure(model, size, options)
-            figures[f"{model} {size}"] = f
+            measured[f"{model} {size}"] = f
             pairs = [
                 ("ours step", "peer step"),
                 ("ours step, processor", "peer step, processor"),
@@ -502,6 +501,12 @@ def run(options: argparse.Namespace) -> None:
             for ours, peer in pairs:
                 ours, peer = f.get(ours, missing), f.get(peer, missing)
                 row += [ours, peer, peer / ours]
+            kept += [
+                figures.row(f"{model}, {size}, {what}", f[f"ours {what}"], peer, "ms")
+                for what in ("step", "epoch")
+                for peer in [f.get(f"peer {what}")]
+                if f"ours {what}" in f
+            ]
             row.append(f.get("ours epoch", missing) / f.get("bare epoch", missing))
             if options.memory:
                 row += [f.get("ours memory"), f.get("peer memory", missing)]
@@ -517,8 +522,4 @@ def run(options: argparse.Namespace) -> None:
     columns += ["times", "epoch, ms", "peer", "times", "fit / bare"]
     columns += ["MiB", "peer"] if options.memory else []
     report.table("training", columns, rows)
-    if options.json:
-        from keras_bandgnn.data.files import atomic_write
-
-        with atomic_write(options.json) as stream:
-            stream.write(json.dumps(figures, indent=1).encode())
+    figures.write(options, kept, measured)

@@ -17,6 +17,8 @@ def test_bench_models_compares_steps_and_epochs(tmp_path):
     line += ["--layers", "1", "--rounds", "2", "--warmup", "1", "--epochs", "1"]
     assert main([*line, "--allocator", "default", "--json", str(figures)]) == 0
     found = json.loads(figures.read_text())
+    assert "gt, whole, step" in {row["name"] for row in found["rows"]}
+    found = found["figures"]
     assert set(found) == {
         f"{m} {s}" for m in ("mpeu", "gt") for s in ("whole", "small")
     }
