@@ -103,6 +103,7 @@ def test_qm9(shared_data, capsys):
         pytest.skip("no qm9_3d")
     command = ["batching", "qm9", "--path", str(folder), "--option", "edges=full"]
     few = ["--algorithms", "dynamic", "constant", "--steps", "1000"]
+    few += ["--packing", "sequential"]
     assert main([*command, "--hidden", "8", "--layers", "1", *few]) == 0
     out = capsys.readouterr().out
     assert "8,000 graphs, batch size 32, 1,000 steps" in out

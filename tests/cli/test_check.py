@@ -328,10 +328,10 @@ def test_the_rate_does_not_count_loading(monkeypatch, capsys):
         advance(12, 20, 1500, 50.0)
         advance(14, 20, 2000, 50.0)
     assert capsys.readouterr().err.splitlines() == [
-        "check: 0 of 20",
-        "check: 10 of 20, 20.0 lines/s, 50 s left",
-        "check: 12 of 20, 50.0 lines/s, 40 s left",
-        "check: 14 of 20, 50.0 lines/s, 30 s left",
+        "check: 0 of 20 (0 %)",
+        "check: 10 of 20 (50 %), 20.0 lines/s, 50 s left",
+        "check: 12 of 20 (60 %), 50.0 lines/s, 40 s left",
+        "check: 14 of 20 (70 %), 50.0 lines/s, 30 s left",
     ]
 
 

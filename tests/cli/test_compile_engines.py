@@ -86,5 +86,5 @@ def test_progress_is_told_line_by_line_where_there_is_no_screen(capsys):
         progress(4, 5)
     shown = capsys.readouterr()
     lines = shown.err.splitlines()
-    assert not shown.out and lines[0] == "compile: 3 of 5"
-    assert re.fullmatch(r"compile: 4 of 5, [\d,.]+ files/s, \d+ s left", lines[1])
+    assert not shown.out and lines[0] == "compile: 3 of 5 (60 %)"
+    assert re.fullmatch(r"compile: 4 of 5 \(80 %\), [\d,.]+ files/s, \d+ s left", lines[1])

@@ -28,7 +28,7 @@ def store(tmp_path):
     import keras_bandgnn as kb
 
     graphs = []
-    for size in (3, 4, 5) * 4:
+    for size in (3, 4, 5) * 40:
         position = np.random.default_rng(size).normal(size=(size, 3))
         node = {"atomic_number": np.full(size, 6), "position": position}
         graphs.append(kb.Graph(size, [], [], node=node, label=float(size)))
