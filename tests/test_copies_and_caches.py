@@ -125,7 +125,9 @@ def edges():
 
 def loader(**options):
     graphs = [graph(seed=s) for s in range(9)]
-    return GraphLoader(graphs, DynamicBatcher(4), Plan(), **options)
+    return GraphLoader(
+        graphs, DynamicBatcher(4, packing="sequential"), Plan(), **options
+    )
 
 
 # A sample of each value object; None: it belongs to a task of its own with own tests.

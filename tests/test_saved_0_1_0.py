@@ -142,7 +142,10 @@ def test_training_goes_on(tmp_path):
     shutil.copytree(SAVED / "progress", progress)
     backbone = kb.models.GCNBackbone({"kind": 4}, 4, 1, 2)
     preprocessor = kb.preprocessing.GraphPreprocessor(
-        [], kb.preprocessing.DynamicBatcher(2), kb.primitives.Plan()
+        # The packing that was the default.
+        [],
+        kb.preprocessing.DynamicBatcher(2, packing="sequential"),
+        kb.primitives.Plan(),
     )
     task = kb.models.NodeSelector(backbone, preprocessor)
     rate = kb.training.WarmupDecay(0.1, 2, 30)

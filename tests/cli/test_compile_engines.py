@@ -87,4 +87,6 @@ def test_progress_is_told_line_by_line_where_there_is_no_screen(capsys):
     shown = capsys.readouterr()
     lines = shown.err.splitlines()
     assert not shown.out and lines[0] == "compile: 3 of 5 (60 %)"
-    assert re.fullmatch(r"compile: 4 of 5 \(80 %\), [\d,.]+ files/s, \d+ s left", lines[1])
+    assert re.fullmatch(
+        r"compile: 4 of 5 \(80 %\), [\d,.]+ files/s, \d+ s left", lines[1]
+    )

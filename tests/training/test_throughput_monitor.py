@@ -261,7 +261,7 @@ def test_a_bar_of_graphs(capsys):
     assert "/step" not in text
     task.fit(GRAPHS, verbose=2, **options)
     lines = capsys.readouterr().out.split("\n")
-    assert re.match(rf"40/40 - \d+s - {RATE} - accuracy: .* - val_loss: ", lines[1])
+    assert re.match(rf"40/40 - \d+s - {RATE} - accuracy: .* - val_loss: ", lines[2])
     task.fit(GRAPHS, verbose=0, **options)
     task.evaluate(GRAPHS, verbose=0, callbacks=[bar])
     task.predict(GRAPHS, callbacks=[bar])

@@ -214,7 +214,11 @@ def scatter_add(indices, values, shape):
 
 def has_accelerator() -> bool:
     """Return whether Keras makes tensors on a GPU or TPU."""
-    return torch.device(compat.torch_device()).type not in ("cpu", "meta")
+    return _device_type() not in ("cpu", "meta")
+
+
+def _device_type() -> str:
+    return str(compat.torch_device()).partition(":")[0]
 
 
 def seed_global(seed: int) -> None:
@@ -427,7 +431,7 @@ def device() -> tuple[str, str]:
     """Return the kind of the default device, "cpu", "gpu" or "tpu", and its name."""
     if not has_accelerator():
         return "cpu", "cpu"
-    kind = torch.device(compat.torch_device()).type
+    kind = _device_type()
     return "gpu", torch.cuda.get_device_name() if kind == "cuda" else kind
 
 

@@ -134,7 +134,8 @@ def test_choice_is_ready_and_nothing_changed(tmp_path):
     weights = [np.array(w) for w in task.get_weights()]
     states = random.getstate(), np.random.get_state()[1].tolist()
     config, compiled = task.get_config(), task.get_compile_config()
-    choice = choose_batcher(graphs, task, batch_size=11, steps=50, verbose=False)
+    options = {"batch_size": 11, "steps": 50, "packing": "sequential"}
+    choice = choose_batcher(graphs, task, verbose=False, **options)
     assert all(map(np.array_equal, weights, task.get_weights()))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == states
     assert task.get_config() == config and task.get_compile_config() == compiled
