@@ -1,5 +1,6 @@
 """Torch implementations."""
 
+import re
 import sys
 
 import keras
@@ -218,7 +219,7 @@ def has_accelerator() -> bool:
 
 
 def _device_type() -> str:
-    return str(compat.torch_device()).partition(":")[0]
+    return re.match("[a-z]*", str(compat.torch_device()))[0]
 
 
 def seed_global(seed: int) -> None:
