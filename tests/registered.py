@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_bandgnn as kb
-from keras_bandgnn.preprocessing import FullyConnectedGraph
+from keras_bandgnn.preprocessing import DynamicBatcher, FullyConnectedGraph
 from keras_bandgnn.primitives.base import primitive_classes
 
 WIDTH = 8
@@ -120,7 +120,7 @@ def backbone_and_loader(name: str, plan=None, batcher=None, **options):
     """A small backbone, and a loader of graphs that fit it."""
     backbone, graphs = sample_of(BACKBONES, name)(**options)
     prepared = kb.preprocessing.GraphPreprocessor(
-        backbone.graph_layers(), batcher or kb.preprocessing.DynamicBatcher(2)
+        backbone.graph_layers(), batcher or DynamicBatcher(2, packing="sequential")
     )
     plan = plan or backbone.auto_plan() or kb.primitives.Plan()
     types = backbone.num_edge_types
