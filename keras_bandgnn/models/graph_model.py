@@ -484,6 +484,9 @@ class GraphModel(Replicated):
     ):
         """Train on graphs, as `keras.Model.fit` does on arrays.
 
+        A line before the epochs says which batches there are, how full they are, and
+        which plan carries the edges.
+
         Args:
             x: Graphs; raw data that an encoder converts, such as SMILES strings, ASE
                 atoms, networkx graphs or a data frame; or what Keras takes. Without an
@@ -504,9 +507,6 @@ class GraphModel(Replicated):
                 classes, and `validation_split` sets a share of the last graphs aside;
                 equal graphs stay together. `shuffle=False` keeps the order of graphs;
                 that of a loader is its own.
-
-        A line before the epochs says which batches there are, how full they are, and
-        which plan carries the edges.
 
         Returns:
             Keras' `History`.

@@ -168,7 +168,7 @@ def with_itself(part, q, k, v, bias, weight, num_heads: int):
     out, logs = part
     q, k, v = (ops.cast(t, "float32") for t in (q, k, v))
     width = ops.shape(q)[-1]
-    per_head = _columns(num_heads, width)
+    per_head = ops.convert_to_tensor(_columns(num_heads, width))
     own = flat_matmul(q * k, per_head) * (width // num_heads) ** -0.5
     if bias is not None:
         own = own + ops.cast(bias, "float32")
@@ -180,9 +180,8 @@ def with_itself(part, q, k, v, bias, weight, num_heads: int):
 
 
 def _columns(num_heads: int, width: int):
-    """Return what sums the channels of each head, float32 [K d, K]."""
-    heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
-    return ops.convert_to_tensor(heads)
+    """Return what sums the channels of each head, a NumPy array [K d, K]."""
+    return np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
 
 
 # What is known of the biases of edges: whether an edge counts, a bias for each edge and
@@ -194,7 +193,7 @@ def _attention(num_heads: int, width: int, kind: str):
     """Return attention of flat rows and its gradient, for biases of some kind."""
     scale = (width // num_heads) ** -0.5
     size = chunk_size(_EDGES, max(_EDGES, _NUMBERS // width))
-    heads = np.repeat(np.eye(num_heads, dtype="float32"), width // num_heads, axis=0)
+    heads = _columns(num_heads, width)
 
     def forward(q, k, v, bias, sender, receiver, *more):
         of_edges = {} if kind == _TABLE else {"bias": bias}

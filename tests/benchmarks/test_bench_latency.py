@@ -38,10 +38,12 @@ def test_molecules_and_functions_grow():
 
 
 def test_exported_models_are_timed(tmp_path):
-    if keras.backend.backend() != "torch":
-        pytest.skip("slow elsewhere")
     from keras_bandgnn.models import Task
 
     task = Task.from_preset("schnet_qm9_u0")
     graphs = latency.graphs_for(task, 4)
-    assert latency.exported(task, graphs, str(tmp_path / "model")) > 0
+    found = latency.exported(task, graphs, str(tmp_path / "model"))
+    if keras.backend.backend() in latency.FORMATS:
+        assert found > 0
+    else:
+        assert found.startswith("not measured on")
