@@ -197,8 +197,8 @@ def in_xla_context(graph) -> bool:
 def without_tensorflow_checks() -> Iterator[None]:
     """Keep Keras from importing TensorFlow in its context, to test types of objects.
 
-    Writing a configuration does so wherever TensorFlow is installed, which takes
-    seconds and fills the log. Where TensorFlow is imported, nothing changes.
+    Writing a configuration and seeding do so wherever TensorFlow is installed, which
+    takes seconds and fills the log. Where TensorFlow is imported, nothing changes.
     """
     utils = sys.modules.get("keras.src.utils.module_utils")
     lazy = getattr(utils, "tensorflow", None)
@@ -210,6 +210,12 @@ def without_tensorflow_checks() -> Iterator[None]:
         yield
     finally:
         lazy._available = None
+
+
+def set_random_seed(seed: int) -> None:
+    """Seed Python, NumPy, Keras and its backend, and import no other one."""
+    with without_tensorflow_checks():
+        keras.utils.set_random_seed(seed)
 
 
 def forget_missing_tensorflow() -> None:

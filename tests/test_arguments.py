@@ -449,6 +449,7 @@ VALID = {
     "layers.GraphTransformerLayer": {"num_heads": 2, "key_dim": 2, "ffn_dim": 4},
     "layers.LinkScorer": {},
     "layers.MPEUInteraction": LAYER_1,
+    "layers.LayerNormalization": {},
     "layers.MaskedBatchNormalization": {},
     "layers.NodeEncoder": {"units": 4, "inputs": {"kind": 2}},
     "layers.PNAConvolution": LAYER_1,

@@ -35,6 +35,7 @@ PUBLIC = {
     "ElementEmbedding GINConvolution GRUReadout GRUUpdate GatedGraphConvolution "
     "GaussianBasis GraphAttention GraphAttentionV2 GraphConvolution "
     "GraphNormalization GraphReadout GraphTransformerLayer MPEUInteraction "
+    "LayerNormalization "
     "MaskedBatchNormalization NodeEncoder PNAConvolution PaiNNMessage PaiNNUpdate "
     "PairNormalization ReadoutHead SAGEConvolution SchNetInteraction SignNet "
     "SineBasis ZBLRepulsion shifted_softplus",
@@ -324,7 +325,8 @@ REGISTERED = (
     "GPSBackbone GRUUpdate GTBackbone GatedGCNBackbone GatedGraphConvolution "
     "GaussianBasis "
     "GraphAttention GraphAttentionV2 GraphClassifier GraphConvolution "
-    "GraphNormalization GraphPreprocessor GraphReadout MaskedBatchNormalization "
+    "GraphNormalization LayerNormalization GraphPreprocessor GraphReadout "
+    "MaskedBatchNormalization "
     "PNABackbone PNAConvolution PairNormalization SAGEBackbone SAGEConvolution "
     "GraphRegressor GraphTransformerLayer GraphormerBackbone KNearestGraph LinearDecay "
     "MPEUBackbone MPEUInteraction NodeClassifier NodeEncoder NodeRegressor "

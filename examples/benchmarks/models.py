@@ -291,8 +291,20 @@ def _schnet(options):
     return Network()
 
 
+def allow_schnetpack():
+    """Let SchNetPack 2.1.1 import a name that newer versions of torch lack."""
+    import typing
+
+    from torch.utils.data import dataloader
+
+    if not hasattr(dataloader, "T_co"):
+        dataloader.T_co = typing.TypeVar("T_co", covariant=True)
+
+
 def _painn(options):
     import torch
+
+    allow_schnetpack()
     from schnetpack.nn import CosineCutoff, GaussianRBF
     from schnetpack.representation.painn import PaiNN
 
@@ -413,7 +425,7 @@ def _alternated(calls: dict, rounds: int, warmup: int) -> dict:
     times = {name: ([], []) for name in calls}
     for name, call in calls.items():
         # Only steps of ours are recorded after some.
-        for _ in range(warmup if name == "ours" else min(warmup, 2)):
+        for _ in range(min(warmup, 2) if name == "peer" else warmup):
             call()
     for _ in range(rounds):
         for name, call in calls.items():
@@ -455,8 +467,8 @@ def measure(model: str, size: str, options) -> dict:
     steps = {name: side.step for name, side in sides.items()}
     note("step", _alternated(steps, options.rounds, options.warmup))
     if options.epochs:
-        # Epochs of one step are measured together.
-        count = 1 if size == "small" else 5
+        # What a call of `fit` itself takes is small in a training of many epochs.
+        count = 5
         epochs = {n: functools.partial(s.fit, count) for n, s in sides.items()}
 
         def bare():
@@ -464,7 +476,8 @@ def measure(model: str, size: str, options) -> dict:
                 sides["ours"].bare()
 
         epochs["bare"] = bare
-        times = _alternated(epochs, options.epochs, 1)
+        steps = count * len(sides["ours"].batches)
+        times = _alternated(epochs, options.epochs, -(-options.warmup // steps))
         note("epoch", {n: [np.divide(t, count) for t in v] for n, v in times.items()})
     if options.memory:
         for name in sides:

@@ -80,12 +80,10 @@ def make_plan(text: str):
 
 def make_task(options: argparse.Namespace, metadata: dict):
     """Return a new `NodeSelector` for graphs of a store with this metadata."""
-    import keras
-
-    from keras_bandgnn import models, preprocessing
+    from keras_bandgnn import compat, models, preprocessing
     from keras_bandgnn.preprocessing.graph_layer import layers_from_config
 
-    keras.utils.set_random_seed(options.seed)
+    compat.set_random_seed(options.seed)
     layers = layers_from_config(metadata["layers"])
     encoder, reachability = layers[:2]
     backbone = models.GGNNBackbone(

@@ -149,9 +149,9 @@ def make_task(options: argparse.Namespace, graphs: dict):
     import keras
     import numpy as np
 
-    from keras_bandgnn import models, preprocessing
+    from keras_bandgnn import compat, models, preprocessing
 
-    keras.utils.set_random_seed(options.seed)
+    compat.set_random_seed(options.seed)
     numbers = np.unique(graphs["train"].node["atomic_number"]).tolist()
     limits = element_cutoffs(options, numbers)
     backbone, head = train_regression.make_backbone(options, graphs, limits)

@@ -124,11 +124,9 @@ def make_backbone(options: argparse.Namespace, graphs, element_cutoffs=None):
 
 def make_task(options: argparse.Namespace, graphs):
     """Return a new regressor, by default as profiled by Speckhard et al. 2025."""
-    import keras
+    from keras_bandgnn import compat, models, preprocessing
 
-    from keras_bandgnn import models, preprocessing
-
-    keras.utils.set_random_seed(options.seed)
+    compat.set_random_seed(options.seed)
     backbone, head = make_backbone(options, graphs)
     graph_layers = backbone.graph_layers()
     if options.model in ATOMISTIC:

@@ -45,6 +45,9 @@ from keras_bandgnn.layers.graph_transformer_layer import (
 )
 from keras_bandgnn.layers.gru_readout import GRUReadout as GRUReadout
 from keras_bandgnn.layers.gru_update import GRUUpdate as GRUUpdate
+from keras_bandgnn.layers.layer_normalization import (
+    LayerNormalization as LayerNormalization,
+)
 from keras_bandgnn.layers.link_scorer import LinkScorer as LinkScorer
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction as MPEUInteraction
 from keras_bandgnn.layers.node_encoder import NodeEncoder as NodeEncoder
@@ -92,6 +95,7 @@ __all__ = [
     "GraphNormalization",
     "GraphReadout",
     "GraphTransformerLayer",
+    "LayerNormalization",
     "LinkScorer",
     "MPEUInteraction",
     "MaskedBatchNormalization",

@@ -135,7 +135,7 @@ class MaskedBatchNormalization(BatchLayer):
 
         def total(values):
             values = ops.where(mask, values, 0.0)
-            return backend.sum_over_replicas(ops.sum(values, axis=0))
+            return backend.sum_over_replicas(backend.column_sum(values))
 
         count = total(ops.ones_like(mask, dtype="float32"))
         some = ops.maximum(count, 1.0)

@@ -8,6 +8,7 @@ from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.dual_interleaved_attention import DualInterleavedAttention
+from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.ops.remat import by_rows, checkpoint
 from keras_bandgnn.ops.sequence import same_on_devices
 
@@ -84,7 +85,7 @@ class GraphTransformerLayer(BatchLayer):
             name="attention",
         )
         self.attention_norm, self.ffn_norm = (
-            keras.layers.LayerNormalization(epsilon=1e-5, dtype=policy, name=name)
+            LayerNormalization(epsilon=1e-5, dtype=policy, name=name)
             for name in ("attention_norm", "ffn_norm")
         )
         self.inner_dense = FlatDense(

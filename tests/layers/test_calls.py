@@ -20,6 +20,7 @@ PLAIN = {
     "ElementEmbedding",
     "GaussianBasis",
     "GRUUpdate",
+    "LayerNormalization",
     "PaiNNUpdate",
     "SineBasis",
 }

@@ -1,6 +1,7 @@
 """Gradients written by hand have gradients themselves, on every backend."""
 
 import ast
+import contextlib
 from pathlib import Path
 
 import keras
@@ -61,6 +62,19 @@ def attend(x, bias=None):
     return ops.concatenate([out, ops.where(logs > -1e29, logs, 0.0)], axis=-1)
 
 
+@contextlib.contextmanager
+def every_size():
+    """Fuse operations of few edges, too."""
+    before = backend.fused_edges and backend.fused_edges.apply_to
+    if before:
+        backend.fused_edges.apply_to = lambda *_: True
+    try:
+        yield
+    finally:
+        if before:
+            backend.fused_edges.apply_to = before
+
+
 FILTERS = [array(3, 4), array(4), array(4, 4), array(4)]
 EDGES = array(1, 12, 3)
 
@@ -69,9 +83,10 @@ def filtered(x):
     weights = [ops.convert_to_tensor(w) * ops.mean(x) for w in FILTERS]
     edge = {name: ops.convert_to_tensor(ids) for name, ids in ENDS.items()}
     factor = ops.ones((1, 12))
-    return filtered_sum(
-        x, ops.convert_to_tensor(EDGES), factor, weights, edge, activate=True
-    )
+    with every_size():
+        return filtered_sum(
+            x, ops.convert_to_tensor(EDGES), factor, weights, edge, activate=True
+        )
 
 
 def attend_without_logs(x):
@@ -91,6 +106,13 @@ def attend_to_all(x, pieces=1):
         module._PAIRS = before
 
 
+def layer_normalized(x):
+    layer = kb.layers.LayerNormalization()
+    layer.build(x.shape)
+    # Constant rows would only be shifted.
+    return layer(x * ops.cos(x))
+
+
 def fused(operation, *arguments):
     """A function of states by an operation of `ops.edges`; None without it."""
     if backend.fused_edges is None or operation is None:
@@ -99,12 +121,8 @@ def fused(operation, *arguments):
 
     def run(x):
         given = [each(x) if callable(each) else each for each in arguments]
-        before = backend.fused_edges.apply_to
-        backend.fused_edges.apply_to = lambda *_: True
-        try:
+        with every_size():
             out = operation(*given, *map(ops.convert_to_tensor, ends))
-        finally:
-            backend.fused_edges.apply_to = before
         return out if not isinstance(out, tuple) else out[0] * out[1] + ops.sum(out[2])
 
     return run
@@ -192,6 +210,8 @@ FUNCTIONS = {
         ops.exp,
     ),
     "normalized_rows": normalized if backend.normalized_rows else None,
+    "column_sum": lambda x: backend.column_sum(ops.exp(x[0])),
+    "layer_normalization": layer_normalized,
     "full_attention": attend_to_all,
     "full_attention_without_logs": attend_without_logs,
     "pieces": lambda x: attend_to_all(x, 2),
@@ -220,7 +240,10 @@ BY_HAND = {
         "_WithGradient": "with_gradient",
     },
     "jax": {
+        "_filtered_sum": "filtered_sum",
         "_fused": "relu_sum",
+        "_layer_normalization": "layer_normalization",
+        "column_sum": "column_sum",
         "_recomputed": "checkpoint",
         "flat_gather_rows": "grouped",
         "flat_sparse_matmul": "segment",

@@ -61,7 +61,8 @@ def test_outputs_and_gradients(case, with_factor, activate):
         factor = ops.convert_to_tensor(given["factor"]) if with_factor else None
         edges = ops.convert_to_tensor(given["edges"])
         out = filtered_sum(sent, edges, factor, weights, given["edge"], activate, equal)
-        torch.sin(out).sum().backward()
+        # Sums of a hundred edges: a sine of more would magnify rounding errors.
+        torch.sin(out / 64).sum().backward()
         found[name] = [out.detach(), *(each.grad for each in (sent, *weights))]
     for pair in zip(found["shared"], found["each"], strict=True):
         a, b = (tensor.numpy() for tensor in pair)

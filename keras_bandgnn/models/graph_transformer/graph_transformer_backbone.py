@@ -19,6 +19,7 @@ from keras_bandgnn.checks import (
 from keras_bandgnn.layers.attention_bias import AttentionBias
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.graph_transformer_layer import GraphTransformerLayer
+from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.attention import takes_tables
@@ -257,7 +258,7 @@ class GraphTransformerBackbone(Backbone):
             for number in range(self.num_layers)
         ]
         self.dropout_layer = Dropout(self.dropout, dtype=policy)
-        self.last_norm = keras.layers.LayerNormalization(
+        self.last_norm = LayerNormalization(
             epsilon=1e-5, dtype=policy, name="last_norm"
         )
         self.build()

@@ -22,6 +22,7 @@ from keras_bandgnn.layers.graph_normalization import (
     GraphNormalization,
     PairNormalization,
 )
+from keras_bandgnn.layers.layer_normalization import LayerNormalization
 from keras_bandgnn.layers.node_encoder import NodeEncoder, edge_encoder
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.ops.graph_segments import GraphSegments
@@ -58,7 +59,7 @@ class MessagePassingBackbone(Backbone):
             `edge_inputs` has `"type"`. 0 for any, which are not read; by default 1, or
             with `edge_inputs` the size of `"type"` there, 0 without it.
         norm: `"batch"`, `"layer"`, `"graph"`, `"pair"` or None, as
-            `MaskedBatchNormalization`, `keras.layers.LayerNormalization`,
+            `MaskedBatchNormalization`, `LayerNormalization`,
             `GraphNormalization` and `PairNormalization`.
         activation: Name of the activation, or a function.
         dropout: Dropout rate of the states that each layer adds.
@@ -197,7 +198,7 @@ class MessagePassingBackbone(Backbone):
         if self.norm is None:
             return None
         if self.norm == "layer":
-            return keras.layers.LayerNormalization(epsilon=1e-5, **options)
+            return LayerNormalization(epsilon=1e-5, **options)
         return kinds[self.norm](**options)
 
     def make_layers(self) -> None:

@@ -35,6 +35,10 @@ others:
     Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
     scale and shift [H] or None: the result, and new moving averages of mean and
     unbiased variance. None where it does not apply.
+`column_sum(rows)`
+    The sum of rows [M, H] over M.
+`layer_normalization(rows, gamma, beta, epsilon)`
+    Layer normalisation of float32 rows [..., H] with scale and shift [H], or None.
 `segment_attention(q, k, v, mask, num_heads)`
     `ops.full_attention` of float32 without biases and dropout, and without the
     log-sum-exp, for segments whose rows adjoin. None where it does not apply.

@@ -13,8 +13,13 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from keras_bandgnn.ops.backend import jax_loops
 from keras_bandgnn.ops.backend.jax_edges import FusedEdges
+from keras_bandgnn.ops.backend.jax_filters import filtered_sum as _filtered_sum
 from keras_bandgnn.ops.backend.jax_loops import late_zeros as late_zeros
 from keras_bandgnn.ops.backend.jax_loops import scan_chunks as scan_chunks
+from keras_bandgnn.ops.backend.jax_norms import column_sum as _column_sum
+from keras_bandgnn.ops.backend.jax_norms import (
+    layer_normalization as _layer_normalization,
+)
 from keras_bandgnn.ops.context import is_portable, portable_sums
 
 # Segment sums without scatters, for runtimes that do not support them.
@@ -214,7 +219,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 
 
 # Only torch has these, as its eager operations are bound by memory traffic.
-flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
+flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
 recorded_step = recorded_prediction = branch = affine = step_data = None
 # Edges from which messages are computed in chunks.
@@ -222,8 +227,39 @@ _MANY = 1024
 fused_edges = FusedEdges(
     lambda x, edges: edges >= _MANY and not has_accelerator() and not is_portable()
 )
+
+
+def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
+    """Compute the fused `ops.sparse.filtered_sum`, or return None."""
+    del equal
+    tensors = [t for t in (sent, edges, factor, *weights) if t is not None]
+    if (
+        not fused_edges.apply_to(sent, edges.shape[0])
+        or keras.distribution.distribution()
+        or any(t.dtype != jnp.float32 for t in tensors)
+    ):
+        return None
+    return _filtered_sum(sent, edges, factor, weights, ends, size, activate)
+
+
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = True
+
+
+def column_sum(rows):
+    """Sum float32 rows [M, H] over M; see `ops.backend`."""
+    if rows.dtype != jnp.float32 or has_accelerator() or is_portable():
+        return jnp.sum(rows, axis=0)
+    return _column_sum(rows)
+
+
+def layer_normalization(rows, gamma, beta, epsilon):
+    """Normalise float32 rows on CPUs; see `ops.backend`."""
+    if any(t.dtype != jnp.float32 for t in (rows, gamma, beta)):
+        return None
+    if has_accelerator() or is_portable():
+        return None
+    return _layer_normalization(rows, gamma, beta, epsilon)
 
 
 def gather(x, ids):

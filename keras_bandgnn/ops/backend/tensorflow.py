@@ -208,7 +208,7 @@ def index_add(out, ids, rows):
 
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
-normalized_rows = dropout = step_data = None
+normalized_rows = layer_normalization = dropout = step_data = None
 recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
 map_rows = None
 copy = tf.identity
@@ -253,6 +253,11 @@ def scatter_add(indices, values, shape):
         zeros = tf.zeros(shape, values.dtype)
         return tf.tensor_scatter_nd_add(zeros, tf.stack(indices, axis=-1), values)
     return tf.scatter_nd(tf.stack(indices, axis=-1), values, shape)
+
+
+def column_sum(rows):
+    """Sum rows [M, H] over M."""
+    return tf.reduce_sum(rows, axis=0)
 
 
 def has_accelerator() -> bool:

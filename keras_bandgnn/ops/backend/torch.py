@@ -397,6 +397,14 @@ def filtered_sum(sent, edges, factor, weights, ends, equal, size, activate):
     return FilteredSum.apply(sent, *weights, *constants)
 
 
+def column_sum(rows):
+    """Sum rows [M, H] over M."""
+    return torch.sum(rows, dim=0)
+
+
+# Keras calls one operation of torch.
+layer_normalization = None
+
 # `ops.remat` composes these from `copy` and `recomputed`.
 checkpointed = repeat_checkpointed = on_device = None
 

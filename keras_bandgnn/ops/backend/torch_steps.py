@@ -131,7 +131,10 @@ def _kind(data):
     if isinstance(data, list | tuple):
         return tuple(map(_kind, data))
     shape = getattr(data, "shape", None)
-    return repr(data) if shape is None else (tuple(shape), data.dtype)
+    if shape is None:
+        return repr(data)
+    # Of arrays of NumPy and of tensors alike.
+    return tuple(shape), str(data.dtype).rpartition(".")[2]
 
 
 def _with_leaves(data, leaves: Iterator):
