@@ -43,3 +43,19 @@ def portable(sums: str = "segment") -> Iterator[None]:
         yield
     finally:
         _tracing.sums = before
+
+
+def is_for_accelerator() -> bool:
+    """Return whether the program being traced is for a GPU or TPU that is not here."""
+    return getattr(_tracing, "accelerator", False)
+
+
+@contextlib.contextmanager
+def for_accelerator() -> Iterator[None]:
+    """Trace programs that another machine's accelerator runs, in this thread."""
+    before = is_for_accelerator()
+    _tracing.accelerator = True
+    try:
+        yield
+    finally:
+        _tracing.accelerator = before

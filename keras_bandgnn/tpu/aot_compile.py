@@ -19,6 +19,7 @@ from keras_bandgnn import compat
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.node_encoder import NUMBERS
 from keras_bandgnn.models.node_selector import NodeSelector
+from keras_bandgnn.ops.context import for_accelerator
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.program_encoder import ProgramEncoder
@@ -214,7 +215,8 @@ def check_training_step(
     devices = topology_devices(topology)
     available = available_memory(devices[0])
     step, arguments = _jitted_step(task, synthetic_batch(task, plan, sizes), devices)
-    lowered = step.lower(*arguments)
+    with for_accelerator():
+        lowered = step.lower(*arguments)
     start = time.perf_counter()
     try:
         compiled = lowered.compile()

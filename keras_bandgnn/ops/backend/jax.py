@@ -20,7 +20,11 @@ from keras_bandgnn.ops.backend.jax_norms import column_sum as _column_sum
 from keras_bandgnn.ops.backend.jax_norms import (
     layer_normalization as _layer_normalization,
 )
-from keras_bandgnn.ops.context import is_portable, portable_sums
+from keras_bandgnn.ops.context import (
+    is_for_accelerator,
+    is_portable,
+    portable_sums,
+)
 
 # Segment sums without scatters, for runtimes that do not support them.
 
@@ -334,8 +338,8 @@ def scatter_add(indices, values, shape):
 
 
 def has_accelerator() -> bool:
-    """Return whether a GPU or TPU is available."""
-    return jax.default_backend() != "cpu"
+    """Return whether a GPU or TPU is available, or runs what is being traced."""
+    return is_for_accelerator() or jax.default_backend() != "cpu"
 
 
 def seed_global(seed: int) -> None:
@@ -448,8 +452,32 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
     return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
 
 
-def gated_update(messages, states, kernel, bias, state_kernel, state_bias):
+# Rows per chunk of `gated_update`.
+_GATED_ROWS = 2048
+
+
+def gated_update(messages, states, *weights):
     """Return new states of a GRU; see `GRUUpdate`."""
+    rows = [each.reshape(-1, each.shape[-1]) for each in (messages, states)]
+    if (
+        len(rows[0]) < 2 * _GATED_ROWS
+        or any(each.dtype != jnp.float32 for each in (*rows, *weights))
+        or has_accelerator()
+        or is_portable()
+        or keras.distribution.distribution()
+    ):
+        return _gated_rows(messages, states, *weights)
+    # Gates stay in the CPU cache; to compute them again is faster than to read them.
+    out = jax_loops.map_rows(
+        lambda rows, weights: [_gated_rows(*rows, *weights)],
+        rows,
+        list(weights),
+        _GATED_ROWS,
+    )
+    return out[0].reshape(states.shape)
+
+
+def _gated_rows(messages, states, kernel, bias, state_kernel, state_bias):
     message_z, message_r, message_n = jnp.split(messages @ kernel + bias, 3, axis=-1)
     state_z, state_r, state_n = jnp.split(
         states @ state_kernel + state_bias, 3, axis=-1
