@@ -57,8 +57,9 @@ class ExportBatcher(DynamicBatcher):
 LEVELS = ("node", "edge", "graph", "candidate")
 FILE = "packing.json"
 VERSION = 1
-# Resources without an input of that many rows may have budgets up to this.
-_FREE_BUDGET = 1 << 16
+# Resources without an input of that many rows may have budgets up to this: a receptive
+# field leaves out most edges of a graph.
+_FREE_BUDGET = 1 << 22
 
 
 class PackedGraphs:
@@ -297,7 +298,7 @@ def _check_packing(file: Path, config: Mapping, signature: Signature) -> None:
             refuse_file(file, f"to have the ids of {name!r}", known)
     # Arrays of the budget are allocated before they are compared with the signature.
     sizes = [math.prod(spec.shape) for spec in signature.inputs]
-    limit = max(sizes, default=0) + _FREE_BUDGET
+    limit = 32 * max(sizes, default=0) + _FREE_BUDGET
     for name, size in config["preprocessor"]["budget"].items():
         if positive_int(f"budget of {name}", size, 0) > limit:
             refuse_file(file, f"to have a budget of at most {limit} for {name!r}", size)

@@ -256,6 +256,29 @@ def test_a_file_of_a_later_version_is_refused(tmp_path):
         kb.serving.GraphPacker.load(tmp_path)
 
 
+def test_edges_outside_of_the_receptive_field_count_in_the_budget(tmp_path):
+    rng = np.random.default_rng(0)
+    # The candidates receive no message from the nodes that most edges join.
+    ends = rng.integers(4, 400, (2, 70_000))
+    graph = kb.Graph(
+        400,
+        ends[0],
+        ends[1],
+        node={"kind": np.zeros(400, "int32")},
+        candidates=[0, 1],
+        label=0,
+    )
+    backbone = kb.models.GGNNBackbone({"kind": 1}, 4, 2, num_edge_types=1)
+    task = kb.models.NodeSelector(backbone)
+    made = kb.serving.GraphPacker.of_task(task, [graph])
+    made.save(tmp_path)
+    assert made.preprocessor.batcher.budget["edge"] >= 70_000
+    largest = max(np.prod(spec.shape) for spec in made.signature.inputs)
+    assert largest < 1_000
+    (packed,) = kb.serving.GraphPacker.load(tmp_path).pack([graph])
+    assert packed
+
+
 def test_names_of_inputs_are_unique():
     x = {"node": {"a b": np.zeros(1), "a_b": np.zeros(1)}}
     with pytest.raises(ValueError, match="names differ in letters"):
