@@ -222,6 +222,7 @@ CASES = {
         "graph",
     ),
     "GraphTransformerLayer": (transformer_layer, "node"),
+    "LayerNormalization": (lambda: of(kb.layers.LayerNormalization()), "node"),
     "NodeEncoder": (
         lambda: of(
             encoder := kb.layers.NodeEncoder(H, {**INPUTS, "atomic_number": 9}),

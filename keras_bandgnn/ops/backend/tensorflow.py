@@ -208,10 +208,24 @@ def index_add(out, ids, rows):
 
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
-normalized_rows = layer_normalization = dropout = step_data = None
+normalized_rows = dropout = step_data = None
 recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
 map_rows = None
 copy = tf.identity
+
+
+def layer_normalization(rows, gamma, beta, epsilon):
+    """Normalise rows by their mean and variance; see `ops.backend`.
+
+    The variance of `tf.nn.moments`, which Keras takes, has no second derivative by the
+    mean: training on forces would follow wrong gradients.
+    """
+    rows, gamma, beta = (tf.cast(t, tf.float32) for t in (rows, gamma, beta))
+    away = rows - tf.reduce_mean(rows, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(away), axis=-1, keepdims=True)
+    return away * tf.math.rsqrt(variance + epsilon) * gamma + beta
+
+
 # Whether sparse products use the transpose for their gradient.
 USES_TRANSPOSE = False
 

@@ -299,8 +299,10 @@ class _Record:
         for layer in self.layers:
             found.append(compat.has_hooks(layer))
             if layer is not self.model:
-                # Keras also notes in those of a model what is no part of a step.
-                found += vars(layer).values()
+                # Keras also notes in those of a model what is no part of a step. Layers
+                # of Keras do not read torch's `training`, which `fit` changes.
+                own = vars(layer).items()
+                found += [value for name, value in own if name != "training"]
             found.append(layer.trainable)
         return found
 
