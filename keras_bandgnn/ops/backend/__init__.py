@@ -38,8 +38,8 @@ others:
 `column_sum(rows)`
     The sum of rows [M, H] over M.
 `layer_normalization(rows, gamma, beta, epsilon)`
-    Layer normalisation of rows [..., H] with scale and shift [H], in float32. None where
-    it does not apply.
+    Layer normalisation of rows [..., H] with scale and shift [H], in float32, or None
+    where it does not apply.
 `segment_attention(q, k, v, mask, num_heads)`
     `ops.full_attention` of float32 without biases and dropout, and without the
     log-sum-exp, for segments whose rows adjoin. None where it does not apply.
