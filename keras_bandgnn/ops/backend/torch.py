@@ -224,7 +224,11 @@ def _device_type() -> str:
 
 def seed_global(seed: int) -> None:
     """Seed torch's global generator, which dropout draws from."""
-    torch.manual_seed(seed)
+    if has_accelerator():
+        torch.manual_seed(seed)
+    else:
+        # The other queues a seed, with a stack trace, for GPUs that nobody uses.
+        torch.default_generator.manual_seed(seed)
 
 
 def watch_step(model, name, report):
