@@ -33,6 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     allocator.add_option(parser)
 
 
+def allow_schnetpack():
+    """Let SchNetPack 2.1.1 import a name that newer versions of torch lack."""
+    import typing
+
+    from torch.utils.data import dataloader
+
+    if not hasattr(dataloader, "T_co"):
+        dataloader.T_co = typing.TypeVar("T_co", covariant=True)
+
+
 def our_step(model: str, batch, options):
     """A training step of ours on a batch."""
     import keras
@@ -104,6 +114,7 @@ def peer_step(model: str, batch, options, device: str = "cpu"):
             return net(number, position, graph)
 
     else:
+        allow_schnetpack()
         from schnetpack.nn import CosineCutoff, GaussianRBF
         from schnetpack.representation.painn import PaiNN
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 
-from examples.benchmarks import allocator, figures, messages
+from examples.benchmarks import allocator, figures, geometry, messages
 from keras_bandgnn.cli import data_sets, report
 from keras_bandgnn.cli import options as shared
 
@@ -291,20 +291,10 @@ def _schnet(options):
     return Network()
 
 
-def allow_schnetpack():
-    """Let SchNetPack 2.1.1 import a name that newer versions of torch lack."""
-    import typing
-
-    from torch.utils.data import dataloader
-
-    if not hasattr(dataloader, "T_co"):
-        dataloader.T_co = typing.TypeVar("T_co", covariant=True)
-
-
 def _painn(options):
     import torch
 
-    allow_schnetpack()
+    geometry.allow_schnetpack()
     from schnetpack.nn import CosineCutoff, GaussianRBF
     from schnetpack.representation.painn import PaiNN
 

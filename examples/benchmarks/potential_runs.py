@@ -3,6 +3,7 @@
 import argparse
 import time
 
+from examples.benchmarks import geometry
 from keras_bandgnn.cli import report
 
 
@@ -100,6 +101,7 @@ def peer_speed(atoms, options: argparse.Namespace, steps: int = 1000) -> float |
     The best of two rounds with one thread and two with all.
     """
     try:
+        geometry.allow_schnetpack()
         import schnetpack as spk
         import torch
         from schnetpack.interfaces import SpkCalculator

@@ -18,7 +18,7 @@ def _total(rows):
 def _mean(rows):
     """Mean of each row [M, H], float [M, 1]."""
     width = rows.shape[1]
-    return rows @ jnp.full((width, 1), 1.0 / width, rows.dtype)
+    return rows @ jnp.ones((width, 1), rows.dtype) / width
 
 
 @jax.custom_vjp
