@@ -252,6 +252,11 @@ def has_hooks(layer) -> bool:
     return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
+def has_gradient_hooks(value) -> bool:
+    """Return whether functions of others run with the gradient of a tensor of torch."""
+    return bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+
+
 def writes(target) -> bool:
     """Return whether an operation that torch has recorded changes its inputs."""
     schema = getattr(target, "_schema", None)

@@ -59,7 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-export", action="store_true", help="skip exported models")
     parser.add_argument("--cold", metavar="PRESET", help=argparse.SUPPRESS)
     parser.add_argument("--cache", metavar="DIR", help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=shared.written_file, help="file for the figures")
+    parser.add_argument(
+        "--json",
+        type=shared.written_file,
+        help="file for the figures, which `compare` does not take: they have no peer",
+    )
     allocator.add_option(parser)
 
 

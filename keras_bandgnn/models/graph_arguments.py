@@ -22,7 +22,7 @@ from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 _CONVERTERS = {"jraph": "from_jraph", "scipy": "from_scipy"}
 _BATCHES = (
-    "Tasks run whole epochs of the preprocessor's batches. Set the batcher's size "
+    "Batches are those of the preprocessor, and all of them. Set the batcher's size "
     "or budget: GraphPreprocessor([], StaticBatcher(32)), DynamicBatcher(32)."
 )
 _MASKS = (

@@ -74,3 +74,17 @@ def test_values_are_those_of_numpy():
     expected = away / np.sqrt((away**2).mean(axis=-1, keepdims=True) + 1e-5)
     found = ops.convert_to_numpy(layer(ROWS))
     np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 here")
+def test_double_precision_is_kept():
+    layer = kb.layers.LayerNormalization(epsilon=1e-9, dtype="float64")
+    rows = 1e3 + np.random.default_rng(3).normal(size=(4, 16))
+    away = rows - rows.mean(axis=-1, keepdims=True)
+    expected = away / np.sqrt((away**2).mean(axis=-1, keepdims=True) + 1e-9)
+    found = ops.convert_to_numpy(layer(ops.convert_to_tensor(rows, "float64")))
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_rows_without_channels():
+    assert kb.layers.LayerNormalization()(np.ones((3, 0), "float32")).shape == (3, 0)

@@ -248,6 +248,90 @@ def test_what_fit_does_in_between_keeps_a_record(monkeypatch):
     assert all(now is old for now, old in zip(records(), first, strict=True))
 
 
+def torch_autocast():
+    import torch
+
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_autocast_is_seen(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
+    data = task_samples.data_of("GraphRegressor", 6)
+    task = _gine()
+
+    def outputs():
+        plain = np.asarray(task.predict(data))
+        with torch_autocast():
+            return plain, np.asarray(task.predict(data))
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 100)
+    expected = outputs()
+    assert np.abs(expected[0] - expected[1]).max() > 0
+    monkeypatch.setattr(torch_steps, "_WORTH", 0)
+    for _ in range(3):
+        for found, given in zip(outputs(), expected, strict=True):
+            np.testing.assert_allclose(found, given, rtol=1e-5, atol=1e-6)
+
+
+def test_modes_of_torch_and_keras_drop_a_record(monkeypatch):
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 0)
+    data, task = task_samples.data_of("GraphRegressor", 6), _gine()
+
+    def recorded():
+        task.fit(data, epochs=2, verbose=0)
+        kept = compat.derived(task)["steps"].values()
+        return any(record for record, _ in kept)
+
+    assert recorded()
+    task.run_eagerly = True
+    assert not recorded()
+    task.run_eagerly = False
+    assert recorded()
+    with torch.autograd.set_detect_anomaly(True):
+        assert not recorded()
+    assert recorded()
+    value = task.trainable_variables[0].value
+    hook = value.register_hook(lambda gradient: gradient * 0)
+    before = keras.ops.convert_to_numpy(value).copy()
+    task.compile(keras.optimizers.SGD(0.1))
+    assert not recorded()
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(value), before)
+    hook.remove()
+    assert recorded()
+
+
+def test_weights_of_another_precision_are_seen(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 0)
+    data, task = task_samples.data_of("GraphRegressor", 6), _gine()
+    expected = [task.predict(data) for _ in range(3)][-1]
+    task.double()
+    np.testing.assert_allclose(task.predict(data), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_stand_in_the_variables(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
+    def gradients(worth):
+        monkeypatch.setattr(torch_steps, "_WORTH", worth)
+        keras.utils.set_random_seed(1)
+        task = _gine()
+        data = task_samples.data_of("GraphRegressor", 6)
+        task.compile(keras.optimizers.SGD(0.01))
+        task.fit(data, epochs=3, verbose=0)
+        values = compat.held_values(task.trainable_variables)
+        return [keras.ops.convert_to_numpy(value.grad) for value in values]
+
+    for found, expected in zip(gradients(0), gradients(100), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_code_of_others_is_not_recorded(monkeypatch):
     calls = []
 

@@ -220,7 +220,8 @@ def layer_normalization(rows, gamma, beta, epsilon):
     The variance of `tf.nn.moments`, which Keras takes, has no second derivative by the
     mean: training on forces would follow wrong gradients.
     """
-    rows, gamma, beta = (tf.cast(t, tf.float32) for t in (rows, gamma, beta))
+    kind = tf.float64 if rows.dtype == tf.float64 else tf.float32
+    rows, gamma, beta = (tf.cast(t, kind) for t in (rows, gamma, beta))
     away = rows - tf.reduce_mean(rows, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(away), axis=-1, keepdims=True)
     return away * tf.math.rsqrt(variance + epsilon) * gamma + beta

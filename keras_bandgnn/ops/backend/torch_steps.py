@@ -193,6 +193,13 @@ def _is_known(value) -> bool:
     return _is_ours(value.__module__) and all(map(_is_known, inner))
 
 
+def _values(variables: list) -> list:
+    """Return the tensors of variables, their types, and whether they have hooks."""
+    found = compat.held_values(variables)
+    kinds = [value.dtype for value in found]
+    return [*found, *kinds, *map(compat.has_gradient_hooks, found)]
+
+
 def _optimizers(model: keras.Model) -> list:
     """Return the optimizer and those that it wraps."""
     found = [model.optimizer]
@@ -201,14 +208,26 @@ def _optimizers(model: keras.Model) -> list:
     return found
 
 
+def _modes(model: keras.Model) -> list:
+    """Return what changes how every step is computed; all False where it is recorded."""
+    return [
+        model.run_eagerly,
+        bool(model.jit_compile),
+        torch.is_autocast_enabled("cpu"),
+        torch.is_autocast_enabled(torch.device(compat.torch_device()).type),
+        torch.is_anomaly_enabled(),
+    ]
+
+
 def _is_plain(model: keras.Model) -> bool:
     """Return whether a step is made of Keras' and this library's code alone."""
-    if model.run_eagerly or model.jit_compile:
-        return False
-    if torch.is_autocast_enabled() or torch.is_anomaly_enabled():
+    if any(_modes(model)):
         return False
     layers = compat.sublayers(model)
-    return not any(map(compat.has_hooks, layers)) and all(
+    hooked = any(map(compat.has_hooks, layers)) or any(
+        map(compat.has_gradient_hooks, compat.held_values(model.variables))
+    )
+    return not hooked and all(
         _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
         for layer in layers
     )
@@ -287,14 +306,14 @@ class _Record:
     def held(self) -> list:
         """Return the objects that the step reads, besides data and layers."""
         variables = [*self.model.variables, *self.model.metrics_variables]
-        return compat.held_values(variables)
+        return _values(variables)
 
     def _options(self) -> list:
         """Return the objects that a computation of the model reads, besides a batch.
 
         They are compared by identity, which takes microseconds.
         """
-        found = self.held()
+        found = self.held() + _modes(self.model)
         found += map(vars(self.model).get, _METHODS)
         for layer in self.layers:
             found.append(compat.has_hooks(layer))
@@ -367,13 +386,18 @@ class _TrainingRecord(_Record):
     def finish(self, outputs) -> dict:
         """Update the weights; return the logs."""
         count = len(self.variables)
+        gradients = list(outputs[:count])
         with torch.no_grad():
-            self.optimizer.apply(list(outputs[:count]), self.variables)
+            self.optimizer.apply(gradients, self.variables)
+        # Where a step of Keras leaves them, for those that watch them.
+        weights = compat.held_values(self.variables)
+        for value, gradient in zip(weights, gradients, strict=True):
+            value.grad = gradient
         return dict(zip(self.names, outputs[count:], strict=True))
 
     def held(self) -> list:
         """See `_Record`; variables and optimizers with their options."""
-        found = compat.held_values(self.every)
+        found = _values(self.every)
         for variable in self.every:
             found += variable.trainable, variable.regularizer
         for optimizer in _optimizers(self.model):
