@@ -179,8 +179,8 @@ def read(path: Path) -> dict:
         given = found.get("format") if isinstance(found, dict) else type(found).__name__
         raise ValueError(
             f"Expected figures of format {FORMAT} in {path}. Received: {given!r}. "
-            "Write them with the option --json of a benchmark that has a peer; `latency` "
-            "has none, and others figures."
+            "Write them with the option --json of a benchmark that has a peer; that of "
+            "`latency` holds other figures."
         )
     rows = found.get("rows")
     if not isinstance(rows, list) or not all(map(_is_row, rows)):

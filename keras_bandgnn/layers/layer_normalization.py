@@ -15,10 +15,10 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     This is `keras.layers.LayerNormalization`, with its arguments and weights. On CPUs
     in JAX the gradient is one of our own, which sums over rows and channels by products
-    with ones: the sums that XLA derives take up to ten times as long. (Like that of
-    other operations there, it is a gradient in reverse: `jax.jvp` does not apply.) In TensorFlow it
-    has second derivatives, as training on forces needs them; those of Keras' layer are
-    wrong.
+    with ones: the sums that XLA derives take up to ten times as long. (As that of other
+    operations there it is a gradient in reverse, to which `jax.jvp` does not apply.) In
+    TensorFlow it has second derivatives, as training on forces needs them; those of
+    Keras' layer are wrong.
 
     Args:
         epsilon: Added to the variance.

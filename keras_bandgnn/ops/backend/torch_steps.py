@@ -209,7 +209,7 @@ def _optimizers(model: keras.Model) -> list:
 
 
 def _modes(model: keras.Model) -> list:
-    """Return what changes how every step is computed; all False where it is recorded."""
+    """Return what changes how steps are computed; all False where they are recorded."""
     return [
         model.run_eagerly,
         bool(model.jit_compile),
