@@ -50,6 +50,8 @@ class LayerNormalization(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         """Return the normalised rows."""
+        if "int" in keras.backend.standardize_dtype(inputs.dtype):
+            inputs = ops.cast(inputs, self.compute_dtype)
         if backend.layer_normalization is not None and self._is_plain(inputs):
             weights = [ops.convert_to_tensor(w) for w in (self.gamma, self.beta)]
             out = backend.layer_normalization(

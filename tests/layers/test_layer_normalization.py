@@ -90,3 +90,8 @@ def test_double_precision_is_kept():
 
 def test_rows_without_channels():
     assert kb.layers.LayerNormalization()(np.ones((3, 0), "float32")).shape == (3, 0)
+
+
+def test_integers_are_normalised_as_numbers():
+    found = ops.convert_to_numpy(kb.layers.LayerNormalization()(np.arange(4)[None]))
+    np.testing.assert_allclose(found[0], [-1.341, -0.447, 0.447, 1.341], atol=2e-3)

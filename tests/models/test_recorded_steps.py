@@ -19,6 +19,7 @@ BACKBONES = (
     "GCNBackbone",
     "GatedGCNBackbone",
     "SchNetBackbone",
+    "GTBackbone",
 )
 TASKS = ("NodeSelector", "GraphClassifier, several targets", "ForceRegressor")
 
@@ -200,6 +201,11 @@ def _other_precision(task):
         layer.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
 
 
+def _without_gradients(task):
+    for value in compat.held_values(task.backbone.trainable_variables)[:1]:
+        value.requires_grad_(False)
+
+
 def _other_optimizer(task):
     optimizer = keras.optimizers.SGD(0.1)
     optimizer.build(task.trainable_variables)
@@ -226,6 +232,46 @@ CHANGES = [
 def test_changes_of_a_model_are_seen(monkeypatch, change):
     data = task_samples.data_of("GraphRegressor", 6)
     assert_same(monkeypatch, lambda: _gine(dropout=0.5), data, change)
+
+
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_weights_without_gradients_are_seen(monkeypatch):
+    data = task_samples.data_of("GraphRegressor", 6)
+    assert_same(monkeypatch, _gine, data, _without_gradients, recorded=False)
+
+
+def test_threads_that_predict_at_once_are_recorded(monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from keras_bandgnn.ops.backend import torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 3)
+    data, task = task_samples.data_of("GraphRegressor", 6), _gine()
+    expected = task.predict(data)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: task.predict(data), range(40)))
+    for each in found:
+        np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-6)
+    kept = compat.derived(task)["predictions"].values()
+    assert any(record for record, _ in kept)
+
+
+def test_factors_of_regularizers_are_seen(monkeypatch):
+    from keras_bandgnn.ops.backend import torch_steps
+
+    losses = []
+    for worth in (100, 0):
+        monkeypatch.setattr(torch_steps, "_WORTH", worth)
+        keras.utils.set_random_seed(1)
+        task, data = _gine(), task_samples.data_of("GraphRegressor", 6)
+        task.trainable_weights[-1].regularizer = keras.regularizers.L2(0.1)
+        task.trainable_weights[-1].assign_add([1.0] * 2)
+        task.compile(keras.optimizers.SGD(1e-3))
+        task.fit(data, epochs=2, verbose=0)
+        task.trainable_weights[-1].regularizer.l2 = 5.0
+        losses.append(task.fit(data, epochs=1, verbose=0).history["loss"][0])
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+    assert losses[0] > 5
 
 
 def test_what_fit_does_in_between_keeps_a_record(monkeypatch):

@@ -100,8 +100,11 @@ class GTBackbone(GraphTransformerBackbone):
             return self.encoder(batch)
         vectors = ops.convert_to_tensor(node["laplacian"])
         shape = (*ops.shape(batch["graph"]["mask"]), self.laplacian)
-        signs = keras.random.randint(shape, 0, 2, seed=self.seed_generator)
-        signs = same_on_devices(2.0 * ops.cast(signs, vectors.dtype) - 1.0)
+        # Twice or nothing, from numbers that recorded steps draw, too.
+        twice = graph_ops.dropout(
+            ops.ones(shape, vectors.dtype), 0.5, self.seed_generator
+        )
+        signs = same_on_devices(twice - 1.0)
         signs = graph_ops.batched_gather(signs, ops.convert_to_tensor(node["graph_id"]))
         return self.encoder({**batch, "node": {**node, "laplacian": vectors * signs}})
 

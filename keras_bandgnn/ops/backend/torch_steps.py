@@ -33,6 +33,7 @@ class _Recording(threading.local):
 
 
 _recording = _Recording()
+_one_records = threading.Lock()
 
 
 class NotRecordable(Exception):
@@ -92,7 +93,13 @@ def _from_record(record_type: type, model: keras.Model, data, kept: dict):
         known = sum(1 for each, _ in kept.values() if each)
         if seen < _WORTH or known >= _MOST or not record_type.fits(model):
             return None
-        record, found = _record(record_type, model, data)
+        # Torch records in one thread at a time.
+        if not _one_records.acquire(blocking=False):
+            return None
+        try:
+            record, found = _record(record_type, model, data)
+        finally:
+            _one_records.release()
         kept[kind] = record, seen + 1
         return found
     if not record:
@@ -194,9 +201,10 @@ def _is_known(value) -> bool:
 
 
 def _values(variables: list) -> list:
-    """Return the tensors of variables, their types, and whether they have hooks."""
+    """Return tensors of variables, with types, and if they take gradients or hooks."""
     found = compat.held_values(variables)
-    kinds = [value.dtype for value in found]
+    kinds = [(value.dtype, value.requires_grad) for value in found]
+    kinds = [each for pair in kinds for each in pair]
     return [*found, *kinds, *map(compat.has_gradient_hooks, found)]
 
 
@@ -398,8 +406,13 @@ class _TrainingRecord(_Record):
     def held(self) -> list:
         """See `_Record`; variables and optimizers with their options."""
         found = _values(self.every)
+        parts = [self.model.loss]
         for variable in self.every:
             found += variable.trainable, variable.regularizer
+            parts.append(variable.regularizer)
+        for part in parts:
+            if isinstance(part, keras.losses.Loss | keras.regularizers.Regularizer):
+                found += vars(part).values()
         for optimizer in _optimizers(self.model):
             found += optimizer, optimizer.loss_scale_factor
         return found
