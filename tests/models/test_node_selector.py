@@ -348,7 +348,7 @@ def test_bad_input_is_refused_before_training():
     ):
         with pytest.raises(ValueError, match=message):
             task.fit(graphs, verbose=0)
-    with pytest.raises(ValueError, match="whole epochs"):
+    with pytest.raises(ValueError, match="those of the preprocessor"):
         task.fit(good, steps_per_epoch=3, verbose=0)
     with pytest.raises(ValueError, match="`preprocessor`"):
         NodeSelector(task.backbone, 5)
