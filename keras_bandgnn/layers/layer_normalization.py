@@ -25,7 +25,7 @@ class LayerNormalization(keras.layers.LayerNormalization):
         **kwargs: The other arguments of `keras.layers.LayerNormalization`.
 
     Input shape:
-        inputs: float [..., H].
+        inputs: float [..., H]; integers are cast.
 
     Output shape:
         float [..., H].

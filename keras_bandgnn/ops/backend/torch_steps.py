@@ -203,9 +203,9 @@ def _is_known(value) -> bool:
 def _values(variables: list) -> list:
     """Return tensors of variables, with types, and if they take gradients or hooks."""
     found = compat.held_values(variables)
-    kinds = [(value.dtype, value.requires_grad) for value in found]
-    kinds = [each for pair in kinds for each in pair]
-    return [*found, *kinds, *map(compat.has_gradient_hooks, found)]
+    kinds = [value.dtype for value in found]
+    taking = [value.requires_grad for value in found]
+    return [*found, *kinds, *taking, *map(compat.has_gradient_hooks, found)]
 
 
 def _optimizers(model: keras.Model) -> list:
