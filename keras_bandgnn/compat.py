@@ -6,10 +6,11 @@ torch 2.13; tests/test_compat.py fails if one is removed.
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras
 from keras.src.backend import in_stateless_scope as in_stateless_scope
+from keras.src.trainers.data_adapters.py_dataset_adapter import PyDatasetAdapter
 
 # Attribute of a model that holds the metric "loss".
 LOSS_TRACKER = "_loss_tracker"
@@ -140,6 +141,46 @@ class BuildHooks(keras.Model):
         # Exists only in the TensorFlow trainer.
         if self.builds_from_batches():
             super()._maybe_symbolic_build(iterator, data_batch)
+
+
+# === Data of fit ===
+
+
+class DirectBatches(PyDatasetAdapter):
+    """Batches of a `PyDataset` as `fit` and `evaluate` on TensorFlow and torch pass on.
+
+    By itself Keras sends them through a `tf.data.Dataset` or torch's `DataLoader`,
+    which takes longer than many a step.
+
+    Args:
+        data: The `PyDataset`, which has one worker.
+        convert: What a step takes, from a batch of arrays; None for the batch itself.
+    """
+
+    def __init__(self, data: keras.utils.PyDataset, convert: Callable | None):
+        super().__init__(data)
+        self._convert = convert
+
+    @staticmethod
+    def serve(model: keras.Model) -> bool:
+        """Return whether the steps of a model read batches of arrays."""
+        return (
+            not model.run_eagerly
+            and model.steps_per_execution == 1
+            and getattr(model, "_distribute_strategy", None) is None
+        )
+
+    def get_tf_dataset(self):
+        """Return the batches of an epoch."""
+        return self
+
+    def get_torch_dataloader(self):
+        """Return the batches of an epoch."""
+        return self
+
+    def __iter__(self) -> Iterator:
+        batches = self._get_iterator()
+        return map(self._convert, batches) if self._convert else batches
 
 
 # === Progress bars ===

@@ -222,6 +222,9 @@ def as_fit_data(data, task):
 
         # Keras takes the signature from two batches; other sizes may follow.
         return to_tf_data(data)
+    direct = isinstance(data, GraphLoader) and keras.backend.backend() != "jax"
+    if direct and compat.DirectBatches.serve(task):
+        return compat.DirectBatches(data, backend.batch_data)
     return data
 
 

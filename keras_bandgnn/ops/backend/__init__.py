@@ -53,6 +53,9 @@ others:
     What a step of Keras takes, its arrays on the device: on torch `train_on_batch` and
     `predict_on_batch` pass arrays of the host, which a recorded step would read as they
     are.
+`batch_data(batch)`
+    A batch of arrays as `fit` gives it to a step: tensors on the device, or None where
+    the step converts them.
 `map_rows(function, arrays, size)`
     See `ops.remat.by_rows`: rows or a tuple of them, of arrays [R, ...] with at least
     `size` rows each.

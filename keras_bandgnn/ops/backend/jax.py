@@ -225,7 +225,8 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
-recorded_step = recorded_prediction = branch = affine = step_data = None
+recorded_step = recorded_prediction = branch = affine = None
+step_data = batch_data = None
 # Edges from which messages are computed in chunks.
 _MANY = 1024
 fused_edges = FusedEdges(

@@ -36,10 +36,14 @@ def _watch_traces(step, report):
     counts = [count for count in counts if count]
 
     def watched(data):
-        before = sum(count() for count in counts)
+        before, batches = sum(count() for count in counts), data
+        if not isinstance(data, list) and not hasattr(data, "element_spec"):
+            # Arrays, one batch a step.
+            batches = [next(data)]
+            data = iter(batches)
         outputs = step(data)
         if sum(count() for count in counts) > before:
-            spec = data[0] if isinstance(data, list) else data.element_spec
+            spec = batches[0] if isinstance(batches, list) else batches.element_spec
             report(_spec_of(spec, [leaf.shape for leaf in _leaves(spec)]))
         return outputs
 
@@ -52,13 +56,18 @@ def _watch_batches(step, report):
 
     def watched(batches):
         for batch in batches:
-            key = tuple((leaf.shape, leaf.dtype) for leaf in _leaves(batch))
-            if key not in compiled:
-                compiled.add(key)
-                report(_spec_of(batch, [shape for shape, _ in key]))
+            _compare(batch, compiled, report)
         return step(batches)
 
     return watched
+
+
+def _compare(batch, compiled, report):
+    """Report a batch of shapes that are not among the compiled ones yet."""
+    key = tuple((tuple(leaf.shape), str(leaf.dtype)) for leaf in _leaves(batch))
+    if key not in compiled:
+        compiled.add(key)
+        report(_spec_of(batch, [shape for shape, _ in key]))
 
 
 def _watch_shapes(step, steps_per_execution, report):
@@ -73,6 +82,11 @@ def _watch_shapes(step, steps_per_execution, report):
         return step(iter([batch])), tf.concat(sizes, 0)
 
     def watched(iterator):
+        if not hasattr(iterator, "element_spec"):
+            # Arrays, one batch a step.
+            batch = next(iterator)
+            _compare(batch, compiled, report)
+            return step(iter([batch]))
         for index in range(steps_per_execution):
             try:
                 outputs, sizes = load_and_step(iterator)
@@ -208,7 +222,7 @@ def index_add(out, ids, rows):
 
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
-normalized_rows = dropout = step_data = None
+normalized_rows = dropout = step_data = batch_data = None
 recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
 map_rows = None
 copy = tf.identity

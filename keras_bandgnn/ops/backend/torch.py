@@ -28,6 +28,7 @@ from keras_bandgnn.ops.backend.torch_steps import (
 from keras_bandgnn.ops.backend.torch_steps import (
     recorded_prediction as recorded_prediction,
 )
+from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
 from keras_bandgnn.ops.backend.torch_steps import step_data as step_data
 from keras_bandgnn.ops.context import is_portable

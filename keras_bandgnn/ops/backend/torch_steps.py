@@ -155,9 +155,12 @@ def _with_leaves(data, leaves: Iterator):
 
 def step_data(data):
     """Return the data of a step on the device; see `ops.backend`."""
+    return data if compat.torch_device() == "cpu" else batch_data(data)
+
+
+def batch_data(data):
+    """Return a batch as tensors on the device; see `ops.backend`."""
     device = torch.device(compat.torch_device())
-    if device.type == "cpu":
-        return data
 
     def moved(leaf):
         leaf = torch.as_tensor(leaf)

@@ -20,6 +20,8 @@ _MOST_COMPARED = 200
 # A block of batches that are built together has at most this many, and this many rows.
 _LONGEST_BLOCK = 8
 _MOST_ROWS = 131_072
+# Orders whose packing takes longer than these seconds are packed ahead.
+_LONG_S = 0.01
 
 
 class Epochs:
@@ -265,6 +267,8 @@ class BatchBuilder:
         prefetch: Batches to build before they are requested; with 0 each block is
             built on request.
         threads: Number of threads.
+        new_orders: Whether the next epoch follows on each, so that its first batches
+            are built ahead, too.
     """
 
     def __init__(
@@ -276,6 +280,7 @@ class BatchBuilder:
         num_hosts: int,
         prefetch: int,
         threads: int,
+        new_orders: bool,
     ):
         self.stats = LoaderStats()
         self._epochs = epochs
@@ -285,11 +290,13 @@ class BatchBuilder:
         ahead = -(-prefetch // self._block_length)
         self._blocks = max(threads, ahead) if prefetch else 0
         self._threads = threads if prefetch else 0
+        self._new_orders = new_orders
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[tuple[int, int], Future] = {}
         self._composed: dict[int, Future] = {}
-        self._current: tuple = (None, [])
+        self._composing_s = 0.0
+        self._current: tuple = (None, [], [])
         self._last_index = -1
 
     def _choose_block_length(self) -> int:
@@ -307,20 +314,33 @@ class BatchBuilder:
             if index not in (0, last + 1):
                 # Random access: the rest of the block would be built needlessly.
                 return self.build(range(index, index + 1), epoch)[0]
-            current = (epoch, block), self._block(block, epoch)
-            self._current = current
-            if (block + 1) * self._block_length >= self._epochs.length:
+            # An epoch of one block, such as a whole graph, may be as the one before.
+            built, composed = current[1:]
+            these = self._supergraphs_of(self._indices(block), epoch)
+            if len(composed) != len(these) or not all(
+                a.equals(b) for a, b in zip(composed, these, strict=True)
+            ):
+                built = self._block(block, epoch)
+            self._current = current = (epoch, block), built, these
+            if block == self._last_block:
                 # A loader that is kept after its last batch should not keep threads.
-                self.stop()
+                self._end_threads()
         return current[1][place]
 
     def build(self, indices: range, epoch: int) -> list[tuple]:
         """Build batches, each with the figures that `stats` counts."""
-        supergraphs = [s for i in indices for s in self.supergraphs(i, epoch)]
+        batches, seconds = self._build(indices, epoch)
+        self.stats.assembled(seconds, len(batches))
+        return batches
+
+    def _build(self, indices: range, epoch: int) -> tuple:
+        supergraphs = self._supergraphs_of(indices, epoch)
         began = time.perf_counter()
         batches = self._assembler.build(supergraphs, self._replicas)
-        self.stats.assembled(time.perf_counter() - began, len(batches))
-        return batches
+        return batches, time.perf_counter() - began
+
+    def _supergraphs_of(self, indices: range, epoch: int) -> list[Supergraph]:
+        return [s for i in indices for s in self.supergraphs(i, epoch)]
 
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
         """Return the supergraphs of the host in batch `index` of an epoch."""
@@ -339,27 +359,38 @@ class BatchBuilder:
                 self._composed = {**dict(recent), epoch: future}
         if missing:
             try:
+                began = time.perf_counter()
                 future.set_result(self._epochs.composition(epoch))
+                self._composing_s = time.perf_counter() - began
             except BaseException as error:
                 self._composed.pop(epoch, None)
                 future.set_exception(error)
         return future.result()
 
-    def run_in_background(self, function: Callable, *arguments) -> None:
-        """Call a function in the background, if there are threads."""
-        if self._threads:
+    def compose_in_background(self, epoch: int) -> None:
+        """Pack the supergraphs of an epoch ahead, where that takes a while."""
+        if self._threads and self._composing_s > _LONG_S:
             # In a separate thread, which ends with the call: the pool may have stopped.
             pool = ThreadPoolExecutor(1, "graph-loader")
-            pool.submit(function, *arguments)
+            pool.submit(self.composition, epoch)
             pool.shutdown(wait=False)
 
     def stop(self) -> None:
         """Stop the threads; the next request starts them again."""
         with self._lock:
-            pool, self._pool = self._pool, None
             self._waiting = {}
+        self._end_threads()
+
+    def _end_threads(self) -> None:
+        """Let the threads end with the blocks that they were given."""
+        with self._lock:
+            pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False)
+
+    @property
+    def _last_block(self) -> int:
+        return (self._epochs.length - 1) // self._block_length
 
     def _indices(self, block: int) -> range:
         first = block * self._block_length
@@ -368,16 +399,22 @@ class BatchBuilder:
     def _block(self, block: int, epoch: int) -> list:
         if not self._threads:
             return self.build(self._indices(block), epoch)
+        ahead = range(block, block + self._blocks + 1)
+        keys = [(epoch, b) for b in ahead if b <= self._last_block]
+        if self._new_orders:
+            # The first blocks of the next epoch follow on the last ones of this.
+            later = [b - self._last_block - 1 for b in ahead[len(keys) :]]
+            keys += [(epoch + 1, b) for b in later if b <= self._last_block]
         with self._lock:
-            final = (self._epochs.length - 1) // self._block_length
-            last = min(block + self._blocks, final)
-            keys = [(epoch, b) for b in range(block, last + 1)]
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._threads, "graph-loader")
             self._waiting = {
                 key: self._waiting.get(key)
-                or self._pool.submit(self.build, self._indices(key[1]), epoch)
+                or self._pool.submit(self._build, self._indices(key[1]), key[0])
                 for key in keys
             }
             future = self._waiting.pop((epoch, block))
-        return future.result()
+        batches, seconds = future.result()
+        self.stats.assembled(seconds, len(batches))
+        return batches
+

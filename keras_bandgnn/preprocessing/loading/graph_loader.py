@@ -187,6 +187,7 @@ class GraphLoader(keras.utils.PyDataset):
             num_hosts=self.num_hosts,
             prefetch=self.prefetch,
             threads=self.threads,
+            new_orders=self.shuffle,
         )
         self._builder.stats = LoaderStats(self.epoch)
 
@@ -327,7 +328,7 @@ class GraphLoader(keras.utils.PyDataset):
             self._builder.stats = LoaderStats(epoch)
         batch, figures = self._builder.get(index, epoch)
         if index == self._epochs.length // 2 and self.shuffle:
-            self._builder.run_in_background(self.composition, epoch + 1)
+            self._builder.compose_in_background(epoch + 1)
         self.stats.handed_out(began, figures)
         return batch
 
