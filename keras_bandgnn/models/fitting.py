@@ -216,11 +216,11 @@ def as_fit_data(data, task):
     if (
         isinstance(data, GraphLoader)
         and keras.backend.backend() == "tensorflow"
-        and not (data.batcher.fixed_shapes and len(data.budgets) == 1)
+        and not data.has_one_shape
     ):
         from keras_bandgnn.preprocessing.loading.exports import to_tf_data
 
-        # Keras takes the signature from two batches; other sizes may follow.
+        # Its signature leaves open which sizes vary, so a step is traced once.
         return to_tf_data(data)
     direct = isinstance(data, GraphLoader) and keras.backend.backend() != "jax"
     if direct and compat.DirectBatches.serve(task):

@@ -6,8 +6,9 @@ import threading
 import time
 
 import keras
+import numpy as np
 import pytest
-from registered import plain_graphs
+from registered import molecules, plain_graphs
 
 import keras_bandgnn as kb
 
@@ -67,9 +68,6 @@ def test_fits_leave_no_threads_and_no_files():
     assert len(os.listdir("/proc/self/task")) < threads + FITS
 
 
-@pytest.mark.skipif(
-    keras.backend.backend() == "tensorflow", reason="its data sets read ahead on"
-)
 def test_a_loader_that_was_left_within_an_epoch_ends_with_fit():
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -98,3 +96,91 @@ def test_threads_end_with_the_epoch_and_begin_anew():
     loader[0]
     loader.stop_threads()
     assert ended()
+
+
+# With SGD: Adam follows the signs of gradients that are zero but for rounding.
+
+
+def of_nodes(**options):
+    task = make()
+    task.compile(keras.optimizers.SGD(0.01))
+    return task.fit(plain_graphs(30), **options, validation_data=plain_graphs(5))
+
+
+def of_molecules(**options):
+    task = kb.models.GraphRegressor(kb.models.SchNetBackbone(9, 8, 1, num_gaussians=30))
+    graphs = [
+        each.replace(label=float(number), label_level="graph")
+        for number, each in enumerate(molecules(20))
+    ]
+    task.compile(keras.optimizers.SGD(0.01))
+    return task.fit(graphs[:16], **options, validation_data=graphs[16:])
+
+
+def of_samples(**options):
+    sampler = kb.preprocessing.NeighborSampler([2, 2], batch_size=16)
+    task = kb.models.NodeClassifier(
+        kb.models.SAGEBackbone({"h": {"features": 3}}, 8, 2, num_edge_types=2), 3
+    )
+    task.compile(keras.optimizers.SGD(0.01))
+    graphs = plain_graphs(1, 60)
+    return task.fit(graphs, sampler=sampler, validation_data=graphs, **options)
+
+
+def of_links(**options):
+    task = kb.models.LinkPredictor(
+        kb.models.SAGEBackbone({"h": {"features": 3}}, 8, 2, num_edge_types=2)
+    )
+    task.compile(keras.optimizers.SGD(0.01))
+    split = kb.data.split_links(plain_graphs(1, 60)[0])
+    options["validation_pairs"] = split.valid_pairs
+    return task.fit(split.train, split.train_pairs, batch_size=16, **options)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="it takes arrays itself")
+@pytest.mark.parametrize("fit", [of_nodes, of_molecules, of_samples, of_links])
+def test_batches_reach_a_step_as_they_do_through_keras(fit, monkeypatch):
+    histories = []
+    for direct in (True, False):
+        used = []
+
+        def serve(model, direct=direct, used=used):
+            used.append(direct)
+            return direct
+
+        monkeypatch.setattr(kb.compat.DirectBatches, "serve", staticmethod(serve))
+        keras.utils.set_random_seed(3)
+        histories.append(fit(epochs=3, verbose=0).history)
+        assert used
+    one, other = histories
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        np.testing.assert_allclose(values, other[name], rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+def test_steps_of_others_get_tensors(eagerly):
+    kinds = set()
+
+    class Mine(kb.models.NodeClassifier):
+        def train_step(self, *args):
+            kinds.update(map(keras.ops.is_tensor, keras.tree.flatten(args[-1])))
+            return super().train_step(*args)
+
+    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2)
+    task = Mine(backbone, 3)
+    task.compile("adam", run_eagerly=eagerly)
+    history = task.fit(plain_graphs(), epochs=2, verbose=0, validation_data=None)
+    assert kinds == {True} or keras.backend.backend() == "jax"
+    assert len(history.history["loss"]) == 2
+
+
+def test_validation_and_evaluation_of_a_loader_agree():
+    task = make()
+    loader = task.loader(plain_graphs(30), shuffle=True)
+    others = task.loader(plain_graphs(7, seed=1))
+    logs = task.fit(loader, epochs=3, verbose=0, validation_data=others).history
+    assert loader.epoch == 3 and others.epoch == 0
+    found = task.evaluate(others, verbose=0, return_dict=True)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, logs[f"val_{name}"][-1], rtol=1e-5)

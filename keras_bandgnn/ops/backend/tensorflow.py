@@ -28,8 +28,10 @@ def watch_step(model, name, report):
 
 
 def _watch_traces(step, report):
-    # Keras' step is a `tf.function`, or a Python function that wraps one.
+    # Keras' step is a `tf.function`, or a Python function that wraps some: one for
+    # data sets, one for arrays.
     inner = [cell.cell_contents for cell in getattr(step, "__closure__", None) or ()]
+    inner += [f.__wrapped__ for f in inner if hasattr(f, "__wrapped__")]
     counts = [
         getattr(f, "experimental_get_tracing_count", None) for f in (step, *inner)
     ]

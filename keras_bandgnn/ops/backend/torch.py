@@ -20,6 +20,7 @@ from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_value
 from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
+from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,
     decided,
@@ -28,7 +29,6 @@ from keras_bandgnn.ops.backend.torch_steps import (
 from keras_bandgnn.ops.backend.torch_steps import (
     recorded_prediction as recorded_prediction,
 )
-from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
 from keras_bandgnn.ops.backend.torch_steps import step_data as step_data
 from keras_bandgnn.ops.context import is_portable

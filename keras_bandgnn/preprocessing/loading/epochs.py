@@ -3,7 +3,7 @@
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -417,4 +417,3 @@ class BatchBuilder:
         batches, seconds = future.result()
         self.stats.assembled(seconds, len(batches))
         return batches
-

@@ -202,6 +202,12 @@ class GraphLoader(keras.utils.PyDataset):
         return self._epochs.budgets
 
     @property
+    def has_one_shape(self) -> bool:
+        """Whether all batches have one shape; those of samples as long as they fit."""
+        by_step = isinstance(self.batcher, Batcher) and not self.batcher.fixed_shapes
+        return len(self.budgets) == 1 and not by_step
+
+    @property
     def num_dropped(self) -> int:
         """Graphs of an epoch that the batcher drops."""
         packed = sum(len(s.members) for s in self.composition(self.epoch))

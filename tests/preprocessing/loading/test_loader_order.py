@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -268,6 +269,63 @@ def test_signatures_of_sizes_that_are_divided():
     ]
     loader = GraphLoader(graphs, StaticBatcher(8, "64"), Plan(rest=Grouped(100)))
     assert len(list(loader.to_tf_data())) == len(loader)
+
+
+def counted(loader, monkeypatch):
+    """The number of batches that a loader has built, as a list of one for each call."""
+    calls, build = [], loader._assembler.build
+
+    def counting(supergraphs, replicas):
+        calls.extend([None] * (len(supergraphs) // replicas))
+        return build(supergraphs, replicas)
+
+    monkeypatch.setattr(loader._assembler, "build", counting)
+    return calls
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_whole_graph_is_built_once(monkeypatch, shuffle):
+    loader = GraphLoader(graphs_of([30]), shuffle=shuffle)
+    calls, first = counted(loader, monkeypatch), loader[0]
+    for _ in range(3):
+        loader.on_epoch_end()
+        assert loader[0] is first
+        assert loader.stats.batches == 1 and loader.stats.graphs == 1
+    # With a new order of one graph the next epoch is begun once.
+    assert len(calls) == 1 + shuffle
+
+
+def test_other_orders_are_other_batches():
+    loader = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(4))
+    alone = GraphLoader(graphs_of(range(2, 40)), DynamicBatcher(4), prefetch=0)
+    for epoch in (0, 1, 2, 1, 5, 0):
+        loader.epoch = alone.epoch = epoch
+        for index in range(len(loader)):
+            assert same(loader[index], alone.build(index, epoch))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, threads):
+    loader = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), threads=threads)
+    calls = counted(loader, monkeypatch)
+    for index in range(len(loader)):
+        loader[index]
+    end = time.monotonic() + 5
+    while len(calls) == len(loader) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert len(calls) > len(loader)
+    seen = len(loader.stats.assembly_ms)
+    loader.on_epoch_end()
+    loader[0]
+    # They count for the epoch that they belong to.
+    assert seen == len(loader) and 0 < len(loader.stats.assembly_ms) < seen
+    # Without new orders nothing is known of what follows.
+    given = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), shuffle=False)
+    calls = counted(given, monkeypatch)
+    for index in range(len(given)):
+        given[index]
+    time.sleep(0.1)
+    assert len(calls) == len(given)
 
 
 def test_random_access_builds_what_is_asked_for():
