@@ -9,6 +9,7 @@ from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
+from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
@@ -245,6 +246,7 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     finally:
         # Training that ends early leaves the loader in the middle of an epoch.
         loader.stop_threads()
+        host_memory.give_back()
 
 
 def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):

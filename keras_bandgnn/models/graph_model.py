@@ -35,6 +35,7 @@ from keras_bandgnn.models.objective import (
     one_loss,
     only_real,
 )
+from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -283,14 +284,15 @@ class GraphModel(Replicated):
         """
         if self.backbone.adapt(loader.parts):
             compat.forget_programs(self)
-        self._refresh_programs()
+        self._before_steps()
 
-    def _refresh_programs(self) -> None:
+    def _before_steps(self) -> None:
         """Discard compiled steps if the backbone computes something else by now.
 
         Weights that were loaded, or other tasks over the same backbone, may have
-        changed it.
+        changed it. Also set how the process handles memory.
         """
+        host_memory.keep_freed()
         variant = self.program_variant
         if self.__dict__.setdefault("_variant", variant) != variant:
             self.__dict__["_variant"] = variant
@@ -511,7 +513,7 @@ class GraphModel(Replicated):
         Returns:
             Keras' `History`.
         """
-        self._refresh_programs()
+        self._before_steps()
         x = resolve_data("x", x)
         if is_graphs(x) or is_raw(x):
             names = ("batch_size", "epochs", "verbose", "callbacks")
@@ -591,7 +593,7 @@ class GraphModel(Replicated):
             sampler: As for `fit`.
             **kwargs: Passed on, such as `return_dict`; `sample_weight` as for `fit`.
         """
-        self._refresh_programs()
+        self._before_steps()
         x = resolve_data("x", x)
         if is_graphs(x) or is_raw(x):
             kwargs = options_for_graphs(args, ("batch_size", "verbose"), kwargs)
@@ -625,7 +627,7 @@ class GraphModel(Replicated):
         """
         from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 
-        self._refresh_programs()
+        self._before_steps()
         if isinstance(x, SequenceLoader):
             raise ValueError(
                 "Expected graphs. Received: a SequenceLoader, whose rows are cut from "
@@ -672,7 +674,7 @@ class GraphModel(Replicated):
             verbose: See `Task.predict`.
             callbacks: See `Task.predict`.
         """
-        self._refresh_programs()
+        self._before_steps()
         self._begin(loader, {}, training=False)
         if verbose == "auto" or not self.distribution.is_main:
             verbose = 0
@@ -708,7 +710,7 @@ class GraphModel(Replicated):
     ):
         """Train on a batch of a loader; see `keras.Model.train_on_batch`."""
         check_batch(x, "train_on_batch", class_weight)
-        self._refresh_programs()
+        self._before_steps()
         if backend.on_device is not None and not self.distribution.several:
             x, y, sample_weight = backend.on_device((x, y, sample_weight))
         return super().train_on_batch(x, y, sample_weight, return_dict=return_dict)
@@ -716,13 +718,13 @@ class GraphModel(Replicated):
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         """Evaluate a batch of a loader; see `keras.Model.test_on_batch`."""
         check_batch(x, "test_on_batch")
-        self._refresh_programs()
+        self._before_steps()
         return super().test_on_batch(x, y, sample_weight, return_dict)
 
     def predict_on_batch(self, x):
         """The output for a batch of a loader; see `keras.Model.predict_on_batch`."""
         check_batch(x, "predict_on_batch")
-        self._refresh_programs()
+        self._before_steps()
         return super().predict_on_batch(x)
 
     def in_given_order(self, graphs, loader: GraphLoader) -> Callable:
