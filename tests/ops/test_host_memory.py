@@ -1,0 +1,85 @@
+"""Freed memory stays with the process while a task trains on a CPU."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from keras_bandgnn.ops import host_memory
+from keras_bandgnn.ops.backend import current as backend
+
+on_glibc = pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or backend.has_accelerator(),
+    reason="of glibc, where a CPU computes",
+)
+# Pages that a second array of 256 MiB needs anew, and the MiB held at the end.
+SCRIPT = """
+import ctypes, resource
+from keras_bandgnn.ops import host_memory
+
+library = ctypes.CDLL(None)
+library.malloc.restype = ctypes.c_void_p
+library.malloc.argtypes = [ctypes.c_size_t]
+library.free.argtypes = [ctypes.c_void_p]
+
+def use():
+    piece = library.malloc(256 << 20)
+    ctypes.memset(piece, 1, 256 << 20)
+    library.free(piece)
+
+def held():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() >> 20
+
+kept, before = host_memory.keep_freed(), held()
+use()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+use()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+while_kept = held() - before
+host_memory.give_back()
+print(kept, faults > 1000, while_kept > 200, held() - before > 100)
+"""
+
+
+def result(**settings) -> list[bool]:
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**given, **settings},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [word == "True" for word in done.stdout.split()[-4:]]
+
+
+@on_glibc
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+def test_memory_is_used_again_and_given_back():
+    assert result() == [True, False, True, False]
+
+
+@on_glibc
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {host_memory.VARIABLE: "0"},
+        {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
+    ],
+)
+def test_settings_of_others_stay(setting):
+    assert result(**setting) == [False, True, False, False]
+
+
+def test_other_systems_are_left_as_they_are(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert not host_memory.keep_freed.__wrapped__()
