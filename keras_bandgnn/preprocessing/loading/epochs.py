@@ -28,7 +28,7 @@ class Epochs:
     """Compositions of epochs, from the sizes of the graphs alone.
 
     All epochs have the same number of steps, and each holds every graph once (except
-    those that the batcher drops).
+    those that the batcher drops). `differ` says whether each has an order of its own.
 
     Args:
         sizes: Resource -> int64 [n], what each graph needs.
@@ -53,6 +53,7 @@ class Epochs:
             batcher.complete(sizes)
         self.bucket, self.budgets = batcher.split(sizes)
         self.length = self._plan_length()
+        self.differ = seed is not None and len(self.bucket) > 1
 
     def _pack(self, order: np.ndarray) -> list[list[np.ndarray]]:
         """Pack an order of all graphs into supergraphs: whole steps for each bucket."""
@@ -267,8 +268,6 @@ class BatchBuilder:
         prefetch: Batches to build before they are requested; with 0 each block is
             built on request.
         threads: Number of threads.
-        new_orders: Whether the next epoch follows on each, so that its first batches
-            are built ahead, too.
     """
 
     def __init__(
@@ -280,7 +279,6 @@ class BatchBuilder:
         num_hosts: int,
         prefetch: int,
         threads: int,
-        new_orders: bool,
     ):
         self.stats = LoaderStats()
         self._epochs = epochs
@@ -290,7 +288,6 @@ class BatchBuilder:
         ahead = -(-prefetch // self._block_length)
         self._blocks = max(threads, ahead) if prefetch else 0
         self._threads = threads if prefetch else 0
-        self._new_orders = new_orders
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
         self._waiting: dict[tuple[int, int], Future] = {}
@@ -401,7 +398,7 @@ class BatchBuilder:
             return self.build(self._indices(block), epoch)
         ahead = range(block, block + self._blocks + 1)
         keys = [(epoch, b) for b in ahead if b <= self._last_block]
-        if self._new_orders:
+        if self._epochs.differ:
             # The first blocks of the next epoch follow on the last ones of this.
             later = [b - self._last_block - 1 for b in ahead[len(keys) :]]
             keys += [(epoch + 1, b) for b in later if b <= self._last_block]

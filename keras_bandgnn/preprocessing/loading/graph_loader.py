@@ -187,7 +187,6 @@ class GraphLoader(keras.utils.PyDataset):
             num_hosts=self.num_hosts,
             prefetch=self.prefetch,
             threads=self.threads,
-            new_orders=self.shuffle,
         )
         self._builder.stats = LoaderStats(self.epoch)
 

@@ -169,6 +169,7 @@ class _PairEpochs:
 
     def __init__(self, assembler: "_PairAssembler", seed: int | None, count: int):
         self.seed, self.count = seed, count
+        self.differ = seed is not None
         self.batch_size = assembler.batch_size
         self.length = -(-count // self.batch_size)
         self.assembler = assembler

@@ -254,6 +254,7 @@ class SampledEpochs:
         self.ids = ids
         self.sampler = sampler
         self.seed, self.shuffle = seed, shuffle
+        self.differ = shuffle
         self.per_step = replicas * num_hosts
         self.assembler = assembler
         owner = sampler.owners(assembler.graph, ids, num_hosts)
