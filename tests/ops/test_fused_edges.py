@@ -162,13 +162,25 @@ def test_equal_to_all_edges_at_once(name, chunk, monkeypatch):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="a sort of JAX")
-def test_sorted_ids_are_those_of_argsort():
-    ids = np.random.default_rng(0).integers(0, 7, (3, 50)).astype("int32")
-    order, found = backend.sorted_ids(ops.convert_to_tensor(ids), 7)
+@pytest.mark.parametrize(
+    ("size", "count"),
+    # One, two and three sorts; without and with a full last digit.
+    [(7, 50), (1 << 16, 1 << 16), (65_537, 1 << 16), (1 << 25, 1 << 20), (9, 1)],
+)
+def test_sorted_ids_are_those_of_argsort(size, count):
+    ids = np.random.default_rng(0).integers(0, size, (2, count)).astype("int32")
+    ids[0, -1], ids[1, 0] = size - 1, 0
+    order, found = backend.sorted_ids(ops.convert_to_tensor(ids), size)
     expected = np.argsort(ids, axis=1, kind="stable")
     np.testing.assert_array_equal(order, expected)
     np.testing.assert_array_equal(found, np.take_along_axis(ids, expected, 1))
-    assert backend.sorted_ids(ops.zeros((1, 1 << 16), "int32"), 1 << 17) is None
+    assert found.dtype == ids.dtype
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="a sort of JAX")
+def test_more_sorts_than_pay_off_are_left_to_argsort():
+    assert backend.sorted_ids(ops.zeros((1, 1 << 24), "int32"), (1 << 24) + 1) is None
+    assert backend.sorted_ids(ops.zeros((1, 0), "int32"), 3) is None
 
 
 @pytest.mark.skipif(

@@ -227,6 +227,8 @@ flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
 recorded_step = recorded_prediction = branch = affine = None
 step_data = batch_data = None
+# Sorts of one array that take as long as one of ids and places.
+_MOST_SORTS = 3
 # Edges from which messages are computed in chunks.
 _MANY = 1024
 fused_edges = FusedEdges(
@@ -275,13 +277,27 @@ def gather(x, ids):
 def sorted_ids(ids, size):
     """Return the order of ids and the sorted ids, or None; see `ops.backend`."""
     count = ids.shape[1]
-    if size * count > 1 << 32 or not count:
+    # Digits that fit 32 bits together with a place.
+    radix = (1 << 32) // max(count, 1)
+    if size > radix**_MOST_SORTS or not count:
         return None
-    # XLA sorts one array four times as fast as one with its places.
-    count = jnp.uint32(count)
+    # XLA sorts one array four times as fast as one with its places. Digit by digit, the
+    # lowest first, each sort keeps the order of the one before.
+    count, order = jnp.uint32(count), None
     places = jnp.arange(ids.shape[1], dtype="uint32")
-    both = jnp.sort(ids.astype("uint32") * count + places, axis=1, stable=False)
-    return (both % count).astype("int32"), (both // count).astype(ids.dtype)
+    rest, left = ids.astype("uint32"), size
+    while True:
+        digit = rest % jnp.uint32(radix) if left > radix else rest
+        both = jnp.sort(digit * count + places, axis=1, stable=False)
+        place = (both % count).astype("int32")
+        order = place if order is None else jnp.take_along_axis(order, place, 1)
+        if left <= radix:
+            break
+        rest = jnp.take_along_axis(rest // jnp.uint32(radix), place, 1)
+        left = -(-left // radix)
+    if size <= radix:
+        return order, (both // count).astype(ids.dtype)
+    return order, jnp.take_along_axis(ids, order, 1)
 
 
 def segment_sum(data, ids, num_segments, is_sorted=False):
