@@ -203,8 +203,14 @@ def shown_by(options: dict, callbacks) -> tuple:
     return verbose, listed
 
 
-def as_fit_data(data, task):
-    """Return the data that `fit` and `evaluate` of this backend take, from a loader."""
+def as_fit_data(data, task, direct: bool = True):
+    """Return the data that `fit` and `evaluate` of this backend take, from a loader.
+
+    Args:
+        data: A loader, or what Keras takes.
+        task: The model.
+        direct: Whether steps may get batches without Keras' own data sets.
+    """
     from keras_bandgnn.preprocessing.loading.sequence_loader import SequenceLoader
 
     if isinstance(data, SequenceLoader):
@@ -223,8 +229,8 @@ def as_fit_data(data, task):
 
         # Its signature leaves open which sizes vary, so a step is traced once.
         return to_tf_data(data)
-    direct = isinstance(data, GraphLoader) and keras.backend.backend() != "jax"
-    if direct and compat.DirectBatches.serve(task):
+    direct = direct and keras.backend.backend() != "jax"
+    if direct and isinstance(data, GraphLoader) and compat.DirectBatches.serve(task):
         return compat.DirectBatches(data, backend.batch_data)
     return data
 
@@ -241,9 +247,11 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     Returns:
         Keras' `History`.
     """
+    loader.end_after(kwargs.get("epochs", 1) - 1)
     try:
         return _fit(model, fit, loader, kwargs)
     finally:
+        loader.end_after(None)
         # Training that ends early leaves the loader in the middle of an epoch.
         loader.stop_threads()
         host_memory.give_back()

@@ -38,6 +38,8 @@ _REFUSED = {
     "batch_size": _BATCHES,
     "steps_per_epoch": _BATCHES,
     "steps": "Pass fewer graphs: graphs[:n].",
+    "validation_batch_size": _BATCHES,
+    "validation_steps": "Pass fewer graphs: validation_data=graphs[:n].",
     "mask": _MASKS,
     "validation_mask": _MASKS,
 }

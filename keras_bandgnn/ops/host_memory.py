@@ -35,7 +35,8 @@ def keep_freed() -> bool:
     """
     own = any(name in os.environ for name in _SETTINGS)
     own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    if own or os.environ.get(VARIABLE) == "0" or backend.has_accelerator():
+    off = os.environ.get(VARIABLE, "").lower() in ("0", "false", "no", "off")
+    if own or off or backend.has_accelerator():
         return False
     if platform.libc_ver()[0] != "glibc":
         return False

@@ -207,3 +207,44 @@ def test_freed_memory_is_kept(use, monkeypatch):
     use(task, graphs)
     assert calls[0] == "keep"
     assert calls.count("give back") <= 1
+
+
+def test_nothing_is_built_after_the_last_epoch(monkeypatch):
+    task = make()
+    loader = task.loader(plain_graphs(60), shuffle=True)
+    built, build = [], loader._assembler.build
+
+    def counting(supergraphs, replicas):
+        built.extend(supergraphs)
+        return build(supergraphs, replicas)
+
+    task.fit(loader, epochs=1, verbose=0)
+    monkeypatch.setattr(loader._assembler, "build", counting)
+    task.fit(loader, epochs=3, verbose=0)
+    time.sleep(0.2)
+    # Keras looks at one or two batches before.
+    assert 3 * len(loader) <= len(built) <= 3 * len(loader) + 2 * 8
+
+
+@pytest.mark.parametrize("eagerly", [True, False])
+@pytest.mark.parametrize("name", ["validation_steps", "validation_batch_size"])
+def test_options_of_validation_that_graphs_cannot_have(name, eagerly):
+    task, graphs = make(), plain_graphs()
+    task.compile("adam", run_eagerly=eagerly)
+    with pytest.raises(ValueError, match=f"Expected graphs without {name}"):
+        task.fit(graphs, validation_data=graphs, verbose=0, **{name: 1})
+    assert int(task.optimizer.iterations) == 0
+
+
+def test_another_evaluate_gets_the_loader():
+    seen = []
+
+    class Mine(kb.models.NodeClassifier):
+        def evaluate(self, x=None, *args, **kwargs):
+            seen.append(len(x))
+            return super().evaluate(x, *args, **kwargs)
+
+    task = Mine(kb.models.GCNBackbone({"h": {"features": 3}}, 8, 1, 2), 3)
+    graphs = plain_graphs()
+    history = task.fit(graphs, epochs=2, verbose=0, validation_data=graphs).history
+    assert seen == [1, 1] and len(history["val_loss"]) == 2

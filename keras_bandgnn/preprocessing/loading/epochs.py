@@ -257,7 +257,8 @@ class LoaderStats:
 class BatchBuilder:
     """Builds the batches of a host, in background threads ahead of use.
 
-    Blocks of consecutive batches are built together.
+    Blocks of consecutive batches are built together. After epoch `final` no more are
+    built ahead.
 
     Args:
         epochs: Which graphs form which supergraph.
@@ -281,6 +282,7 @@ class BatchBuilder:
         threads: int,
     ):
         self.stats = LoaderStats()
+        self.final: int | None = None
         self._epochs = epochs
         self._assembler = assembler
         self._replicas, self._host, self._num_hosts = replicas, host, num_hosts
@@ -322,7 +324,11 @@ class BatchBuilder:
             if block == self._last_block:
                 # A loader that is kept after its last batch should not keep threads.
                 self._end_threads()
-        return current[1][place]
+        batch, figures = current[1][place]
+        if self._last_block == 0 and not self._epochs.differ:
+            # It comes again, whatever a step does to it.
+            batch = _copy(batch)
+        return batch, figures
 
     def build(self, indices: range, epoch: int) -> list[tuple]:
         """Build batches, each with the figures that `stats` counts."""
@@ -375,6 +381,8 @@ class BatchBuilder:
     def stop(self) -> None:
         """Stop the threads; the next request starts them again."""
         with self._lock:
+            for future in self._waiting.values():
+                future.cancel()
             self._waiting = {}
         self._end_threads()
 
@@ -398,7 +406,7 @@ class BatchBuilder:
             return self.build(self._indices(block), epoch)
         ahead = range(block, block + self._blocks + 1)
         keys = [(epoch, b) for b in ahead if b <= self._last_block]
-        if self._epochs.differ:
+        if self._epochs.differ and (self.final is None or epoch < self.final):
             # The first blocks of the next epoch follow on the last ones of this.
             later = [b - self._last_block - 1 for b in ahead[len(keys) :]]
             keys += [(epoch + 1, b) for b in later if b <= self._last_block]
@@ -414,3 +422,9 @@ class BatchBuilder:
         batches, seconds = future.result()
         self.stats.assembled(seconds, len(batches))
         return batches
+
+
+def _copy(batch):
+    if isinstance(batch, dict):
+        return {name: _copy(value) for name, value in batch.items()}
+    return tuple(map(_copy, batch)) if isinstance(batch, tuple) else batch.copy()

@@ -337,6 +337,10 @@ class GraphLoader(keras.utils.PyDataset):
         self.stats.handed_out(began, figures)
         return batch
 
+    def end_after(self, epoch: int | None) -> None:
+        """Build no batches ahead after an epoch; None if more may follow on any."""
+        self._builder.final = epoch
+
     def stop_threads(self) -> None:
         """Stop the threads that assemble, as the end of an epoch does.
 

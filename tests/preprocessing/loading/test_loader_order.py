@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import threading
 import time
 
 import numpy as np
@@ -286,11 +287,15 @@ def counted(loader, monkeypatch):
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_whole_graph_is_built_once(monkeypatch, shuffle):
     loader = GraphLoader(graphs_of([30]), shuffle=shuffle)
-    calls, first = counted(loader, monkeypatch), loader[0]
+    expected = GraphLoader(graphs_of([30]), prefetch=0)[0]
+    calls = counted(loader, monkeypatch)
     for _ in range(3):
+        found = loader[0]
+        assert same(found, expected)
+        # What a step does to a batch does not reach the next epoch.
+        found[0]["node"]["a"][:] = found[1][:] = -1
         loader.on_epoch_end()
-        assert loader[0] is first
-        assert loader.stats.batches == 1 and loader.stats.graphs == 1
+    assert loader.stats.batches == 1 and loader.stats.graphs == 1
     assert len(calls) == 1
 
 
@@ -318,6 +323,14 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
     loader[0]
     # They count for the epoch that they belong to.
     assert seen == len(loader) and 0 < len(loader.stats.assembly_ms) < seen
+    # Nothing more is built after the last epoch.
+    last = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), prefetch=99)
+    calls = counted(last, monkeypatch)
+    last.end_after(0)
+    for index in range(len(last)):
+        last[index]
+    time.sleep(0.1)
+    assert len(calls) == len(last)
     # Without new orders nothing is known of what follows.
     given = GraphLoader(graphs_of(range(2, 60)), DynamicBatcher(3), shuffle=False)
     calls = counted(given, monkeypatch)
@@ -325,6 +338,25 @@ def test_the_first_batches_of_the_next_epoch_are_built_ahead(monkeypatch, thread
         given[index]
     time.sleep(0.1)
     assert len(calls) == len(given)
+
+
+def test_nothing_more_is_built_once_threads_were_stopped(monkeypatch):
+    loader = GraphLoader(graphs_of(range(2, 90)), DynamicBatcher(3), prefetch=99)
+    calls, build, go_on = [], loader._assembler.build, threading.Event()
+
+    def first_of_all(supergraphs, replicas):
+        if calls:
+            go_on.wait(20)
+        calls.append(len(supergraphs))
+        return build(supergraphs, replicas)
+
+    monkeypatch.setattr(loader._assembler, "build", first_of_all)
+    loader[0]
+    loader.stop_threads()
+    go_on.set()
+    time.sleep(0.2)
+    # The first block, and at most the one that was under way.
+    assert len(loader) > sum(calls) and len(calls) <= 2
 
 
 def test_random_access_builds_what_is_asked_for():
