@@ -132,12 +132,6 @@ class Supergraph(NamedTuple):
     members: np.ndarray
     budget: dict[str, int]
 
-    def equals(self, other: "Supergraph") -> bool:
-        """Return whether another one has the same graphs, in order, and sizes."""
-        return self.budget == other.budget and np.array_equal(
-            self.members, other.members
-        )
-
 
 class Assembler:
     """Lays graphs side by side and pads them, with no work per graph in Python.

@@ -295,7 +295,7 @@ class BatchBuilder:
         self._waiting: dict[tuple[int, int], Future] = {}
         self._composed: dict[int, Future] = {}
         self._composing_s = 0.0
-        self._current: tuple = (None, [], [])
+        self._current: tuple = (None, [])
         self._last_index = -1
 
     def _choose_block_length(self) -> int:
@@ -313,22 +313,19 @@ class BatchBuilder:
             if index not in (0, last + 1):
                 # Random access: the rest of the block would be built needlessly.
                 return self.build(range(index, index + 1), epoch)[0]
-            # An epoch of one block, such as a whole graph, may be as the one before.
-            built, composed = current[1:]
-            these = self._supergraphs_of(self._indices(block), epoch)
-            if len(composed) != len(these) or not all(
-                a.equals(b) for a, b in zip(composed, these, strict=True)
-            ):
-                built = self._block(block, epoch)
-            self._current = current = (epoch, block), built, these
+            built = current[1] if self._comes_again else []
+            self._current = current = (epoch, block), built or self._block(block, epoch)
             if block == self._last_block:
                 # A loader that is kept after its last batch should not keep threads.
                 self._end_threads()
         batch, figures = current[1][place]
-        if self._last_block == 0 and not self._epochs.differ:
-            # It comes again, whatever a step does to it.
-            batch = _copy(batch)
-        return batch, figures
+        # Whatever a step does to it, a batch that comes again stays as it is.
+        return _copy(batch) if self._comes_again else batch, figures
+
+    @property
+    def _comes_again(self) -> bool:
+        """Whether all epochs are the same block, such as a whole graph."""
+        return self._last_block == 0 and not self._epochs.differ
 
     def build(self, indices: range, epoch: int) -> list[tuple]:
         """Build batches, each with the figures that `stats` counts."""
@@ -337,13 +334,10 @@ class BatchBuilder:
         return batches
 
     def _build(self, indices: range, epoch: int) -> tuple:
-        supergraphs = self._supergraphs_of(indices, epoch)
+        supergraphs = [s for i in indices for s in self.supergraphs(i, epoch)]
         began = time.perf_counter()
         batches = self._assembler.build(supergraphs, self._replicas)
         return batches, time.perf_counter() - began
-
-    def _supergraphs_of(self, indices: range, epoch: int) -> list[Supergraph]:
-        return [s for i in indices for s in self.supergraphs(i, epoch)]
 
     def supergraphs(self, index: int, epoch: int) -> list[Supergraph]:
         """Return the supergraphs of the host in batch `index` of an epoch."""

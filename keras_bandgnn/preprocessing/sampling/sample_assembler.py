@@ -34,10 +34,6 @@ class SampledGroup(Supergraph):
         group.key = key
         return group
 
-    def equals(self, other: "SampledGroup") -> bool:
-        """Return whether another one has the same items, sizes and draws."""
-        return self.key == other.key and super().equals(other)
-
 
 def needed_sizes(subgraph: Subgraph, trimmed: bool) -> dict[str, int]:
     """Return the sizes of a subgraph by the name of their capacity."""
