@@ -182,7 +182,8 @@ def test_one_compilation_per_fit(monkeypatch):
     else:
         counts = [f.experimental_get_tracing_count() for f in compiled]
         # Per function a compiled step and the loop around it.
-        assert counts == [1, 1, 1, 1]
+        # Keras' loops over a `tf.data.Dataset` are not used.
+        assert counts == [1, 0, 1, 0]
 
 
 def test_graphs_above_the_budget_train_and_predict():
