@@ -8,6 +8,7 @@ from keras_bandgnn.checks import positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, check_width
 from keras_bandgnn.layers.dense import FlatDense, dense_kernel
 from keras_bandgnn.ops.batched import flat_matmul
+from keras_bandgnn.ops.edges import vector_sum
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -78,26 +79,36 @@ class PaiNNMessage(BatchLayer):
         self.filter.build(basis_shape)
         self.built = True
 
-    def _filters(self, basis, factor):
-        """Compute f_e (W_3 e + b_3) as one matmul, with factor and bias folded in."""
+    def _filter_product(self, basis, factor):
+        """Return rows and a kernel whose product is f_e (W_3 e + b_3)."""
         factor = ops.expand_dims(factor, -1)
         rows = ops.concatenate([basis * factor, factor], axis=-1)
         bias = ops.expand_dims(ops.convert_to_tensor(self.filter.bias), 0)
-        kernel = dense_kernel(self.filter)
-        return flat_matmul(rows, ops.concatenate([kernel, bias], axis=0))
+        return rows, ops.concatenate([dense_kernel(self.filter), bias], axis=0)
 
     def call(self, states, batch, vectors, basis, factor, directions):
         """Return the new states and vectors."""
         edge = batch_part(batch, "edge", "sender")
-        num_nodes, sender = ops.shape(states)[1], edge["sender"]
+        ends = edge["sender"], edge["receiver"]
+        context = self.context_output(self.context_hidden(states))
+        rows, kernel = self._filter_product(basis, factor)
+        sums = vector_sum(context, vectors, rows, kernel, directions, *ends)
+        if sums is None:
+            filters = flat_matmul(rows, kernel)
+            sums = self._sums(context, vectors, filters, directions, *ends)
+        scalars, change = sums
+        return states + scalars, change if vectors is None else vectors + change
+
+    def _sums(self, context, vectors, filters, directions, sender, receiver):
+        """Return the sums of scalars and of vectors over the edges into nodes."""
+        num_nodes = ops.shape(context)[1]
 
         def total(messages):
             return graph_ops.batched_segment_sum(
-                messages, edge["receiver"], num_nodes, is_sorted=True
+                messages, receiver, num_nodes, is_sorted=True
             )
 
-        context = self.context_output(self.context_hidden(states))
-        sent = graph_ops.batched_gather(context, sender) * self._filters(basis, factor)
+        sent = graph_ops.batched_gather(context, sender) * filters
         scalar, radial, carried = ops.split(sent, 3, axis=-1)
         sums = []
         # One axis at a time avoids a temporary of [E, 3, C].
@@ -107,8 +118,7 @@ class PaiNNMessage(BatchLayer):
                 old = graph_ops.batched_gather(vectors[:, :, axis], sender)
                 messages = messages + carried * old
             sums.append(total(messages))
-        change = ops.stack(sums, axis=2)
-        return states + total(scalar), change if vectors is None else vectors + change
+        return total(scalar), ops.stack(sums, axis=2)
 
     def compute_output_shape(self, states_shape, vectors_shape=None, basis_shape=None):
         """[G, N, C] and [G, N, 3, C]."""

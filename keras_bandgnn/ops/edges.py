@@ -145,3 +145,36 @@ def score_attention(sent, wanted, rows, weights, slope, sender, receiver):
     ends = sender, receiver, pointer
     out = backend.fused_edges.score_attention(*tensors, *factors, slope, *ends)
     return ops.expand_dims(out, 0)
+
+
+def vector_sum(sent, vectors, rows, kernel, directions, sender, receiver):
+    """Sum filtered rows of senders, as numbers and along directions, at receivers.
+
+        a, b, c = sent[sender] * (rows @ kernel), split into three
+        sum of a, and for each axis of b * directions[axis] + c * vectors[sender, axis]
+
+    Args:
+        sent: float [G, N, 3 C].
+        vectors: float [G, N, 3, C], or None for 0.
+        rows: float [G, E, K].
+        kernel: float [K, 3 C].
+        directions: float [G, E, 3].
+        sender: int32 [G, E].
+        receiver: int32 [G, E].
+
+    Returns:
+        Both sums, float [G, N, C] and [G, N, 3, C]; or None.
+    """
+    if backend.fused_edges is None or backend.fused_edges.vector_sum is None:
+        return None
+    groups, count, width = ops.shape(sent)
+    if vectors is not None:
+        vectors = ops.reshape(vectors, (groups, count, width))
+    given = _flat((sent, vectors, rows, directions), sender, receiver, count)
+    if given is None or keras.backend.standardize_dtype(kernel.dtype) != "float32":
+        return None
+    *tensors, sender, receiver, pointer = given
+    ends = sender, receiver, pointer
+    out = backend.fused_edges.vector_sum(*tensors, kernel, *ends)
+    scalars, sums = ops.split(ops.expand_dims(out, 0), [width // 3], axis=-1)
+    return scalars, ops.reshape(sums, (1, count, 3, width // 3))

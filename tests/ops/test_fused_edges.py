@@ -71,6 +71,19 @@ def share_sum(shares, x):
     return total(ops.reshape(rows, (EDGES, WIDTH)))
 
 
+def vector_sum(x, vectors, rows, kernel, directions):
+    """The sums of scalars, and those of each axis."""
+    messages = sent(x) * ops.matmul(rows[0], kernel)
+    scalar, radial, carried = ops.split(messages, 3, axis=-1)
+    sums = []
+    for axis in range(3):
+        rows = radial * directions[0, :, axis : axis + 1]
+        if vectors is not None:
+            rows = rows + carried * sent(vectors[:, :, axis])
+        sums.append(total(rows))
+    return total(scalar), ops.stack(sums, axis=1)
+
+
 def score_attention(sent_scores, wanted, x, weights=None):
     """The softmax, by matrices of all pairs."""
     scores = sent(sent_scores) + received(wanted)
@@ -111,6 +124,9 @@ E = array(1, EDGES, WIDTH, seed=4)
 KERNEL, SHARES = array(HEADS, WIDTH // HEADS, seed=5), array(1, EDGES, HEADS, seed=6)
 SENT, WANTED = (array(1, NODES, HEADS, seed=seed) for seed in (7, 8))
 WEIGHTS = [np.abs(array(1, count, HEADS, seed=9)) for count in (EDGES, NODES)]
+ROWS, DIRECTIONS = array(1, EDGES, 4, seed=10), array(1, EDGES, 3, seed=11)
+CONTEXT, FILTER = array(1, NODES, 3 * WIDTH, seed=12), array(4, 3 * WIDTH, seed=13)
+VECTORS = array(1, NODES, 3, WIDTH, seed=14)
 CASES = {
     "relu_sum": (edges.relu_sum, relu_sum, [X, E]),
     "gated_sum": (edges.gated_sum, gated_sum, [X, Y, Z, E]),
@@ -119,6 +135,12 @@ CASES = {
     "scores_without_edges": (fused_scores, scores, [X, Y, None, KERNEL]),
     "share_sum": (edges.share_sum, share_sum, [SHARES, X]),
 }
+if backend.fused_edges is not None and backend.fused_edges.vector_sum is not None:
+    given = [ROWS, FILTER, DIRECTIONS]
+    CASES |= {
+        "vector_sum": (edges.vector_sum, vector_sum, [CONTEXT, VECTORS, *given]),
+        "vector_sum_of_none": (edges.vector_sum, vector_sum, [CONTEXT, None, *given]),
+    }
 if backend.fused_edges is not None and backend.fused_edges.score_attention is not None:
     given = [SENT, WANTED, X]
     CASES |= {
@@ -131,8 +153,9 @@ if backend.fused_edges is not None and backend.fused_edges.score_attention is no
 @pytest.mark.parametrize("name", CASES)
 def test_equal_to_all_edges_at_once(name, chunk, monkeypatch):
     fused, plain, arguments = CASES[name]
-    module = importlib.import_module(f"{backend.__name__}_edges")
-    monkeypatch.setattr(module, "_EDGES", chunk)
+    for kind in ("edges", "filters"):
+        module = importlib.import_module(f"{backend.__name__}_{kind}")
+        monkeypatch.setattr(module, "_EDGES", chunk, raising=False)
     monkeypatch.setattr(backend.fused_edges, "apply_to", lambda *_: True)
     ids = [ops.convert_to_tensor(each) for each in (SENDER, RECEIVER)]
 

@@ -136,10 +136,25 @@ def attend_by_scores(x, wanted, rows, sender, receiver):
     return edges.score_attention(x, wanted, rows, lambda: factors, 0.2, *ends)
 
 
-def has_scores():
-    return backend.fused_edges is not None and (
-        backend.fused_edges.score_attention is not None
-    )
+def sum_of_vectors(x, rows, directions, *ends):
+    wide = ops.concatenate([ops.exp(x), ops.sin(x), x], axis=-1)
+    vectors = ops.stack([ops.cos(x), ops.exp(x), x * x], axis=2)
+    kernel = ops.concatenate([x[0, :3], ops.sin(x[0, :3]), x[0, 2:]], axis=-1)
+    given = wide, vectors, rows, kernel, directions
+    scalars, sums = edges.vector_sum(*given, *ends)
+    return ops.concatenate([scalars[:, :, None], sums], axis=2)
+
+
+def constant(rows):
+    return lambda x: ops.convert_to_tensor(rows)
+
+
+def triples(x):
+    return of_edges(x, 3)
+
+
+def has(name):
+    return getattr(backend.fused_edges, name, None) is not None
 
 
 def of_edges(x, width=4):
@@ -205,8 +220,18 @@ FUNCTIONS = {
         edges.scores, ops.exp, ops.sin, of_edges, lambda x: x[0, :2, :2], 0.2
     ),
     "share_sum": fused(edges.share_sum, lambda x: of_edges(x, 2), ops.exp),
+    **{
+        name: fused(
+            sum_of_vectors if has("vector_sum") else None, lambda x: x, rows, directions
+        )
+        # Of weights, and of positions, too.
+        for name, rows, directions in (
+            ("vector_sum", constant(EDGES), constant(np.sin(EDGES))),
+            ("vector_sum_of_positions", triples, lambda x: ops.sin(triples(x))),
+        )
+    },
     "score_attention": fused(
-        attend_by_scores if has_scores() else None,
+        attend_by_scores if has("score_attention") else None,
         lambda x: x[..., :2],
         lambda x: ops.sin(x[..., 2:]),
         ops.exp,
@@ -242,7 +267,6 @@ BY_HAND = {
         "_WithGradient": "with_gradient",
     },
     "jax": {
-        "_filtered_sum": "filtered_sum",
         "_fused": "relu_sum",
         "_layer_normalization": "layer_normalization",
         "column_sum": "column_sum",

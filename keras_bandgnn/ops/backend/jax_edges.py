@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_bandgnn.ops.backend import jax_filters
 from keras_bandgnn.ops.backend.jax_loops import scan_chunks
 
 # Edges per chunk.
@@ -299,3 +300,9 @@ class FusedEdges:
     def share_sum(shares, x, sender, receiver, pointer):
         """See `ops.edges`."""
         return _shared((sender, receiver), shares, x)
+
+    @staticmethod
+    def vector_sum(sent, vectors, rows, directions, kernel, sender, receiver, pointer):
+        """See `ops.edges`."""
+        tensors = sent, vectors, rows, directions, kernel
+        return jax_filters.vector_sum(*tensors, sender, receiver)

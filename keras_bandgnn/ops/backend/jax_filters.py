@@ -1,4 +1,4 @@
-"""Continuous-filter convolutions on CPUs in JAX, chunk by chunk.
+"""Continuous-filter convolutions and PaiNN's messages on CPUs in JAX, chunk by chunk.
 
 Filters, messages and sums of a chunk of edges stay in the CPU cache. XLA would write
 all of them and read them again, and would compute gathered rows once for each product
@@ -27,6 +27,16 @@ def _picked(x, ids):
     return x.at[ids].get(mode="promise_in_bounds")
 
 
+def _summed(out, ids, rows):
+    """Add rows at sorted ids."""
+    return out.at[ids].add(rows, mode="promise_in_bounds", indices_are_sorted=True)
+
+
+def _spread(out, ids, rows):
+    """Add rows at ids in any order."""
+    return out.at[ids].add(rows, mode="promise_in_bounds")
+
+
 def _rows(kernels, edges, activate):
     """Return hidden rows, without their shift, and filters, float [E, F]."""
     kernel, bias, last, last_bias = kernels
@@ -43,6 +53,50 @@ def _scanned(ends, edges, factor, **others):
     return {name: value for name, value in rows.items() if value is not None}
 
 
+def _fused(summed, gradient, fixed):
+    """Return an operation of `(ends, *tensors)` with a gradient of its own.
+
+    Args:
+        summed: `summed(chunk, ends, *tensors)` returns the output and what the gradient
+            keeps of it; without a chunk, of all edges at once.
+        gradient: `gradient(chunk, ends, tensors, kept, slope)` returns the gradients of
+            the tensors.
+        fixed: Places of the tensors without a gradient there. Gradients of forces go
+            through them: those, JAX derives.
+    """
+
+    def by_platform(function, *arguments):
+        return jax.lax.platform_dependent(
+            *arguments,
+            cpu=functools.partial(function, _EDGES),
+            default=functools.partial(function, None),
+        )
+
+    @jax.custom_vjp
+    def run(ends, *tensors):
+        return by_platform(summed, ends, *tensors)[0]
+
+    def forward(*given):
+        ends, *tensors = jax.tree.map(lambda leaf: leaf.value, given)
+        constants = [given[1 + place] for place in fixed]
+        if any(leaf.perturbed for leaf in jax.tree.leaves(constants)):
+            # What JAX derives can be differentiated again.
+            return jax.vjp(lambda *t: summed(None, ends, *t)[0], *tensors)
+        out, kept = by_platform(summed, ends, *tensors)
+        return out, (ends, tensors, kept)
+
+    def backward(kept, slope):
+        if isinstance(slope, SymbolicZero):
+            slope = jnp.zeros(slope.shape, slope.dtype)
+        if not isinstance(kept, tuple):
+            return None, *kept(slope)
+        slopes = by_platform(gradient, *kept, slope)
+        return None, *slopes
+
+    run.defvjp(forward, backward, symbolic_zeros=True)
+    return run
+
+
 @functools.cache
 def _filtered_sum(num_rows: int, activate: bool):
     def summed(chunk, ends, sent, edges, factor, *kernels):
@@ -52,25 +106,21 @@ def _filtered_sum(num_rows: int, activate: bool):
             hidden, filters = _rows(kernels, c["e"], activate)
             rows = _picked(sent, c["s"]) * filters
             rows = rows * c["f"][:, None] if "f" in c else rows
-            out = out.at[c["r"]].add(
-                rows, mode="promise_in_bounds", indices_are_sorted=True
-            )
-            return out, (hidden, filters)
+            return _summed(out, c["r"], rows), (hidden, filters)
 
         out = jnp.zeros((num_rows, sent.shape[1]), sent.dtype)
         chunk = chunk or len(edges) + 1
         return scan_chunks(step, out, _scanned(ends, edges, factor), chunk)
 
-    def gradient(chunk, kept, slope):
-        """Return the gradients of `sent` and of the kernels and biases."""
-        ends, sent, edges, factor, kernels, hidden, filters = kept
-        last = kernels[2]
+    def gradient(chunk, ends, tensors, kept, slope):
+        sent, edges, factor, *kernels = tensors
+        (hidden, filters), last = kept, kernels[2]
 
         def step(carry, c):
             d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
             d = _picked(slope, c["r"])
             d = d * c["f"][:, None] if "f" in c else d
-            d_sent = d_sent.at[c["s"]].add(d * c["w"], mode="promise_in_bounds")
+            d_sent = _spread(d_sent, c["s"], d * c["w"])
             d = d * _picked(sent, c["s"])
             if activate:
                 # The derivative of a softplus with value y is 1 - exp(-y).
@@ -87,42 +137,9 @@ def _filtered_sum(num_rows: int, activate: bool):
         carry, _ = scan_chunks(step, carry, rows, chunk or len(edges) + 1)
         d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
         d_last = d_last - math.log(2.0) * d_last_bias
-        return d_sent, d_kernel, d_bias, d_last, d_last_bias
+        return d_sent, None, None, d_kernel, d_bias, d_last, d_last_bias
 
-    def by_platform(function, *arguments):
-        return jax.lax.platform_dependent(
-            *arguments,
-            cpu=functools.partial(function, _EDGES),
-            default=functools.partial(function, None),
-        )
-
-    @jax.custom_vjp
-    def run(ends, sent, edges, factor, *kernels):
-        return by_platform(summed, ends, sent, edges, factor, *kernels)[0]
-
-    def forward(*given):
-        values = jax.tree.map(lambda leaf: leaf.value, given)
-        _, _, edges, factor, *_ = given
-        ends, sent, *rest = values
-        if any(leaf.perturbed for leaf in jax.tree.leaves((edges, factor))):
-            # Of forces: what JAX derives can be differentiated again.
-            return jax.vjp(
-                lambda *tensors: summed(None, ends, *tensors)[0], sent, *rest
-            )
-        out, (hidden, filters) = by_platform(summed, *values)
-        edges, factor, *kernels = rest
-        return out, (ends, sent, edges, factor, tuple(kernels), hidden, filters)
-
-    def backward(kept, slope):
-        if isinstance(slope, SymbolicZero):
-            slope = jnp.zeros(slope.shape, slope.dtype)
-        if not isinstance(kept, tuple):
-            return None, *kept(slope)
-        d_sent, *d_kernels = by_platform(gradient, kept, slope)
-        return None, d_sent, None, None, *d_kernels
-
-    run.defvjp(forward, backward, symbolic_zeros=True)
-    return run
+    return _fused(summed, gradient, (1, 2))
 
 
 def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
@@ -133,3 +150,66 @@ def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
         last_bias = jnp.zeros(last.shape[1], last.dtype)
     run = _filtered_sum(num_rows, activate)
     return run(ends, sent, edges, factor, kernel, bias, last, last_bias)
+
+
+# Sums of scalar and vector messages.
+
+# Numbers in the rows of a chunk, for each of the parts of a filter.
+_NUMBERS = 1 << 16
+
+
+def _chunk(kernel):
+    return min(_EDGES, max(256, _NUMBERS // (kernel.shape[1] // 3)))
+
+
+def _vector_sums(chunk, ends, sent, vectors, rows, directions, kernel):
+    chunk = chunk and _chunk(kernel)
+
+    def step(out, c):
+        messages = _picked(sent, c["s"]) * (c["e"] @ kernel)
+        scalar, radial, carried = jnp.split(messages, 3, axis=1)
+        parts = [radial * c["d"][:, axis : axis + 1] for axis in range(3)]
+        if vectors is not None:
+            old = jnp.split(_picked(vectors, c["s"]), 3, axis=1)
+            parts = [p + carried * v for p, v in zip(parts, old, strict=True)]
+        return _summed(out, c["r"], jnp.concatenate([scalar, *parts], axis=1)), None
+
+    # One more row, for padding.
+    out = jnp.zeros((len(sent) + 1, kernel.shape[1] // 3 * 4), sent.dtype)
+    scanned = {"s": ends[0], "r": ends[1], "e": rows, "d": directions}
+    out, _ = scan_chunks(step, out, scanned, chunk or len(rows) + 1)
+    return out[:-1], None
+
+
+def _vector_gradient(chunk, ends, tensors, kept, slope):
+    sent, vectors, rows, directions, kernel = tensors
+    chunk, slope = chunk and _chunk(kernel), jnp.pad(slope, ((0, 1), (0, 0)))
+
+    def step(carry, c):
+        d_sent, d_vectors, d_kernel = carry
+        filters, picked = c["e"] @ kernel, _picked(sent, c["s"])
+        d_scalar, *d = jnp.split(_picked(slope, c["r"]), 4, axis=1)
+        d_radial = sum(d[axis] * c["d"][:, axis : axis + 1] for axis in range(3))
+        d_carried = jnp.zeros_like(d_scalar)
+        if vectors is not None:
+            old = jnp.split(_picked(vectors, c["s"]), 3, axis=1)
+            d_carried = sum(a * v for a, v in zip(d, old, strict=True))
+            carried = jnp.split(picked, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
+            parts = jnp.concatenate([part * carried for part in d], axis=1)
+            d_vectors = _spread(d_vectors, c["s"], parts)
+        part = jnp.concatenate([d_scalar, d_radial, d_carried], axis=1)
+        d_sent = _spread(d_sent, c["s"], part * filters)
+        return (d_sent, d_vectors, d_kernel + c["e"].T @ (part * picked)), None
+
+    carry = jax.tree.map(jnp.zeros_like, (sent, vectors, kernel))
+    scanned = {"s": ends[0], "r": ends[1], "e": rows, "d": directions}
+    carry, _ = scan_chunks(step, carry, scanned, chunk or len(rows) + 1)
+    return *carry[:2], None, None, carry[2]
+
+
+_vectors = _fused(_vector_sums, _vector_gradient, (2, 3))
+
+
+def vector_sum(sent, vectors, rows, directions, kernel, sender, receiver):
+    """Compute `ops.edges.vector_sum` of flat rows."""
+    return _vectors((sender, receiver), sent, vectors, rows, directions, kernel)
