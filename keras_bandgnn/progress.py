@@ -18,13 +18,13 @@ def duration(seconds: float) -> str:
     """Format a duration in seconds, minutes or hours.
 
     Example:
-    >>> duration(42), duration(600), duration(9000)
-    ('42 s', '10 min', '2.5 h')
+    >>> duration(42), duration(150), duration(600), duration(9000)
+    ('42 s', '2.5 min', '10 min', '2.5 h')
     """
     if seconds < 90:
         return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+    minutes = round(seconds / 60, 1 if seconds < 600 else None)
+    return f"{minutes:g} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def rate_text(rate: float, unit: str = "") -> str:

@@ -27,9 +27,9 @@ def test_a_line_every_thirty_seconds_without_a_terminal(clock, capsys):
             clock.moment += 7.5
             advance(2_000)
     assert capsys.readouterr().err.splitlines() == [
-        "Reading: 8,000 of 48,000 (17 %), 267/s, 2 min left",
+        "Reading: 8,000 of 48,000 (17 %), 267/s, 2.5 min left",
         "Reading: 16,000 of 48,000 (33 %), 267/s, 2 min left",
-        "Reading: 24,000 of 48,000 (50 %), 267/s, 2 min left",
+        "Reading: 24,000 of 48,000 (50 %), 267/s, 1.5 min left",
     ]
 
 

@@ -109,7 +109,7 @@ def test_a_line_every_thirty_seconds_with_the_time_left(monkeypatch, capsys):
     text = capsys.readouterr().err.splitlines()
     assert text[0] == (
         "epoch 1/4, step 21/100: loss 0.5, 4 graphs/s, 79 s left of the epoch, "
-        "6 min of all"
+        "6.3 min of all"
     )
     assert len(text) == len(read) == 7
     assert text[-1].startswith("epoch 2/4, step 91/100: loss 0.5, 4 graphs/s, 9 s left")
