@@ -267,6 +267,7 @@ BY_HAND = {
         "_WithGradient": "with_gradient",
     },
     "jax": {
+        "_filtered": "filtered_sum",
         "_fused": "relu_sum",
         "_layer_normalization": "layer_normalization",
         "column_sum": "column_sum",

@@ -13,14 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_bandgnn.ops.backend import jax_filters
-from keras_bandgnn.ops.backend.jax_loops import scan_chunks
+from keras_bandgnn.ops.backend.jax_loops import picked, scan_chunks, spread, summed
 
 # Edges per chunk.
 _EDGES = 8192
-
-
-def _picked(x, ids):
-    return x.at[ids].get(mode="promise_in_bounds")
 
 
 def _received(x):
@@ -30,16 +26,6 @@ def _received(x):
 
 def _room(x):
     return jnp.zeros((x.shape[0] + 1, x.shape[1]), x.dtype)
-
-
-def _summed(out, ids, rows):
-    """Add rows at sorted ids."""
-    return out.at[ids].add(rows, mode="promise_in_bounds", indices_are_sorted=True)
-
-
-def _spread(out, ids, rows):
-    """Add rows at ids in any order."""
-    return out.at[ids].add(rows, mode="promise_in_bounds")
 
 
 def _fused(whole, chunked, gradient):
@@ -83,14 +69,14 @@ def _rows(ends, **others):
 
 def _relu_sum(ends, x, e):
     def step(out, c):
-        return _summed(out, c["r"], jax.nn.relu(_picked(x, c["s"]) + c["e"])), None
+        return summed(out, c["r"], jax.nn.relu(picked(x, c["s"]) + c["e"])), None
 
     return scan_chunks(step, _room(x), _rows(ends, e=e), _EDGES)[0][:-1]
 
 
 def _relu_sum_whole(ends, x, e):
-    rows = jax.nn.relu(_picked(x, ends[0]) + e)
-    return _summed(_room(x), ends[1], rows)[:-1]
+    rows = jax.nn.relu(picked(x, ends[0]) + e)
+    return summed(_room(x), ends[1], rows)[:-1]
 
 
 def _relu_sum_gradient(ends, tensors, slope):
@@ -98,9 +84,9 @@ def _relu_sum_gradient(ends, tensors, slope):
     slope = _received(slope)
 
     def step(d_x, c):
-        rows = _picked(x, c["s"]) + c["e"]
-        d = jnp.where(rows > 0, _picked(slope, c["r"]), 0.0)
-        return _spread(d_x, c["s"], d), d
+        rows = picked(x, c["s"]) + c["e"]
+        d = jnp.where(rows > 0, picked(slope, c["r"]), 0.0)
+        return spread(d_x, c["s"], d), d
 
     return scan_chunks(step, jnp.zeros_like(x), _rows(ends, e=e), _EDGES)
 
@@ -109,7 +95,7 @@ def _relu_sum_gradient(ends, tensors, slope):
 
 
 def _gate_rows(sent, received, c):
-    logits = _picked(sent, c["s"]) + _picked(received, c["r"])
+    logits = picked(sent, c["s"]) + picked(received, c["r"])
     # Logits are an output, so that those of padding are 0.
     real = (c["r"] < len(received) - 1)[:, None]
     return jnp.where(real, logits + c["e"] if "e" in c else logits, 0.0), real
@@ -121,8 +107,8 @@ def _gated_step(both, received):
     def step(out, c):
         logits, _ = _gate_rows(sent, received, c)
         gates = jax.nn.sigmoid(logits)
-        rows = gates, gates * _picked(messages, c["s"])
-        out = tuple(map(_summed, out, (c["r"], c["r"]), rows))
+        rows = gates, gates * picked(messages, c["s"])
+        out = tuple(map(summed, out, (c["r"], c["r"]), rows))
         return out, logits if "e" in c else None
 
     return step
@@ -150,14 +136,14 @@ def _gated_sum_gradient(ends, tensors, slopes):
     def step(carry, c):
         d_sent, d_messages, d_received = carry
         logits, real = _gate_rows(sent, read, c)
-        gates, d = jax.nn.sigmoid(logits), _picked(message_slope, c["r"])
-        own = _picked(slope, c["r"]) + d * _picked(messages, c["s"])
+        gates, d = jax.nn.sigmoid(logits), picked(message_slope, c["r"])
+        own = picked(slope, c["r"]) + d * picked(messages, c["s"])
         own = own * gates * (1.0 - gates)
         if "d" in c:
             own = own + jnp.where(real, c["d"], 0.0)
-        d_sent = _spread(d_sent, c["s"], own)
-        d_messages = _spread(d_messages, c["s"], d * gates)
-        carry = d_sent, d_messages, _summed(d_received, c["r"], own)
+        d_sent = spread(d_sent, c["s"], own)
+        d_messages = spread(d_messages, c["s"], d * gates)
+        carry = d_sent, d_messages, summed(d_received, c["r"], own)
         return carry, own if "e" in c else None
 
     carry = jnp.zeros_like(sent), jnp.zeros_like(sent), _room(received)
@@ -183,7 +169,7 @@ def _product(rows, columns):
 @functools.cache
 def _scores(slope: float):
     def logits(sent, wanted, c):
-        rows = _picked(sent, c["s"]) + _picked(wanted, c["r"])
+        rows = picked(sent, c["s"]) + picked(wanted, c["r"])
         return rows + c["e"] if "e" in c else rows
 
     def scored(wanted, sent, kernel):
@@ -216,7 +202,7 @@ def _scores(slope: float):
             part = given * jax.nn.leaky_relu(rows, slope)
             d = given * flat * jnp.where(rows >= 0, 1.0, slope)
             d_kernel = d_kernel + jnp.sum(part, axis=0)
-            carry = _spread(d_sent, c["s"], d), _summed(d_wanted, c["r"], d), d_kernel
+            carry = spread(d_sent, c["s"], d), summed(d_wanted, c["r"], d), d_kernel
             return carry, d if "e" in c else None
 
         carry = jnp.zeros_like(sent), _room(wanted), jnp.zeros(flat.shape[1])
@@ -229,9 +215,9 @@ def _scores(slope: float):
 
 def _shared_step(x):
     def step(out, c):
-        rows, shares = _picked(x, c["s"]), c["shares"]
+        rows, shares = picked(x, c["s"]), c["shares"]
         heads = rows.reshape(*shares.shape, -1) * shares[:, :, None]
-        return _summed(out, c["r"], heads.reshape(rows.shape)), None
+        return summed(out, c["r"], heads.reshape(rows.shape)), None
 
     return step
 
@@ -252,9 +238,9 @@ def _share_sum_gradient(ends, tensors, slope):
     columns = _by_head(jnp.asarray(columns))
 
     def step(d_x, c):
-        rows, d = _picked(x, c["s"]), _picked(slope, c["r"])
+        rows, d = picked(x, c["s"]), picked(slope, c["r"])
         heads = d.reshape(*c["shares"].shape, -1) * c["shares"][:, :, None]
-        d_x = _spread(d_x, c["s"], heads.reshape(d.shape))
+        d_x = spread(d_x, c["s"], heads.reshape(d.shape))
         return d_x, _product(rows * d, columns)
 
     rows = _rows(ends, shares=shares)

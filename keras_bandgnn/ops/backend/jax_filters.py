@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from keras_bandgnn.ops.backend.jax_loops import scan_chunks
+from keras_bandgnn.ops.backend.jax_loops import picked, scan_chunks, spread, summed
 
 # Edges per chunk.
 _EDGES = 4096
@@ -21,20 +21,6 @@ _EDGES = 4096
 def _softplus(x):
     # The absolute error of the logarithm is that of 1 in float32.
     return jnp.maximum(x, 0.0) + jnp.log(1.0 + jnp.exp(-jnp.abs(x)))
-
-
-def _picked(x, ids):
-    return x.at[ids].get(mode="promise_in_bounds")
-
-
-def _summed(out, ids, rows):
-    """Add rows at sorted ids."""
-    return out.at[ids].add(rows, mode="promise_in_bounds", indices_are_sorted=True)
-
-
-def _spread(out, ids, rows):
-    """Add rows at ids in any order."""
-    return out.at[ids].add(rows, mode="promise_in_bounds")
 
 
 def _rows(kernels, edges, activate):
@@ -53,11 +39,11 @@ def _scanned(ends, edges, factor, **others):
     return {name: value for name, value in rows.items() if value is not None}
 
 
-def _fused(summed, gradient, fixed):
+def _filtered(sums, gradient, fixed):
     """Return an operation of `(ends, *tensors)` with a gradient of its own.
 
     Args:
-        summed: `summed(chunk, ends, *tensors)` returns the output and what the gradient
+        sums: `sums(chunk, ends, *tensors)` returns the output and what the gradient
             keeps of it; without a chunk, of all edges at once.
         gradient: `gradient(chunk, ends, tensors, kept, slope)` returns the gradients of
             the tensors.
@@ -74,15 +60,15 @@ def _fused(summed, gradient, fixed):
 
     @jax.custom_vjp
     def run(ends, *tensors):
-        return by_platform(summed, ends, *tensors)[0]
+        return by_platform(sums, ends, *tensors)[0]
 
     def forward(*given):
         ends, *tensors = jax.tree.map(lambda leaf: leaf.value, given)
         constants = [given[1 + place] for place in fixed]
         if any(leaf.perturbed for leaf in jax.tree.leaves(constants)):
             # What JAX derives can be differentiated again.
-            return jax.vjp(lambda *t: summed(None, ends, *t)[0], *tensors)
-        out, kept = by_platform(summed, ends, *tensors)
+            return jax.vjp(lambda *t: sums(None, ends, *t)[0], *tensors)
+        out, kept = by_platform(sums, ends, *tensors)
         return out, (ends, tensors, kept)
 
     def backward(kept, slope):
@@ -99,14 +85,14 @@ def _fused(summed, gradient, fixed):
 
 @functools.cache
 def _filtered_sum(num_rows: int, activate: bool):
-    def summed(chunk, ends, sent, edges, factor, *kernels):
+    def sums(chunk, ends, sent, edges, factor, *kernels):
         """Return the sums, and the hidden rows and filters of all edges."""
 
         def step(out, c):
             hidden, filters = _rows(kernels, c["e"], activate)
-            rows = _picked(sent, c["s"]) * filters
+            rows = picked(sent, c["s"]) * filters
             rows = rows * c["f"][:, None] if "f" in c else rows
-            return _summed(out, c["r"], rows), (hidden, filters)
+            return summed(out, c["r"], rows), (hidden, filters)
 
         out = jnp.zeros((num_rows, sent.shape[1]), sent.dtype)
         chunk = chunk or len(edges) + 1
@@ -118,10 +104,10 @@ def _filtered_sum(num_rows: int, activate: bool):
 
         def step(carry, c):
             d_sent, d_kernel, d_bias, d_last, d_last_bias = carry
-            d = _picked(slope, c["r"])
+            d = picked(slope, c["r"])
             d = d * c["f"][:, None] if "f" in c else d
-            d_sent = _spread(d_sent, c["s"], d * c["w"])
-            d = d * _picked(sent, c["s"])
+            d_sent = spread(d_sent, c["s"], d * c["w"])
+            d = d * picked(sent, c["s"])
             if activate:
                 # The derivative of a softplus with value y is 1 - exp(-y).
                 d = d * (1.0 - 0.5 * jnp.exp(-c["w"]))
@@ -139,7 +125,7 @@ def _filtered_sum(num_rows: int, activate: bool):
         d_last = d_last - math.log(2.0) * d_last_bias
         return d_sent, None, None, d_kernel, d_bias, d_last, d_last_bias
 
-    return _fused(summed, gradient, (1, 2))
+    return _filtered(sums, gradient, (1, 2))
 
 
 def filtered_sum(sent, edges, factor, weights, ends, num_rows, activate):
@@ -166,13 +152,13 @@ def _vector_sums(chunk, ends, sent, vectors, rows, directions, kernel):
     chunk = chunk and _chunk(kernel)
 
     def step(out, c):
-        messages = _picked(sent, c["s"]) * (c["e"] @ kernel)
+        messages = picked(sent, c["s"]) * (c["e"] @ kernel)
         scalar, radial, carried = jnp.split(messages, 3, axis=1)
         parts = [radial * c["d"][:, axis : axis + 1] for axis in range(3)]
         if vectors is not None:
-            old = jnp.split(_picked(vectors, c["s"]), 3, axis=1)
+            old = jnp.split(picked(vectors, c["s"]), 3, axis=1)
             parts = [p + carried * v for p, v in zip(parts, old, strict=True)]
-        return _summed(out, c["r"], jnp.concatenate([scalar, *parts], axis=1)), None
+        return summed(out, c["r"], jnp.concatenate([scalar, *parts], axis=1)), None
 
     # One more row, for padding.
     out = jnp.zeros((len(sent) + 1, kernel.shape[1] // 3 * 4), sent.dtype)
@@ -187,19 +173,19 @@ def _vector_gradient(chunk, ends, tensors, kept, slope):
 
     def step(carry, c):
         d_sent, d_vectors, d_kernel = carry
-        filters, picked = c["e"] @ kernel, _picked(sent, c["s"])
-        d_scalar, *d = jnp.split(_picked(slope, c["r"]), 4, axis=1)
+        filters, own = c["e"] @ kernel, picked(sent, c["s"])
+        d_scalar, *d = jnp.split(picked(slope, c["r"]), 4, axis=1)
         d_radial = sum(d[axis] * c["d"][:, axis : axis + 1] for axis in range(3))
         d_carried = jnp.zeros_like(d_scalar)
         if vectors is not None:
-            old = jnp.split(_picked(vectors, c["s"]), 3, axis=1)
+            old = jnp.split(picked(vectors, c["s"]), 3, axis=1)
             d_carried = sum(a * v for a, v in zip(d, old, strict=True))
-            carried = jnp.split(picked, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
+            carried = jnp.split(own, 3, axis=1)[2] * jnp.split(filters, 3, axis=1)[2]
             parts = jnp.concatenate([part * carried for part in d], axis=1)
-            d_vectors = _spread(d_vectors, c["s"], parts)
+            d_vectors = spread(d_vectors, c["s"], parts)
         part = jnp.concatenate([d_scalar, d_radial, d_carried], axis=1)
-        d_sent = _spread(d_sent, c["s"], part * filters)
-        return (d_sent, d_vectors, d_kernel + c["e"].T @ (part * picked)), None
+        d_sent = spread(d_sent, c["s"], part * filters)
+        return (d_sent, d_vectors, d_kernel + c["e"].T @ (part * own)), None
 
     carry = jax.tree.map(jnp.zeros_like, (sent, vectors, kernel))
     scanned = {"s": ends[0], "r": ends[1], "e": rows, "d": directions}
@@ -207,7 +193,7 @@ def _vector_gradient(chunk, ends, tensors, kept, slope):
     return *carry[:2], None, None, carry[2]
 
 
-_vectors = _fused(_vector_sums, _vector_gradient, (2, 3))
+_vectors = _filtered(_vector_sums, _vector_gradient, (2, 3))
 
 
 def vector_sum(sent, vectors, rows, directions, kernel, sender, receiver):

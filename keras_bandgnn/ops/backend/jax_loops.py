@@ -1,7 +1,22 @@
-"""Loops over chunks of rows in JAX."""
+"""Loops over chunks of rows in JAX, and what their steps do with rows."""
 
 import jax
 import jax.numpy as jnp
+
+
+def picked(x, ids):
+    """Return rows `x[ids]`; ids must be in range."""
+    return x.at[ids].get(mode="promise_in_bounds")
+
+
+def summed(out, ids, rows):
+    """Add rows at sorted ids."""
+    return out.at[ids].add(rows, mode="promise_in_bounds", indices_are_sorted=True)
+
+
+def spread(out, ids, rows):
+    """Add rows at ids in any order."""
+    return out.at[ids].add(rows, mode="promise_in_bounds")
 
 
 def scan_chunks(step, carry, rows, size, like=None):
