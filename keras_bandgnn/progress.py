@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, otherwise a line every 30 seconds."""
+"""Progress of long work: a bar on a terminal, otherwise lines every 30 seconds."""
 
 import contextlib
 import sys
@@ -6,8 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-# Seconds between two lines where there is no terminal.
+# Seconds after which a line is due at the latest, where there is no terminal.
 EVERY = 30.0
+# Work that knows how far it is speaks after this share of them, so that the line of
+# `signs_of_life` is not due just before its own.
+_EARLY = 5 / 6
 _QUIET_SECONDS = 2.0
 
 now = time.monotonic
@@ -73,7 +76,7 @@ def print_line(text: str) -> None:
 
 
 class Turn:
-    """When the next line is due: `EVERY` seconds after the one before."""
+    """When the next line is due: somewhat less than `EVERY` after the one before."""
 
     def __init__(self):
         self._said = now()
@@ -81,7 +84,7 @@ class Turn:
     def is_due(self) -> bool:
         """Return whether a line is due, and count it as printed."""
         moment = now()
-        if moment - self._said < EVERY:
+        if moment - self._said < _EARLY * EVERY:
             return False
         self._said = moment
         return True
@@ -93,7 +96,8 @@ def progress_bar(
 ) -> Iterator[Callable[[float], None]]:
     """Show progress on standard error; yield a function to advance it.
 
-    On a terminal a bar appears after two seconds, otherwise a line every `EVERY`.
+    On a terminal a bar appears after two seconds, otherwise lines `EVERY` seconds
+    apart at most.
 
     Args:
         title: Title of the work.

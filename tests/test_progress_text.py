@@ -42,7 +42,7 @@ def test_without_a_total_the_time_left_is_unknown(clock, capsys):
 
 def test_short_and_hidden_work_prints_nothing(clock, capsys):
     with progress.progress_bar("Reading", 3, shown=True) as advance:
-        clock.moment += 29
+        clock.moment += 24
         advance(3)
     with progress.progress_bar("Reading", 3, shown=False) as advance:
         clock.moment += 100
@@ -79,6 +79,15 @@ def test_work_that_says_nothing_shows_that_it_runs(monkeypatch, capsys):
             progress.print_line("a line")
             time.sleep(0.05)
     assert set(capsys.readouterr().err.splitlines()) == {"a line"}
+    with (
+        progress.signs_of_life("scale"),
+        progress.progress_bar("Reading", 30, True) as a,
+    ):
+        for _ in range(30):
+            a(1)
+            time.sleep(0.02)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines and all(line.startswith("Reading: ") for line in lines)
     assert "signs of life" not in {each.name for each in threading.enumerate()}
 
 

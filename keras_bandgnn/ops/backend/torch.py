@@ -19,6 +19,7 @@ from keras_bandgnn.ops.backend.torch_filters import FilteredSum
 from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
 from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
+from keras_bandgnn.ops.backend.torch_products import fast_products as fast_products
 from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (

@@ -2,8 +2,13 @@
 
 import torch
 
+from keras_bandgnn.ops.backend.torch_products import are_fast
+
 # Rows per product, so that they stay in the CPU cache.
 _CHUNK = 8192
+# Rows of products by type, and less than the last. The library of `fast_products` makes
+# a program for each number of rows, which takes longer than most products.
+_LENGTHS = (8192, 4096, 2048, 1024, 512)
 
 
 def plain_gradients(function, arguments, cotangents):
@@ -38,12 +43,15 @@ def plain_gradients(function, arguments, cotangents):
 def _runs(kinds, size):
     """Yield (type, start, end) of chunks of rows of one type."""
     types, counts = torch.unique_consecutive(kinds, return_counts=True)
+    lengths = _LENGTHS if are_fast() else _LENGTHS[:1]
     first = 0
     for kind, count in zip(types.tolist(), counts.tolist(), strict=True):
         last = first + count * size
-        for start in range(first, last, _CHUNK):
-            yield kind, start, min(start + _CHUNK, last)
-        first = last
+        while first < last:
+            rest = last - first
+            length = next((each for each in lengths if each <= rest), rest)
+            yield kind, first, first + length
+            first += length
 
 
 class GroupedMatmul(torch.autograd.Function):

@@ -1,0 +1,165 @@
+"""Steps on torch multiply by the faster library, and leave settings as they were."""
+
+import threading
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bandgnn as kb
+from tests.registered import BACKBONES, backbone_and_loader
+
+if keras.backend.backend() != "torch":
+    pytest.skip("torch's libraries of products", allow_module_level=True)
+
+import torch
+
+from keras_bandgnn.ops.backend import torch_products as products
+
+GRAPHS = [
+    kb.Graph(3, [0, 1], [1, 2], node={"h": np.eye(3)}, label=float(i))
+    for i in range(12)
+]
+
+
+def precision():
+    return [each.fp32_precision for each in products._settings()]
+
+
+@pytest.fixture
+def faster(monkeypatch):
+    """The other library is the faster one, on whatever machine this is."""
+    if not hasattr(torch.backends.mkldnn.matmul, "fp32_precision"):
+        pytest.skip("needs torch 2.9")
+    monkeypatch.setattr(products, "_is_faster", lambda: True)
+
+
+def task_of(loss="auto"):
+    backbone = kb.models.GCNBackbone({"h": {"features": 3}}, 8, num_layers=1)
+    task = kb.models.GraphRegressor(backbone, normalizer=None)
+    task.compile(loss=loss)
+    return task
+
+
+def test_it_holds_within_steps_alone(faster):
+    within = []
+
+    def loss(y, y_pred):
+        within.append(precision()[0])
+        torch.get_float32_matmul_precision()
+        return keras.ops.mean((y - y_pred) ** 2, axis=-1)
+
+    before = precision()
+    task = task_of(loss)
+    after = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: within.append(precision()[0])
+    )
+    task.fit(GRAPHS, validation_data=GRAPHS, verbose=0, callbacks=[after])
+    task.predict(GRAPHS)
+    assert set(within) == {"bf16", "none"} and precision() == before
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_errors_leave_the_setting_as_it_was(faster):
+    def loss(y, y_pred):
+        raise RuntimeError("of the user")
+
+    before = precision()
+    with pytest.raises(RuntimeError, match="of the user"):
+        task_of(loss).fit(GRAPHS, verbose=0)
+    assert precision() == before
+
+
+def test_steps_side_by_side_share_it(faster):
+    before, met, found = precision(), threading.Barrier(3), []
+
+    def step(last):
+        with products.fast_products():
+            met.wait()
+            if last:
+                ended.wait()
+            found.append(precision()[0])
+
+    ended = threading.Event()
+    threads = [threading.Thread(target=step, args=(last,)) for last in (False, True)]
+    for thread in threads:
+        thread.start()
+    met.wait()
+    threads[0].join()
+    ended.set()
+    threads[1].join()
+    assert found == ["bf16", "bf16"] and precision() == before
+
+
+@pytest.mark.parametrize("own", ("ieee", "tf32", "bf16"))
+def test_the_users_setting_stays(faster, own):
+    torch.backends.mkldnn.matmul.fp32_precision = own
+    try:
+        with products.fast_products():
+            assert precision()[0] == own
+        assert precision()[0] == own
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+def test_steps_that_torch_compiles_choose_for_themselves(faster):
+    from keras_bandgnn.models.fitting import _products
+
+    task = task_of()
+    task.compile(jit_compile=True)
+    with _products(task):
+        assert precision()[0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "exact", "off", "expected"),
+    (
+        ((1.0, 0.5), True, "", True),
+        ((1.0, 0.9), True, "", False),
+        ((1.0, 0.5), False, "", False),
+        ((1.0, 0.5), True, "0", False),
+    ),
+)
+def test_what_is_exact_and_much_faster_is_taken(
+    monkeypatch, seconds, exact, off, expected
+):
+    if not hasattr(torch.backends.mkldnn.matmul, "fp32_precision"):
+        pytest.skip("needs torch 2.9")
+    usual, other = seconds
+    monkeypatch.setenv(products.VARIABLE, off)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(products, "_are_exact", lambda: exact)
+    monkeypatch.setattr(
+        products,
+        "_seconds",
+        lambda call: usual if precision()[0] == "none" else other,
+    )
+    products._is_faster.cache_clear()
+    try:
+        assert products._is_faster() == expected
+    finally:
+        products._is_faster.cache_clear()
+    assert precision()[0] == "none"
+
+
+def test_rounding_to_bfloat16_is_noticed(monkeypatch):
+    product = torch.Tensor.__matmul__
+
+    def rounded(a, b):
+        if a.dtype == torch.float32:
+            a, b = a.bfloat16().float(), b.bfloat16().float()
+        return product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
+    assert not products._are_exact()
+
+
+@pytest.mark.parametrize("name", sorted(BACKBONES))
+def test_outputs_are_the_same(faster, name):
+    if not products._are_exact():
+        pytest.skip("this processor rounds to bfloat16")
+    backbone, loader = backbone_and_loader(name)
+    x = loader[0][0]
+    usual = keras.ops.convert_to_numpy(backbone(x))
+    with products.fast_products():
+        assert np.allclose(keras.ops.convert_to_numpy(backbone(x)), usual, atol=1e-5)
