@@ -1,6 +1,7 @@
 """Reproducible and resumable training of a task on a `GraphLoader`."""
 
 import contextlib
+import math
 import os
 from collections.abc import Callable
 
@@ -27,11 +28,12 @@ def _on_device(arguments: tuple) -> tuple:
     return arguments if backend.step_data is None else backend.step_data(arguments)
 
 
-def _products(model: keras.Model):
+def _products(model: keras.Model, data):
     """Return the context in which a step that is not compiled multiplies."""
     if backend.fast_products is None or model.jit_compile:
         return contextlib.nullcontext()
-    return backend.fast_products()
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return backend.fast_products(math.prod(x["node"]["mask"].shape))
 
 
 class Replicated(compat.BuildHooks):
@@ -59,7 +61,7 @@ class Replicated(compat.BuildHooks):
     def train_step(self, *args):
         """Run a training step on all devices."""
         args = _on_device(args)
-        with _products(self):
+        with _products(self, args[-1]):
             logs = self.distribution.train_step(self, *args)
             if logs is None and backend.recorded_step is not None:
                 kept = compat.derived(self).setdefault("steps", {})
@@ -69,7 +71,7 @@ class Replicated(compat.BuildHooks):
     def test_step(self, *args):
         """Run an evaluation step on all devices."""
         args = _on_device(args)
-        with _products(self):
+        with _products(self, args[-1]):
             logs = self.distribution.test_step(self, *args)
             return super().test_step(*args) if logs is None else logs
 
@@ -77,7 +79,7 @@ class Replicated(compat.BuildHooks):
         """Return the outputs for a batch."""
         args, outputs = _on_device(args), None
         records = backend.recorded_prediction is not None
-        with _products(self):
+        with _products(self, args[-1]):
             if records and not self.distribution.several:
                 kept = compat.derived(self).setdefault("predictions", {})
                 outputs = backend.recorded_prediction(self, *args, kept)

@@ -32,6 +32,7 @@ def faster(monkeypatch):
     if not hasattr(torch.backends.mkldnn.matmul, "fp32_precision"):
         pytest.skip("needs torch 2.9")
     monkeypatch.setattr(products, "_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_FEWEST", 1)
 
 
 def task_of(loss="auto"):
@@ -74,7 +75,7 @@ def test_steps_side_by_side_share_it(faster):
     before, met, found = precision(), threading.Barrier(3), []
 
     def step(last):
-        with products.fast_products():
+        with products.fast_products(1):
             met.wait()
             if last:
                 ended.wait()
@@ -95,7 +96,7 @@ def test_steps_side_by_side_share_it(faster):
 def test_the_users_setting_stays(faster, own):
     torch.backends.mkldnn.matmul.fp32_precision = own
     try:
-        with products.fast_products():
+        with products.fast_products(1):
             assert precision()[0] == own
         assert precision()[0] == own
     finally:
@@ -106,9 +107,18 @@ def test_steps_that_torch_compiles_choose_for_themselves(faster):
     from keras_bandgnn.models.fitting import _products
 
     task = task_of()
+    batch = task.loader(GRAPHS)[0]
     task.compile(jit_compile=True)
-    with _products(task):
+    with _products(task, batch):
         assert precision()[0] == "none"
+
+
+def test_small_batches_are_left_alone(faster, monkeypatch):
+    monkeypatch.setattr(products, "_FEWEST", 1000)
+    with products.fast_products(999):
+        assert precision()[0] == "none"
+    with products.fast_products(1000):
+        assert precision()[0] == "bf16"
 
 
 @pytest.mark.parametrize(
@@ -161,5 +171,5 @@ def test_outputs_are_the_same(faster, name):
     backbone, loader = backbone_and_loader(name)
     x = loader[0][0]
     usual = keras.ops.convert_to_numpy(backbone(x))
-    with products.fast_products():
+    with products.fast_products(1):
         assert np.allclose(keras.ops.convert_to_numpy(backbone(x)), usual, atol=1e-5)
