@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--warmup", type=shared.positive, default=70, help="steps before measuring"
     )
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="measure steps that torch compiles (`jit_compile=True`), too",
+    )
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
     figures.add_option(parser)
     allocator.add_option(parser)
@@ -415,7 +420,7 @@ def _alternated(calls: dict, rounds: int, warmup: int) -> dict:
     times = {name: ([], []) for name in calls}
     for name, call in calls.items():
         # Only steps of ours are recorded after some.
-        for _ in range(min(warmup, 2) if name == "peer" else warmup):
+        for _ in range(warmup if name in ("ours", "bare") else min(warmup, 2)):
             call()
     for _ in range(rounds):
         for name, call in calls.items():
@@ -437,6 +442,17 @@ def memory_of(side: str, model: str, size: str) -> float:
     return float(done.stdout.split()[-1])
 
 
+def compiled_step(model: str, size: str, case, options) -> tuple:
+    """Return a step that torch has compiled, and the seconds of the first one."""
+    import keras
+
+    side = Ours(model, size, case, options)
+    side.task.compile(keras.optimizers.Adam(1e-3), jit_compile=True)
+    start = time.perf_counter()
+    side.step()
+    return side.step, time.perf_counter() - start
+
+
 def measure(model: str, size: str, options) -> dict:
     """Return the figures of a model on graphs of a size."""
     import numpy as np
@@ -455,6 +471,9 @@ def measure(model: str, size: str, options) -> dict:
             found[f"{name} {what}, processor"] = float(np.median(busy))
 
     steps = {name: side.step for name, side in sides.items()}
+    if options.compiled:
+        made = compiled_step(model, size, case, options)
+        steps["compiled"], found["compilation"] = made
     note("step", _alternated(steps, options.rounds, options.warmup))
     if options.epochs:
         # What a call of `fit` itself takes is small in a training of many epochs.
@@ -480,6 +499,11 @@ def run(options: argparse.Namespace) -> None:
     settings = allocator.apply(options.allocator)
     import keras
 
+    if options.compiled and keras.backend.backend() != "torch":
+        raise ValueError(
+            "Expected --backend torch with --compiled. Received: "
+            f"{keras.backend.backend()}, which compiles steps by itself."
+        )
     if options.only:
         (model,), (size,) = options.models, options.sizes
         made = {"ours": Ours, "peer": Peer}[options.only]
@@ -511,6 +535,8 @@ def run(options: argparse.Namespace) -> None:
                 if f"ours {what}" in f
             ]
             row.append(f.get("ours epoch", missing) / f.get("bare epoch", missing))
+            if options.compiled:
+                row += [f["compiled step"], f["compilation"]]
             if options.memory:
                 row += [f.get("ours memory"), f.get("peer memory", missing)]
             rows.append(row)
@@ -523,6 +549,7 @@ def run(options: argparse.Namespace) -> None:
     )
     columns = ["graphs", "model", "step, ms", "peer", "times", "processor, ms", "peer"]
     columns += ["times", "epoch, ms", "peer", "times", "fit / bare"]
+    columns += ["compiled, ms", "compilation, s"] if options.compiled else []
     columns += ["MiB", "peer"] if options.memory else []
     report.table("training", columns, rows)
     figures.write(options, kept, measured)
