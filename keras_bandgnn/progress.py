@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, otherwise lines every 30 seconds."""
+"""Progress of long work: a bar on a terminal, otherwise lines now and then."""
 
 import contextlib
 import sys
@@ -76,7 +76,7 @@ def print_line(text: str) -> None:
 
 
 class Turn:
-    """When the next line is due: somewhat less than `EVERY` after the one before."""
+    """When the next line of work is due, somewhat less than `EVERY` after any other."""
 
     def __init__(self):
         self._said = now()
@@ -84,7 +84,7 @@ class Turn:
     def is_due(self) -> bool:
         """Return whether a line is due, and count it as printed."""
         moment = now()
-        if moment - self._said < _EARLY * EVERY:
+        if moment - max(self._said, _last_line) < _EARLY * EVERY:
             return False
         self._said = moment
         return True
@@ -96,8 +96,8 @@ def progress_bar(
 ) -> Iterator[Callable[[float], None]]:
     """Show progress on standard error; yield a function to advance it.
 
-    On a terminal a bar appears after two seconds, otherwise lines `EVERY` seconds
-    apart at most.
+    On a terminal a bar appears after two seconds, otherwise a line as soon as there is
+    an advance 25 seconds after the last line.
 
     Args:
         title: Title of the work.

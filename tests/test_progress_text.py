@@ -18,6 +18,7 @@ def clock(monkeypatch):
             return self.moment
 
     monkeypatch.setattr(progress, "now", clock := Clock())
+    monkeypatch.setattr(progress, "_last_line", -float("inf"))
     return clock
 
 
@@ -38,6 +39,18 @@ def test_without_a_total_the_time_left_is_unknown(clock, capsys):
         clock.moment += 40
         advance(100)
     assert capsys.readouterr().err == "Reading: 100, 2.5/s\n"
+
+
+def test_a_line_of_anybody_postpones_the_next(clock, capsys):
+    with progress.progress_bar("Reading", 100, shown=True) as advance:
+        clock.moment += 30
+        progress.print_line("command: running for 30 s")
+        clock.moment += 3
+        advance(10)
+        assert capsys.readouterr().err == "command: running for 30 s\n"
+        clock.moment += 27
+        advance(10)
+        assert capsys.readouterr().err.startswith("Reading: 20 of 100")
 
 
 def test_short_and_hidden_work_prints_nothing(clock, capsys):

@@ -30,10 +30,15 @@ def _on_device(arguments: tuple) -> tuple:
 
 def _products(model: keras.Model, data):
     """Return the context in which a step that is not compiled multiplies."""
-    if backend.fast_products is None or model.jit_compile:
+    if model.jit_compile:
         return contextlib.nullcontext()
     x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-    return backend.fast_products(math.prod(x["node"]["mask"].shape))
+    try:
+        nodes = math.prod(x["node"]["mask"].shape)
+    except (KeyError, TypeError, IndexError):
+        # The step says what it misses.
+        nodes = 0
+    return backend.fast_products(nodes)
 
 
 class Replicated(compat.BuildHooks):

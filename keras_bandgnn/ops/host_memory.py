@@ -35,7 +35,7 @@ def keep_freed() -> bool:
     """
     own = any(name in os.environ for name in _SETTINGS)
     own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    off = os.environ.get(VARIABLE, "").lower() in ("0", "false", "no", "off")
+    off = os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
     if own or off or backend.has_accelerator():
         return False
     if platform.libc_ver()[0] != "glibc":

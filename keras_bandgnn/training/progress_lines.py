@@ -16,7 +16,7 @@ def shows_bars() -> bool:
 
 
 class ProgressLines(keras.callbacks.Callback):
-    """Prints step, loss, graphs/s and the time left, at least every 30 seconds.
+    """Prints step, loss, graphs/s and the time left, about every 25 seconds.
 
     `fit` and `evaluate` of a task add it where standard output is no terminal, unless
     `verbose` is 0 or 1. The loss is read from the device only for a line.

@@ -92,15 +92,84 @@ def test_steps_side_by_side_share_it(faster):
     assert found == ["bf16", "bf16"] and precision() == before
 
 
-@pytest.mark.parametrize("own", ("ieee", "tf32", "bf16"))
-def test_the_users_setting_stays(faster, own):
-    torch.backends.mkldnn.matmul.fp32_precision = own
+OWN = {
+    "oneDNN": lambda v: setattr(torch.backends.mkldnn.matmul, "fp32_precision", v),
+    "CUDA": lambda v: setattr(torch.backends.cuda.matmul, "fp32_precision", v),
+    "all": lambda v: setattr(torch.backends, "fp32_precision", v),
+    "older": lambda v: torch.set_float32_matmul_precision(
+        {"ieee": "highest", "tf32": "high", "none": "highest"}[v]
+    ),
+    "older of CUDA": lambda v: setattr(
+        torch.backends.cuda.matmul, "allow_tf32", v == "tf32"
+    ),
+}
+
+
+@pytest.fixture
+def unset():
+    """Torch's settings are as they were, afterwards."""
+    yield
+    torch.backends.fp32_precision = "none"
+    torch.set_float32_matmul_precision("highest")
+    for each in products._settings():
+        each.fp32_precision = "none"
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def told():
     try:
-        with products.fast_products(1):
-            assert precision()[0] == own
-        assert precision()[0] == own
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+        return precision(), torch.get_float32_matmul_precision()
+    except RuntimeError:
+        # Torch refuses to tell where its older setting differs from the others.
+        return precision(), None
+
+
+@pytest.mark.parametrize("value", ("ieee", "tf32"))
+@pytest.mark.parametrize("own", sorted(OWN))
+def test_the_users_setting_stays(faster, unset, own, value):
+    OWN[own](value)
+    before = told()
+    with products.fast_products(1):
+        assert told() == before or before[0] == ["none", "none"]
+    assert told() == before
+
+
+def test_a_setting_within_a_step_stays(faster, unset):
+    with products.fast_products(1):
+        torch.set_float32_matmul_precision("highest")
+    assert precision() == ["ieee", "ieee"]
+
+
+def test_the_next_step_does_what_an_interrupted_one_left_undone(faster, monkeypatch):
+    before, scope = told(), products._scope
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "set_float32_matmul_precision", interrupted)
+        with pytest.raises(KeyboardInterrupt), products.fast_products(1):
+            pass
+    with products.fast_products(1):
+        assert products.are_fast()
+    assert told() == before and scope.steps == 0
+    with pytest.raises(KeyboardInterrupt), products.fast_products(1):
+        monkeypatch.setattr(torch, "set_float32_matmul_precision", interrupted)
+    monkeypatch.undo()
+    monkeypatch.setattr(products, "_is_faster", lambda: True)
+    monkeypatch.setattr(products, "_FEWEST", 1)
+    with products.fast_products(1):
+        assert products.are_fast()
+    assert told() == before
+
+
+def test_a_forked_process_begins_anew(faster):
+    before = told()
+    with products.fast_products(1):
+        products._scope.begin_anew()
+        assert told() == before and not products.are_fast()
+        products._scope.enter()
+    assert told() == before
 
 
 def test_steps_that_torch_compiles_choose_for_themselves(faster):

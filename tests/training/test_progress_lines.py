@@ -86,6 +86,7 @@ def test_a_line_within_thirty_seconds_with_the_time_left(monkeypatch, capsys):
             return self.moment
 
     monkeypatch.setattr(progress, "now", clock := Clock())
+    monkeypatch.setattr(progress, "_last_line", 0.0)
     lines = ProgressLines()
     lines.set_params({"steps": 100, "epochs": 4, "verbose": 2})
     loader = kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(5))

@@ -226,7 +226,8 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
 recorded_step = recorded_prediction = branch = affine = None
-step_data = batch_data = fast_products = None
+step_data = batch_data = None
+fast_products = contextlib.nullcontext
 # Sorts of one array that take as long as one of ids and places.
 _MOST_SORTS = 3
 # Edges from which messages are computed in chunks.

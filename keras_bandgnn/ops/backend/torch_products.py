@@ -1,9 +1,10 @@
 """Products of float32 matrices on CPUs whose units MKL leaves idle.
 
 Torch multiplies by MKL, which takes older instructions on processors that are not
-Intel's: with AVX-512 of full width, oneDNN needs less than half the time there, for
-sums in float32 alike. Torch hands it such products only while they may be rounded to
-bfloat16, which oneDNN does in AMX units alone. Both are looked at once in a process.
+Intel's. Where AVX-512 has its full width, oneDNN needs less than half of the time for
+the same sums in float32. Torch hands it such products only while they may be rounded to
+bfloat16, which oneDNN does on x86 in AMX units alone. Speed and rounding are looked at
+once in a process.
 """
 
 import contextlib
@@ -23,8 +24,10 @@ VARIABLE = "KERAS_BANDGNN_ONEDNN"
 _LOOKED_AT = ((1024, 128, 128), (300, 50, 64), (77, 200, 1))
 # Rounding of sums in float32, as a share of that of absolute values.
 _ROUNDING = 1e-5
+# Torch's names for "medium", of oneDNN and CUDA.
+_SET = ["bf16", "tf32"]
 # Nodes of a batch from which on it pays: each product begins 10 microseconds later.
-_FEWEST = 1024
+_FEWEST = 2048
 # The largest share of MKL's time that is worth another library.
 _SHARE = 0.7
 
@@ -32,50 +35,66 @@ _SHARE = 0.7
 @contextlib.contextmanager
 def fast_products(nodes: int) -> Iterator[None]:
     """Multiply by the faster library meanwhile; see `ops.backend`."""
-    if nodes < _FEWEST or compat.torch_device() != "cpu" or not _pays():
-        yield
-        return
-    _scope.enter()
+    entered = False
     try:
+        if nodes >= _FEWEST and compat.torch_device() == "cpu" and _pays():
+            _scope.enter()
+            entered = True
         yield
     finally:
-        _scope.leave()
+        if entered:
+            _scope.leave()
 
 
 def are_fast() -> bool:
     """Return whether products are the faster library's at this moment."""
-    return _scope.before is not None
+    return _scope.steps > 0 and _scope.is_set
 
 
 class _Scope:
-    """Torch's setting of products, which steps in several threads share."""
+    """Torch's setting of products, which holds for the whole process.
+
+    Steps in several threads share it. What an interruption leaves undone, the next step
+    does: `is_set` becomes true before it is set, and false after it is taken back.
+    """
 
     def __init__(self):
-        self.lock = threading.Lock()
-        self.steps = 0
-        self.before: list | None = None
+        self.lock, self.looking = threading.Lock(), threading.Lock()
+        self.steps, self.is_set = 0, False
 
     def enter(self) -> None:
         with self.lock:
+            if self.steps == 0:
+                self.is_set = self.is_set or _is_unset()
+                if self.is_set:
+                    # Torch compiles nothing where its older setting differs from these.
+                    torch.set_float32_matmul_precision("medium")
             self.steps += 1
-            if self.steps == 1 and _is_unset():
-                self.before = [each.fp32_precision for each in _settings()]
-                # All of them alike: torch compiles nothing where they differ.
-                torch.set_float32_matmul_precision("medium")
 
     def leave(self) -> None:
         with self.lock:
             self.steps -= 1
-            if self.steps or self.before is None:
-                return
+            if self.steps == 0:
+                self._take_back()
+
+    def begin_anew(self) -> None:
+        """Forget the steps of other threads, in a process that forked."""
+        self.lock, self.looking = threading.Lock(), threading.Lock()
+        self.steps = 0
+        self._take_back()
+
+    def _take_back(self) -> None:
+        # What a step has set by itself stays.
+        if self.is_set and [each.fp32_precision for each in _settings()] == _SET:
             torch.set_float32_matmul_precision("highest")
-            for each, value in zip(_settings(), self.before, strict=True):
-                each.fp32_precision = value
-            self.before = None
+            for each in _settings():
+                each.fp32_precision = "none"
+        self.is_set = False
 
 
 _scope = _Scope()
-_looking = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_scope.begin_anew)
 
 
 def _settings() -> list:
@@ -85,26 +104,32 @@ def _settings() -> list:
 
 def _is_unset() -> bool:
     """Return whether the user has said nothing on the precision of products."""
-    return torch.backends.mkldnn.matmul.fp32_precision == "none"
+    # Before torch 2.9 it cannot be told.
+    return all(getattr(each, "fp32_precision", "") == "none" for each in _settings())
 
 
 def _pays() -> bool:
     # No step of another thread may change what is timed.
-    with _looking:
-        return _is_faster()
+    with _scope.looking:
+        return (_scope.is_set or _is_unset()) and _is_faster()
 
 
 @functools.cache
 def _is_faster() -> bool:
     """Return whether products by oneDNN are as exact here, and much faster."""
-    off = os.environ.get(VARIABLE, "").lower() in ("0", "false", "no", "off")
-    if off or not torch.backends.mkldnn.is_available():
+    off = os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
+    # Elsewhere products would be rounded, too: in AMX units, and by ARM's library.
+    x86 = torch.backends.cpu.get_cpu_capability().startswith("AVX")
+    if off or not x86 or not torch.backends.mkldnn.is_available():
         return False
-    # Before torch 2.9 it cannot be told what the user has set.
-    if not all(hasattr(each, "fp32_precision") for each in _settings()):
+    # Other threads may compute on a GPU, for which the setting would hold, too.
+    if torch.cuda.is_available():
         return False
-    if not _is_unset():
-        return False
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return _is_worth_it()
+
+
+def _is_worth_it() -> bool:
     a, b = _factors(*_LOOKED_AT[0])
     usual, other = float("inf"), float("inf")
     for _ in range(5):
@@ -143,5 +168,6 @@ def _are_exact() -> bool:
 
 def _factors(rows: int, inner: int, columns: int) -> tuple:
     """Return matrices of numbers with more digits than bfloat16 holds."""
-    a = torch.sin(torch.arange(1.0, rows * inner + 1)).reshape(rows, inner)
-    return a, torch.cos(torch.arange(1.0, inner * columns + 1)).reshape(inner, columns)
+    a = torch.arange(1, rows * inner + 1, dtype=torch.float32)
+    b = torch.arange(1, inner * columns + 1, dtype=torch.float32)
+    return torch.sin(a).reshape(rows, inner), torch.cos(b).reshape(inner, columns)
