@@ -73,7 +73,8 @@ class _Scope:
 
     def leave(self) -> None:
         with self.lock:
-            self.steps -= 1
+            # None are left where a process forked within a step.
+            self.steps = max(0, self.steps - 1)
             if self.steps == 0:
                 self._take_back()
 
