@@ -33,12 +33,18 @@ def _products(model: keras.Model, data):
     if model.jit_compile:
         return contextlib.nullcontext()
     x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    return backend.fast_products(_most_nodes(x))
+
+
+def _most_nodes(x) -> int:
+    """Return the nodes of a batch, or of the largest step of its schedule."""
     try:
-        nodes = math.prod(x["node"]["mask"].shape)
-    except (KeyError, TypeError, IndexError):
-        # The step says what it misses.
-        nodes = 0
-    return backend.fast_products(nodes)
+        steps = (step.get("state") for step in x.get("plan", {}).values())
+        states = [state["index"] for state in steps if state is not None]
+        return max(math.prod(rows.shape) for rows in [x["node"]["mask"], *states])
+    except (AttributeError, KeyError, TypeError, IndexError):
+        # The step says what is missing.
+        return 0
 
 
 class Replicated(compat.BuildHooks):

@@ -183,6 +183,20 @@ def test_steps_that_torch_compiles_choose_for_themselves(faster):
         assert precision()[0] == "none"
 
 
+def test_the_largest_step_of_a_schedule_counts():
+    from keras_bandgnn.models.fitting import _most_nodes
+
+    x = kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(5))[0][0]
+    assert _most_nodes(x) == x["node"]["mask"].size
+    # Of equal states only one is a node of the batch, but all are of a later step.
+    steps = {
+        f"step:{number}": {"state": {"index": np.zeros((1, size), "int32")}}
+        for number, size in enumerate((5184, 9856, 26))
+    }
+    assert _most_nodes({"node": {"mask": np.ones((1, 1536))}, "plan": steps}) == 9856
+    assert _most_nodes({}) == _most_nodes(None) == _most_nodes({"node": {}}) == 0
+
+
 def test_small_batches_are_left_alone(faster, monkeypatch):
     monkeypatch.setattr(products, "_FEWEST", 1000)
     with products.fast_products(999):
