@@ -1,5 +1,6 @@
 """Steps on torch multiply by the faster library, and leave settings as they were."""
 
+import os
 import threading
 
 import keras
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
+from keras_bandgnn.primitives import Grouped, Plan, ReceptiveField
 from tests.registered import BACKBONES, backbone_and_loader
 
 if keras.backend.backend() != "torch":
@@ -14,7 +16,11 @@ if keras.backend.backend() != "torch":
 
 import torch
 
+from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.ops.backend import torch_products as products
+
+if backend.has_accelerator():
+    pytest.skip("where a CPU computes", allow_module_level=True)
 
 GRAPHS = [
     kb.Graph(3, [0, 1], [1, 2], node={"h": np.eye(3)}, label=float(i))
@@ -163,11 +169,17 @@ def test_the_next_step_does_what_an_interrupted_one_left_undone(faster, monkeypa
     assert told() == before
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_process_begins_anew(faster):
     before = told()
     with products.fast_products(1):
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if told() == before and not products.are_fast() else 1)
+        assert os.waitpid(child, 0)[1] == 0 and products.are_fast()
+        # As in a child whose parent forked within a step of its own.
         products._scope.begin_anew()
-        assert told() == before and not products.are_fast()
     with products.fast_products(1):
         assert products.are_fast()
     assert told() == before
@@ -186,14 +198,25 @@ def test_steps_that_torch_compiles_choose_for_themselves(faster):
 def test_the_largest_step_of_a_schedule_counts():
     from keras_bandgnn.models.fitting import _most_nodes
 
-    x = kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(5))[0][0]
-    assert _most_nodes(x) == x["node"]["mask"].size
+    n = 40
+    star = kb.Graph(
+        n,
+        np.arange(1, n),
+        np.zeros(n - 1, int),
+        node={"kind": np.zeros(n, int)},
+        candidates=[0, 1],
+        label=0,
+    )
+    batcher = kb.preprocessing.StaticBatcher(3)
+    plan = Plan(Grouped(4), schedule=ReceptiveField(2))
+    scheduled = kb.preprocessing.GraphLoader([star] * 2, batcher, plan)[0][0]
+    plain = kb.preprocessing.GraphLoader([star] * 2, batcher)[0][0]
+    sizes = [step["state"]["index"].size for step in scheduled["plan"].values()]
+    assert _most_nodes(scheduled) == max(scheduled["node"]["mask"].size, *sizes)
+    assert _most_nodes(plain) == plain["node"]["mask"].size
     # Of equal states only one is a node of the batch, but all are of a later step.
-    steps = {
-        f"step:{number}": {"state": {"index": np.zeros((1, size), "int32")}}
-        for number, size in enumerate((5184, 9856, 26))
-    }
-    assert _most_nodes({"node": {"mask": np.ones((1, 1536))}, "plan": steps}) == 9856
+    scheduled["plan"]["step:0"]["state"]["index"] = np.zeros((1, 9856), "int32")
+    assert _most_nodes(scheduled) == 9856
     assert _most_nodes({}) == _most_nodes(None) == _most_nodes({"node": {}}) == 0
 
 
@@ -221,7 +244,10 @@ def test_what_is_exact_and_much_faster_is_taken(
         pytest.skip("needs torch 2.9")
     usual, other = seconds
     monkeypatch.setenv(products.VARIABLE, off)
+    # On whatever machine this is.
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(products, "_are_exact", lambda: exact)
     monkeypatch.setattr(
         products,
