@@ -2,11 +2,13 @@
 
 Each model trains on one graph of n nodes with about eight edges each, for several n. An
 exponent e says that the figure grows like n^e: 1 is linear. Every model runs in a
-process of its own, from the smallest graph to the largest; its memory is the largest
-resident set so far, above that before the first step.
+process of its own. Memory is the largest resident set after steps from the smallest
+graph to the largest, above that before the first. Then all sizes are timed in turns, so
+that a machine that slows down changes no exponent.
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -101,7 +103,7 @@ def measure(model: str, options) -> None:
     from keras_bandgnn.data import FlatGraphs
     from keras_bandgnn.preprocessing import GraphLoader
 
-    before = None
+    before, steps, held = None, [], []
     for nodes in options.nodes:
         keras.utils.set_random_seed(0)
         graph = graph_of(nodes, model in ATOMISTIC)
@@ -116,17 +118,20 @@ def measure(model: str, options) -> None:
         backbone.adapt([FlatGraphs.from_graphs(graphs)])
         batch = GraphLoader(graphs, num_edge_types=backbone.num_edge_types)[0]
         before = memory("VmRSS") if before is None else before
-        seconds = []
-        for number in range(options.rounds + 2):
+        steps.append(functools.partial(task.train_on_batch, *batch))
+        for _ in range(2):
+            steps[-1]()
+        held.append(memory("VmHWM") - before)
+    seconds = [[] for _ in steps]
+    for _ in range(options.rounds):
+        for step, own in zip(steps, seconds, strict=True):
+            # The step before was that of another size.
+            step()
             start = time.perf_counter()
-            task.train_on_batch(*batch)
-            if number >= 2:
-                seconds.append(time.perf_counter() - start)
-        line = {
-            "nodes": nodes,
-            "seconds": sorted(seconds)[len(seconds) // 2],
-            "memory": memory("VmHWM") - before,
-        }
+            step()
+            own.append(time.perf_counter() - start)
+    for nodes, own, most in zip(options.nodes, seconds, held, strict=True):
+        line = {"nodes": nodes, "seconds": sorted(own)[len(own) // 2], "memory": most}
         print(json.dumps(line), flush=True)
 
 

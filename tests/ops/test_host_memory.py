@@ -43,15 +43,37 @@ host_memory.give_back()
 print(kept, faults > 1000, while_kept > 200, held() - before > 100)
 """
 
+# Pages that the second run of a program needs anew, which allocates in a thread.
+IN_THREADS = """
+import resource
+import keras_bandgnn.ops
+from keras_bandgnn.ops import host_memory
+import jax, jax.numpy as jnp
 
-def result(**settings) -> list[bool]:
+host_memory.keep_freed()
+run = jax.jit(lambda x: jnp.sort(jnp.cumsum(x[:, None] * x, axis=1), axis=1)[:, 0])
+x = jnp.ones(4096)
+run(x).block_until_ready()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+run(x).block_until_ready()
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+print(faults > 4000)
+"""
+# Address space, for which a reserve of half the memory would be too much.
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+"""
+
+
+def result(script=SCRIPT, **settings) -> list[bool]:
     given = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("MALLOC_") and name != "GLIBC_TUNABLES"
     }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env={**given, **settings},
         capture_output=True,
         text=True,
@@ -64,6 +86,16 @@ def result(**settings) -> list[bool]:
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="reads /proc")
 def test_memory_is_used_again_and_given_back():
     assert result() == [True, False, True, False]
+    assert result(LIMITED + SCRIPT) == [True, False, True, False]
+
+
+@on_glibc
+@pytest.mark.skipif(
+    not backend.allocates_in_threads(), reason="of backends that allocate in threads"
+)
+def test_threads_of_the_backend_use_memory_again():
+    assert result(IN_THREADS) == [False]
+    assert result(IN_THREADS, **{host_memory.VARIABLE: "0"}) == [True]
 
 
 @on_glibc
@@ -73,6 +105,7 @@ def test_memory_is_used_again_and_given_back():
     [
         {host_memory.VARIABLE: "0"},
         {"MALLOC_TRIM_THRESHOLD_": "131072"},
+        {"MALLOC_ARENA_MAX": "1"},
         {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
     ],
 )
@@ -83,3 +116,4 @@ def test_settings_of_others_stay(setting):
 def test_other_systems_are_left_as_they_are(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not host_memory.keep_freed.__wrapped__()
+    assert not host_memory.share_heap()
