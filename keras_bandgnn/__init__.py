@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_bandgnn.default_backend import replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
+from keras_bandgnn.heap import share_heap
 from keras_bandgnn.version import __version__ as __version__
 
 _SUBMODULES = (
@@ -47,8 +48,10 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_ALIASES})
 
 
+if "keras" not in sys.modules:
+    replace_missing_backend()
+share_heap()
+
 if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
     for _name in ("layers", "models", "preprocessing", "training"):
         importlib.import_module(f"{__name__}.{_name}")
-elif "keras" not in sys.modules:
-    replace_missing_backend()

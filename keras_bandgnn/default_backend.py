@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import sys
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
@@ -20,6 +21,13 @@ def configured_backend() -> str | None:
         return json.loads((home / "keras.json").read_text()).get("backend")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def chosen_backend() -> str | None:
+    """Return the backend that Keras runs on, or would start with, if one is chosen."""
+    if hasattr(sys.modules.get("keras"), "config"):
+        return sys.modules["keras"].config.backend()
+    return os.environ.get("KERAS_BACKEND") or configured_backend()
 
 
 def replace_missing_backend() -> None:

@@ -9,7 +9,6 @@ from keras_bandgnn.ops.batched import batched_segment_sum as batched_segment_sum
 from keras_bandgnn.ops.batched import offset_ids as offset_ids
 from keras_bandgnn.ops.batched import scatter_add as scatter_add
 from keras_bandgnn.ops.dropout import dropout as dropout
-from keras_bandgnn.ops.host_memory import share_heap as _share_heap
 from keras_bandgnn.ops.sequence import over_devices as over_devices
 from keras_bandgnn.ops.sparse import CSR as CSR
 from keras_bandgnn.ops.sparse import CSRPair as CSRPair
@@ -25,9 +24,6 @@ from keras_bandgnn.ops.sparse import sparse_matmul as sparse_matmul
 from keras_bandgnn.ops.sparse import with_pointer as with_pointer
 from keras_bandgnn.ops.sparse import with_scatter_index as with_scatter_index
 from keras_bandgnn.ops.sparse import with_transpose as with_transpose
-
-# Before the backend starts its threads.
-_share_heap()
 
 # Internal to the library.
 USES_TRANSPOSE = _backend.USES_TRANSPOSE

@@ -9,38 +9,14 @@ import ctypes
 import functools
 import mmap
 import os
-import platform
 
+from keras_bandgnn.heap import may_be_set
 from keras_bandgnn.ops.backend import current as backend
 
-# Set to 0 to leave the C library as it is.
-VARIABLE = "KERAS_BANDGNN_KEEP_MEMORY"
-# Settings of the user's own.
-_SETTINGS = (
-    "MALLOC_ARENA_MAX",
-    "MALLOC_MMAP_THRESHOLD_",
-    "MALLOC_MMAP_MAX_",
-    "MALLOC_TRIM_THRESHOLD_",
-)
 # Parameters of `mallopt` in glibc.
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 # The size and alignment of a large page, bytes.
 _LARGE_PAGE = 1 << 21
-
-
-def share_heap() -> bool:
-    """Let threads that begin from now on share one heap, where XLA runs on the CPU.
-
-    XLA allocates in threads of its own. By itself glibc gives each thread a heap of
-    small pieces, and all larger arrays there go back to the system whatever
-    `keep_freed` says. Call it before the threads begin: before the first array.
-
-    Returns:
-        Whether they share it.
-    """
-    if not backend.allocates_in_threads() or not _may_be_set():
-        return False
-    return bool(ctypes.CDLL(None).mallopt(_ARENA_MAX, 1))
 
 
 @functools.cache
@@ -55,7 +31,7 @@ def keep_freed() -> bool:
     Returns:
         Whether it is kept.
     """
-    if not _may_be_set() or backend.has_accelerator():
+    if not may_be_set() or backend.has_accelerator():
         return False
     mallopt = ctypes.CDLL(None).mallopt
     # Arrays that are mapped on their own are never kept.
@@ -70,13 +46,6 @@ def give_back() -> None:
     if keep_freed():
         ctypes.CDLL(None).malloc_trim(0)
         _reserve()
-
-
-def _may_be_set() -> bool:
-    own = any(name in os.environ for name in _SETTINGS)
-    own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    off = os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
-    return not own and not off and platform.libc_ver()[0] == "glibc"
 
 
 def _reserve() -> None:

@@ -4,9 +4,12 @@ import os
 import platform
 import subprocess
 import sys
+import types
 
+import keras
 import pytest
 
+from keras_bandgnn import heap
 from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
 
@@ -46,7 +49,7 @@ print(kept, faults > 1000, while_kept > 200, held() - before > 100)
 # Pages that the second run of a program needs anew, which allocates in a thread.
 IN_THREADS = """
 import resource
-import keras_bandgnn.ops
+import keras_bandgnn
 from keras_bandgnn.ops import host_memory
 import jax, jax.numpy as jnp
 
@@ -89,13 +92,29 @@ def test_memory_is_used_again_and_given_back():
     assert result(LIMITED + SCRIPT) == [True, False, True, False]
 
 
+def test_the_heap_is_shared_where_xla_runs_on_the_cpu(monkeypatch):
+    library = types.SimpleNamespace(mallopt=lambda *_: 1)
+
+    def plugin(name):
+        return name if name == "jax_plugins" else None
+
+    on_jax = keras.backend.backend() == "jax" and platform.libc_ver()[0] == "glibc"
+    monkeypatch.setattr(heap, "may_be_set", lambda: on_jax)
+    monkeypatch.setattr(heap.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    for platforms, shared in {"cpu": on_jax, "cuda": False, "cuda,cpu": False}.items():
+        monkeypatch.setenv("JAX_PLATFORMS", platforms)
+        assert heap.share_heap() == shared
+    monkeypatch.delenv("JAX_PLATFORMS")
+    monkeypatch.setattr(heap.importlib.util, "find_spec", plugin)
+    assert not heap.share_heap()
+
+
 @on_glibc
-@pytest.mark.skipif(
-    not backend.allocates_in_threads(), reason="of backends that allocate in threads"
-)
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="of XLA's threads")
 def test_threads_of_the_backend_use_memory_again():
     assert result(IN_THREADS) == [False]
-    assert result(IN_THREADS, **{host_memory.VARIABLE: "0"}) == [True]
+    assert result(IN_THREADS, **{heap.VARIABLE: "0"}) == [True]
 
 
 @on_glibc
@@ -103,7 +122,7 @@ def test_threads_of_the_backend_use_memory_again():
 @pytest.mark.parametrize(
     "setting",
     [
-        {host_memory.VARIABLE: "0"},
+        {heap.VARIABLE: "0"},
         {"MALLOC_TRIM_THRESHOLD_": "131072"},
         {"MALLOC_ARENA_MAX": "1"},
         {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
@@ -116,4 +135,4 @@ def test_settings_of_others_stay(setting):
 def test_other_systems_are_left_as_they_are(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert not host_memory.keep_freed.__wrapped__()
-    assert not host_memory.share_heap()
+    assert not heap.share_heap()

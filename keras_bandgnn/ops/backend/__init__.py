@@ -35,8 +35,6 @@ others:
     Batch normalisation of float32 rows [G, N, H] over those of the mask [G, N], with
     scale and shift [H] or None: the result, and new moving averages of mean and
     unbiased variance. None where it does not apply.
-`allocates_in_threads()`
-    Whether arrays are allocated by threads that begin with the first array, on a CPU.
 `column_sum(rows)`
     The sum of rows [M, H] over M.
 `layer_normalization(rows, gamma, beta, epsilon)`

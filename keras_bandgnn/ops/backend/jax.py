@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import math
 import threading
 
@@ -359,13 +358,6 @@ def scatter_add(indices, values, shape):
 def has_accelerator() -> bool:
     """Return whether a GPU or TPU is available, or runs what is being traced."""
     return is_for_accelerator() or jax.default_backend() != "cpu"
-
-
-def allocates_in_threads() -> bool:
-    """Return whether XLA runs on CPUs, without starting it."""
-    if jax.config.jax_platforms is not None:
-        return jax.config.jax_platforms == "cpu"
-    return not any(map(importlib.util.find_spec, ("jax_plugins", "libtpu")))
 
 
 def seed_global(seed: int) -> None:

@@ -298,11 +298,6 @@ def has_accelerator() -> bool:
     return any(d.device_type != "CPU" for d in tf.config.list_physical_devices())
 
 
-def allocates_in_threads() -> bool:
-    """Return False; see `ops.backend`."""
-    return False
-
-
 def seed_global(seed: int) -> None:
     """Do nothing: Keras' seed generators hold all state of dropout."""
     del seed

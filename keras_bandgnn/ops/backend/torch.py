@@ -224,11 +224,6 @@ def _device_type() -> str:
     return re.match("[a-z]*", str(compat.torch_device()))[0]
 
 
-def allocates_in_threads() -> bool:
-    """Return False; see `ops.backend`."""
-    return False
-
-
 def seed_global(seed: int) -> None:
     """Seed torch's global generator, which dropout draws from."""
     if has_accelerator():
