@@ -23,6 +23,8 @@ ATOMISTIC = ("schnet", "painn", "mpeu")
 FRAMED = ("gcn", "gat", "gatv2", "gin", "sage", "pna", "gated_gcn")
 MODELS = ("ggnn", *FRAMED, "gt", "graphormer", "gps", *ATOMISTIC)
 _DEGREE = 8
+# Numbers between the ends of near edges, on average.
+_APART = 500
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,17 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hidden", type=shared.positive, default=32)
     parser.add_argument("--layers", type=shared.positive, default=2)
     parser.add_argument("--rounds", type=shared.positive, default=5)
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="edges join nodes with numbers some hundreds apart, as in reordered "
+        "graphs, instead of any two",
+    )
     parser.add_argument("--only", action="store_true", help=argparse.SUPPRESS)
     figures.add_option(parser)
 
 
-def graph_of(nodes: int, atomistic: bool):
+def graph_of(nodes: int, atomistic: bool, near: bool = False):
     """Return a graph of some nodes, with a label for each or for all.
 
     Args:
         nodes: n.
         atomistic: Whether nodes are atoms in a cube, the nearest ones linked; otherwise
             edges join any nodes.
+        near: Whether edges join nodes with numbers some hundreds apart instead.
     """
     import numpy as np
 
@@ -63,6 +72,9 @@ def graph_of(nodes: int, atomistic: bool):
         (made,) = KNearestGraph(_DEGREE)([Graph(nodes, [], [], node=node, label=1.0)])
         return made
     sender, receiver = rng.integers(0, nodes, (2, nodes * _DEGREE))
+    if near:
+        away = rng.laplace(0, _APART, len(sender)).astype("int64")
+        sender = (receiver + away) % nodes
     features = rng.normal(size=(nodes, 16)).astype("float32")
     label = rng.integers(0, 4, nodes)
     node = {"x": features}
@@ -106,7 +118,7 @@ def measure(model: str, options) -> None:
     before, steps, held = None, [], []
     for nodes in options.nodes:
         keras.utils.set_random_seed(0)
-        graph = graph_of(nodes, model in ATOMISTIC)
+        graph = graph_of(nodes, model in ATOMISTIC, options.near)
         backbone = backbone_of(model, options.hidden, options.layers)
         if model in ATOMISTIC:
             task = models.GraphRegressor(backbone, normalizer=None)
@@ -165,6 +177,7 @@ def run(options: argparse.Namespace) -> None:
         command += ["--models", model, "--backend", os.environ["KERAS_BACKEND"]]
         for name in ("hidden", "layers", "rounds"):
             command += [f"--{name}", str(getattr(options, name))]
+        command += ["--near"] if options.near else []
         command += ["--nodes", *map(str, options.nodes)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         lines = [
@@ -198,5 +211,7 @@ def run(options: argparse.Namespace) -> None:
     sizes = [f"{n:,}" for n in options.nodes]
     columns = ["", *(f"ms, {n}" for n in sizes), "exponent"]
     columns += [*(f"MB, {n}" for n in sizes), "exponent"]
-    report.table("a training step on one graph of n nodes", columns, rows)
+    edges = "near edges" if options.near else "edges between any nodes"
+    title = f"a training step on one graph of n nodes, {edges}"
+    report.table(title, columns, rows)
     figures.write(options, kept, measured)

@@ -3,9 +3,10 @@
 Each model trains on one whole graph with labelled nodes (an energy for atomistic
 models) and on batches of many small molecules, made by chance or read from a data set.
 The peer is torch_geometric's layer, or SchNetPack's PaiNN, of the same width in a loop
-of PyTorch without anything else: forward pass, loss, gradients, Adam. MPEU is compared
-with torch_geometric's SchNet, which updates no edges; Graphormer with `TransformerConv`
-in blocks without biases.
+of PyTorch without anything else: forward pass, loss, gradients, Adam. No peer has MPEU:
+it is compared with a module of torch_geometric's `MessagePassing` that computes the
+same, or `--mpeu-peer schnet` with its SchNet, which updates no edges. Graphormer is
+compared with `TransformerConv` in blocks without biases.
 
 In one process and alternating rounds: a step of ours and of the peer on ready-made
 batches; an epoch of `fit` with a loader, an epoch of ours over ready-made batches
@@ -53,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=shared.natural, default=5)
     parser.add_argument(
         "--warmup", type=shared.positive, default=70, help="steps before measuring"
+    )
+    parser.add_argument(
+        "--mpeu-peer", choices=("same", "schnet"), default="same", help="peer of MPEU"
     )
     parser.add_argument("--memory", action="store_true", help="measure memory, too")
     parser.add_argument(
@@ -268,6 +272,8 @@ def peer_network(model: str, case, options):
     """
     if model == "painn":
         return _painn(options)
+    if model == "mpeu" and options.mpeu_peer == "same":
+        return _mpeu(options)
     if model in ATOMISTIC:
         return _schnet(options)
     return messages.peer_model(model, case, options)
@@ -292,6 +298,64 @@ def _schnet(options):
         def forward(self, data):
             self.ends = data.edge_index
             return self.net(data.atomic_number, data.position, data.batch)
+
+    return Network()
+
+
+def _mpeu(options):
+    import torch
+    from torch.nn import Linear, Sequential
+    from torch_geometric.nn import MessagePassing
+    from torch_geometric.nn.models.schnet import GaussianSmearing, ShiftedSoftplus
+    from torch_geometric.utils import scatter
+
+    width = options.hidden
+
+    def two(inputs, hidden, outputs, last=None):
+        first = Linear(inputs, hidden, bias=False), ShiftedSoftplus()
+        return Sequential(
+            *first, Linear(hidden, outputs, bias=False), *([last] if last else [])
+        )
+
+    class Interaction(MessagePassing):
+        def __init__(self, edges):
+            super().__init__(aggr="add")
+            self.renew = two(2 * width + edges, 2 * width, width)
+            self.send = Linear(width, width, bias=False)
+            self.filter = two(width, width, width, ShiftedSoftplus())
+            self.update_nodes = two(width, width, width)
+
+        def forward(self, h, ends, e):
+            e = self.edge_updater(ends, h=h, e=e)
+            sums = self.propagate(ends, x=self.send(h), filters=self.filter(e))
+            return h + self.update_nodes(sums), e
+
+        def edge_update(self, h_i, h_j, e):
+            return self.renew(torch.cat([h_j, h_i, e], dim=-1))
+
+        def message(self, x_j, filters):
+            return x_j * filters
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            count = options.functions
+            self.embedding = torch.nn.Embedding(100, width)
+            self.basis = GaussianSmearing(0.0, 0.1 * (count - 1), count)
+            self.basis.coeff = -10.0
+            steps = [Interaction(count)]
+            steps += [Interaction(width) for _ in range(options.layers - 1)]
+            self.steps = torch.nn.ModuleList(steps)
+            self.head = two(width, width // 2, 1)
+
+        def forward(self, data):
+            sender, receiver = ends = data.edge_index
+            apart = (data.position[sender] - data.position[receiver]).norm(dim=-1)
+            h, e = self.embedding(data.atomic_number), self.basis(apart)
+            for step in self.steps:
+                h, e = step(h, ends, e)
+            count = data.num_graphs
+            return scatter(self.head(h), data.batch, 0, count, reduce="sum")
 
     return Network()
 
