@@ -85,6 +85,7 @@ _COVERED = {
     "linting/source_code": "tests/linting/test_source_code.py",
     "models/last_layer_laplace": "last layer",
     "models/presets": "preset *",
+    "ops/host_memory": "files of the operating system",
     "planning/cost": "calibration, and files of the operating system",
     "plotting/history": "log of training",
     "preprocessing/ordering/cluster_compile": "files of the operating system",
