@@ -17,7 +17,6 @@ from keras_bandgnn.default_backend import chosen_backend
 VARIABLE = "KERAS_BANDGNN_KEEP_MEMORY"
 # Settings of the user's own.
 _SETTINGS = (
-    "MALLOC_ARENA_MAX",
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_MMAP_MAX_",
     "MALLOC_TRIM_THRESHOLD_",
@@ -40,6 +39,8 @@ def share_heap() -> bool:
         Whether they share it.
     """
     if chosen_backend() != "jax" or not _on_cpu() or not may_be_set():
+        return False
+    if "MALLOC_ARENA_MAX" in os.environ:
         return False
     return bool(ctypes.CDLL(None).mallopt(_ARENA_MAX, 1))
 

@@ -20,12 +20,17 @@ TUNED = {
 }
 
 
-def add_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option that chooses the settings."""
+def add_option(parser: argparse.ArgumentParser, default: str = "tuned") -> None:
+    """Add the option that chooses the settings.
+
+    Args:
+        parser: Of the command.
+        default: "default" where a task trains, which sets what its users have.
+    """
     parser.add_argument(
         "--allocator",
         choices=("tuned", "default"),
-        default="tuned",
+        default=default,
         help="tuned: keep freed memory, in large pages (Linux with glibc)",
     )
 

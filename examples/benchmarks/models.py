@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", choices=("ours", "peer"), help=argparse.SUPPRESS)
     figures.add_option(parser)
-    allocator.add_option(parser)
+    allocator.add_option(parser, "default")
 
 
 # Graphs.

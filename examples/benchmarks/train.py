@@ -195,7 +195,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
     figures.add_option(parser)
-    allocator.add_option(parser)
+    allocator.add_option(parser, "default")
 
 
 def make_plan(name: str, num_types: int, steps: int, selects: bool, nodes: int):

@@ -62,10 +62,22 @@ run(x).block_until_ready()
 faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
 print(faults > 4000)
 """
-# Address space, for which a reserve of half the memory would be too much.
+# Addresses are reserved, but not where they are limited.
 LIMITED = """
 import resource
-resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))
+"""
+RESERVED = """
+import os
+from keras_bandgnn.ops import host_memory
+
+def addresses():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0])
+
+before = addresses()
+host_memory.keep_freed()
+print(addresses() - before > os.sysconf("SC_PHYS_PAGES") // 4)
 """
 
 
@@ -90,6 +102,9 @@ def result(script=SCRIPT, **settings) -> list[bool]:
 def test_memory_is_used_again_and_given_back():
     assert result() == [True, False, True, False]
     assert result(LIMITED + SCRIPT) == [True, False, True, False]
+    assert result(LIMITED + RESERVED) == [False]
+    with open("/proc/sys/vm/overcommit_memory") as file:
+        assert result(RESERVED) == [file.read().strip() != "2"]
 
 
 def test_the_heap_is_shared_where_xla_runs_on_the_cpu(monkeypatch):
@@ -98,13 +113,18 @@ def test_the_heap_is_shared_where_xla_runs_on_the_cpu(monkeypatch):
     def plugin(name):
         return name if name == "jax_plugins" else None
 
-    on_jax = keras.backend.backend() == "jax" and platform.libc_ver()[0] == "glibc"
-    monkeypatch.setattr(heap, "may_be_set", lambda: on_jax)
+    on_jax = keras.backend.backend() == "jax"
+    monkeypatch.setattr(heap, "may_be_set", lambda: True)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     monkeypatch.setattr(heap.ctypes, "CDLL", lambda _: library)
     monkeypatch.setitem(sys.modules, "jax", None)
     for platforms, shared in {"cpu": on_jax, "cuda": False, "cuda,cpu": False}.items():
         monkeypatch.setenv("JAX_PLATFORMS", platforms)
         assert heap.share_heap() == shared
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
+    assert not heap.share_heap()
+    monkeypatch.delenv("MALLOC_ARENA_MAX")
     monkeypatch.delenv("JAX_PLATFORMS")
     monkeypatch.setattr(heap.importlib.util, "find_spec", plugin)
     assert not heap.share_heap()
@@ -124,7 +144,6 @@ def test_threads_of_the_backend_use_memory_again():
     [
         {heap.VARIABLE: "0"},
         {"MALLOC_TRIM_THRESHOLD_": "131072"},
-        {"MALLOC_ARENA_MAX": "1"},
         {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=131072"},
     ],
 )
