@@ -272,7 +272,10 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--minutes", type=above_zero, help="stop after this many minutes of training"
     )
     group.add_argument(
-        "--batch-nodes", type=positive, default=8192, help="nodes per supergraph"
+        "--batch-nodes",
+        type=positive,
+        help="nodes per supergraph (default: 16384, or 8192 where an epoch has fewer "
+        "than 1,000 such batches)",
     )
     group.add_argument(
         "--optimizer", choices=("adam", "sgd"), default="adam", help="optimizer"

@@ -23,6 +23,10 @@ from keras_bandgnn.cli import (
 )
 from keras_bandgnn.cli.report import make_card
 
+# Nodes of a supergraph, for the selection of variables; twice as many where an epoch
+# has this many steps even so.
+_NODES, _MANY_STEPS = 8192, 1000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -54,6 +58,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     potential_options.add_arguments(parser)
     delayed = (*regression_options.OPTIONS, *potential_options.OPTIONS)
     shared.delay_defaults(parser, (*shared.SELECTION, *delayed))
+
+
+def batch_nodes(store) -> int:
+    """Return the nodes per supergraph by default, for the graphs of a store.
+
+    Twice as many per step train faster, and to the same accuracy where an epoch still
+    has many steps.
+    """
+    from keras_bandgnn.data.sources import parts_of
+
+    total = sum(int(part.node_ptr[-1]) for part in parts_of(store))
+    return _NODES if total < _MANY_STEPS * 2 * _NODES else 2 * _NODES
 
 
 def make_plan(text: str):
@@ -160,6 +176,7 @@ def train(options: argparse.Namespace, stores: dict):
     from keras_bandgnn.training import make_optimizer
 
     training_callbacks.check_out(options)
+    options.batch_nodes = options.batch_nodes or batch_nodes(stores["train"])
     task = make_task(options, stores["train"].metadata)
     graphs = {split: stores[split] for split in ("train", "valid")}
     if options.shuffle_labels:

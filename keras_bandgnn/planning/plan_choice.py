@@ -121,7 +121,7 @@ def _group_size(nodes: int) -> int:
     """
     if _multiplies_runs():
         return 16
-    return 256 if nodes >= 1024 else 64
+    return 256 if nodes >= 512 else 64
 
 
 def _multiplies_runs() -> bool:

@@ -80,14 +80,14 @@ class Grouped(Primitive):
             pairs, row = np.unique(pair, return_inverse=True)
             return pairs, row, np.bincount(pairs // nodes, minlength=types)
         # A table of all pairs is faster than sorting the edges.
-        occurs = np.zeros(types * nodes, np.int32)
-        occurs[pair] = 1
+        occurs = np.zeros(types * nodes, bool)
+        occurs[pair] = True
         place = occurs.cumsum(dtype=np.int32)
         counts = place[nodes - 1 :: nodes].copy()
         counts[1:] -= counts[:-1].copy()
         row = place.take(pair)
         row -= 1
-        return occurs.nonzero()[0], row, counts
+        return np.flatnonzero(occurs), row, counts
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
         """Edges, and (node, type) pairs as rows."""

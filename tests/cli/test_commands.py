@@ -41,6 +41,18 @@ def source(tmp_path):
     return folder
 
 
+def test_supergraphs_are_larger_where_an_epoch_has_many_steps(monkeypatch):
+    from keras_bandgnn import Graph
+    from keras_bandgnn.cli import train
+    from keras_bandgnn.data import FlatGraphs
+
+    graphs = FlatGraphs.from_graphs([Graph(1000, [0], [1])] * 33)
+    assert train.batch_nodes(graphs) == 8192
+    monkeypatch.setattr(train, "_MANY_STEPS", 2)
+    assert train.batch_nodes(graphs) == 16384
+    assert train.batch_nodes(graphs.take([0] * 32)) == 8192
+
+
 def test_compile_train_evaluate_predict(source, tmp_path, capsys):
     data, model = tmp_path / "data", tmp_path / "model"
     steps = ["--steps", "3", "--processes", "1"]

@@ -480,6 +480,20 @@ def test_operations_whose_values_decide_on_shapes_are_not_recorded():
         check_shapes(recorded.graph)
 
 
+def test_runs_of_a_batch_end_a_recording_at_once(monkeypatch):
+    torch = pytest.importorskip("torch")
+
+    from keras_bandgnn.ops.backend import torch_eager, torch_steps
+
+    rows, kernel = torch.ones(6, 4), torch.ones(2, 4, 4)
+    kinds = torch.tensor([0, 0, 1])
+    made = torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
+    assert made.shape == (6, 4)
+    monkeypatch.setattr(torch_steps._recording, "decided", [])
+    with pytest.raises(torch_steps.NotRecordable, match="runs of groups"):
+        torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
+
+
 def test_steps_that_compute_again_are_not_recorded(monkeypatch):
     data = task_samples.data_of("GraphRegressor", 6)
 

@@ -3,6 +3,7 @@
 import torch
 
 from keras_bandgnn.ops.backend.torch_products import are_fast
+from keras_bandgnn.ops.backend.torch_steps import check_recordable
 
 # Rows per product, so that they stay in the CPU cache.
 _CHUNK = 4096
@@ -42,6 +43,8 @@ def plain_gradients(function, arguments, cotangents):
 
 def _runs(kinds, size, dtype):
     """Yield (type, start, end) of chunks of rows of one type."""
+    # The runs are those of one batch, which a recording would notice at its end only.
+    check_recordable("runs of groups")
     types, counts = torch.unique_consecutive(kinds, return_counts=True)
     by_onednn = are_fast() or dtype == torch.bfloat16
     lengths = _LENGTHS if by_onednn else _LENGTHS[:1]
