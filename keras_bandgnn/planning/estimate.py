@@ -107,6 +107,15 @@ class Estimate:
             "block_bytes": STEPS * meter.written * self.hardware.itemsize,
         }
 
+    def mean_rows(self, plan: Plan) -> float:
+        """Return the rows of a step's products by type, on average over the steps.
+
+        Args:
+            plan: A plan whose `rest` is a `Grouped`.
+        """
+        steps = self._steps(plan, self.sample)
+        return sum(sizes[f"{plan.rest.key()}.row"] for sizes in steps) / len(steps)
+
     def _load(self, sizes: dict) -> Load:
         return Load(sizes, *self.shape)
 

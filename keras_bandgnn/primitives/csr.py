@@ -17,19 +17,6 @@ def pointer_of(ids: np.ndarray, length: int) -> np.ndarray:
     return out
 
 
-def _sorting(ids: np.ndarray, length: int) -> np.ndarray:
-    """Return a stable order that sorts ids in [0, length)."""
-    from scipy.sparse import csr_array
-
-    # A transposition is a counting sort.
-    count = len(ids)
-    rows = csr_array(
-        (np.arange(count, dtype=np.int32), ids, np.arange(count + 1, dtype=np.int32)),
-        shape=(count, length),
-    )
-    return rows.tocsc().data
-
-
 def transposed(
     row: np.ndarray, column: np.ndarray, shape: tuple[int, int], length: int, what: str
 ) -> dict[str, np.ndarray]:
@@ -46,12 +33,18 @@ def transposed(
         `row` int32 [length]: columns of the matrix, sorted, `shape[1]` where padded;
         `column` its rows; `pointer` int32 [shape[1] + 1]; `order` int [n].
     """
-    order = _sorting(column, shape[1])
+    from scipy.sparse import csr_array
+
+    # A transposition is a stable counting sort.
+    count = len(row)
+    each = np.arange(count + 1, dtype=np.int32)
+    entries = csr_array((row, column, each), shape=(count, shape[1])).tocsc()
+    ids = np.arange(shape[1], dtype=np.int32)
     return {
-        "row": pad(column[order], length, shape[1], what),
-        "column": pad(row[order], length, 0, what),
-        "pointer": pointer_of(column, shape[1]),
-        "order": order,
+        "row": pad(ids.repeat(np.diff(entries.indptr)), length, shape[1], what),
+        "column": pad(entries.data, length, 0, what),
+        "pointer": entries.indptr,
+        "order": entries.indices,
     }
 
 

@@ -196,6 +196,13 @@ def by_hand(x):
     return with_gradient(forward, backward, x)[0]
 
 
+def gated_by_chunks(x):
+    from keras_bandgnn.ops.backend.jax_gates import gated_by_chunks
+
+    weights = map(ops.convert_to_tensor, GRU)
+    return gated_by_chunks(2, x[0], ops.sin(x[0]), *weights)
+
+
 # Functions of x [1, 5, 4]; None where the backend has no such operation.
 FUNCTIONS = {
     "segment": plan(Segment()),
@@ -208,6 +215,7 @@ FUNCTIONS = {
     "gated_update": lambda x: graph_ops.gated_update(
         x, ops.sin(x), *(ops.convert_to_tensor(w) for w in GRU)
     ),
+    "gated_by_chunks": gated_by_chunks if BACKEND == "jax" else None,
     "edge_attention": attend,
     "edge_attention_with_biases": lambda x: attend(x, ops.ones((1, 12, 2))),
     "edge_attention_with_a_table": lambda x: attend(
@@ -271,6 +279,7 @@ BY_HAND = {
         "_fused": "relu_sum",
         "_layer_normalization": "layer_normalization",
         "column_sum": "column_sum",
+        "gated_by_chunks": "gated_by_chunks",
         "_recomputed": "checkpoint",
         "flat_gather_rows": "grouped",
         "flat_sparse_matmul": "segment",

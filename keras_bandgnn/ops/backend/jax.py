@@ -11,7 +11,7 @@ import keras
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from keras_bandgnn.ops.backend import jax_loops
+from keras_bandgnn.ops.backend import jax_gates, jax_loops
 from keras_bandgnn.ops.backend.jax_edges import FusedEdges
 from keras_bandgnn.ops.backend.jax_filters import filtered_sum as _filtered_sum
 from keras_bandgnn.ops.backend.jax_loops import late_zeros as late_zeros
@@ -470,40 +470,19 @@ def flat_gathered_grouped_matmul(x, index, backward, kinds, kernel):
     return flat_grouped_matmul(rows, kinds, kernel).reshape(-1, kernel.shape[2])
 
 
-# Rows per chunk of `gated_update`.
-_GATED_ROWS = 2048
-
-
 def gated_update(messages, states, *weights):
     """Return new states of a GRU; see `GRUUpdate`."""
     rows = [each.reshape(-1, each.shape[-1]) for each in (messages, states)]
     if (
-        len(rows[0]) < 2 * _GATED_ROWS
+        not jax_gates.in_chunks(len(rows[0]))
         or any(each.dtype != jnp.float32 for each in (*rows, *weights))
         or has_accelerator()
         or is_portable()
         or keras.distribution.distribution()
     ):
-        return _gated_rows(messages, states, *weights)
-    # Gates stay in the CPU cache; to compute them again is faster than to read them.
-    out = jax_loops.map_rows(
-        lambda rows, weights: [_gated_rows(*rows, *weights)],
-        rows,
-        list(weights),
-        _GATED_ROWS,
-    )
-    return out[0].reshape(states.shape)
-
-
-def _gated_rows(messages, states, kernel, bias, state_kernel, state_bias):
-    message_z, message_r, message_n = jnp.split(messages @ kernel + bias, 3, axis=-1)
-    state_z, state_r, state_n = jnp.split(
-        states @ state_kernel + state_bias, 3, axis=-1
-    )
-    update = jax.nn.sigmoid(message_z + state_z)
-    reset = jax.nn.sigmoid(message_r + state_r)
-    candidate = jnp.tanh(message_n + reset * state_n)
-    return candidate + update * (states - candidate)
+        return jax_gates.gated(messages, states, *weights)[0]
+    out = jax_gates.gated_by_chunks(jax_gates.ROWS, *rows, *weights)
+    return out.reshape(states.shape)
 
 
 def _tile_matmul_rows(tiles, x):

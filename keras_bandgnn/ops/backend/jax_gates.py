@@ -1,0 +1,137 @@
+"""The gates of a GRU in JAX, chunk by chunk on CPUs."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from keras_bandgnn.ops.backend.jax_loops import zeros_after
+
+# Rows per chunk; what a chunk computes stays in the CPU cache.
+ROWS = 1024
+
+
+def in_chunks(rows: int) -> bool:
+    """Return whether so many rows are worth a loop."""
+    return rows >= 4 * ROWS
+
+
+def gated(messages, states, kernel, bias, state_kernel, state_bias):
+    """Compute a GRU for rows, and what its gradient needs.
+
+    Args:
+        messages: [R, U].
+        states: [R, H].
+        kernel: [U, 3 H], of the update gate z, the reset gate r and the candidate n.
+        bias: [3 H].
+        state_kernel: [H, 3 H].
+        state_bias: [3 H].
+
+    Returns:
+        (new states [R, H], z and r [R, 2 H], the state's part of n [R, H], n [R, H]).
+    """
+    width = states.shape[-1]
+    gates = 2 * width
+    message_part = messages @ kernel + bias
+    state_part = states @ state_kernel + state_bias
+    switches = jax.nn.sigmoid(message_part[..., :gates] + state_part[..., :gates])
+    update, reset = switches[..., :width], switches[..., width:]
+    state_n = state_part[..., gates:]
+    candidate = jnp.tanh(message_part[..., gates:] + reset * state_n)
+    new = candidate + update * (states - candidate)
+    return new, switches, state_n, candidate
+
+
+def _gradients(slope, messages, states, switches, state_n, candidate, weights):
+    """Return the gradients of rows of messages and states, and those of the weights."""
+    kernel, _, state_kernel, _ = weights
+    width = states.shape[-1]
+    update, reset = switches[:, :width], switches[:, width:]
+    of_n = slope * (1 - update) * (1 - candidate * candidate)
+    of_z = slope * (states - candidate) * update * (1 - update)
+    of_r = of_n * state_n * reset * (1 - reset)
+    of_state_n = of_n * reset
+    of_messages = jnp.concatenate([of_z, of_r, of_n], axis=1)
+    of_states = jnp.concatenate([of_z, of_r, of_state_n], axis=1)
+    bias = of_messages.sum(axis=0)
+    state_bias = jnp.concatenate([bias[: 2 * width], of_state_n.sum(axis=0)])
+    rows = (of_messages @ kernel.T, of_states @ state_kernel.T + slope * update)
+    of_weights = (
+        messages.T @ of_messages,
+        bias,
+        states.T @ of_states,
+        state_bias,
+    )
+    return rows, of_weights
+
+
+def _over_chunks(function, rows, out, total, size):
+    """Write `function(rows)` of each chunk to `out`, and add up its second result."""
+    full = len(rows[0]) // size * size
+
+    def once(carry, number):
+        start = number * size
+        piece = [jax.lax.dynamic_slice_in_dim(each, start, size) for each in rows]
+        return _added(function(*piece), *carry, start), None
+
+    carry = out, total
+    if full:
+        carry, _ = jax.lax.scan(once, carry, jnp.arange(full // size))
+    if full == len(rows[0]):
+        return carry
+    return _added(function(*(each[full:] for each in rows)), *carry, full)
+
+
+def _added(results, out, total, start):
+    written, more = results
+    pairs = zip(out, written, strict=True)
+    out = [jax.lax.dynamic_update_slice_in_dim(a, b, start, 0) for a, b in pairs]
+    return out, [a + b for a, b in zip(total, more, strict=True)]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def gated_by_chunks(size, messages, states, *weights):
+    """Compute the new states of `gated`, with a gradient from what it returns.
+
+    Args:
+        size: Rows of a chunk.
+        messages: [R, U].
+        states: [R, H].
+        *weights: As of `gated`.
+    """
+    (new,), _ = _over_chunks(
+        lambda *rows: (gated(*rows, *weights)[:1], []),
+        (messages, states),
+        [zeros_after(messages, states.shape, states.dtype)],
+        [],
+        size,
+    )
+    return new
+
+
+def _forward(size, messages, states, *weights):
+    count, width = states.shape
+    columns = width, 2 * width, width, width
+    (new, *gates), _ = _over_chunks(
+        lambda *rows: (gated(*rows, *weights), []),
+        (messages, states),
+        [zeros_after(messages, (count, each), states.dtype) for each in columns],
+        [],
+        size,
+    )
+    return new, (messages, states, gates, weights)
+
+
+def _backward(size, residuals, slope):
+    messages, states, gates, weights = residuals
+    rows, total = _over_chunks(
+        lambda *rows: _gradients(*rows, weights),
+        (slope, messages, states, *gates),
+        [zeros_after(slope, each.shape, each.dtype) for each in (messages, states)],
+        [jnp.zeros_like(weight) for weight in weights],
+        size,
+    )
+    return *rows, *total
+
+
+gated_by_chunks.defvjp(_forward, _backward)
