@@ -274,8 +274,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--batch-nodes",
         type=positive,
-        help="nodes per supergraph (default: 16384, or 8192 where an epoch has fewer "
-        "than 1,000 such batches)",
+        help="nodes per supergraph (default: 49152, 32768, 16384 or 8192, the first of "
+        "which an epoch has at least 550)",
     )
     group.add_argument(
         "--optimizer", choices=("adam", "sgd"), default="adam", help="optimizer"

@@ -23,9 +23,9 @@ from keras_bandgnn.cli import (
 )
 from keras_bandgnn.cli.report import make_card
 
-# Nodes of a supergraph, for the selection of variables; twice or four times as many
-# where an epoch has about this many steps even so.
-_NODES, _MANY_STEPS = 8192, 800
+# Nodes of a supergraph, for the selection of variables; more where an epoch has at
+# least this many steps even so.
+_NODES, _MORE_NODES, _MANY_STEPS = 8192, (49152, 32768, 16384), 550
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,8 +69,7 @@ def batch_nodes(store) -> int:
     from keras_bandgnn.data.sources import parts_of
 
     total = sum(int(part.node_ptr[-1]) for part in parts_of(store))
-    larger = (n for n in (4 * _NODES, 2 * _NODES) if total >= _MANY_STEPS * n)
-    return next(larger, _NODES)
+    return next((n for n in _MORE_NODES if total >= _MANY_STEPS * n), _NODES)
 
 
 def make_plan(text: str):

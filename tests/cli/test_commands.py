@@ -46,11 +46,18 @@ def test_supergraphs_are_larger_where_an_epoch_has_many_steps(monkeypatch):
     from keras_bandgnn.cli import train
     from keras_bandgnn.data import FlatGraphs
 
-    graphs = FlatGraphs.from_graphs([Graph(1000, [0], [1])] * 33)
-    assert train.batch_nodes(graphs) == 8192
+    graphs = FlatGraphs.from_graphs([Graph(1000, [0], [1])])
     monkeypatch.setattr(train, "_MANY_STEPS", 2)
-    assert train.batch_nodes(graphs) == 16384
-    assert train.batch_nodes(graphs.take([0] * 32)) == 8192
+    for count, nodes in (
+        (32, 8192),
+        (33, 16384),
+        (65, 16384),
+        (66, 32768),
+        (98, 32768),
+        (99, 49152),
+        (990, 49152),
+    ):
+        assert train.batch_nodes(graphs.take([0] * count)) == nodes
 
 
 def test_compile_train_evaluate_predict(source, tmp_path, capsys):

@@ -176,7 +176,7 @@ def test_help_shows_the_defaults(capsys):
         main(["train", "--help"])
     said = " ".join(capsys.readouterr().out.split())
     for text in (
-        "supergraph (default: 16384, or 8192 where an epoch has fewer than 1,000",
+        "supergraph (default: 49152, 32768, 16384 or 8192, the first",
         "(default: schnet)",
         "batch (default: 32",
     ):

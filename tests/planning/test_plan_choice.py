@@ -10,7 +10,7 @@ from keras_bandgnn.planning import cost
 from keras_bandgnn.planning import plan_choice as auto_module
 from keras_bandgnn.planning.cost import Hardware
 from keras_bandgnn.planning.estimate import sampled
-from keras_bandgnn.planning.plan_choice import auto_plan, choose_plan
+from keras_bandgnn.planning.plan_choice import auto_plan, cheapest_plan, choose_plan
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 
 CPU = Hardware.default("torch", "cpu")
@@ -251,3 +251,22 @@ def test_auto_plan_needs_no_graphs(monkeypatch):
     monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: True)
     assert auto_plan(1, 64) == Plan(Banded(64))
     assert auto_plan(3) == Plan(Banded(128), rest=Grouped(256))
+
+
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="has no large groups")
+def test_types_with_many_rows_have_large_groups(monkeypatch):
+    monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: False)
+    monkeypatch.setattr(Hardware, "calibrated", lambda *_: None)
+    parts, size = [molecules(400)], {"jax": 1024}.get(keras.backend.backend(), 256)
+    # Each of the 7,200 atoms has at most three types.
+    for schedule in (None, ReceptiveField(2)):
+        monkeypatch.setattr(auto_module, "_MANY_ROWS", 200)
+        plan = cheapest_plan(parts, 4, 7200, schedule=schedule)
+        assert plan == Plan(rest=Grouped(size), schedule=schedule)
+        plan = cheapest_plan(parts, 4, 7200, schedule=schedule, num_hosts=2)
+        assert plan.rest == Grouped(256)
+        monkeypatch.setattr(auto_module, "_MANY_ROWS", 20_000)
+        plan = cheapest_plan(parts, 4, 7200, schedule=schedule)
+        assert plan.rest == Grouped(256)
+    assert cheapest_plan(parts, 1, 7200) == Plan(rest=Segment())
+    assert cheapest_plan([], 4, 7200) == Plan(rest=Grouped(256))
