@@ -275,7 +275,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         "--batch-nodes",
         type=positive,
         help="nodes per supergraph (default: 49152, 32768, 16384 or 8192, the first of "
-        "which an epoch has at least 550)",
+        "which an epoch has at least 550 and that fits the memory)",
     )
     group.add_argument(
         "--optimizer", choices=("adam", "sgd"), default="adam", help="optimizer"

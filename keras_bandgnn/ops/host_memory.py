@@ -41,6 +41,13 @@ def keep_freed() -> bool:
     return bool(kept)
 
 
+def total() -> float:
+    """Return the memory of the machine, bytes; infinite if the system does not say."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return float("inf")
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def give_back() -> None:
     """Give what is kept back to the system."""
     if keep_freed():
@@ -57,7 +64,7 @@ def _reserve() -> None:
     library.malloc.argtypes = [ctypes.c_size_t]
     library.free.argtypes = [ctypes.c_void_p]
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    size = os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2
+    size = total() // 2
     piece = library.malloc(size)
     if piece is None:
         return

@@ -1,7 +1,6 @@
 """`choose_plan`: the cheapest exact plan for graphs, a model and a machine."""
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 
 import keras
@@ -10,6 +9,7 @@ import numpy as np
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.ops import host_memory
 from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware, device
 from keras_bandgnn.planning.estimate import Estimate, sampled
 from keras_bandgnn.primitives.banded import Banded
@@ -137,7 +137,9 @@ def _with_large_groups(
     plans.
     """
     is_large = isinstance(plan.rest, Grouped) and plan.rest.group_size == _GROUP
-    if keras.backend.backend() != "jax" or not (is_large and parts) or num_hosts > 1:
+    if keras.backend.backend() != "jax" or not is_large or num_hosts > 1:
+        return plan
+    if not any(map(len, parts)):
         return plan
     sample = sampled(parts)
     nodes = _room(parts, sample, nodes)
@@ -324,7 +326,6 @@ def _candidates(
 
 def _most_block_bytes() -> int:
     """Return two GiB, or a quarter of the memory if that is less."""
-    if not hasattr(os, "sysconf") or graph_ops.has_accelerator():
+    if graph_ops.has_accelerator():
         return _MOST_BLOCK_BYTES
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(_MOST_BLOCK_BYTES, memory // 4)
+    return int(min(_MOST_BLOCK_BYTES, host_memory.total() / 4))

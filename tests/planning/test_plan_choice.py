@@ -269,4 +269,5 @@ def test_types_with_many_rows_have_large_groups(monkeypatch):
         plan = cheapest_plan(parts, 4, 7200, schedule=schedule)
         assert plan.rest == Grouped(256)
     assert cheapest_plan(parts, 1, 7200) == Plan(rest=Segment())
-    assert cheapest_plan([], 4, 7200) == Plan(rest=Grouped(256))
+    for empty in ([], [parts[0].take([])]):
+        assert cheapest_plan(empty, 4, 7200) == Plan(rest=Grouped(256))
