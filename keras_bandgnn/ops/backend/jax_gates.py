@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from keras_bandgnn.ops.backend.jax_loops import zeros_after
+from keras_bandgnn.ops.backend.jax_loops import scan_chunks
 
 # Rows per chunk; what a chunk computes stays in the CPU cache.
 ROWS = 1024
@@ -65,28 +65,8 @@ def _gradients(slope, messages, states, switches, state_n, candidate, weights):
     return rows, of_weights
 
 
-def _over_chunks(function, rows, out, total, size):
-    """Write `function(rows)` of each chunk to `out`, and add up its second result."""
-    full = len(rows[0]) // size * size
-
-    def once(carry, number):
-        start = number * size
-        piece = [jax.lax.dynamic_slice_in_dim(each, start, size) for each in rows]
-        return _added(function(*piece), *carry, start), None
-
-    carry = out, total
-    if full:
-        carry, _ = jax.lax.scan(once, carry, jnp.arange(full // size))
-    if full == len(rows[0]):
-        return carry
-    return _added(function(*(each[full:] for each in rows)), *carry, full)
-
-
-def _added(results, out, total, start):
-    written, more = results
-    pairs = zip(out, written, strict=True)
-    out = [jax.lax.dynamic_update_slice_in_dim(a, b, start, 0) for a, b in pairs]
-    return out, [a + b for a, b in zip(total, more, strict=True)]
+def _by_name(*rows):
+    return {str(number): each for number, each in enumerate(rows)}
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -99,39 +79,33 @@ def gated_by_chunks(size, messages, states, *weights):
         states: [R, H].
         *weights: As of `gated`.
     """
-    (new,), _ = _over_chunks(
-        lambda *rows: (gated(*rows, *weights)[:1], []),
-        (messages, states),
-        [zeros_after(messages, states.shape, states.dtype)],
-        [],
-        size,
-    )
-    return new
+
+    def step(carry, rows):
+        return carry, gated(*rows.values(), *weights)[0]
+
+    return scan_chunks(step, (), _by_name(messages, states), size, messages)[1]
 
 
 def _forward(size, messages, states, *weights):
-    count, width = states.shape
-    columns = width, 2 * width, width, width
-    (new, *gates), _ = _over_chunks(
-        lambda *rows: (gated(*rows, *weights), []),
-        (messages, states),
-        [zeros_after(messages, (count, each), states.dtype) for each in columns],
-        [],
-        size,
-    )
+    def step(carry, rows):
+        return carry, gated(*rows.values(), *weights)
+
+    rows = _by_name(messages, states)
+    new, *gates = scan_chunks(step, (), rows, size, messages)[1]
     return new, (messages, states, gates, weights)
 
 
 def _backward(size, residuals, slope):
     messages, states, gates, weights = residuals
-    rows, total = _over_chunks(
-        lambda *rows: _gradients(*rows, weights),
-        (slope, messages, states, *gates),
-        [zeros_after(slope, each.shape, each.dtype) for each in (messages, states)],
-        [jnp.zeros_like(weight) for weight in weights],
-        size,
-    )
-    return *rows, *total
+
+    def step(total, rows):
+        of_rows, more = _gradients(*rows.values(), weights)
+        return [a + b for a, b in zip(total, more, strict=True)], of_rows
+
+    total = [jnp.zeros_like(weight) for weight in weights]
+    rows = _by_name(slope, messages, states, *gates)
+    total, of_rows = scan_chunks(step, total, rows, size, slope)
+    return *of_rows, *total
 
 
 gated_by_chunks.defvjp(_forward, _backward)

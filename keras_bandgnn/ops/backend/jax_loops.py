@@ -53,7 +53,7 @@ def scan_chunks(step, carry, rows, size, like=None):
 
     _, shapes = jax.eval_shape(once, carry, 0)
     out = jax.tree.map(
-        lambda a: zeros_after(like, (count, *a.shape[1:]), a.dtype), shapes
+        lambda a: _late_zeros(like, (count, *a.shape[1:]), a.dtype), shapes
     )
     (carry, out), _ = jax.lax.scan(write, (carry, out), jnp.arange(pieces))
     if count % size:
@@ -71,11 +71,10 @@ def _written(out, chunk, start):
 
 def late_zeros(like, after):
     """Return zeros that XLA cannot hoist before `after`; see `ops.loops`."""
-    return zeros_after(after, like.shape, like.dtype)
+    return _late_zeros(after, like.shape, like.dtype)
 
 
-def zeros_after(after, shape, dtype):
-    """Return `late_zeros` of a shape."""
+def _late_zeros(after, shape, dtype):
     first = after.reshape(-1)[0].astype("float32")
     bits = jax.lax.bitcast_convert_type(first, "uint32")
     sign = jax.lax.shift_right_logical(bits, jnp.uint32(31)).astype("int32")
@@ -105,7 +104,7 @@ def map_rows(function, arrays, closed_over, size):
             return _written(out, function(rows, closed_over), start), None
 
         shapes = jax.eval_shape(lambda: function(piece(arrays, 0)[0], closed_over))
-        out = [zeros_after(arrays[0], (count, *a.shape[1:]), a.dtype) for a in shapes]
+        out = [_late_zeros(arrays[0], (count, *a.shape[1:]), a.dtype) for a in shapes]
         return jax.lax.scan(once, out, jnp.arange(pieces))[0]
 
     run = jax.custom_vjp(forward)
@@ -137,7 +136,7 @@ def map_rows(function, arrays, closed_over, size):
             d_learnt = [a + b for a, b in zip(d_learnt, d_more, strict=True)]
             return (_written(d_arrays, d_rows, start), d_learnt), None
 
-        zeros = [zeros_after(slopes[0], a.shape, a.dtype) for a in arrays]
+        zeros = [_late_zeros(slopes[0], a.shape, a.dtype) for a in arrays]
         carry = zeros, [jnp.zeros_like(c) for c in learnt]
         (d_arrays, d_learnt), _ = jax.lax.scan(once, carry, jnp.arange(pieces))
         d_learnt = iter(d_learnt)
