@@ -1,12 +1,17 @@
 """`ScheduleAssembler`: batches of plans with a schedule."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
 from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable, pieces_of
+from keras_bandgnn.assembly.shared_states import (
+    SharedBudget,
+    StepRows,
+    equal_rows,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.primitives.base import of_step, step_key, step_resource
@@ -16,6 +21,8 @@ from keras_bandgnn.primitives.plan import Plan
 
 # Above this number of edges, tables are built for each batch instead of kept.
 _MOST_KEPT = 64_000_000
+# Supergraphs from which shared sizes are estimated, and the fewest of an epoch.
+_SAMPLE, _FEWEST = 12, 8
 
 
 class ScheduleAssembler:
@@ -41,12 +48,22 @@ class ScheduleAssembler:
         self.num_types = num_types
         self.slots = slots
         self._table = None
+        self._shared: SharedBudget | None = None
+        self._given: set[str] = set()
         edges = sum(len(part.senders) for part in parts)
         if len(self.parts) == 1 and edges <= _MOST_KEPT:
             self._table = self._table_of(self.parts[0])
 
     def __reduce__(self):
-        return ScheduleAssembler, (self.parts, self.plan, self.num_types, self.slots)
+        arguments = (self.parts, self.plan, self.num_types, self.slots)
+        return (
+            ScheduleAssembler,
+            arguments,
+            {
+                "_shared": self._shared,
+                "_given": self._given,
+            },
+        )
 
     def _table_of(self, part: FlatGraphs) -> ScheduleTable:
         return ScheduleTable.of(part, self.plan.schedule)
@@ -89,14 +106,83 @@ class ScheduleAssembler:
             before = step.ptr
         return table
 
+    def share_states(
+        self, supergraphs: Sequence[Supergraph], given: Collection[str], exact: bool
+    ) -> None:
+        """Compute states that are equal in several graphs of a supergraph once.
+
+        From now on, if that makes batches smaller. All resources of supergraphs then
+        have the capacities of their budget, or smaller ones in which they fit.
+
+        Args:
+            supergraphs: Those of an epoch with the usual budget.
+            given: Resources whose capacities stay.
+            exact: Whether each batch has capacities of its own; otherwise nearly all
+                have the same.
+        """
+        several = [s for s in supergraphs if len(s.members) > 1]
+        if not self.plan.schedule.merge or len(several) < _FEWEST:
+            return
+        usual = several[0].budget
+        self._given, self._shared = set(given), SharedBudget(usual, None)
+        if exact:
+            return
+        count = min(_SAMPLE, len(several))
+        sample = [several[i * len(several) // count] for i in range(count)]
+        needed = []
+        for supergraph in sample:
+            layout, table = self._layout([supergraph])
+            rows = layout.rows([table.ptr])
+            steps = list(self._lists(layout, table, rows))
+            needed.append(self._needed(steps, 0, rows.real[0].stop))
+        self._shared = SharedBudget.of(usual, needed, self._given)
+
+    @property
+    def shared_budget(self) -> SharedBudget | None:
+        """The capacities of batches whose graphs share states; None if they do not."""
+        return self._shared
+
+    def _layout(
+        self, supergraphs: Sequence[Supergraph]
+    ) -> tuple[SupergraphLayout, ScheduleTable]:
+        ids = self._ids(supergraphs)
+        part, table, members = self._source(ids)
+        budgets = [s.budget for s in supergraphs]
+        return SupergraphLayout([part], members, np.zeros(1, np.int64), budgets), table
+
+    def _ids(self, supergraphs: Sequence[Supergraph]) -> list[np.ndarray]:
+        ids = [np.asarray(s.members, np.int64) for s in supergraphs]
+        return [np.sort(each) for each in ids] if len(self.parts) > 1 else ids
+
+    def _needed(self, steps: Sequence, number: int, first: int) -> dict[str, int]:
+        """Return what the steps of one of several supergraphs need.
+
+        Args:
+            steps: From `_lists`.
+            number: Of the supergraph.
+            first: Rows of the first list.
+        """
+        needed, before = {}, first
+        for step, (_, _, lists) in enumerate(steps):
+            own = lists[number]
+            edges = Edges(
+                own.sender,
+                own.receiver,
+                own.type,
+                num_nodes=len(own.state),
+                num_types=self.num_types,
+                num_senders=before,
+            )
+            sizes = self.plan.sizes(edges, np.zeros(len(edges), np.int64), 1)
+            needed |= {step_resource(k, step): int(v[0]) for k, v in sizes.items()}
+            before = needed[step_resource("node", step + 1)] = len(own.state)
+        return needed
+
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches; see `Assembler.build`."""
-        ids = [np.asarray(s.members, np.int64) for s in supergraphs]
-        if len(self.parts) > 1:
-            ids = [np.sort(members) for members in ids]
-        budgets = [s.budget for s in supergraphs]
-        part, table, members = self._source(ids)
-        layout = SupergraphLayout([part], members, np.zeros(1, np.int64), budgets)
+        layout, table = self._layout(supergraphs)
+        part, members = layout.parts[0], layout.members
+        ids, budgets = self._ids(supergraphs), layout.budgets
         flat = np.concatenate(members)
         nodes, edges = part.num_nodes[flat], part.num_edges[flat]
         rows = layout.rows([table.ptr], step_resource("node", 0))
@@ -106,7 +192,15 @@ class ScheduleAssembler:
             if name != SAMPLE_WEIGHT
         }
         layout.add_nodes(rows, features)
-        plans, rows, starts = self._steps(layout, table, rows)
+        steps = list(self._lists(layout, table, rows))
+        if self._shared is not None:
+            first = [r.stop - r.start for r in rows.real]
+            needed = [self._needed(steps, s, n) for s, n in enumerate(first)]
+            layout.budgets = self._shared.budgets(
+                budgets, needed, replicas, self._given
+            )
+        plans = self._plans(layout, steps)
+        rows, starts, _ = steps[-1]
         layout.add_graphs(nodes, edges, np.concatenate(ids), n_read=rows.counts)
         if table.candidates is not None:
             slots = [table.slot] if self.slots else None
@@ -153,45 +247,68 @@ class ScheduleAssembler:
         cuts = np.cumsum([len(members) for members in ids])[:-1]
         return part, self._table_of(part), np.split(place, cuts)
 
-    def _steps(
-        self, layout: SupergraphLayout, table: ScheduleTable, rows: PaddedRows
-    ) -> tuple[list[dict], PaddedRows, np.ndarray]:
-        """Lay out the steps.
+    def _plans(self, layout: SupergraphLayout, steps: Sequence) -> list[dict]:
+        """Return the arrays of the steps of each supergraph.
 
-        Returns:
-            The arrays of each supergraph; the rows of the last list, without padding;
-            and the first row of each graph in it.
+        Args:
+            layout: The supergraphs.
+            steps: From `_lists`.
         """
         plans = [{} for _ in layout.budgets]
-        starts = layout.first_rows(rows)
-        for number, step in enumerate(table.steps):
-            rows, edge = layout.rows([step.ptr]), layout.rows([step.edge_ptr])
-            own_starts = layout.first_rows(rows)
-            state = rows.column([step.state]) + starts.repeat(rows.counts)
-            sender = edge.column([step.sender]) + starts.repeat(edge.counts)
-            receiver = edge.column([step.receiver]) + own_starts.repeat(edge.counts)
-            kind = edge.column([step.type])
+        for number, (_, _, lists) in enumerate(steps):
             before = step_resource("node", number)
             now = step_resource("node", number + 1)
-            for s, budget in enumerate(layout.budgets):
-                real = edge.real[s]
+            for s, (budget, own) in enumerate(zip(layout.budgets, lists, strict=True)):
                 edges = Edges(
-                    sender[real],
-                    receiver[real],
-                    kind[real],
+                    own.sender,
+                    own.receiver,
+                    own.type,
                     num_nodes=budget[now],
                     num_types=self.num_types,
                     num_senders=budget[before],
                     transpose=True,
                 )
                 plans[s][step_key(number)] = {
-                    "state": _state(
-                        state[rows.real[s]], budget[before], budget[now], now
-                    ),
+                    "state": _state(own.state, budget[before], budget[now], now),
                     **self.plan.pack(edges, of_step(budget, number)),
                 }
+        return plans
+
+    def _lists(
+        self, layout: SupergraphLayout, table: ScheduleTable, rows: PaddedRows
+    ) -> Iterator[tuple[PaddedRows, np.ndarray, list[StepRows]]]:
+        """Yield the lists of each step, with rows counted within each supergraph.
+
+        Yields:
+            The rows of the graphs; the first row of each graph in it; and what each
+            supergraph computes of them.
+        """
+        starts = layout.first_rows(rows)
+        # All rows of the first list stay, and the first of equal ones are read.
+        places = self._equal(rows, table.colour)
+        for step in table.steps:
+            rows, edge = layout.rows([step.ptr]), layout.rows([step.edge_ptr])
+            own_starts = layout.first_rows(rows)
+            state = rows.column([step.state]) + starts.repeat(rows.counts)
+            sender = edge.column([step.sender]) + starts.repeat(edge.counts)
+            receiver = edge.column([step.receiver]) + own_starts.repeat(edge.counts)
+            kind = edge.column([step.type])
+            before, places = places, self._equal(rows, step.colour)
+            lists = []
+            for s, (nodes, ends) in enumerate(zip(rows.real, edge.real, strict=True)):
+                own = StepRows(state[nodes], sender[ends], receiver[ends], kind[ends])
+                if places is not None:
+                    own, places[s] = own.merged(places[s])
+                lists.append(own if before is None else own.reading(before[s]))
             starts = own_starts
-        return plans, rows, starts
+            yield rows, starts, lists
+
+    def _equal(self, rows: PaddedRows, colour) -> list[np.ndarray] | None:
+        """Return `equal_rows` of a list in each supergraph; None if all are kept."""
+        if self._shared is None or colour is None:
+            return None
+        colour = rows.column([colour])
+        return [equal_rows(colour[place]) for place in rows.place]
 
 
 def _state(index: np.ndarray, before: int, now: int, what: str) -> dict:

@@ -6,6 +6,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.canonical_order import mixed
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.primitives.receptive_field import ReceptiveField
 
 # Edges whose tables are built at a time: their colours stay in the cache.
@@ -25,6 +26,8 @@ class StepTable:
         sender: int32, row in the list before.
         receiver: int32, row, sorted.
         type: int32.
+        colour: uint64, equal for equal states, of any graphs; None for rows that are
+            not merged.
     """
 
     ptr: np.ndarray
@@ -33,6 +36,7 @@ class StepTable:
     sender: np.ndarray
     receiver: np.ndarray
     type: np.ndarray
+    colour: np.ndarray | None
 
 
 @dataclasses.dataclass
@@ -46,6 +50,7 @@ class ScheduleTable:
         last: int64, node of each row of the last list.
         candidates: int32, row of each candidate in the last list, or None.
         slot: int32 [n], row of the slot, -1 if there is none; or None.
+        colour: uint64, of the rows of the first list, or None; see `StepTable`.
     """
 
     ptr: np.ndarray
@@ -54,6 +59,7 @@ class ScheduleTable:
     last: np.ndarray
     candidates: np.ndarray | None
     slot: np.ndarray | None
+    colour: np.ndarray | None
 
     @classmethod
     def of(cls, graphs: FlatGraphs, field: ReceptiveField) -> "ScheduleTable":
@@ -84,10 +90,14 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     total = len(distance)
     begins = np.searchsorted(receiver, np.arange(total + 1))
     graph_of_node = np.arange(len(graphs)).repeat(graphs.num_nodes)
-    colour = _first_colours(graphs, graph_of_node) if field.merge else None
+    colour = own = None
+    if field.merge:
+        colour = _first_colours(graphs, graph_of_node)
+        own = mixed(np.arange(len(graphs), dtype=np.uint64))[graph_of_node]
     steps = []
     active = np.flatnonzero(distance <= field.steps)
-    nodes, place = _list(active, colour, total)
+    nodes, place = _list(active, total, colour, own)
+    first_colour = None if colour is None else colour[nodes]
     ptr, rows = _pointer(nodes, graphs.node_ptr), nodes
     starts = ptr[:-1][graph_of_node]
     for step in range(field.steps):
@@ -96,7 +106,8 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
             colour = _refined(colour, sender, receiver, kind, begins, distance <= left)
         active = np.flatnonzero(distance <= left)
         # What is read keeps a row of its own.
-        nodes, own_place = _list(active, colour if left else None, total)
+        seen = colour if left else None
+        nodes, own_place = _list(active, total, seen, own)
         own_ptr = _pointer(nodes, graphs.node_ptr)
         counts = begins[nodes + 1] - begins[nodes]
         edge = np.arange(counts.sum()) + np.repeat(
@@ -113,6 +124,7 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
                 (place[sender[edge]] - starts[sender[edge]]).astype(np.int32),
                 row.repeat(counts).astype(np.int32),
                 kind[edge].astype(np.int32),
+                None if seen is None else seen[nodes],
             )
         )
         place, starts = own_place, own_starts
@@ -125,16 +137,17 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
         read_nodes = np.maximum(graphs.slot, 0) + graphs.node_ptr[:-1]
         slot = np.where(graphs.slot < 0, -1, place[read_nodes] - starts[read_nodes])
         slot = slot.astype(np.int32)
-    return ScheduleTable(ptr, rows, steps, nodes, candidates, slot)
+    return ScheduleTable(ptr, rows, steps, nodes, candidates, slot, first_colour)
 
 
-def _list(active: np.ndarray, colour, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return one node per colour of the active ones, and each active node's row."""
+def _list(active: np.ndarray, total: int, colour, own) -> tuple[np.ndarray, np.ndarray]:
+    """Return one node per graph and colour of the active ones, and each one's row."""
     place = np.full(total, -1, np.int64)
     if colour is None:
         place[active] = np.arange(len(active))
         return active, place
-    _, first, which = np.unique(colour[active], return_index=True, return_inverse=True)
+    seen = mixed(colour[active] ^ own[active])
+    _, first, which = np.unique(seen, return_index=True, return_inverse=True)
     # In the order of the nodes, so graphs stay together.
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
@@ -148,10 +161,17 @@ def _pointer(nodes: np.ndarray, node_ptr: np.ndarray) -> np.ndarray:
 
 
 def _first_colours(graphs: FlatGraphs, graph_of_node: np.ndarray) -> np.ndarray:
-    """Return a hash of the graph and of all features of each node, uint64 [N]."""
-    colour = mixed(graph_of_node.astype(np.uint64))
-    for name in sorted(graphs.node):
-        values = graphs.node[name]
+    """Return a hash of all features of each node and its graph, uint64 [N]."""
+    of_graph = _hashed(np.zeros(len(graphs), np.uint64), graphs.context)
+    return _hashed(of_graph[graph_of_node], graphs.node)
+
+
+def _hashed(colour: np.ndarray, features: dict) -> np.ndarray:
+    """Return a hash of earlier ones and the rows of features, uint64 [N]."""
+    for name in sorted(features):
+        if name == SAMPLE_WEIGHT:
+            continue
+        values = features[name]
         values = np.ascontiguousarray(values.reshape(len(colour), -1))
         if values.dtype.itemsize == 8:
             columns = values.view(np.uint64)
@@ -197,6 +217,7 @@ def _joined(pieces: list[ScheduleTable], graphs: FlatGraphs) -> ScheduleTable:
                 column([s.sender for s in own]),
                 column([s.receiver for s in own]),
                 column([s.type for s in own]),
+                column([s.colour for s in own]),
             )
         )
     return ScheduleTable(
@@ -206,4 +227,5 @@ def _joined(pieces: list[ScheduleTable], graphs: FlatGraphs) -> ScheduleTable:
         column([p.last + low for p, low in zip(pieces, lows, strict=True)]),
         column([p.candidates for p in pieces]),
         column([p.slot for p in pieces]),
+        column([p.colour for p in pieces]),
     )

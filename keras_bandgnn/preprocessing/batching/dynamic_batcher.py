@@ -18,6 +18,8 @@ from keras_bandgnn.primitives.base import is_step_resource, step_resource
 _SAMPLE = 8192
 _USUAL = 0.95
 _STEP_QUANTILES = (0.35, 0.5, 0.65, 0.8, 0.95)
+# Capacities of steps beside these, relative to what full nodes need on average.
+_STEP_SHARES = (1.0, 1.005, 1.01, 1.02)
 # Relative room with which the lists of steps are first packed.
 _STEP_ROOM = 1.1
 _QUANTILES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 1.0)
@@ -313,13 +315,26 @@ def _of_steps(budget: dict, steps: list, sizes: Mapping, pack: Callable) -> dict
     }
     fitting, packed = _packed({**budget, **room}, sizes, pack)
     total = sum(int(sizes[name][fitting].sum()) for name in steps)
-    best = None
     # All quantiles of one supergraph are alike.
     quantiles = _STEP_QUANTILES if len(packed) > 1 else _STEP_QUANTILES[:1]
-    for quantile in quantiles:
-        capacities = {
-            name: _at_quantile(sizes[name], fitting, packed, quantile) for name in steps
-        }
+    tried = [
+        {name: _at_quantile(sizes[name], fitting, packed, q) for name in steps}
+        for q in quantiles
+    ]
+    if len(packed) > 1:
+        # In proportion to the nodes, so that all of them are full together.
+        share = budget["node"] / sizes["node"][fitting].mean()
+        means = {name: sizes[name][fitting].mean() for name in steps}
+        largest = {name: sizes[name][fitting].max() for name in steps}
+        tried += [
+            {
+                n: int(round_up_64(int(max(r * share * means[n], largest[n]))))
+                for n in steps
+            }
+            for r in _STEP_SHARES
+        ]
+    best = None
+    for capacities in tried:
         needed = _packed({**budget, **capacities}, sizes, pack)[1]
         padded = len(needed) * sum(capacities.values()) / max(1, total)
         if best is None or padded < best[0]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.primitives.base import is_step_resource
 
 
 class Batches:
@@ -77,6 +78,10 @@ def signature(loader) -> tuple:
     larger = loader.budgets[-1]
     if loader.batcher.fixed_shapes:
         budget = loader.budgets[0]
+        if loader.shares_states:
+            larger = {
+                k: 2 * v + 4096 if is_step_resource(k) else v for k, v in larger.items()
+            }
     else:
         fixed = {"graph", "candidate"}
         # Far larger, so that sizes derived by a division differ, too.

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.assembly.assembler import (
     Assembler,
     Supergraph,
@@ -34,6 +35,7 @@ from keras_bandgnn.preprocessing.batching.dynamic_batcher import DynamicBatcher
 from keras_bandgnn.preprocessing.loading.epochs import BatchBuilder, Epochs, LoaderStats
 from keras_bandgnn.preprocessing.ordering.rcmk_compile import block_size_of
 from keras_bandgnn.primitives.base import is_step_resource
+from keras_bandgnn.primitives.grouped import Grouped
 from keras_bandgnn.primitives.plan import Plan
 
 _STATE = {"batch", "epoch", "fingerprint"}
@@ -159,6 +161,25 @@ class GraphLoader(keras.utils.PyDataset):
         self._resumed_batches, self._hold_resume = 0, False
         self.epoch = 0
         self.begin()
+        if self._may_vary:
+            self._assembler.share_states(
+                [s for s in self.composition(0) if s.budget == self.budgets[0]],
+                self.batcher.given,
+                # Eager products by type take any number of rows.
+                exact=keras.backend.backend() == "torch"
+                and not graph_ops.has_accelerator()
+                and all(isinstance(p, Grouped) for p in self.plan.primitives),
+            )
+
+    @property
+    def _may_vary(self) -> bool:
+        """Whether the arrays of steps may have other sizes in some batches."""
+        schedule = self.plan.schedule
+        if schedule is None or schedule.order != "compact":
+            return False
+        # Hosts that train together have equal shapes, and a data set of TensorFlow has
+        # one signature.
+        return self.num_hosts == 1 and keras.backend.backend() != "tensorflow"
 
     def _take_options(
         self, shuffle, seed, replicas, prefetch, threads, host, num_hosts
@@ -204,7 +225,12 @@ class GraphLoader(keras.utils.PyDataset):
     def has_one_shape(self) -> bool:
         """Whether all batches have one shape; those of samples as long as they fit."""
         by_step = isinstance(self.batcher, Batcher) and not self.batcher.fixed_shapes
-        return len(self.budgets) == 1 and not by_step
+        return len(self.budgets) == 1 and not by_step and not self.shares_states
+
+    @property
+    def shares_states(self) -> bool:
+        """Whether graphs of a supergraph share states; see `ReceptiveField`."""
+        return getattr(self._assembler, "shared_budget", None) is not None
 
     @property
     def num_dropped(self) -> int:

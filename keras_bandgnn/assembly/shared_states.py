@@ -1,0 +1,156 @@
+"""States that are equal in several graphs of a supergraph, computed once."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from keras_bandgnn.primitives.base import is_step_resource, step_resource
+
+# Room above the mean that is left, in standard deviations.
+_DEVIATIONS = 3.0
+# The share of the largest size from which on a supergraph counts as full.
+_FULL = 0.9
+# The largest share of the capacities that is worth another shape.
+_WORTH = 0.98
+# Capacities are multiples of 64, and of this where they are larger: oneDNN makes a
+# program for each number of rows.
+_STEP, _MANY = 256, 4096
+# All rows of the first list stay: they are few, and only their features are read.
+_FIRST = step_resource("node", 0)
+
+
+def equal_rows(colour: np.ndarray) -> np.ndarray:
+    """Return the first row with the colour of each, int32 [R].
+
+    Args:
+        colour: uint64 [R], equal where rows are.
+    """
+    order = np.argsort(colour)
+    ordered = colour[order]
+    begins = np.ones(len(order), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=begins[1:])
+    starts = np.flatnonzero(begins)
+    equal = np.empty(len(order), np.int32)
+    if len(order):
+        first = np.minimum.reduceat(order, starts)
+        equal[order] = first.repeat(np.diff(starts, append=len(order)))
+    return equal
+
+
+@dataclasses.dataclass
+class StepRows:
+    """What a step computes of one supergraph.
+
+    Args:
+        state: int32 [R], row of the old state of each row in the list before.
+        sender: int32 [E], row in the list before.
+        receiver: int32 [E], row, sorted.
+        type: int32 [E].
+    """
+
+    state: np.ndarray
+    sender: np.ndarray
+    receiver: np.ndarray
+    type: np.ndarray
+
+    def merged(self, equal: np.ndarray) -> tuple["StepRows", np.ndarray]:
+        """Return the rows that `equal_rows` names, and where each row is in them."""
+        kept = equal == np.arange(len(equal))
+        place = (np.cumsum(kept) - 1).astype(np.int32)[equal]
+        edges = kept[self.receiver]
+        rows = StepRows(
+            self.state[kept],
+            self.sender[edges],
+            place[self.receiver[edges]],
+            self.type[edges],
+        )
+        return rows, place
+
+    def reading(self, place: np.ndarray) -> "StepRows":
+        """Return the rows with `place` applied to those of the list before."""
+        return dataclasses.replace(
+            self, state=place[self.state], sender=place[self.sender]
+        )
+
+
+@dataclasses.dataclass
+class SharedBudget:
+    """How large the arrays of supergraphs are whose graphs share states.
+
+    Args:
+        usual: The budget of most supergraphs.
+        smaller: What nearly all of those need; None for what each needs.
+    """
+
+    usual: dict[str, int]
+    smaller: dict[str, int] | None
+
+    @classmethod
+    def of(
+        cls,
+        usual: dict[str, int],
+        needed: Sequence[Mapping[str, int]],
+        given: Collection[str],
+    ) -> "SharedBudget | None":
+        """Estimate the smaller budget; None if it is hardly smaller.
+
+        Args:
+            usual: The budget of most supergraphs.
+            needed: What some of these need.
+            given: Resources whose capacities stay.
+        """
+        names = _names(usual, given)
+        smaller = dict(usual)
+        for name in names:
+            sizes = np.array([each[name] for each in needed])
+            # Those that are partly filled say nothing on full ones.
+            sizes = sizes[sizes >= _FULL * sizes.max()]
+            most = sizes.max()
+            if len(sizes) > 1:
+                most = max(most, sizes.mean() + _DEVIATIONS * sizes.std(ddof=1))
+            smaller[name] = min(usual[name], _rounded(most))
+        before, after = (sum(b[n] for n in names) for b in (usual, smaller))
+        return cls(usual, smaller) if after <= _WORTH * before else None
+
+    def budgets(
+        self,
+        budgets: Sequence[dict[str, int]],
+        needed: Sequence[Mapping[str, int]],
+        replicas: int,
+        given: Collection[str] = (),
+    ) -> list[dict[str, int]]:
+        """Return budgets in which supergraphs fit, the same for all of a batch.
+
+        Args:
+            budgets: Of the supergraphs, without sharing.
+            needed: What each needs.
+            replicas: Supergraphs of a batch.
+            given: Resources whose capacities stay.
+        """
+        out = []
+        for first in range(0, len(budgets), replicas):
+            budget, batch = budgets[first], needed[first : first + replicas]
+            if self.smaller is None:
+                names = _names(budget, given)
+                most = {n: max(each[n] for each in batch) for n in names}
+                budget = {**budget, **{n: _rounded(v) for n, v in most.items()}}
+            elif budget == self.usual and all(
+                size <= self.smaller[name]
+                for each in batch
+                for name, size in each.items()
+            ):
+                budget = self.smaller
+            out += [budget] * replicas
+        return out
+
+
+def _names(budget: Mapping[str, int], given: Collection[str]) -> list[str]:
+    """Return the resources of steps whose capacities may change."""
+    return [n for n in budget if is_step_resource(n) and n not in (_FIRST, *given)]
+
+
+def _rounded(size: float) -> int:
+    """Return a capacity for a size, of few different ones."""
+    step = _STEP if size >= _MANY else 64
+    return step * max(1, int(np.ceil(size / step)))
