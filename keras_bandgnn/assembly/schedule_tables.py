@@ -93,7 +93,8 @@ def _columns(graphs: FlatGraphs, field: ReceptiveField) -> ScheduleTable:
     colour = own = None
     if field.merge:
         colour = _first_colours(graphs, graph_of_node)
-        own = mixed(np.arange(len(graphs), dtype=np.uint64))[graph_of_node]
+        # Colours are pseudo-random, so that these are as good as hashes of both.
+        own = graph_of_node.astype(np.uint64)
     steps = []
     active = np.flatnonzero(distance <= field.steps)
     nodes, place = _list(active, total, colour, own)
@@ -146,7 +147,7 @@ def _list(active: np.ndarray, total: int, colour, own) -> tuple[np.ndarray, np.n
     if colour is None:
         place[active] = np.arange(len(active))
         return active, place
-    seen = mixed(colour[active] ^ own[active])
+    seen = colour[active] ^ own[active]
     _, first, which = np.unique(seen, return_index=True, return_inverse=True)
     # In the order of the nodes, so graphs stay together.
     order = np.argsort(first)
