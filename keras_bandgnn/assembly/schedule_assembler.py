@@ -1,6 +1,6 @@
 """`ScheduleAssembler`: batches of plans with a schedule."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -49,21 +49,13 @@ class ScheduleAssembler:
         self.slots = slots
         self._table = None
         self._shared: SharedBudget | None = None
-        self._given: set[str] = set()
         edges = sum(len(part.senders) for part in parts)
         if len(self.parts) == 1 and edges <= _MOST_KEPT:
             self._table = self._table_of(self.parts[0])
 
     def __reduce__(self):
         arguments = (self.parts, self.plan, self.num_types, self.slots)
-        return (
-            ScheduleAssembler,
-            arguments,
-            {
-                "_shared": self._shared,
-                "_given": self._given,
-            },
-        )
+        return ScheduleAssembler, arguments, {"_shared": self._shared}
 
     def _table_of(self, part: FlatGraphs) -> ScheduleTable:
         return ScheduleTable.of(part, self.plan.schedule)
@@ -106,26 +98,23 @@ class ScheduleAssembler:
             before = step.ptr
         return table
 
-    def share_states(
-        self, supergraphs: Sequence[Supergraph], given: Collection[str], exact: bool
-    ) -> None:
-        """Compute states that are equal in several graphs of a supergraph once.
+    def share_states(self, supergraphs: Sequence[Supergraph], exact: bool) -> None:
+        """Let `build` compute states that several graphs of a supergraph have once.
 
-        From now on, if that makes batches smaller. All resources of supergraphs then
-        have the capacities of their budget, or smaller ones in which they fit.
+        From now on, if that makes batches smaller: steps then have the capacities of
+        the budget, or smaller ones in which they fit.
 
         Args:
             supergraphs: Those of an epoch with the usual budget.
-            given: Resources whose capacities stay.
             exact: Whether each batch has capacities of its own; otherwise nearly all
                 have the same.
         """
         several = [s for s in supergraphs if len(s.members) > 1]
         if not self.plan.schedule.merge or len(several) < _FEWEST:
             return
-        usual = several[0].budget
-        self._given, self._shared = set(given), SharedBudget(usual, None)
+        usual = dict(several[0].budget)
         if exact:
+            self._shared = SharedBudget(usual, None)
             return
         count = min(_SAMPLE, len(several))
         sample = [several[i * len(several) // count] for i in range(count)]
@@ -133,9 +122,9 @@ class ScheduleAssembler:
         for supergraph in sample:
             layout, table = self._layout([supergraph])
             rows = layout.rows([table.ptr])
-            steps = list(self._lists(layout, table, rows))
+            steps = list(self._lists(layout, table, rows, shared=True))
             needed.append(self._needed(steps, 0, rows.real[0].stop))
-        self._shared = SharedBudget.of(usual, needed, self._given)
+        self._shared = SharedBudget.of(usual, needed)
 
     @property
     def shared_budget(self) -> SharedBudget | None:
@@ -180,6 +169,20 @@ class ScheduleAssembler:
 
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
         """Build batches; see `Assembler.build`."""
+        return self._build(supergraphs, replicas, self._shared)
+
+    def build_within(
+        self, supergraphs: Sequence[Supergraph], replicas: int
+    ) -> list[tuple]:
+        """Build batches whose shapes are those of the budgets."""
+        return self._build(supergraphs, replicas, None)
+
+    def _build(
+        self,
+        supergraphs: Sequence[Supergraph],
+        replicas: int,
+        shared: SharedBudget | None,
+    ) -> list[tuple]:
         layout, table = self._layout(supergraphs)
         part, members = layout.parts[0], layout.members
         ids, budgets = self._ids(supergraphs), layout.budgets
@@ -192,13 +195,11 @@ class ScheduleAssembler:
             if name != SAMPLE_WEIGHT
         }
         layout.add_nodes(rows, features)
-        steps = list(self._lists(layout, table, rows))
-        if self._shared is not None:
+        steps = list(self._lists(layout, table, rows, shared is not None))
+        if shared is not None:
             first = [r.stop - r.start for r in rows.real]
             needed = [self._needed(steps, s, n) for s, n in enumerate(first)]
-            layout.budgets = self._shared.budgets(
-                budgets, needed, replicas, self._given
-            )
+            layout.budgets = shared.budgets(budgets, needed, replicas)
         plans = self._plans(layout, steps)
         rows, starts, _ = steps[-1]
         layout.add_graphs(nodes, edges, np.concatenate(ids), n_read=rows.counts)
@@ -275,9 +276,19 @@ class ScheduleAssembler:
         return plans
 
     def _lists(
-        self, layout: SupergraphLayout, table: ScheduleTable, rows: PaddedRows
+        self,
+        layout: SupergraphLayout,
+        table: ScheduleTable,
+        rows: PaddedRows,
+        shared: bool,
     ) -> Iterator[tuple[PaddedRows, np.ndarray, list[StepRows]]]:
         """Yield the lists of each step, with rows counted within each supergraph.
+
+        Args:
+            layout: The supergraphs.
+            table: Of the graphs.
+            rows: Those of the first list.
+            shared: Whether to merge equal rows of several graphs.
 
         Yields:
             The rows of the graphs; the first row of each graph in it; and what each
@@ -285,7 +296,7 @@ class ScheduleAssembler:
         """
         starts = layout.first_rows(rows)
         # All rows of the first list stay, and the first of equal ones are read.
-        places = self._equal(rows, table.colour)
+        places = _equal(rows, table.colour) if shared else None
         for step in table.steps:
             rows, edge = layout.rows([step.ptr]), layout.rows([step.edge_ptr])
             own_starts = layout.first_rows(rows)
@@ -293,7 +304,7 @@ class ScheduleAssembler:
             sender = edge.column([step.sender]) + starts.repeat(edge.counts)
             receiver = edge.column([step.receiver]) + own_starts.repeat(edge.counts)
             kind = edge.column([step.type])
-            before, places = places, self._equal(rows, step.colour)
+            before, places = places, _equal(rows, step.colour) if shared else None
             lists = []
             for s, (nodes, ends) in enumerate(zip(rows.real, edge.real, strict=True)):
                 own = StepRows(state[nodes], sender[ends], receiver[ends], kind[ends])
@@ -303,12 +314,13 @@ class ScheduleAssembler:
             starts = own_starts
             yield rows, starts, lists
 
-    def _equal(self, rows: PaddedRows, colour) -> list[np.ndarray] | None:
-        """Return `equal_rows` of a list in each supergraph; None if all are kept."""
-        if self._shared is None or colour is None:
-            return None
-        colour = rows.column([colour])
-        return [equal_rows(colour[place]) for place in rows.place]
+
+def _equal(rows: PaddedRows, colour: np.ndarray | None) -> list[np.ndarray] | None:
+    """Return `equal_rows` of a list in each supergraph; None if all are kept."""
+    if colour is None:
+        return None
+    colour = rows.column([colour])
+    return [equal_rows(colour[place]) for place in rows.place]
 
 
 def _state(index: np.ndarray, before: int, now: int, what: str) -> dict:

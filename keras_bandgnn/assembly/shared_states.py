@@ -1,7 +1,7 @@
 """States that are equal in several graphs of a supergraph, computed once."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -91,16 +91,14 @@ class SharedBudget:
         cls,
         usual: dict[str, int],
         needed: Sequence[Mapping[str, int]],
-        given: Collection[str],
     ) -> "SharedBudget | None":
         """Estimate the smaller budget; None if it is hardly smaller.
 
         Args:
             usual: The budget of most supergraphs.
             needed: What some of these need.
-            given: Resources whose capacities stay.
         """
-        names = _names(usual, given)
+        names = _names(usual)
         smaller = dict(usual)
         for name in names:
             sizes = np.array([each[name] for each in needed])
@@ -118,7 +116,6 @@ class SharedBudget:
         budgets: Sequence[dict[str, int]],
         needed: Sequence[Mapping[str, int]],
         replicas: int,
-        given: Collection[str] = (),
     ) -> list[dict[str, int]]:
         """Return budgets in which supergraphs fit, the same for all of a batch.
 
@@ -126,14 +123,16 @@ class SharedBudget:
             budgets: Of the supergraphs, without sharing.
             needed: What each needs.
             replicas: Supergraphs of a batch.
-            given: Resources whose capacities stay.
         """
         out = []
         for first in range(0, len(budgets), replicas):
             budget, batch = budgets[first], needed[first : first + replicas]
             if self.smaller is None:
-                names = _names(budget, given)
-                most = {n: max(each[n] for each in batch) for n in names}
+                most = {
+                    name: max(each[name] for each in batch)
+                    for name in _names(budget)
+                    if budget[name] >= _MANY
+                }
                 budget = {**budget, **{n: _rounded(v) for n, v in most.items()}}
             elif budget == self.usual and all(
                 size <= self.smaller[name]
@@ -145,9 +144,9 @@ class SharedBudget:
         return out
 
 
-def _names(budget: Mapping[str, int], given: Collection[str]) -> list[str]:
+def _names(budget: Mapping[str, int]) -> list[str]:
     """Return the resources of steps whose capacities may change."""
-    return [n for n in budget if is_step_resource(n) and n not in (_FIRST, *given)]
+    return [name for name in budget if is_step_resource(name) and name != _FIRST]
 
 
 def _rounded(size: float) -> int:

@@ -69,13 +69,22 @@ class Grouped(Primitive):
         """Whether each message has a row."""
         return self.first == "transform"
 
+    def _pair_of(self, edges: Edges) -> np.ndarray:
+        """Type * M + node of each edge, int64 [E]."""
+        if self.first == "transform":
+            nodes, ends = edges.senders, edges.sender
+        else:
+            nodes, ends = edges.num_nodes, edges.receiver
+        pair = edges.type.astype(np.int64)
+        pair *= nodes
+        pair += ends
+        return pair
+
     def _pairs(self, edges: Edges) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Pairs type * M + node that occur, the pair of each edge, pairs per type."""
-        transform = self.first == "transform"
         types = edges.num_types
-        nodes = edges.senders if transform else edges.num_nodes
-        pair = edges.type.astype(np.int64) * nodes
-        pair += edges.sender if transform else edges.receiver
+        nodes = edges.senders if self.first == "transform" else edges.num_nodes
+        pair = self._pair_of(edges)
         if types * nodes > 64 * len(edges):
             pairs, row = np.unique(pair, return_inverse=True)
             return pairs, row, np.bincount(pairs // nodes, minlength=types)
@@ -91,9 +100,16 @@ class Grouped(Primitive):
 
     def sizes(self, edges: Edges, graph_of_edge, num_graphs: int) -> dict:
         """Edges, and (node, type) pairs as rows."""
-        pairs, _, _ = self._pairs(edges)
         transform = self.first == "transform"
         nodes = edges.senders if transform else edges.num_nodes
+        if num_graphs == 1 and edges.num_types * nodes <= 64 * len(edges):
+            # Without the place of each pair.
+            occurs = np.zeros(edges.num_types * nodes, bool)
+            occurs[self._pair_of(edges)] = True
+            counts = len(edges), np.count_nonzero(occurs)
+            names = self.key(), f"{self.key()}.row"
+            return {n: np.array([c]) for n, c in zip(names, counts, strict=True)}
+        pairs, _, _ = self._pairs(edges)
         graph_of_node = np.zeros(nodes, np.int64)
         graph_of_node[edges.sender if transform else edges.receiver] = graph_of_edge
         rows = np.bincount(graph_of_node[pairs % nodes], minlength=num_graphs)

@@ -20,7 +20,9 @@ class ReceptiveField:
     (Weisfeiler and Leman): equal features, and in every round equal states received
     over equal types. This is exact only without randomness, which excludes dropout on
     states or messages in training. Colours are 64-bit hashes: the probability of a
-    collision among a million distinct nodes of a graph is 3e-8.
+    collision among a million distinct nodes of a supergraph is 3e-8. A `GraphLoader`
+    with at least eight supergraphs an epoch merges equal states of different graphs,
+    too, where their graph-level features agree; steps then have smaller arrays.
 
     Args:
         steps: T, the number of propagation steps of the model.

@@ -164,7 +164,6 @@ class GraphLoader(keras.utils.PyDataset):
         if self._may_vary:
             self._assembler.share_states(
                 [s for s in self.composition(0) if s.budget == self.budgets[0]],
-                self.batcher.given,
                 # Eager products by type take any number of rows.
                 exact=keras.backend.backend() == "torch"
                 and not graph_ops.has_accelerator()
@@ -346,7 +345,8 @@ class GraphLoader(keras.utils.PyDataset):
             budget: Capacities by name.
         """
         supergraphs = [Supergraph(np.asarray(ids, np.int64), budget) for ids in groups]
-        return self._assembler.build(supergraphs, len(supergraphs))[0][0]
+        build = getattr(self._assembler, "build_within", self._assembler.build)
+        return build(supergraphs, len(supergraphs))[0][0]
 
     def __getitem__(self, index: int):
         if not 0 <= index < len(self):
