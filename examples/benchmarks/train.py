@@ -423,6 +423,8 @@ def run(options: argparse.Namespace) -> None:
     for name in runs:
         report.say(f"{name}: {runs[name].loader.plan}")
     kept = [
-        figures.row(name, middle[name], fastest, "graphs/s", rate=True) for name in runs
+        figures.row(name, middle[name], middle.get(fastest), "graphs/s", rate=True)
+        | ({"ratio": measured[name]["ratio"]} if fastest else {})
+        for name in runs
     ]
     figures.write(options, kept, {"peak": peak, "runs": measured})

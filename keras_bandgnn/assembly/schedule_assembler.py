@@ -106,14 +106,14 @@ class ScheduleAssembler:
 
         Args:
             supergraphs: Those of an epoch with the usual budget.
-            exact: Whether each batch has capacities of its own; otherwise nearly all
-                have the same.
+            exact: Whether each batch of large supergraphs has capacities of its own;
+                otherwise nearly all have the same.
         """
         several = [s for s in supergraphs if len(s.members) > 1]
         if not self.plan.schedule.merge or len(several) < _FEWEST:
             return
         usual = dict(several[0].budget)
-        if exact:
+        if exact and SharedBudget.may_differ(usual):
             self._shared = SharedBudget(usual, None)
             return
         count = min(_SAMPLE, len(several))

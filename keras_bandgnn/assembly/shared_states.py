@@ -111,6 +111,11 @@ class SharedBudget:
         before, after = (sum(b[n] for n in names) for b in (usual, smaller))
         return cls(usual, smaller) if after <= _WORTH * before else None
 
+    @staticmethod
+    def may_differ(usual: Mapping[str, int]) -> bool:
+        """Return whether any array is long enough to vary from batch to batch."""
+        return any(usual[name] >= _MANY for name in _names(usual))
+
     def budgets(
         self,
         budgets: Sequence[dict[str, int]],

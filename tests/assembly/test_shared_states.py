@@ -28,6 +28,12 @@ GROUPED = SCHEDULES["grouped"]
 SIZE = 20
 
 
+@pytest.fixture(autouse=True)
+def small_arrays_vary(monkeypatch):
+    for name in ("_MANY", "_STEP"):
+        monkeypatch.setattr(f"keras_bandgnn.assembly.shared_states.{name}", 64)
+
+
 def similar_graphs(count=200, seed=0):
     """Graphs in which many nodes have equal states after a step."""
     rng = np.random.default_rng(seed)
@@ -175,6 +181,12 @@ def test_states_of_graphs_with_other_context_differ():
         steps = assembler._lists(layout, table, layout.rows([table.ptr]), True)
         rows.append([len(lists[0].state) for _, _, lists in steps][0])
     assert rows[1] == 2 * rows[0]
+
+
+def test_small_batches_have_one_shape(monkeypatch):
+    monkeypatch.setattr("keras_bandgnn.assembly.shared_states._MANY", 4096)
+    assembler, _ = sharing(GROUPED, True)
+    assert assembler.shared_budget.smaller is not None
 
 
 def loader_of(graphs=None, **options):

@@ -29,7 +29,12 @@ def test_bench_train_compares_plans(store, tmp_path, capsys):
     found = json.loads(figures.read_text())
     runs, rows = found["figures"]["runs"], found["rows"]
     assert [row["name"] for row in rows] == ["auto", "auto without schedule"]
-    assert all(row["ratio"] == row["ours"] / row["peer"] for row in rows)
+    for row in rows:
+        # Round by round, as supergraphs differ.
+        rates = (runs[name]["all"] for name in (row["name"], "matmul per type"))
+        pairs = zip(*rates, strict=True)
+        assert row["ratio"] == np.median([own / other for own, other in pairs])
+        assert row["peer"] == runs["matmul per type"]["graphs_per_second"]
     assert set(runs) == {"auto", "auto without schedule", "matmul per type"}
     assert all(len(run["all"]) == 2 for run in runs.values())
     assert runs["matmul per type"]["ratio"] == 1
