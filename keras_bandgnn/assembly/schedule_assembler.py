@@ -146,6 +146,8 @@ class ScheduleAssembler:
     def _needed(self, steps: Sequence, number: int, first: int) -> dict[str, int]:
         """Return what the steps of one of several supergraphs need.
 
+        The first and the last list keep all rows: their features are read, and labels.
+
         Args:
             steps: From `_lists`.
             number: Of the supergraph.
@@ -164,7 +166,9 @@ class ScheduleAssembler:
             )
             sizes = self.plan.sizes(edges, np.zeros(len(edges), np.int64), 1)
             needed |= {step_resource(k, step): int(v[0]) for k, v in sizes.items()}
-            before = needed[step_resource("node", step + 1)] = len(own.state)
+            before = len(own.state)
+            if step + 1 < len(steps):
+                needed[step_resource("node", step + 1)] = before
         return needed
 
     def build(self, supergraphs: Sequence[Supergraph], replicas: int) -> list[tuple]:
@@ -295,7 +299,7 @@ class ScheduleAssembler:
             supergraph computes of them.
         """
         starts = layout.first_rows(rows)
-        # All rows of the first list stay, and the first of equal ones are read.
+        # All rows of the first list stay; the first of equal ones are read.
         places = _equal(rows, table.colour) if shared else None
         for step in table.steps:
             rows, edge = layout.rows([step.ptr]), layout.rows([step.edge_ptr])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_bandgnn.primitives.base import is_step_resource, step_resource
+from keras_bandgnn.primitives.base import is_step_resource
 
 # Room above the mean that is left, in standard deviations.
 _DEVIATIONS = 3.0
@@ -16,8 +16,6 @@ _WORTH = 0.98
 # Capacities are multiples of 64, and of this where they are larger: oneDNN makes a
 # program for each number of rows.
 _STEP, _MANY = 256, 4096
-# All rows of the first list stay: they are few, and only their features are read.
-_FIRST = step_resource("node", 0)
 
 
 def equal_rows(colour: np.ndarray) -> np.ndarray:
@@ -98,7 +96,7 @@ class SharedBudget:
             usual: The budget of most supergraphs.
             needed: What some of these need.
         """
-        names = _names(usual)
+        names = [name for name in needed[0] if name in usual]
         smaller = dict(usual)
         for name in names:
             sizes = np.array([each[name] for each in needed])
@@ -114,7 +112,8 @@ class SharedBudget:
     @staticmethod
     def may_differ(usual: Mapping[str, int]) -> bool:
         """Return whether any array is long enough to vary from batch to batch."""
-        return any(usual[name] >= _MANY for name in _names(usual))
+        sizes = (size for name, size in usual.items() if is_step_resource(name))
+        return max(sizes, default=0) >= _MANY
 
     def budgets(
         self,
@@ -134,11 +133,11 @@ class SharedBudget:
             budget, batch = budgets[first], needed[first : first + replicas]
             if self.smaller is None:
                 most = {
-                    name: max(each[name] for each in batch)
-                    for name in _names(budget)
-                    if budget[name] >= _MANY
+                    name: min(size, _rounded(max(each[name] for each in batch)))
+                    for name, size in budget.items()
+                    if name in batch[0] and size >= _MANY
                 }
-                budget = {**budget, **{n: _rounded(v) for n, v in most.items()}}
+                budget = {**budget, **most}
             elif budget == self.usual and all(
                 size <= self.smaller[name]
                 for each in batch
@@ -147,11 +146,6 @@ class SharedBudget:
                 budget = self.smaller
             out += [budget] * replicas
         return out
-
-
-def _names(budget: Mapping[str, int]) -> list[str]:
-    """Return the resources of steps whose capacities may change."""
-    return [name for name in budget if is_step_resource(name) and name != _FIRST]
 
 
 def _rounded(size: float) -> int:

@@ -238,3 +238,47 @@ def test_training_and_predictions_stay():
         predicted = task.predict(graphs)
     np.testing.assert_allclose(losses[True], losses[False], rtol=1e-3)
     assert len(predicted) == len(graphs)
+
+
+@pytest.mark.parametrize("many", [64, 4096])
+def test_budgets_may_name_what_a_plan_lacks(monkeypatch, many):
+    monkeypatch.setattr("keras_bandgnn.assembly.shared_states._MANY", many)
+    graphs, batcher = similar_graphs(), DynamicBatcher(SIZE)
+    longer = Plan(rest=Grouped(), schedule=ReceptiveField(STEPS + 1))
+    for plan in (longer, GROUPED, SCHEDULES["segment"]):
+        loader = GraphLoader(graphs, batcher, plan, num_edge_types=3)
+        assert len(loader[0][0]["plan"]) == plan.schedule.steps
+
+
+def test_labels_of_nodes_keep_their_shape():
+    graphs = [
+        Graph(
+            g.num_nodes,
+            g.senders,
+            g.receivers,
+            g.edge_type,
+            node={**g.node, "read": np.isin(np.arange(g.num_nodes), g.candidates)},
+            label=np.arange(g.num_nodes) % 3,
+            label_level="node",
+        )
+        for g in similar_graphs()
+    ]
+    plan = Plan(rest=Grouped(), schedule=ReceptiveField(STEPS, read="read"))
+    loader = GraphLoader(graphs, DynamicBatcher(SIZE), plan, num_edge_types=3)
+    assert loader.shares_states == (BACKEND != "tensorflow")
+    shapes = {loader[i][1].shape for i in range(len(loader))}
+    assert shapes == {(1, loader.budgets[0][f"node@{STEPS}"])}
+
+
+def test_no_array_exceeds_its_budget():
+    loader = loader_of()
+    for index in range(len(loader)):
+        rows = rows_of_steps(loader[index])
+        most = [loader.budgets[0][f"node@{step + 1}"] for step in range(STEPS)]
+        assert all(own <= size for own, size in zip(rows, most, strict=True))
+
+
+def test_predictions_need_no_sharing():
+    loader = loader_of()
+    loader.build_as([loader.composition(0)[0].members], loader.budgets[0])
+    assert loader._assembler.shared_budget is None

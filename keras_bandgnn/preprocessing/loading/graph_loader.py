@@ -105,6 +105,8 @@ class GraphLoader(keras.utils.PyDataset):
     10
     """
 
+    _sharing_is_known = False
+
     def __init__(
         self,
         graphs,
@@ -161,14 +163,19 @@ class GraphLoader(keras.utils.PyDataset):
         self._resumed_batches, self._hold_resume = 0, False
         self.epoch = 0
         self.begin()
-        if self._may_vary:
-            self._assembler.share_states(
-                [s for s in self.composition(0) if s.budget == self.budgets[0]],
-                # Eager products by type take any number of rows.
-                exact=keras.backend.backend() == "torch"
-                and not graph_ops.has_accelerator()
-                and all(isinstance(p, Grouped) for p in self.plan.primitives),
-            )
+
+    def _share_states(self) -> None:
+        """Let graphs share states, before the first batch: predictions need not."""
+        if self._sharing_is_known or not self._may_vary:
+            return
+        self._assembler.share_states(
+            [s for s in self.composition(0) if s.budget == self.budgets[0]],
+            # Eager products by type take any number of rows.
+            exact=keras.backend.backend() == "torch"
+            and not graph_ops.has_accelerator()
+            and all(isinstance(p, Grouped) for p in self.plan.primitives),
+        )
+        self._sharing_is_known = True
 
     @property
     def _may_vary(self) -> bool:
@@ -229,6 +236,7 @@ class GraphLoader(keras.utils.PyDataset):
     @property
     def shares_states(self) -> bool:
         """Whether graphs of a supergraph share states; see `ReceptiveField`."""
+        self._share_states()
         return getattr(self._assembler, "shared_budget", None) is not None
 
     @property
@@ -258,7 +266,8 @@ class GraphLoader(keras.utils.PyDataset):
         Returns:
             Resource ("graph", "node", "edge" and those of the plan) -> int64
             [2, batches]: what its real graphs need, and what they are padded to, over
-            all replicas and hosts.
+            all replicas and hosts. Where graphs share states, both are those without
+            sharing: the arrays of steps are smaller.
         """
         optional(positive_int, "epoch", epoch, 0)
         epoch = self.epoch if epoch is None else epoch
@@ -335,6 +344,7 @@ class GraphLoader(keras.utils.PyDataset):
             raise IndexError(
                 f"Expected a batch in [0, {self._epochs.length}). Received: {index}."
             )
+        self._share_states()
         return self._builder.build(range(index, index + 1), epoch)[0][0]
 
     def build_as(self, groups: list[np.ndarray], budget: dict[str, int]):
@@ -354,6 +364,7 @@ class GraphLoader(keras.utils.PyDataset):
                 f"Expected a batch index in [0, {len(self)}). Received: {index}."
             )
         began = time.perf_counter()
+        self._share_states()
         epoch, index = self.epoch, index + self._resumed_batches
         if self.stats.epoch != epoch or index == self._resumed_batches:
             self._builder.stats = LoaderStats(epoch)
