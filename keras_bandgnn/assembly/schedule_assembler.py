@@ -126,6 +126,10 @@ class ScheduleAssembler:
             needed.append(self._needed(steps, 0, rows.real[0].stop))
         self._shared = SharedBudget.of(usual, needed)
 
+    def keep_states_apart(self) -> None:
+        """Undo `share_states`."""
+        self._shared = None
+
     @property
     def shared_budget(self) -> SharedBudget | None:
         """The capacities of batches whose graphs share states; None if they do not."""

@@ -260,6 +260,15 @@ def as_fit_data(data, task, direct: bool = True):
     return data
 
 
+def _has_dropout(model: keras.Model) -> bool:
+    """Return whether states of a model's backbone are random in training."""
+    try:
+        config = model.backbone.get_config()
+    except (AttributeError, NotImplementedError):
+        return True
+    return any(value for name, value in config.items() if "dropout" in name)
+
+
 def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
     """Train, from the progress saved by a `SaveProgress` among the callbacks.
 
@@ -273,6 +282,8 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         Keras' `History`.
     """
     loader.end_after(kwargs.get("epochs", 1) - 1)
+    if _has_dropout(model):
+        loader.keep_states_apart()
     try:
         return _fit(model, fit, loader, kwargs)
     finally:

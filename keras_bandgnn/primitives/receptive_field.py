@@ -23,6 +23,7 @@ class ReceptiveField:
     collision among a million distinct nodes of a supergraph is 3e-8. A `GraphLoader`
     with at least eight supergraphs an epoch merges equal states of different graphs,
     too, where their graph-level features agree; steps then have smaller arrays.
+    `fit` keeps them apart where a model has dropout.
 
     Args:
         steps: T, the number of propagation steps of the model.

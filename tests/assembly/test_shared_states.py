@@ -282,3 +282,14 @@ def test_predictions_need_no_sharing():
     loader = loader_of()
     loader.build_as([loader.composition(0)[0].members], loader.budgets[0])
     assert loader._assembler.shared_budget is None
+
+
+@pytest.mark.parametrize("where", ["dropout", "message_dropout", None])
+def test_training_with_dropout_shares_no_masks_among_graphs(where):
+    task = selector(**({where: 0.1} if where else {}))
+    task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE))
+    loader = task.loader(similar_graphs())
+    loader[0]
+    assert loader.shares_states == (BACKEND != "tensorflow")
+    task.fit(loader, epochs=1, verbose=0)
+    assert loader.shares_states == (where is None and BACKEND != "tensorflow")

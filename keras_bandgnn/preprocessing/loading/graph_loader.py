@@ -177,6 +177,17 @@ class GraphLoader(keras.utils.PyDataset):
         )
         self._sharing_is_known = True
 
+    def keep_states_apart(self) -> None:
+        """Compute equal states of different graphs apart, from the next batch on.
+
+        `fit` does so where a model has dropout, as graphs that share a state also share
+        its mask.
+        """
+        if self.shares_states:
+            self.stop_threads()
+            self._assembler.keep_states_apart()
+        self._sharing_is_known = True
+
     @property
     def _may_vary(self) -> bool:
         """Whether the arrays of steps may have other sizes in some batches."""
