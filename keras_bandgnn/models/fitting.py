@@ -262,11 +262,11 @@ def as_fit_data(data, task, direct: bool = True):
 
 def _has_dropout(model: keras.Model) -> bool:
     """Return whether states of a model's backbone are random in training."""
-    try:
-        config = model.backbone.get_config()
-    except (AttributeError, NotImplementedError):
+    backbone = getattr(model, "backbone", None)
+    if backbone is None:
         return True
-    return any(value for name, value in config.items() if "dropout" in name)
+    # Rates, or layers.
+    return any(value for name, value in vars(backbone).items() if "dropout" in name)
 
 
 def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs):
@@ -282,7 +282,7 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         Keras' `History`.
     """
     loader.end_after(kwargs.get("epochs", 1) - 1)
-    if _has_dropout(model):
+    if loader.plan.schedule is not None and _has_dropout(model):
         loader.keep_states_apart()
     try:
         return _fit(model, fit, loader, kwargs)
