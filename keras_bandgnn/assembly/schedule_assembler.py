@@ -120,7 +120,7 @@ class ScheduleAssembler:
         sample = [several[i * len(several) // count] for i in range(count)]
         needed = []
         for supergraph in sample:
-            layout, table = self._layout([supergraph])
+            _, layout, table = self._layout([supergraph])
             rows = layout.rows([table.ptr])
             steps = list(self._lists(layout, table, rows, shared=True))
             needed.append(self._needed(steps, 0, rows.real[0].stop))
@@ -137,15 +137,15 @@ class ScheduleAssembler:
 
     def _layout(
         self, supergraphs: Sequence[Supergraph]
-    ) -> tuple[SupergraphLayout, ScheduleTable]:
-        ids = self._ids(supergraphs)
+    ) -> tuple[list[np.ndarray], SupergraphLayout, ScheduleTable]:
+        """Return the ids of each supergraph's graphs, their layout and their steps."""
+        ids = [np.asarray(s.members, np.int64) for s in supergraphs]
+        if len(self.parts) > 1:
+            ids = [np.sort(members) for members in ids]
         part, table, members = self._source(ids)
         budgets = [s.budget for s in supergraphs]
-        return SupergraphLayout([part], members, np.zeros(1, np.int64), budgets), table
-
-    def _ids(self, supergraphs: Sequence[Supergraph]) -> list[np.ndarray]:
-        ids = [np.asarray(s.members, np.int64) for s in supergraphs]
-        return [np.sort(each) for each in ids] if len(self.parts) > 1 else ids
+        layout = SupergraphLayout([part], members, np.zeros(1, np.int64), budgets)
+        return ids, layout, table
 
     def _needed(self, steps: Sequence, number: int, first: int) -> dict[str, int]:
         """Return what the steps of one of several supergraphs need.
@@ -191,9 +191,8 @@ class ScheduleAssembler:
         replicas: int,
         shared: SharedBudget | None,
     ) -> list[tuple]:
-        layout, table = self._layout(supergraphs)
-        part, members = layout.parts[0], layout.members
-        ids, budgets = self._ids(supergraphs), layout.budgets
+        ids, layout, table = self._layout(supergraphs)
+        part, members, budgets = layout.parts[0], layout.members, layout.budgets
         flat = np.concatenate(members)
         nodes, edges = part.num_nodes[flat], part.num_edges[flat]
         rows = layout.rows([table.ptr], step_resource("node", 0))

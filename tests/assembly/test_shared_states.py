@@ -13,7 +13,7 @@ from keras_bandgnn.assembly.shared_states import SharedBudget, equal_rows
 from keras_bandgnn.batch import unbatch
 from keras_bandgnn.data import FlatGraphs, GraphLoader
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
-from keras_bandgnn.primitives import Grouped, Plan, ReceptiveField
+from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField
 from keras_bandgnn.testing import gradients_of
 from tests.assembly.test_receptive_field import (
     SCHEDULES,
@@ -177,7 +177,7 @@ def test_states_of_graphs_with_other_context_differ():
     for context in ([0.0, 0.0], [0.0, 1.0]):
         graphs = [graph(context[i % 2], i) for i in range(200)]
         assembler, supergraphs = sharing(GROUPED, True, graphs)
-        layout, table = assembler._layout(supergraphs[:1])
+        _, layout, table = assembler._layout(supergraphs[:1])
         steps = assembler._lists(layout, table, layout.rows([table.ptr]), True)
         rows.append([len(lists[0].state) for _, _, lists in steps][0])
     assert rows[1] == 2 * rows[0]
@@ -289,7 +289,25 @@ def test_training_with_dropout_shares_no_masks_among_graphs(where):
     task = selector(**({where: 0.1} if where else {}))
     task.preprocessor = GraphPreprocessor(batcher=DynamicBatcher(SIZE))
     loader = task.loader(similar_graphs())
+    # Whether it has handed out batches or not.
+    unused = task.loader(similar_graphs())
+    if where:
+        task.fit(unused, epochs=1, verbose=0)
+        assert not unused.shares_states
     loader[0]
     assert loader.shares_states == (BACKEND != "tensorflow")
     task.fit(loader, epochs=1, verbose=0)
     assert loader.shares_states == (where is None and BACKEND != "tensorflow")
+
+
+@pytest.mark.parametrize("plan", ["blocks", "grouped", "segment"])
+def test_every_schedule_trains_with_dropout_again_and_again(plan):
+    blocks = ReceptiveField(STEPS, merge=False, order="blocks")
+    plans = {**SCHEDULES, "blocks": Plan(Banded(16), schedule=blocks)}
+    task = selector(dropout=0.1)
+    task.preprocessor = GraphPreprocessor(
+        batcher=DynamicBatcher(SIZE), plan=plans[plan]
+    )
+    loader = task.loader(similar_graphs(100))
+    for _ in range(2):
+        task.fit(loader, epochs=1, verbose=0)

@@ -183,10 +183,10 @@ class GraphLoader(keras.utils.PyDataset):
         `fit` does so where a model has dropout, as graphs that share a state also share
         its mask.
         """
+        self._sharing_is_known = True
         if self.shares_states:
             self.stop_threads()
             self._assembler.keep_states_apart()
-        self._sharing_is_known = True
 
     @property
     def _may_vary(self) -> bool:
