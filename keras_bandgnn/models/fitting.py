@@ -281,9 +281,9 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     Returns:
         Keras' `History`.
     """
-    loader.end_after(kwargs.get("epochs", 1) - 1)
     if loader.plan.schedule is not None and _has_dropout(model):
         loader.keep_states_apart()
+    loader.end_after(kwargs.get("epochs", 1) - 1)
     try:
         return _fit(model, fit, loader, kwargs)
     finally:

@@ -311,3 +311,16 @@ def test_every_schedule_trains_with_dropout_again_and_again(plan):
     loader = task.loader(similar_graphs(100))
     for _ in range(2):
         task.fit(loader, epochs=1, verbose=0)
+
+
+@pytest.mark.parametrize("used", [0, 1, 3])
+def test_batches_built_before_are_apart_as_well(used):
+    loader, alone = loader_of(shuffle=False), loader_of(shuffle=False)
+    alone.keep_states_apart()
+    for index in range(used):
+        loader[index]
+    loader.keep_states_apart()
+    for index in range(len(loader)):
+        keras.tree.map_structure(
+            np.testing.assert_array_equal, loader[index], alone[index]
+        )

@@ -187,6 +187,8 @@ class GraphLoader(keras.utils.PyDataset):
         if self.shares_states:
             self.stop_threads()
             self._assembler.keep_states_apart()
+            # Without the batches that have been built already.
+            self.begin()
 
     @property
     def _may_vary(self) -> bool:
