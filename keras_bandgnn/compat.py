@@ -298,6 +298,13 @@ def has_gradient_hooks(value) -> bool:
     return bool(value._backward_hooks or value._post_accumulate_grad_hooks)
 
 
+def end_pool(device: int, pool) -> None:
+    """Let memory no longer come from the pool of a CUDA graph."""
+    from torch._C import _cuda_endAllocateToPool
+
+    _cuda_endAllocateToPool(device, pool)
+
+
 def writes(target) -> bool:
     """Return whether an operation that torch has recorded changes its inputs."""
     schema = getattr(target, "_schema", None)

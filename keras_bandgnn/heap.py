@@ -12,6 +12,7 @@ import platform
 import sys
 
 from keras_bandgnn.default_backend import chosen_backend
+from keras_bandgnn.switches import is_off
 
 # Set to 0 to leave the C library as it is.
 VARIABLE = "KERAS_BANDGNN_KEEP_MEMORY"
@@ -28,8 +29,7 @@ def may_be_set() -> bool:
     """Return whether the C library has settings, and nobody chose them."""
     own = any(name in os.environ for name in _SETTINGS)
     own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    off = os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
-    return not own and not off and platform.libc_ver()[0] == "glibc"
+    return not own and not is_off(VARIABLE) and platform.libc_ver()[0] == "glibc"
 
 
 def share_heap() -> bool:

@@ -388,7 +388,7 @@ def _painn(options):
                 "_idx_j": sender,
             }
             states = self.net(inputs)["scalar_representation"]
-            total = torch.zeros((data.num_graphs, 1))
+            total = torch.zeros((data.num_graphs, 1), device=states.device)
             return total.index_add(0, data.batch, self.head(states))
 
     return Network()
@@ -403,8 +403,11 @@ class Peer:
         from torch_geometric.data import Data
         from torch_geometric.loader import DataLoader
 
+        from examples.benchmarks.accelerator_device import torch_device
+
         torch.manual_seed(0)
-        self.network = peer_network(model, case, options)
+        self.device = torch_device()
+        self.network = peer_network(model, case, options).to(self.device)
         self.optimizer = torch.optim.Adam(self.network.parameters(), 1e-3)
         self.nodes = model not in ATOMISTIC and case.nodes
 
@@ -441,6 +444,7 @@ class Peer:
     def _step(self, batch):
         import torch
 
+        batch = batch.to(self.device)
         outputs = self.network(batch)
         if self.nodes:
             loss = torch.nn.functional.cross_entropy(outputs, batch.y)

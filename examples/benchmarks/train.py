@@ -28,14 +28,15 @@ class PyGModel:
         hidden: H.
         steps: T.
         num_types: P.
+        device: Where it computes.
     """
 
-    def __init__(self, kind, inputs, hidden, steps, num_types):
+    def __init__(self, kind, inputs, hidden, steps, num_types, device="cpu"):
         import torch
         from torch_geometric import nn
 
         torch.manual_seed(0)
-        self.kind, self.steps = kind, steps
+        self.kind, self.steps, self.device = kind, steps, device
         self.embeddings = torch.nn.ModuleDict()
         # First id of each column in a table that columns share.
         self.starts = {}
@@ -48,16 +49,19 @@ class PyGModel:
             self.embeddings[f"of_{name}"] = make(size, hidden)
         self.gru = torch.nn.GRUCell(hidden, hidden)
         self.head = torch.nn.Linear(3 * hidden, 1)
-        self.bias = torch.nn.Parameter(torch.zeros(num_types, hidden))
+        self.bias = torch.nn.Parameter(torch.zeros(num_types, hidden, device=device))
+        for module in (self.embeddings, self.gru, self.head):
+            module.to(device)
+        self.starts = {name: first.to(device) for name, first in self.starts.items()}
         if kind == "matmul per type":
-            self.kernel = torch.nn.Parameter(
-                torch.randn(num_types, hidden, hidden) / hidden**0.5
-            )
+            kernel = torch.randn(num_types, hidden, hidden) / hidden**0.5
+            self.kernel = torch.nn.Parameter(kernel.to(device))
             own = [self.kernel]
         else:
             self.conv = getattr(nn, kind)(
                 hidden, hidden, num_types, aggr="add", root_weight=False, bias=False
             )
+            self.conv.to(device)
             own = list(self.conv.parameters())
         modules = (self.embeddings, self.gru, self.head)
         parameters = [p for m in modules for p in m.parameters()]
@@ -80,6 +84,7 @@ class PyGModel:
         import torch
         from torch_geometric.utils import softmax
 
+        batch = batch.to(self.device)
         count, types = batch.num_nodes, self.bias.shape[0]
         pieces = None
         kind = batch.edge_type.long()
@@ -92,8 +97,9 @@ class PyGModel:
                 if size:
                     pieces[number] = sender[cut], receiver[cut]
                 first += size
-        degree = torch.zeros(count * types).index_add(
-            0, batch.edge_index[1] * types + kind, torch.ones(kind.shape[0])
+        one = torch.ones(kind.shape[0], device=self.device)
+        degree = torch.zeros(count * types, device=self.device).index_add(
+            0, batch.edge_index[1] * types + kind, one
         )
         degree = degree.reshape(count, types)
         states = 0
@@ -195,6 +201,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--peers", nargs="*", default=_PEERS[:2], choices=_PEERS, metavar="PEER"
     )
     parser.add_argument("--rounds", type=shared.positive, default=7)
+    parser.add_argument(
+        "--warmup",
+        type=shared.positive,
+        default=1,
+        help="steps of ours before measuring; torch records steps after 64 on GPUs",
+    )
+    parser.add_argument(
+        "--fit-epochs",
+        type=shared.natural,
+        default=0,
+        help="measure the last of so many epochs of `fit`, too, where batches are "
+        "built meanwhile",
+    )
     figures.add_option(parser)
     allocator.add_option(parser, "default")
 
@@ -256,6 +275,18 @@ class BandGNNCase:
         self.index += 1
         self.task.train_on_batch(*batch)
         return int(batch[0]["graph"]["mask"].sum()), time.perf_counter() - start
+
+    def fit_rate(self, epochs: int) -> float:
+        """Graphs per second in the last epoch of `fit`."""
+        import keras
+
+        starts = []
+        begin = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter())
+        )
+        self.task.fit(self.loader, epochs=epochs, verbose=0, callbacks=[begin])
+        seconds = time.perf_counter() - starts[-1]
+        return sum(len(s.members) for s in self.loader.composition(0)) / seconds
 
     def tera(self) -> float:
         """Floating-point operations of a step, in units of 10**12."""
@@ -324,9 +355,9 @@ def _status(name: str) -> int:
 class PyGCase:
     """A variant of torch_geometric on the same supergraphs."""
 
-    def __init__(self, graphs, kind, inputs, options, groups):
+    def __init__(self, graphs, kind, inputs, options, groups, device):
         arguments = (kind, inputs, options.hidden, options.steps, options.types)
-        self.model = PyGModel(*arguments)
+        self.model = PyGModel(*arguments, device)
         self.graphs, self.groups = graphs, groups
         self.batches = iter(())
 
@@ -348,6 +379,7 @@ def run(options: argparse.Namespace) -> None:
     import keras
     import numpy as np
 
+    from examples.benchmarks.accelerator_device import torch_device
     from keras_bandgnn.data.flat import FlatGraphs
     from keras_bandgnn.data.sources import parts_of
     from keras_bandgnn.layers.node_encoder import inputs_of
@@ -367,9 +399,13 @@ def run(options: argparse.Namespace) -> None:
             report.say("torch_geometric is not installed: no comparison.")
         else:
             for kind in options.peers:
-                peers[kind] = PyGCase(graphs, kind, inputs, options, groups)
+                arguments = kind, inputs, options, groups, torch_device()
+                peers[kind] = PyGCase(graphs, *arguments)
     everything = {**runs, **peers}
     memory = {name: peak_memory(entry.step) for name, entry in everything.items()}
+    for entry in runs.values():
+        for _ in range(options.warmup - 1):
+            entry.step()
     rates = {name: [] for name in everything}
     peak = matmul_peak()
     with report.progress("alternated rounds") as advance:
@@ -380,6 +416,9 @@ def run(options: argparse.Namespace) -> None:
             advance(number + 1, options.rounds)
     middle = {name: float(np.median(values)) for name, values in rates.items()}
     fastest = max(peers, key=middle.get, default=None)
+    fitted = {}
+    if options.fit_epochs:
+        fitted = {n: e.fit_rate(options.fit_epochs) for n, e in runs.items()}
     rows, measured = [], {}
     for name, rate in middle.items():
         entry = everything[name]
@@ -398,6 +437,7 @@ def run(options: argparse.Namespace) -> None:
                 name if name in runs else f"torch_geometric, {name}",
                 f"{rate:.1f}",
                 f"{ratio:.2f}",
+                f"{fitted.get(name, float('nan')):.1f}",
                 f"{tera:.3f}",
                 report.percent(share),
                 f"{memory[name]:.2f}",
@@ -407,6 +447,7 @@ def run(options: argparse.Namespace) -> None:
             "graphs_per_second": rate,
             "all": rates[name],
             "ratio": ratio,
+            "graphs_per_second_of_fit": fitted.get(name),
             "tera_operations": tera,
             "share_of_peak": share,
             "peak_gb": memory[name],
@@ -418,7 +459,15 @@ def run(options: argparse.Namespace) -> None:
         f"P = {options.types}; peak of dense products {peak / 1e9:.0f} GFLOP/s; "
         f"medians of {options.rounds} alternated rounds"
     )
-    columns = ["plan", "graphs/s", "ratio", "TFLOP/step", "of peak", "peak GB"]
+    columns = [
+        "plan",
+        "graphs/s",
+        "ratio",
+        "graphs/s of fit",
+        "TFLOP/step",
+        "of peak",
+        "peak GB",
+    ]
     report.table("training", columns, rows)
     for name in runs:
         report.say(f"{name}: {runs[name].loader.plan}")

@@ -6,6 +6,7 @@ missing in all of them, so that a number which counts either is wrong.
 
 import csv
 import math
+import re
 
 import keras
 import numpy as np
@@ -22,6 +23,11 @@ pytestmark = pytest.mark.sweep(
 
 BACKEND = keras.backend.backend()
 STILL = {"run_eagerly": True}
+
+
+def named(value) -> str:
+    """The name of a case, the same in every process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))
 
 
 def sgd(rate=0.0):
@@ -133,7 +139,7 @@ def both(logs, **expected):
         ["sparse_categorical_crossentropy"],
         {"head": "sparse_categorical_crossentropy"},
     ],
-    ids=str,
+    ids=named,
 )
 def test_crossentropy_of_classes(loss, classes):
     task = classifier()
@@ -210,7 +216,7 @@ def test_the_same_metric_with_and_without_weights(classes):
         (keras.losses.MeanSquaredError, "loss=MeanSquaredError()"),
         (["mse", "mae"], "def loss(y_true, y_pred)"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_losses_that_do_not_fit_classes(loss, line):
     with pytest.raises(ValueError, match="Expected") as error:
@@ -354,7 +360,7 @@ def test_metrics_of_targets_are_those_of_scikit_learn():
         ({"metrics": [keras.metrics.AUC(multi_label=True)]}, "multi_label=True"),
         ({"metrics": [keras.metrics.Precision(class_id=1)]}, "class_id=1"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_does_not_fit_targets(options, line):
     with pytest.raises(ValueError, match="Expected") as error:
@@ -375,7 +381,7 @@ def test_what_does_not_fit_targets(options, line):
         ("huber", lambda e: np.where(np.abs(e) < 1, e**2 / 2, np.abs(e) - 0.5)),
         (keras.losses.log_cosh, lambda e: np.log(np.cosh(e))),
     ],
-    ids=str,
+    ids=named,
 )
 def test_losses_of_numbers(loss, of_error, numbers):
     task = regressor()
@@ -400,7 +406,7 @@ def test_losses_of_numbers(loss, of_error, numbers):
         ({"metrics": [3]}, "names, functions or keras.metrics"),
         ({"loss_weights": [1.0, 2.0, 3.0]}, "one for all 2 targets"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_does_not_fit_numbers(options, line):
     with pytest.raises(ValueError, match="Expected|interpret") as error:
@@ -540,7 +546,7 @@ def test_padding_may_be_infinite(numbers):
 
 
 @pytest.mark.parametrize(
-    "options", [{"loss": squared_scalar}, {"metrics": [squared_scalar]}], ids=str
+    "options", [{"loss": squared_scalar}, {"metrics": [squared_scalar]}], ids=named
 )
 def test_functions_that_return_one_number(options, numbers):
     task = regressor()
@@ -571,7 +577,7 @@ def of_the_first(y_true, y_pred):
         {"metrics": [as_they_are]},
         {"metrics": [of_the_first]},
     ],
-    ids=str,
+    ids=named,
 )
 def test_functions_that_return_other_than_one_value_per_entry(options, classes):
     task = classifier()
@@ -593,7 +599,7 @@ def test_a_column_is_one_value_per_entry(numbers):
     both(fit_once(task, numbers), loss=error / 2, off=error)
 
 
-@pytest.mark.parametrize("given", [{}, {"loss": None}, {"optimizer": None}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"loss": None}, {"optimizer": None}], ids=named)
 def test_none_is_what_is_left_out(given, classes):
     task = classifier()
     task.compile(**{"optimizer": sgd(), **given}, **STILL)
@@ -641,7 +647,7 @@ def test_metrics_without_weights_are_refused():
         {"steps_per_execution": 2},
         {"auto_scale_loss": False},
     ],
-    ids=str,
+    ids=named,
 )
 def test_ways_to_run(options, classes):
     task = classifier()
@@ -702,7 +708,7 @@ def test_names_of_optimizers_are_those_of_keras(name):
         {"weight_decay": 1e-3},
         {"learning_rate": keras.optimizers.schedules.CosineDecay(1e-3, 100)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_options_of_optimizers(options, classes):
     task = classifier()
@@ -869,7 +875,7 @@ def test_class_weight_is_that_of_a_loss(classes):
         ({"batch_size": 32}, "StaticBatcher"),
         ({"steps_per_epoch": 2}, "batch"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_options_of_fit_that_graphs_do_not_have(options, line, classes):
     with pytest.raises(ValueError, match="Expected graphs") as error:

@@ -4,10 +4,12 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bandgnn.ops import has_accelerator
 from keras_bandgnn.ops.sparse import filtered_sum
 
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "jax", reason="checks the operation of JAX"
+    keras.backend.backend() != "jax" or has_accelerator(),
+    reason="checks the operation of JAX on CPUs",
 )
 NODES, WIDTH, FUNCTIONS = 40, 8, 6
 

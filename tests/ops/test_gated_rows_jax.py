@@ -4,8 +4,11 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bandgnn.ops import has_accelerator
+
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "jax", reason="checks the operation of JAX"
+    keras.backend.backend() != "jax" or has_accelerator(),
+    reason="checks the operation of JAX on CPUs",
 )
 
 

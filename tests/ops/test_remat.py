@@ -1,8 +1,12 @@
+import ast
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
+import keras_bandgnn as kb
 from keras_bandgnn.ops import remat, value_and_gradient
 
 STEPS = 4
@@ -136,3 +140,19 @@ def test_jax_keeps_one_state_per_step():
     # One input per step and the kernel, and not three values per step.
     assert saved(True) <= (STEPS + 1) * 256**2 + 8
     assert saved(False) > 1.8 * saved(True)
+
+
+def test_saved_tensors_of_torch_are_read_once():
+    # A checkpoint of torch computes them for the first reader alone.
+    folder = Path(kb.__file__).parent / "ops" / "backend"
+    readers = 0
+    for path in folder.glob("torch*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name == "backward":
+                count = sum(
+                    isinstance(each, ast.Attribute) and each.attr == "saved_tensors"
+                    for each in ast.walk(node)
+                )
+                assert count <= 1, f"{path.name}:{node.lineno}"
+                readers += count
+    assert readers

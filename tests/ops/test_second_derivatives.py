@@ -374,7 +374,13 @@ def test_every_gradient_written_by_hand_is_looked_at():
 def test_second_derivatives_are_those_of_differences(name):
     if FUNCTIONS[name] is None:
         pytest.skip("only other backends have it")
-    check(FUNCTIONS[name], np.random.default_rng(2).normal(size=(1, 5, 4)).astype("f"))
+    x = np.random.default_rng(2).normal(size=(1, 5, 4)).astype("f")
+    if (
+        graph_ops.has_accelerator()
+        and FUNCTIONS[name](ops.convert_to_tensor(x)) is None
+    ):
+        pytest.skip("not on this device")
+    check(FUNCTIONS[name], x)
 
 
 @pytest.mark.parametrize("name", REFUSED)

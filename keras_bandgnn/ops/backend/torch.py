@@ -1,5 +1,6 @@
 """Torch implementations."""
 
+import contextlib
 import re
 import sys
 
@@ -7,6 +8,7 @@ import keras
 import torch
 
 from keras_bandgnn import compat
+from keras_bandgnn.ops.backend import torch_graphs
 from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
 from keras_bandgnn.ops.backend.torch_eager import (
     GatedUpdate,
@@ -49,14 +51,15 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *cotangents):
-        tensors = ctx.saved_tensors[: ctx.count]
+        # Read once: a checkpoint computes them for the first reader alone.
+        saved = ctx.saved_tensors
+        tensors, residuals = saved[: ctx.count], saved[ctx.count :]
         if torch.is_grad_enabled():
 
             def plain(*tensors):
                 return ctx.forward_of(*tensors)[0]
 
             return None, None, *plain_gradients(plain, tensors, cotangents)
-        residuals = ctx.saved_tensors[ctx.count :]
         return (None, None, *ctx.backward_of(residuals, *cotangents))
 
 
@@ -455,8 +458,17 @@ def compiled_timer_step(function, leaves, constants):
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     cotangent = torch.ones_like(function(*leaves, *constants))
 
+    def step():
+        return torch.autograd.grad(function(*leaves, *constants), leaves, cotangent)
+
+    if torch_graphs.are_possible():
+        # As training does: libraries prepare themselves, then a graph is captured.
+        step()
+        with contextlib.suppress(Exception):
+            step, _outputs = torch_graphs.capture(step)
+
     def run():
-        torch.autograd.grad(function(*leaves, *constants), leaves, cotangent)
+        step()
         if has_accelerator():
             torch.accelerator.synchronize()
 

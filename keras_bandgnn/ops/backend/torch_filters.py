@@ -222,8 +222,8 @@ class FilteredSum(torch.autograd.Function):
     @staticmethod
     def backward(ctx, d_out):
         """Return the gradients of `sent`, the kernels and the biases."""
-        arguments, activate = ctx.saved_tensors[:5], ctx.activate
-        edges, factor, s, r, *rest = ctx.saved_tensors[5:]
+        saved, activate = ctx.saved_tensors, ctx.activate
+        arguments, (edges, factor, s, r, *rest) = saved[:5], saved[5:]
         if torch.is_grad_enabled():
 
             def plain(*arguments):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from keras_bandgnn import compat
+from keras_bandgnn.switches import is_off
 
 # Set to 0 to leave torch's products as they are.
 VARIABLE = "KERAS_BANDGNN_ONEDNN"
@@ -120,10 +121,9 @@ def _pays() -> bool:
 @functools.cache
 def _is_faster() -> bool:
     """Return whether products by oneDNN are as exact here, and much faster."""
-    off = os.environ.get(VARIABLE, "").strip().lower() in ("0", "false", "no", "off")
     # Elsewhere products would be rounded, too: in AMX units, and by ARM's library.
     x86 = torch.backends.cpu.get_cpu_capability().startswith("AVX")
-    if off or not x86 or not torch.backends.mkldnn.is_available():
+    if is_off(VARIABLE) or not x86 or not torch.backends.mkldnn.is_available():
         return False
     # Other threads may compute on a GPU, for which the setting would hold, too.
     if torch.cuda.is_available():

@@ -6,15 +6,16 @@ backward; from the record only Python is left out, so results are the same. Step
 training and of prediction are recorded.
 """
 
-import functools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import torch
+from torch.overrides import TorchFunctionMode
 
 from keras_bandgnn import compat
+from keras_bandgnn.ops.backend import torch_graphs
 
 # Steps with batches of one shape before they are recorded, which takes a second or two.
 _WORTH = 64
@@ -219,6 +220,39 @@ def _optimizers(model: keras.Model) -> list:
     return found
 
 
+def _updates_are_known(model: keras.Model) -> bool:
+    """Return whether what updates the weights is not, and calls no, foreign code."""
+    optimizer = model.optimizer
+    parts = [variable.constraint for variable in model.trainable_variables]
+    parts += vars(optimizer).values()
+    # What optimizers of an optimizer hold would not be seen to change.
+    several = any(
+        isinstance(part, keras.optimizers.Optimizer)
+        for part in keras.tree.flatten(parts)
+    )
+    return not several and _is_ours(type(optimizer).__module__) and _is_known(parts)
+
+
+def _state_of(optimizer) -> list:
+    """Return the tensors of an optimizer; Nadam has one beside its variables."""
+    own = [v for v in vars(optimizer).values() if isinstance(v, keras.Variable)]
+    found = [*optimizer.variables, *own]
+    return [*{id(value): value for value in compat.held_values(found)}.values()]
+
+
+class _OnTheDevice(TorchFunctionMode):
+    """Raises an error where a number of a tensor becomes one of Python or NumPy."""
+
+    _VALUES = ("numpy", "cpu", "item", "tolist", "__array__", "__bool__")
+    _VALUES += ("__float__", "__int__", "__index__")
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call a function of torch; see `TorchFunctionMode`."""
+        if getattr(function, "__name__", "") in self._VALUES:
+            raise NotRecordable(function.__name__)
+        return function(*args, **(kwargs or {}))
+
+
 def _modes(model: keras.Model) -> list:
     """Return what changes how steps are computed; all False where they are recorded."""
     return [
@@ -279,6 +313,7 @@ class _Record:
 
         self.model = model
         self.layers = compat.sublayers(model)
+        self.graphed = torch_graphs.are_possible()
         self.options = self._options()
         found: list = []
 
@@ -299,7 +334,11 @@ class _Record:
         self.first, self.missed = found, 0
         _simplify(recorded.graph)
         self.deciding = _split_off(recorded, len(self.branches))
-        self.program = _program(recorded)
+        if self.graphed:
+            torch_graphs.move_constants(recorded)
+        self.program, self.constants = torch_graphs.program_of(recorded)
+        if self.graphed:
+            self.program = self.as_graph(self.program)
 
     @classmethod
     def fits(cls, model: keras.Model) -> bool:
@@ -313,6 +352,10 @@ class _Record:
     def finish(self, outputs):
         """Return what a step returns, from these tensors."""
         raise NotImplementedError
+
+    def as_graph(self, program: Callable) -> Callable:
+        """Return a program as one that the GPU repeats."""
+        return torch_graphs.GraphedProgram(program, lambda: self.constants)
 
     def held(self) -> list:
         """Return the objects that the step reads, besides data and layers."""
@@ -365,6 +408,8 @@ class _TrainingRecord(_Record):
         self.variables = model.trainable_variables
         self.every = [*model.variables, *model.metrics_variables]
         self.names: list = []
+        # What updates the weights within the program; None if `finish` does.
+        self.update, self.may_update = None, _updates_are_known(model)
         super().__init__(model, data)
 
     @classmethod
@@ -398,13 +443,60 @@ class _TrainingRecord(_Record):
         """Update the weights; return the logs."""
         count = len(self.variables)
         gradients = list(outputs[:count])
-        with torch.no_grad():
-            self.optimizer.apply(gradients, self.variables)
+        if self.update is None and not self._record_update(gradients):
+            with torch.no_grad():
+                self.optimizer.apply(gradients, self.variables)
         # Where a step of Keras leaves them, for those that watch them.
         weights = compat.held_values(self.variables)
         for value, gradient in zip(weights, gradients, strict=True):
             value.grad = gradient
         return dict(zip(self.names, outputs[count:], strict=True))
+
+    def as_graph(self, program: Callable) -> Callable:
+        """See `_Record`; weights are updated in the graph, if they can be."""
+        count = len(self.variables)
+
+        def step(*leaves):
+            outputs = program(*leaves)
+            if self.update is not None:
+                self.update(*(each for each in outputs[:count] if each is not None))
+            return outputs
+
+        return torch_graphs.GraphedProgram(step, lambda: self.constants, count)
+
+    def _record_update(self, gradients: list) -> bool:
+        """Update the weights and record that, once; return whether it is done."""
+        if not self.graphed or not self.may_update:
+            return False
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        self.may_update = False
+
+        def update(*given_and_state):
+            left = iter(given_and_state)
+            filled = [each if each is None else next(left) for each in gradients]
+            self.optimizer.apply(filled, self.variables)
+
+        given = [each for each in gradients if each is not None]
+        state = _state_of(self.optimizer) + compat.held_values(self.variables)
+        with torch.no_grad():
+            before = [value.clone() for value in state]
+            try:
+                # Their values are no constants, as those of other tensors would be.
+                with _OnTheDevice():
+                    recorded = make_fx(update)(*given, *state)
+                check_shapes(recorded.graph)
+            except Exception:  # Then Keras updates the weights in each step.
+                for value, old in zip(state, before, strict=True):
+                    value.copy_(old)
+                return False
+        _simplify(recorded.graph)
+        torch_graphs.move_constants(recorded)
+        program, more = torch_graphs.program_of(recorded)
+        self.constants += [*more, *state]
+        self.update = lambda *given: program(*given, *state)
+        self.options = self._options()
+        return True
 
     def held(self) -> list:
         """See `_Record`; variables and optimizers with their options."""
@@ -418,6 +510,10 @@ class _TrainingRecord(_Record):
                 found += vars(part).values()
         for optimizer in _optimizers(self.model):
             found += optimizer, optimizer.loss_scale_factor
+        if self.update is not None:
+            # The record holds what it does, too.
+            found += vars(self.optimizer).values()
+            found += [variable.constraint for variable in self.variables]
         return found
 
 
@@ -433,18 +529,6 @@ class _PredictionRecord(_Record):
     def finish(self, outputs):
         """Return the outputs in their structure."""
         return keras.tree.pack_sequence_as(self.structure, list(outputs))
-
-
-def _program(recorded) -> Callable:
-    """Return what calls a `GraphModule` without its overhead."""
-    recorded.recompile()
-    # Attributes of modules are slow to read.
-    held = {
-        node.target: getattr(recorded, node.target)
-        for node in recorded.graph.nodes
-        if node.op == "get_attr"
-    }
-    return functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
 
 
 def _split_off(recorded, count: int) -> Callable | None:
@@ -469,7 +553,8 @@ def _split_off(recorded, count: int) -> Callable | None:
     graph.output([copies[node] for node in wanted])
     output.args = (outputs[: len(outputs) - count],)
     recorded.graph.eliminate_dead_code()
-    return _program(torch.fx.GraphModule(recorded, graph))
+    program, _ = torch_graphs.program_of(torch.fx.GraphModule(recorded, graph))
+    return program
 
 
 def check_shapes(graph) -> None:
@@ -486,11 +571,12 @@ _RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "
 def _written(graph) -> set:
     """Return the nodes that operations change, and those that they may be views of."""
     found: set = set()
-    waiting = [
-        node.args[0]
-        for node in graph.nodes
-        if node.op == "call_function" and compat.writes(node.target)
-    ]
+    waiting: list = []
+    for node in graph.nodes:
+        if node.op == "call_function" and compat.writes(node.target):
+            # Some operations change a list of tensors.
+            first = node.args[0]
+            waiting.extend(first if isinstance(first, list | tuple) else [first])
     while waiting:
         node = waiting.pop()
         if node not in found:

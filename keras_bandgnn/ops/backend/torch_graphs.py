@@ -1,0 +1,208 @@
+"""Recorded steps as CUDA graphs: one launch in the place of one per operation.
+
+Operations of small graphs take a GPU microseconds, and their launches take as long or
+longer. A record has fixed shapes and reads its data where they lie, so that the GPU can
+repeat all of it by itself.
+"""
+
+import contextlib
+import functools
+import gc
+import threading
+import types
+import weakref
+from collections.abc import Callable
+
+import torch
+
+from keras_bandgnn import compat
+from keras_bandgnn.switches import is_off
+
+# Set to 0 to launch each operation.
+VARIABLE = "KERAS_BANDGNN_CUDA_GRAPHS"
+
+
+def are_possible() -> bool:
+    """Return whether steps run on a GPU that repeats graphs."""
+    if is_off(VARIABLE) or torch.device(compat.torch_device()).type != "cuda":
+        return False
+    # What several processes sum up is left to them.
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized())
+
+
+def program_of(recorded) -> tuple[Callable, list]:
+    """Return what calls a `GraphModule` without its overhead, and the tensors it holds.
+
+    Attributes of modules are slow to read.
+    """
+    recorded.recompile()
+    held = {
+        node.target: getattr(recorded, node.target)
+        for node in recorded.graph.nodes
+        if node.op == "get_attr"
+    }
+    program = functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
+    return program, [each for each in held.values() if isinstance(each, torch.Tensor)]
+
+
+def move_constants(recorded) -> None:
+    """Copy constants to the device once, not in each step, which would wait for it."""
+    aten, graph = torch.ops.aten, recorded.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not aten._to_copy.default:
+            continue
+        (source,) = node.args
+        if source.op != "get_attr" or node.meta["val"].device.type == "cpu":
+            continue
+        value = getattr(recorded, source.target)
+        if value.device.type != "cpu":
+            continue
+        name = f"{source.target}_on_device_{node.name}"
+        with torch.no_grad():
+            moved = node.target(value, **node.kwargs)
+        recorded.register_buffer(name, moved)
+        with graph.inserting_before(node):
+            found = graph.get_attr(name)
+        found.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(found)
+        graph.erase_node(node)
+
+
+# Graphs are captured and started by one thread at a time.
+_starting = threading.Lock()
+# The last graph, while somebody holds it, and the stream on which graphs are captured.
+_last: Callable = lambda: None  # noqa: E731
+_stream = None
+
+
+def capture(function: Callable) -> tuple[Callable, list]:
+    """Return what repeats the operations of a function, and its outputs, which stay.
+
+    The function is called, but nothing is computed yet.
+
+    Raises:
+        RuntimeError: If something of it cannot be captured, such as a number that the
+            host waits for.
+    """
+    global _last, _stream
+    if _stream is None:
+        _stream = torch.cuda.Stream()
+    # One graph runs at a time. What a graph has freed while it was captured, the next
+    # one uses, too, as long as that graph lives.
+    last = _last()
+    pool = torch.cuda.graph_pool_handle() if last is None else last.pool()
+    graph = torch.cuda.CUDAGraph()
+    # What is collected in a capture may be a graph.
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    try:
+        with torch.cuda.stream(_stream):
+            _capture(graph, pool, function, outputs := [])
+    except Exception:
+        _recover(pool)
+        raise
+    finally:
+        if collects:
+            gc.enable()
+    _last = weakref.ref(graph)
+    return graph.replay, outputs
+
+
+def _capture(graph, pool, function: Callable, outputs: list) -> None:
+    """Capture a function on the current stream."""
+    # Loaders allocate in other threads meanwhile.
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        outputs.extend(function())
+    except Exception:
+        # The stream must not stay in the capture.
+        with contextlib.suppress(Exception):
+            graph.capture_end()
+        raise
+    graph.capture_end()
+
+
+def _recover(pool) -> None:
+    """Undo what torch leaves of a failed capture.
+
+    Its memory would go on to come from the pool, and random numbers would be refused.
+    """
+    global _last
+    _last = lambda: None  # noqa: E731
+    with contextlib.suppress(Exception):
+        compat.end_pool(torch.cuda.current_device(), pool)
+    with contextlib.suppress(Exception), torch.cuda.stream(_stream):
+        number = torch.zeros(1, device="cuda")
+        _capture(
+            torch.cuda.CUDAGraph(),
+            torch.cuda.graph_pool_handle(),
+            lambda: [number.add_(1)],
+            [],
+        )
+
+
+class GraphedProgram:
+    """A program of a step, from the third call on as a CUDA graph.
+
+    Args:
+        program: From tensors on the GPU to tensors or None. What it reads besides, it
+            reads and changes where that lies.
+        reads: Returns the tensors that it reads besides.
+        staying: Outputs, from the first on, that the next call may overwrite.
+    """
+
+    def __init__(self, program: Callable, reads: Callable[[], list], staying: int = 0):
+        self.program, self.reads, self.staying = program, reads, staying
+        self.calls, self.replay = 0, None
+        # Why the operations are launched one by one, if they are.
+        self.refused = ""
+
+    def __call__(self, *leaves) -> list:
+        """Return the outputs."""
+        if self.refused:
+            return self.program(*leaves)
+        self.calls += 1
+        # In the first call libraries prepare themselves.
+        if self.calls < 2 or not self._may_run(leaves):
+            return self.program(*leaves)
+        with _starting:
+            places = [each.data_ptr() for each in self.reads()]
+            if self.replay is None or places != self.places:
+                self.places = places
+                try:
+                    self._capture(leaves)
+                except Exception as error:
+                    # Whatever cannot be captured runs as it would without.
+                    self.refused = f"{type(error).__name__}: {error}"
+                    self.replay = self.inputs = self.outputs = None
+                    return self.program(*leaves)
+            for own, given in self._by_type(self.inputs, leaves):
+                torch._foreach_copy_(own, given)
+            self.replay()
+            found = self.outputs[: self.staying]
+            for each in self.outputs[self.staying :]:
+                copied = isinstance(each, torch.Tensor)
+                found.append(each.clone() if copied else each)
+            return found
+
+    def _may_run(self, leaves) -> bool:
+        """Return whether the data lie on the GPU, and work is queued there as usual."""
+        return all(each.is_cuda for each in leaves) and (
+            torch.cuda.current_stream() == torch.cuda.default_stream()
+        )
+
+    def _capture(self, leaves) -> None:
+        self.replay = None
+        self.inputs = [leaf.clone() for leaf in leaves]
+        self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
+
+    def _by_type(self, own: list, given) -> list[tuple[list, list]]:
+        found: dict = {}
+        for to, of in zip(own, given, strict=True):
+            pairs = found.setdefault(to.dtype, ([], []))
+            pairs[0].append(to)
+            pairs[1].append(of)
+        return [*found.values()]

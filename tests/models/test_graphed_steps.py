@@ -1,0 +1,251 @@
+"""Recorded steps that a GPU repeats as CUDA graphs.
+
+On a CPU a function that runs the operations again stands for the graph.
+"""
+
+import keras
+import numpy as np
+import pytest
+import task_samples
+
+import keras_bandgnn as kb
+from keras_bandgnn import compat
+
+pytestmark = pytest.mark.skipif(
+    keras.backend.backend() != "torch", reason="torch alone records steps"
+)
+STEPS = 8
+K = keras.optimizers
+OPTIMIZERS = {
+    name: value
+    for name, value in vars(K).items()
+    if isinstance(value, type)
+    and issubclass(value, K.Optimizer)
+    and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer")
+}
+OPTIONS = {
+    "norm": lambda: K.Adam(1e-2, clipnorm=0.1),
+    "global norm": lambda: K.Adam(1e-2, global_clipnorm=0.1),
+    "averages": lambda: K.Adam(1e-2, use_ema=True),
+    "averages that replace": lambda: K.Adam(
+        1e-2, use_ema=True, ema_overwrite_frequency=3
+    ),
+    "two batches": lambda: K.Adam(1e-2, gradient_accumulation_steps=2),
+    "scaled": lambda: K.LossScaleOptimizer(K.Adam(1e-2)),
+    "schedule": lambda: K.Adam(K.schedules.ExponentialDecay(1e-2, 2, 0.5)),
+    "decay": lambda: K.AdamW(1e-2, weight_decay=0.1),
+}
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Records of one step, and graphs of them; returns what was captured."""
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_graphs, torch_steps
+
+    monkeypatch.setattr(torch_steps, "_WORTH", 0)
+    captured, real = [], torch_graphs.capture
+
+    def capture(function):
+        found = real(function) if torch.cuda.is_available() else stand_in(function)
+        captured.append(function)
+        return found
+
+    def stand_in(function):
+        state = captured_state()
+        before, random = [value.clone() for value in state], torch.get_rng_state()
+        outputs = [
+            each.clone() if isinstance(each, torch.Tensor) else each
+            for each in function()
+        ]
+        # A capture computes nothing.
+        for value, old in zip(state, before, strict=True):
+            value.copy_(old)
+        torch.set_rng_state(random)
+
+        def replay():
+            for own, new in zip(outputs, function(), strict=True):
+                if isinstance(own, torch.Tensor):
+                    own.copy_(new)
+
+        return replay, outputs
+
+    def captured_state():
+        task = captured_state.task
+        variables = [*task.variables, *task.metrics_variables]
+        return compat.held_values([*variables, *task.optimizer.variables])
+
+    monkeypatch.setattr(torch_graphs, "capture", capture)
+    if not torch.cuda.is_available():
+        monkeypatch.setattr(torch_graphs, "are_possible", lambda: True)
+        monkeypatch.setattr(
+            torch_graphs.GraphedProgram, "_may_run", lambda self, leaves: True
+        )
+    captured_state.captured = captured
+    return captured_state
+
+
+def trained(graphs, make, optimizer, recorded=True, change=None):
+    """Losses, weights and records of a task after some steps."""
+    keras.utils.set_random_seed(1)
+    task = graphs.task = make()
+    task.compile(optimizer(), run_eagerly=not recorded)
+    loader = task.loader(task_samples.data_of("GraphRegressor", 6))
+    losses = []
+    for step in range(STEPS):
+        if change is not None and step == STEPS - 3:
+            change(task)
+        kb.ops.seed_global(step)
+        losses.append(task.train_on_batch(*loader[step % len(loader)]))
+    kept = compat.derived(task).get("steps", {})
+    weights = [keras.ops.convert_to_numpy(each) for each in task.weights]
+    return losses, weights, [record for record, _ in kept.values() if record]
+
+
+def model(name="GCNBackbone"):
+    return lambda: task_samples.task_of("GraphRegressor", name)
+
+
+def assert_same(graphs, make, optimizer, change=None):
+    plain, given, none = trained(graphs, make, optimizer, False, change)
+    found, weights, records = trained(graphs, make, optimizer, True, change)
+    assert not none and records and graphs.captured
+    assert not any(record.program.refused for record in records)
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)
+    for weight, expected in zip(weights, given, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-5)
+    return records
+
+
+def slower(task):
+    try:
+        task.optimizer.learning_rate = 1e-3
+    except TypeError:  # It has a schedule.
+        pass
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_weights_are_those_of_keras(graphs, name):
+    assert_same(graphs, model(), lambda: OPTIMIZERS[name](1e-3), slower)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_optimizers(graphs, name):
+    assert_same(graphs, model(), OPTIONS[name], slower)
+
+
+def test_the_usual_optimizers_are_part_of_the_graph(graphs):
+    for make in (K.Adam, K.AdamW, K.RMSprop, OPTIONS["global norm"]):
+        records = assert_same(graphs, model(), make)
+        assert all(record.update is not None for record in records), make
+
+
+@pytest.mark.parametrize("name", ["GTBackbone", "PaiNNBackbone", "GGNNBackbone"])
+def test_backbones(graphs, name):
+    assert_same(graphs, model(name), K.Adam)
+
+
+def test_optimizers_of_users_are_called(graphs):
+    class Counting(K.SGD):
+        calls = 0
+
+        def update_step(self, gradient, variable, learning_rate):
+            self.calls += 1
+            super().update_step(gradient, variable, learning_rate)
+
+    made = []
+
+    def make():
+        made.append(Counting(1e-3))
+        return made[-1]
+
+    (record,) = assert_same(graphs, model(), make)
+    assert record.update is None
+    assert made[0].calls == made[1].calls > 0
+
+
+def test_numbers_that_leave_the_device_are_not_recorded(graphs):
+    from keras_bandgnn.ops.backend.torch_steps import NotRecordable, _OnTheDevice
+
+    x = keras.ops.convert_to_tensor([1.0])
+    for read in (float, bool, lambda x: x.cpu(), lambda x: x.numpy(), np.asarray):
+        with _OnTheDevice(), pytest.raises(NotRecordable):
+            read(x)
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is(graphs, monkeypatch):
+    from keras_bandgnn.ops.backend import torch_graphs
+
+    plain = trained(graphs, model(), K.Adam, False)
+
+    def capture(function):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch_graphs, "capture", capture)
+    found = trained(graphs, model(), K.Adam)
+    (record,) = found[2]
+    assert "not permitted" in record.program.refused
+    np.testing.assert_allclose(found[0], plain[0], rtol=1e-5)
+
+
+def test_a_graph_is_captured_anew_when_weights_lie_elsewhere(graphs):
+    def move(task):
+        for value in compat.held_values(task.trainable_variables):
+            value.data = value.data.clone()
+
+    assert_same(graphs, model(), K.Adam, move)
+    assert len(graphs.captured) == 2
+
+
+def test_a_failed_capture_leaves_torch_as_it_was(graphs):
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_graphs
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    x = torch.ones(3, device="cuda")
+    stream = torch.cuda.current_stream()
+    for _ in range(2):
+        # The host waits for a number, which no graph can.
+        with pytest.raises(RuntimeError):
+            torch_graphs.capture(lambda: [x + float(x.sum())])
+        torch.rand(3, device="cuda")
+        assert torch.cuda.current_stream() == stream
+    assert_same(graphs, model("GTBackbone"), K.Adam)
+
+
+def test_graphs_come_and_go(graphs):
+    # The memory of a graph goes with the last that shares it.
+    for _ in range(3):
+        assert_same(graphs, model(), K.Adam)
+
+
+def test_outputs_of_earlier_batches_stay(graphs):
+    task = graphs.task = model()()
+    task.compile(K.Adam())
+    loader = task.loader(task_samples.data_of("GraphRegressor", 6))
+    x = loader[0][0]
+    other = {**x, "node": {**x["node"]}}
+    other["node"]["atomic_number"] = np.where(x["node"]["mask"], 1, 0).astype("int32")
+    found = [task.predict_step((each,)) for each in (x, x, x, other, x)]
+    assert graphs.captured
+    found = [keras.ops.convert_to_numpy(each.detach()) for each in found]
+    for each in (found[1], found[2], found[4]):
+        np.testing.assert_allclose(each, found[0], rtol=1e-6)
+    assert np.abs(found[3] - found[0]).max() > 1e-4
+
+
+def test_they_are_switched_off_by_the_environment(monkeypatch):
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_graphs
+
+    monkeypatch.setattr(torch_graphs.compat, "torch_device", lambda: "cuda:0")
+    assert torch_graphs.are_possible()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    assert not torch_graphs.are_possible()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: False)
+    monkeypatch.setenv(torch_graphs.VARIABLE, "off")
+    assert not torch_graphs.are_possible()
