@@ -159,8 +159,8 @@ class Hardware:
     def default(cls, backend: str, accelerator: str, dtype: str = "float32"):
         """Return constants of a typical machine.
 
-        Those of CPUs were measured on two cores. Those of GPUs and TPUs are only orders
-        of magnitude; calibrate to replace them.
+        Those of CPUs were measured on two cores, those of GPUs on one H200 with torch.
+        Those of TPUs are only orders of magnitude; calibrate to replace them.
 
         Args:
             backend: `"jax"`, `"tensorflow"` or `"torch"`.
@@ -291,16 +291,23 @@ _DEFAULTS = {
         "launch": 1e-5,
     },
     "gpu": {
-        "matmul": ((2e12, 5e12, 8e12), (5e12, 2e13, 3e13), (8e12, 3e13, 5e13)),
-        "blocks": (5e11, 2e12, 6e12, 2.5e13, 3e13),
-        "grouped": (1.5e12, 6e12, 1.5e13),
-        "gather": 4e11,
-        "scatter": 2e11,
-        "sparse": 2e10,
-        "write": (1e12, 1e12),
+        "matmul": (
+            (2.4e11, 1.2e12, 5.4e12),
+            (1.4e12, 5.7e12, 2.2e13),
+            (6e12, 2.1e13, 3.9e13),
+        ),
+        "blocks": (7e11, 1.8e12, 3.9e12, 8.3e12, 1.6e13),
+        "grouped": (2.2e12, 2.45e12, 2.65e12),
+        "gather": 4.2e10,
+        "scatter": 5.1e10,
+        # With `calibrate` 4.6e10; this one fits sums of 50,000 to 500,000 edges.
+        "sparse": 8e10,
+        "write": (5.9e9, 1.4e11),
+        # Of an operation in a graph or a compiled program; 4e-5 when torch calls it.
         "launch": 5e-6,
-        "edge_attention": 2e10,
-        "tile_attention": 4e11,
+        # Along 4 million edges.
+        "edge_attention": 8e9,
+        "tile_attention": 2.4e10,
     },
     # Rows are gathered and summed one after the other; blocks below 128 leave most of
     # the matrix unit idle.

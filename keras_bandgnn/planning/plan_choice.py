@@ -38,9 +38,10 @@ def auto_plan(
     schedule: ReceptiveField | None = None,
     nodes: int = 8192,
 ) -> Plan:
-    """Return dense blocks on accelerators, edge lists on CPUs; always lossless.
+    """Return dense blocks on TPUs, edge lists on CPUs and GPUs; always lossless.
 
     This is the plan without measurements; `choose_plan` considers graphs and machine.
+    On a GPU edge lists were the fastest of all plans, for 3 to 64 edges per node.
 
     Args:
         num_edge_types: P.
@@ -53,7 +54,7 @@ def auto_plan(
         rest = Grouped(_group_size(nodes // num_edge_types))
     if schedule is not None:
         return Plan(rest=rest, schedule=schedule)
-    if graph_ops.has_accelerator():
+    if graph_ops.has_accelerator() and device()[0] != "gpu":
         return Plan(Banded(block_size), rest=rest)
     return Plan(rest=rest)
 

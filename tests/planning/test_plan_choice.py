@@ -228,15 +228,16 @@ def test_one_large_graph_has_few_plans(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["gpu", "tpu"])
-def test_accelerators_that_nobody_measured(monkeypatch, kind):
-    """Orders of magnitude tell blocks of a band from edges anywhere."""
+def test_accelerators_that_were_not_calibrated(monkeypatch, kind):
+    """TPUs multiply blocks of a band; GPUs gather and sum rows as fast."""
     for module in (auto_module, cost):
         monkeypatch.setattr(module, "device", lambda: (kind, "any"))
     monkeypatch.setattr(Hardware, "calibrated", lambda dtype: None)
     near = np.arange(400)[:, None] + np.arange(1, 17)
     band = Graph(416, np.repeat(np.arange(400), 16), near.ravel())
     ends = np.random.default_rng(0).integers(0, 40_000, (2, 80_000))
-    for graph, is_banded in ((band, True), (Graph(40_000, *ends), False)):
+    cases = (band, kind == "tpu"), (Graph(40_000, *ends), False)
+    for graph, is_banded in cases:
         plan = auto_module.cheapest_plan([FlatGraphs.from_graphs([graph] * 9)], 1, 8192)
         assert any(key.startswith("banded") for key in plan.keys) == is_banded
 
@@ -251,6 +252,8 @@ def test_auto_plan_needs_no_graphs(monkeypatch):
     monkeypatch.setattr(auto_module.graph_ops, "has_accelerator", lambda: True)
     assert auto_plan(1, 64) == Plan(Banded(64))
     assert auto_plan(3) == Plan(Banded(128), rest=Grouped(256))
+    monkeypatch.setattr(auto_module, "device", lambda: ("gpu", "any"))
+    assert auto_plan(3) == Plan(rest=Grouped(256))
 
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="has no large groups")

@@ -1,6 +1,5 @@
 """Torch implementations."""
 
-import contextlib
 import re
 import sys
 
@@ -8,7 +7,6 @@ import keras
 import torch
 
 from keras_bandgnn import compat
-from keras_bandgnn.ops.backend import torch_graphs
 from keras_bandgnn.ops.backend.torch_attention import SegmentAttention
 from keras_bandgnn.ops.backend.torch_eager import (
     GatedUpdate,
@@ -458,17 +456,8 @@ def compiled_timer_step(function, leaves, constants):
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
     cotangent = torch.ones_like(function(*leaves, *constants))
 
-    def step():
-        return torch.autograd.grad(function(*leaves, *constants), leaves, cotangent)
-
-    if torch_graphs.are_possible():
-        # As training does: libraries prepare themselves, then a graph is captured.
-        step()
-        with contextlib.suppress(Exception):
-            step, _outputs = torch_graphs.capture(step)
-
     def run():
-        step()
+        torch.autograd.grad(function(*leaves, *constants), leaves, cotangent)
         if has_accelerator():
             torch.accelerator.synchronize()
 

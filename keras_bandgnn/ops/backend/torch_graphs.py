@@ -78,7 +78,8 @@ _stream = None
 def capture(function: Callable) -> tuple[Callable, list]:
     """Return what repeats the operations of a function, and its outputs, which stay.
 
-    The function is called, but nothing is computed yet.
+    The function is called, but nothing is computed yet. What it reads must be held by
+    it, as variables of a closure are.
 
     Raises:
         RuntimeError: If something of it cannot be captured, such as a number that the
@@ -108,7 +109,12 @@ def capture(function: Callable) -> tuple[Callable, list]:
         if collects:
             gc.enable()
     _last = weakref.ref(graph)
-    return graph.replay, outputs
+
+    def replay(held=(function, outputs)):
+        """Repeat the operations, on memory that must not be freed before."""
+        graph.replay()
+
+    return replay, outputs
 
 
 def _capture(graph, pool, function: Callable, outputs: list) -> None:
