@@ -222,6 +222,35 @@ def test_graphs_come_and_go(graphs):
         assert_same(graphs, model(), K.Adam)
 
 
+def test_a_graph_is_captured_anew_under_other_settings_of_torch(graphs, monkeypatch):
+    from keras_bandgnn.ops.backend import torch_graphs
+
+    def change(task):
+        monkeypatch.setattr(torch_graphs, "_settings", lambda: (task.name, False))
+
+    assert_same(graphs, model(), K.Adam, change)
+    assert len(graphs.captured) == 2
+
+
+def bounded(task):
+    task.trainable_variables[0].constraint.max_value = 0.01
+
+
+def steeper(task):
+    task.optimizer._learning_rate.decay_rate = 0.1
+
+
+@pytest.mark.parametrize("change", [bounded, steeper])
+def test_changes_of_what_updates_weights_are_seen(graphs, change):
+    def make():
+        task = model()()
+        # Built weights take a constraint, too.
+        task.trainable_variables[0].constraint = keras.constraints.MaxNorm(1.0)
+        return task
+
+    assert_same(graphs, make, OPTIONS["schedule"], change)
+
+
 def test_outputs_of_earlier_batches_stay(graphs):
     task = graphs.task = model()()
     task.compile(K.Adam())

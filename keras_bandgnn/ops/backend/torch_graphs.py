@@ -24,7 +24,9 @@ VARIABLE = "KERAS_BANDGNN_CUDA_GRAPHS"
 
 def are_possible() -> bool:
     """Return whether steps run on a GPU that repeats graphs."""
-    if is_off(VARIABLE) or torch.device(compat.torch_device()).type != "cuda":
+    device = torch.device(compat.torch_device())
+    # Streams are those of the usual GPU.
+    if is_off(VARIABLE) or device.type != "cuda" or device.index not in (None, 0):
         return False
     # What several processes sum up is left to them.
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -66,6 +68,15 @@ def move_constants(recorded) -> None:
         found.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(found)
         graph.erase_node(node)
+
+
+def _settings() -> tuple:
+    """Return what decides on the operations that torch starts, which a graph keeps."""
+    products = torch.backends.cuda.matmul
+    precision = getattr(products, "fp32_precision", None)
+    if precision is None:  # before torch 2.9
+        precision = products.allow_tf32
+    return precision, torch.are_deterministic_algorithms_enabled()
 
 
 # Graphs are captured and started by one thread at a time.
@@ -175,9 +186,9 @@ class GraphedProgram:
         if self.calls < 2 or not self._may_run(leaves):
             return self.program(*leaves)
         with _starting:
-            places = [each.data_ptr() for each in self.reads()]
-            if self.replay is None or places != self.places:
-                self.places = places
+            given = [*_settings(), *(each.data_ptr() for each in self.reads())]
+            if self.replay is None or given != self.given:
+                self.given = given
                 try:
                     self._capture(leaves)
                 except Exception as error:
@@ -185,8 +196,8 @@ class GraphedProgram:
                     self.refused = f"{type(error).__name__}: {error}"
                     self.replay = self.inputs = self.outputs = None
                     return self.program(*leaves)
-            for own, given in self._by_type(self.inputs, leaves):
-                torch._foreach_copy_(own, given)
+            for own, new in self._by_type(self.inputs, leaves):
+                torch._foreach_copy_(own, new)
             self.replay()
             found = self.outputs[: self.staying]
             for each in self.outputs[self.staying :]:

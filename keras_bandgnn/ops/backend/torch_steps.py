@@ -24,6 +24,7 @@ _MOST = 32
 _PACKAGES = ("keras", "keras_bandgnn", "builtins", "torch")
 # Values of attributes that are compared as such, others as objects.
 _PLAIN = (bool, int, float, str)
+_SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
 # What a caller may set on a model to change its steps.
 _METHODS = ("call", "compute_loss", "compute_metrics", "loss")
 
@@ -512,8 +513,12 @@ class _TrainingRecord(_Record):
             found += optimizer, optimizer.loss_scale_factor
         if self.update is not None:
             # The record holds what it does, too.
-            found += vars(self.optimizer).values()
-            found += [variable.constraint for variable in self.variables]
+            parts = [*vars(self.optimizer).values()]
+            parts += [variable.constraint for variable in self.variables]
+            found += parts
+            for part in parts:
+                if isinstance(part, _SCHEDULE | keras.constraints.Constraint):
+                    found += vars(part).values()
         return found
 
 
