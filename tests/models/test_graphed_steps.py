@@ -266,6 +266,26 @@ def test_outputs_of_earlier_batches_stay(graphs):
     assert np.abs(found[3] - found[0]).max() > 1e-4
 
 
+def test_constants_are_copied_to_the_device_once():
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from keras_bandgnn.ops.backend import torch_graphs, torch_steps
+
+    def function(x):
+        # Another device that every machine has.
+        return x + torch.tensor([1.0, 2.0]).to("meta")
+
+    recorded = make_fx(function)(torch.zeros(2, device="meta"))
+    torch_steps._simplify(recorded.graph)
+    torch_graphs.move_constants(recorded)
+    called = [str(n.target) for n in recorded.graph.nodes if n.op == "call_function"]
+    assert called == ["aten.add.Tensor"]
+    program, held = torch_graphs.program_of(recorded)
+    assert program(torch.zeros(2, device="meta")).is_meta
+    assert any(each.is_meta for each in held)
+
+
 def test_they_are_switched_off_by_the_environment(monkeypatch):
     import torch
 
