@@ -78,7 +78,7 @@ def graphs(monkeypatch):
 
     monkeypatch.setattr(torch_graphs, "capture", capture)
     if not torch.cuda.is_available():
-        monkeypatch.setattr(torch_graphs, "are_possible", lambda: True)
+        monkeypatch.setattr(torch_graphs, "are_possible", lambda tensors: True)
         monkeypatch.setattr(
             torch_graphs.GraphedProgram, "_may_run", lambda self, leaves: True
         )
@@ -120,7 +120,7 @@ def assert_same(graphs, make, optimizer, change=None):
 
 def slower(task):
     try:
-        task.optimizer.learning_rate = 1e-3
+        task.optimizer.learning_rate = 3e-3
     except TypeError:  # It has a schedule.
         pass
 
@@ -232,6 +232,19 @@ def test_a_graph_is_captured_anew_under_other_settings_of_torch(graphs, monkeypa
     assert len(graphs.captured) == 2
 
 
+def other_values(task):
+    task.optimizer._learning_rate.values[0] = 0.1
+
+
+def replaced(task):
+    for variable in task.optimizer.variables[2:]:
+        variable._value = 0.0 * variable._value
+
+
+def overwritten(task):
+    task.trainable_variables[0].overwrite_with_gradient = True
+
+
 def bounded(task):
     task.trainable_variables[0].constraint.max_value = 0.01
 
@@ -240,15 +253,107 @@ def steeper(task):
     task.optimizer._learning_rate.decay_rate = 0.1
 
 
-@pytest.mark.parametrize("change", [bounded, steeper])
-def test_changes_of_what_updates_weights_are_seen(graphs, change):
+def by_values():
+    return K.Adam(K.schedules.PiecewiseConstantDecay([100], [1e-2, 1e-3]))
+
+
+@pytest.mark.parametrize(
+    ("change", "optimizer"),
+    [
+        (bounded, K.Adam),
+        (steeper, OPTIONS["schedule"]),
+        (other_values, by_values),
+        (replaced, K.Adam),
+        (overwritten, K.Adam),
+    ],
+)
+def test_changes_of_what_updates_weights_are_seen(graphs, change, optimizer):
     def make():
         task = model()()
         # Built weights take a constraint, too.
         task.trainable_variables[0].constraint = keras.constraints.MaxNorm(1.0)
         return task
 
-    assert_same(graphs, make, OPTIONS["schedule"], change)
+    assert_same(graphs, make, optimizer, change)
+
+
+def test_gradients_of_earlier_steps_stay(graphs):
+    task = graphs.task = model()()
+    task.compile(K.Adam(1e-2))
+    batch = task.loader(task_samples.data_of("GraphRegressor", 6))[0]
+    kept, values = [], []
+    for _ in range(5):
+        task.train_on_batch(*batch)
+        kept.append(task.trainable_variables[-1].value.grad)
+        values.append(keras.ops.convert_to_numpy(kept[-1]).copy())
+    assert graphs.captured and np.abs(values[-1] - values[-2]).max() > 0
+    for gradient, value in zip(kept, values, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(gradient), value)
+
+
+def test_what_is_written_is_not_computed_once():
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from keras_bandgnn.ops.backend import torch_steps
+
+    def function(w):
+        before = w.square()
+        torch._foreach_mul_([w], 2.0)
+        return before + 0, w.square() + 0
+
+    recorded = make_fx(function)(torch.ones(2))
+    torch_steps._simplify(recorded.graph)
+    recorded.recompile()
+    before, after = recorded(torch.ones(2))
+    assert before.tolist() == [1.0, 1.0] and after.tolist() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("place", ["capture_begin", "function", "synchronize"])
+def test_an_interrupt_ends_a_capture(monkeypatch, place):
+    import contextlib
+    import gc
+    import types
+
+    import torch
+
+    from keras_bandgnn.ops.backend import torch_graphs
+
+    done = []
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    class Graph:
+        def capture_begin(self, **_):
+            done.append("begin")
+
+        def capture_end(self):
+            done.append("end")
+
+    graph_type, waits = Graph, lambda: None
+    if place == "capture_begin":
+        graph_type = type("Graph", (Graph,), {"capture_begin": interrupted})
+    if place == "synchronize":
+        waits = interrupted
+    cuda = types.SimpleNamespace(
+        CUDAGraph=graph_type,
+        Stream=object,
+        current_device=lambda: 0,
+        empty_cache=lambda: None,
+        graph_pool_handle=lambda: (0, 1),
+        stream=lambda stream: contextlib.nullcontext(),
+        synchronize=waits,
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    monkeypatch.setattr(torch_graphs, "_streams", {})
+    recovered = []
+    monkeypatch.setattr(torch_graphs, "_recover", lambda *a: recovered.append(a))
+    function = interrupted if place == "function" else list
+    with pytest.raises(KeyboardInterrupt):
+        torch_graphs.capture(function)
+    assert gc.isenabled() and done.count("begin") == done.count("end")
+    assert len(recovered) == (place != "synchronize")
 
 
 def test_outputs_of_earlier_batches_stay(graphs):

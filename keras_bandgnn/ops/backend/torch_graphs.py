@@ -22,11 +22,17 @@ from keras_bandgnn.switches import is_off
 VARIABLE = "KERAS_BANDGNN_CUDA_GRAPHS"
 
 
-def are_possible() -> bool:
-    """Return whether steps run on a GPU that repeats graphs."""
+def are_possible(tensors=()) -> bool:
+    """Return whether steps run on a GPU that repeats graphs.
+
+    Args:
+        tensors: What the steps read and change, which must lie there.
+    """
     device = torch.device(compat.torch_device())
     # Streams are those of the usual GPU.
     if is_off(VARIABLE) or device.type != "cuda" or device.index not in (None, 0):
+        return False
+    if not all(each.is_cuda for each in tensors):
         return False
     # What several processes sum up is left to them.
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
@@ -57,7 +63,7 @@ def move_constants(recorded) -> None:
         if source.op != "get_attr" or node.meta["val"].device.type == "cpu":
             continue
         value = getattr(recorded, source.target)
-        if value.device.type != "cpu":
+        if value.device.type != "cpu" or isinstance(value, torch.nn.Parameter):
             continue
         name = f"{source.target}_on_device_{node.name}"
         with torch.no_grad():
@@ -76,14 +82,20 @@ def _settings() -> tuple:
     precision = getattr(products, "fp32_precision", None)
     if precision is None:  # before torch 2.9
         precision = products.allow_tf32
-    return precision, torch.are_deterministic_algorithms_enabled()
+    return (
+        precision,
+        getattr(torch.backends, "fp32_precision", None),
+        products.allow_fp16_reduced_precision_reduction,
+        products.allow_bf16_reduced_precision_reduction,
+        torch.are_deterministic_algorithms_enabled(),
+    )
 
 
 # Graphs are captured and started by one thread at a time.
 _starting = threading.Lock()
-# The last graph, while somebody holds it, and the stream on which graphs are captured.
+# The last graph, while somebody holds it, and streams on which graphs are captured.
 _last: Callable = lambda: None  # noqa: E731
-_stream = None
+_streams: dict = {}
 
 
 def capture(function: Callable) -> tuple[Callable, list]:
@@ -96,9 +108,10 @@ def capture(function: Callable) -> tuple[Callable, list]:
         RuntimeError: If something of it cannot be captured, such as a number that the
             host waits for.
     """
-    global _last, _stream
-    if _stream is None:
-        _stream = torch.cuda.Stream()
+    global _last
+    device = torch.cuda.current_device()
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream()
     # One graph runs at a time. What a graph has freed while it was captured, the next
     # one uses, too, as long as that graph lives.
     last = _last()
@@ -107,15 +120,16 @@ def capture(function: Callable) -> tuple[Callable, list]:
     # What is collected in a capture may be a graph.
     collects = gc.isenabled()
     gc.collect()
-    gc.disable()
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
     try:
-        with torch.cuda.stream(_stream):
-            _capture(graph, pool, function, outputs := [])
-    except Exception:
-        _recover(pool)
-        raise
+        gc.disable()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        try:
+            with torch.cuda.stream(_streams[device]):
+                _capture(graph, pool, function, outputs := [])
+        except BaseException:
+            _recover(device, pool)
+            raise
     finally:
         if collects:
             gc.enable()
@@ -134,7 +148,7 @@ def _capture(graph, pool, function: Callable, outputs: list) -> None:
     graph.capture_begin(pool=pool, capture_error_mode="thread_local")
     try:
         outputs.extend(function())
-    except Exception:
+    except BaseException:
         # The stream must not stay in the capture.
         with contextlib.suppress(Exception):
             graph.capture_end()
@@ -142,7 +156,7 @@ def _capture(graph, pool, function: Callable, outputs: list) -> None:
     graph.capture_end()
 
 
-def _recover(pool) -> None:
+def _recover(device: int, pool) -> None:
     """Undo what torch leaves of a failed capture.
 
     Its memory would go on to come from the pool, and random numbers would be refused.
@@ -150,8 +164,8 @@ def _recover(pool) -> None:
     global _last
     _last = lambda: None  # noqa: E731
     with contextlib.suppress(Exception):
-        compat.end_pool(torch.cuda.current_device(), pool)
-    with contextlib.suppress(Exception), torch.cuda.stream(_stream):
+        compat.end_pool(device, pool)
+    with contextlib.suppress(Exception), torch.cuda.stream(_streams[device]):
         number = torch.zeros(1, device="cuda")
         _capture(
             torch.cuda.CUDAGraph(),
@@ -161,6 +175,25 @@ def _recover(pool) -> None:
         )
 
 
+def _copies(outputs: list) -> list:
+    """Return copies of tensors, floats in one launch, and what is no tensor."""
+    floats = [
+        each
+        for each in outputs
+        if isinstance(each, torch.Tensor) and each.is_floating_point()
+    ]
+    new = torch._foreach_mul(floats, 1) if floats else ()
+    copied = dict(zip(map(id, floats), new, strict=True))
+    return [
+        copied[id(each)]
+        if id(each) in copied
+        else each.clone()
+        if isinstance(each, torch.Tensor)
+        else each
+        for each in outputs
+    ]
+
+
 class GraphedProgram:
     """A program of a step, from the third call on as a CUDA graph.
 
@@ -168,11 +201,10 @@ class GraphedProgram:
         program: From tensors on the GPU to tensors or None. What it reads besides, it
             reads and changes where that lies.
         reads: Returns the tensors that it reads besides.
-        staying: Outputs, from the first on, that the next call may overwrite.
     """
 
-    def __init__(self, program: Callable, reads: Callable[[], list], staying: int = 0):
-        self.program, self.reads, self.staying = program, reads, staying
+    def __init__(self, program: Callable, reads: Callable[[], list]):
+        self.program, self.reads = program, reads
         self.calls, self.replay = 0, None
         # Why the operations are launched one by one, if they are.
         self.refused = ""
@@ -189,32 +221,32 @@ class GraphedProgram:
             given = [*_settings(), *(each.data_ptr() for each in self.reads())]
             if self.replay is None or given != self.given:
                 self.given = given
-                try:
-                    self._capture(leaves)
-                except Exception as error:
-                    # Whatever cannot be captured runs as it would without.
-                    self.refused = f"{type(error).__name__}: {error}"
-                    self.replay = self.inputs = self.outputs = None
-                    return self.program(*leaves)
-            for own, new in self._by_type(self.inputs, leaves):
-                torch._foreach_copy_(own, new)
-            self.replay()
-            found = self.outputs[: self.staying]
-            for each in self.outputs[self.staying :]:
-                copied = isinstance(each, torch.Tensor)
-                found.append(each.clone() if copied else each)
-            return found
+                self._capture(leaves)
+            if not self.refused:
+                for own, new in self._by_type(self.inputs, leaves):
+                    torch._foreach_copy_(own, new)
+                self.replay()
+                # The next call overwrites those of the graph.
+                return _copies(self.outputs)
+        # After the failed capture has let go of its memory.
+        return self.program(*leaves)
 
     def _may_run(self, leaves) -> bool:
         """Return whether the data lie on the GPU, and work is queued there as usual."""
-        return all(each.is_cuda for each in leaves) and (
+        device = torch.cuda.current_device()
+        return all(each.get_device() == device for each in leaves) and (
             torch.cuda.current_stream() == torch.cuda.default_stream()
         )
 
     def _capture(self, leaves) -> None:
+        """Capture the program; whatever cannot be captured runs as it would without."""
         self.replay = None
         self.inputs = [leaf.clone() for leaf in leaves]
-        self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
+        try:
+            self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
+        except Exception as error:
+            self.refused = f"{type(error).__name__}: {error}"
+            self.inputs = self.outputs = None
 
     def _by_type(self, own: list, given) -> list[tuple[list, list]]:
         found: dict = {}

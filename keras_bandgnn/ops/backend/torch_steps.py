@@ -314,7 +314,7 @@ class _Record:
 
         self.model = model
         self.layers = compat.sublayers(model)
-        self.graphed = torch_graphs.are_possible()
+        self.graphed = torch_graphs.are_possible(self.changed())
         self.options = self._options()
         found: list = []
 
@@ -353,6 +353,11 @@ class _Record:
     def finish(self, outputs):
         """Return what a step returns, from these tensors."""
         raise NotImplementedError
+
+    def changed(self) -> list:
+        """Return the tensors that the step reads and changes."""
+        variables = [*self.model.variables, *self.model.metrics_variables]
+        return compat.held_values(variables)
 
     def as_graph(self, program: Callable) -> Callable:
         """Return a program as one that the GPU repeats."""
@@ -453,6 +458,10 @@ class _TrainingRecord(_Record):
             value.grad = gradient
         return dict(zip(self.names, outputs[count:], strict=True))
 
+    def changed(self) -> list:
+        """See `_Record`; the state of the optimizer, too."""
+        return [*super().changed(), *_state_of(self.optimizer)]
+
     def as_graph(self, program: Callable) -> Callable:
         """See `_Record`; weights are updated in the graph, if they can be."""
         count = len(self.variables)
@@ -463,7 +472,7 @@ class _TrainingRecord(_Record):
                 self.update(*(each for each in outputs[:count] if each is not None))
             return outputs
 
-        return torch_graphs.GraphedProgram(step, lambda: self.constants, count)
+        return torch_graphs.GraphedProgram(step, lambda: self.constants)
 
     def _record_update(self, gradients: list) -> bool:
         """Update the weights and record that, once; return whether it is done."""
@@ -514,11 +523,13 @@ class _TrainingRecord(_Record):
         if self.update is not None:
             # The record holds what it does, too.
             parts = [*vars(self.optimizer).values()]
-            parts += [variable.constraint for variable in self.variables]
-            found += parts
+            for variable in self.variables:
+                parts.append(variable.constraint)
+                found.append(getattr(variable, "overwrite_with_gradient", False))
+            found += [*parts, *_state_of(self.optimizer)]
             for part in parts:
                 if isinstance(part, _SCHEDULE | keras.constraints.Constraint):
-                    found += vars(part).values()
+                    found += keras.tree.flatten([*vars(part).values()])
         return found
 
 
@@ -612,7 +623,8 @@ def _simplify(graph) -> None:
     from_batch, known = set(), {}
     for node in list(graph.nodes):
         if node.op == "placeholder":
-            from_batch.add(node)
+            if node not in written:
+                from_batch.add(node)
             continue
         if node.op != "call_function":
             continue
