@@ -33,6 +33,8 @@ ALLOWED = {
     ("distribution/replica_group.py", "_scope"): "a ContextVar: per thread",
     ("ops/backend/jax.py", "_devices"): "thread-local",
     ("ops/backend/jax.py", "_step"): "thread-local",
+    ("ops/backend/torch_graphs.py", "_last"): "changed under the lock of captures",
+    ("ops/backend/torch_graphs.py", "_streams"): "changed under the lock of captures",
     ("ops/backend/torch_steps.py", "_recording"): "thread-local",
     ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
     ("ops/context.py", "_tracing"): "thread-local",
