@@ -274,7 +274,22 @@ def test_changes_of_what_updates_weights_are_seen(graphs, change, optimizer):
         task.trainable_variables[0].constraint = keras.constraints.MaxNorm(1.0)
         return task
 
-    assert_same(graphs, make, optimizer, change)
+    (record,) = assert_same(graphs, make, optimizer, change)
+    # Without the update, and with the new one.
+    assert record.update is not None and len(graphs.captured) == 3
+
+
+def test_an_update_that_changes_in_each_epoch_is_left_to_keras(graphs):
+    def change(task):
+        class Lighter(keras.callbacks.Callback):
+            def on_epoch_begin(self, epoch, logs=None):
+                self.model.optimizer.clipnorm = 1.0 / (1 + epoch)
+
+        data = task_samples.data_of("GraphRegressor", 6)
+        task.fit(task.loader(data), epochs=6, verbose=0, callbacks=[Lighter()])
+
+    (record,) = assert_same(graphs, model(), OPTIONS["norm"], change)
+    assert record.update is None and record.chances == 0
 
 
 def test_gradients_of_earlier_steps_stay(graphs):

@@ -231,6 +231,10 @@ class GraphedProgram:
         # After the failed capture has let go of its memory.
         return self.program(*leaves)
 
+    def forget(self) -> None:
+        """Let the next call capture the program, which has changed."""
+        self.replay = None
+
     def _may_run(self, leaves) -> bool:
         """Return whether the data lie on the GPU, and work is queued there as usual."""
         device = torch.cuda.current_device()

@@ -25,6 +25,8 @@ _PACKAGES = ("keras", "keras_bandgnn", "builtins", "torch")
 # Values of attributes that are compared as such, others as objects.
 _PLAIN = (bool, int, float, str)
 _SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
+# Updates of weights that a record holds, one after the other.
+_MOST_UPDATES = 3
 # What a caller may set on a model to change its steps.
 _METHODS = ("call", "compute_loss", "compute_metrics", "loss")
 
@@ -203,6 +205,14 @@ def _is_known(value) -> bool:
     cells = [cell.cell_contents for cell in value.__closure__ or ()]
     inner = [cell for cell in cells if isinstance(cell, Callable)]
     return _is_ours(value.__module__) and all(map(_is_known, inner))
+
+
+def _are_same(new: list, old: list) -> bool:
+    """Return whether lists hold the same objects and equal numbers."""
+    return len(new) == len(old) and all(
+        a is b or (type(b) in _PLAIN and type(a) is type(b) and a == b)
+        for a, b in zip(new, old, strict=True)
+    )
 
 
 def _values(variables: list) -> list:
@@ -387,12 +397,7 @@ class _Record:
 
     def holds(self) -> bool:
         """Return whether the model still computes what was recorded."""
-        options = self._options()
-        return len(options) == len(self.options) and all(
-            now is old
-            or (type(old) in _PLAIN and type(now) is type(old) and now == old)
-            for now, old in zip(options, self.options, strict=True)
-        )
+        return _are_same(self._options(), self.options)
 
     def __call__(self, data):
         """Take a step; return what it returns, or None for data of another branch."""
@@ -415,7 +420,8 @@ class _TrainingRecord(_Record):
         self.every = [*model.variables, *model.metrics_variables]
         self.names: list = []
         # What updates the weights within the program; None if `finish` does.
-        self.update, self.may_update = None, _updates_are_known(model)
+        self.update = None
+        self.chances = _MOST_UPDATES if _updates_are_known(model) else 0
         super().__init__(model, data)
 
     @classmethod
@@ -462,6 +468,27 @@ class _TrainingRecord(_Record):
         """See `_Record`; the state of the optimizer, too."""
         return [*super().changed(), *_state_of(self.optimizer)]
 
+    def holds(self) -> bool:
+        """See `_Record`; an update that alone has changed is recorded anew."""
+        if self.update is not None and not _are_same(
+            self._update_options(), self.update_options
+        ):
+            self.update = None
+            self.program.forget()
+        return super().holds()
+
+    def _update_options(self) -> list:
+        """Return the objects that the update of the weights reads."""
+        parts, found = [*vars(self.optimizer).values()], []
+        for variable in self.variables:
+            parts.append(variable.constraint)
+            found.append(getattr(variable, "overwrite_with_gradient", False))
+        found += [*parts, *_state_of(self.optimizer)]
+        for part in parts:
+            if isinstance(part, _SCHEDULE | keras.constraints.Constraint):
+                found += keras.tree.flatten([*vars(part).values()])
+        return found
+
     def as_graph(self, program: Callable) -> Callable:
         """See `_Record`; weights are updated in the graph, if they can be."""
         count = len(self.variables)
@@ -472,15 +499,17 @@ class _TrainingRecord(_Record):
                 self.update(*(each for each in outputs[:count] if each is not None))
             return outputs
 
-        return torch_graphs.GraphedProgram(step, lambda: self.constants)
+        def reads():
+            own = [] if self.update is None else self.update_constants
+            return [*self.constants, *own]
+
+        return torch_graphs.GraphedProgram(step, reads)
 
     def _record_update(self, gradients: list) -> bool:
-        """Update the weights and record that, once; return whether it is done."""
-        if not self.graphed or not self.may_update:
+        """Update the weights and record that; return whether it is done."""
+        if not self.graphed or not self.chances:
             return False
         from torch.fx.experimental.proxy_tensor import make_fx
-
-        self.may_update = False
 
         def update(*given_and_state):
             left = iter(given_and_state)
@@ -497,15 +526,18 @@ class _TrainingRecord(_Record):
                     recorded = make_fx(update)(*given, *state)
                 check_shapes(recorded.graph)
             except Exception:  # Then Keras updates the weights in each step.
+                self.chances = 0
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
                 return False
         _simplify(recorded.graph)
         torch_graphs.move_constants(recorded)
-        program, more = torch_graphs.program_of(recorded)
-        self.constants += [*more, *state]
+        program, constants = torch_graphs.program_of(recorded)
+        self.update_constants = [*constants, *state]
         self.update = lambda *given: program(*given, *state)
-        self.options = self._options()
+        self.update_options = self._update_options()
+        self.chances -= 1
+        self.program.forget()
         return True
 
     def held(self) -> list:
@@ -520,16 +552,6 @@ class _TrainingRecord(_Record):
                 found += vars(part).values()
         for optimizer in _optimizers(self.model):
             found += optimizer, optimizer.loss_scale_factor
-        if self.update is not None:
-            # The record holds what it does, too.
-            parts = [*vars(self.optimizer).values()]
-            for variable in self.variables:
-                parts.append(variable.constraint)
-                found.append(getattr(variable, "overwrite_with_gradient", False))
-            found += [*parts, *_state_of(self.optimizer)]
-            for part in parts:
-                if isinstance(part, _SCHEDULE | keras.constraints.Constraint):
-                    found += keras.tree.flatten([*vars(part).values()])
         return found
 
 
