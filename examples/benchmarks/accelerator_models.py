@@ -14,6 +14,7 @@ import numpy as np
 
 from examples.benchmarks import accelerator_device as device
 from examples.benchmarks.accelerator_part import Part, Setting, alternated
+from examples.benchmarks.train import epoch_of_fit
 
 _TYPES = 20
 _HOST = "cpu"
@@ -368,7 +369,7 @@ def _train_ggnn(part: Part, setting: Setting) -> None:
         epoch = None
         if part.left() > 3 * len(loader) * timing.ms / 1e3:
             with part.attempt(f"GGNN, {name}, an epoch of fit"):
-                epoch = 1e3 * _epoch(task, loader) / len(loader)
+                epoch = 1e3 * epoch_of_fit(task, loader) / len(loader)
         part.add(
             f"GGNN, H = {sizes.hidden}, T = {sizes.steps}, P = {_TYPES}",
             plan=name,
@@ -385,16 +386,6 @@ def _train_ggnn(part: Part, setting: Setting) -> None:
             what = "auto" if name.startswith("auto") else name
             part.ratio(f"GGNN, {what} and edge lists", timing.ms, found[lists].ms)
     tasks.clear()
-
-
-def _epoch(task, loader) -> float:
-    """Return the seconds of the third epoch of `fit`."""
-    starts = []
-    begin = keras.callbacks.LambdaCallback(
-        on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter())
-    )
-    task.fit(loader, epochs=3, verbose=0, callbacks=[begin])
-    return time.perf_counter() - starts[-1]
 
 
 def _warmed(part: Part, name: str, step, setting: Setting, unrecorded: dict):
@@ -516,7 +507,7 @@ def collective_rows(setting: Setting) -> list[dict]:
     for number, distribution in settings:
         with distribution.scope():
             task, loader = ggnn(graphs, sizes.batch_nodes, sizes.hidden, sizes.steps)
-            seconds = _epoch(task, loader)
+            seconds = epoch_of_fit(task, loader)
         what = "GGNN, data-parallel training"
         rate = len(graphs) / seconds
         rows.append(

@@ -235,6 +235,18 @@ def make_plan(name: str, num_types: int, steps: int, selects: bool, nodes: int):
     return parse(name)
 
 
+def epoch_of_fit(task, loader, epochs: int = 3) -> float:
+    """Seconds of the last epoch of `fit`."""
+    import keras
+
+    starts = []
+    begin = keras.callbacks.LambdaCallback(
+        on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter())
+    )
+    task.fit(loader, epochs=epochs, verbose=0, callbacks=[begin])
+    return time.perf_counter() - starts[-1]
+
+
 class BandGNNCase:
     """A task and a loader; trains batch by batch."""
 
@@ -278,14 +290,7 @@ class BandGNNCase:
 
     def fit_rate(self, epochs: int) -> float:
         """Graphs per second in the last epoch of `fit`."""
-        import keras
-
-        starts = []
-        begin = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, logs: starts.append(time.perf_counter())
-        )
-        self.task.fit(self.loader, epochs=epochs, verbose=0, callbacks=[begin])
-        seconds = time.perf_counter() - starts[-1]
+        seconds = epoch_of_fit(self.task, self.loader, epochs)
         return sum(len(s.members) for s in self.loader.composition(0)) / seconds
 
     def tera(self) -> float:

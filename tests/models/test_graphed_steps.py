@@ -166,7 +166,8 @@ def test_optimizers_of_users_are_called(graphs):
 
 
 def test_numbers_that_leave_the_device_are_not_recorded(graphs):
-    from keras_bandgnn.ops.backend.torch_steps import NotRecordable, _OnTheDevice
+    from keras_bandgnn.ops.backend.torch_programs import NotRecordable
+    from keras_bandgnn.ops.backend.torch_steps import _OnTheDevice
 
     x = keras.ops.convert_to_tensor([1.0])
     for read in (float, bool, lambda x: x.cpu(), lambda x: x.numpy(), np.asarray):
@@ -310,7 +311,7 @@ def test_what_is_written_is_not_computed_once():
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from keras_bandgnn.ops.backend import torch_steps
+    from keras_bandgnn.ops.backend import torch_programs
 
     def function(w):
         before = w.square()
@@ -318,7 +319,7 @@ def test_what_is_written_is_not_computed_once():
         return before + 0, w.square() + 0
 
     recorded = make_fx(function)(torch.ones(2))
-    torch_steps._simplify(recorded.graph)
+    torch_programs.simplify(recorded.graph)
     recorded.recompile()
     before, after = recorded(torch.ones(2))
     assert before.tolist() == [1.0, 1.0] and after.tolist() == [4.0, 4.0]
@@ -390,18 +391,18 @@ def test_constants_are_copied_to_the_device_once():
     import torch
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from keras_bandgnn.ops.backend import torch_graphs, torch_steps
+    from keras_bandgnn.ops.backend import torch_programs
 
     def function(x):
         # Another device that every machine has.
         return x + torch.tensor([1.0, 2.0]).to("meta")
 
     recorded = make_fx(function)(torch.zeros(2, device="meta"))
-    torch_steps._simplify(recorded.graph)
-    torch_graphs.move_constants(recorded)
+    torch_programs.simplify(recorded.graph)
+    torch_programs.move_constants(recorded)
     called = [str(n.target) for n in recorded.graph.nodes if n.op == "call_function"]
     assert called == ["aten.add.Tensor"]
-    program, held = torch_graphs.program_of(recorded)
+    program, held = torch_programs.program_of(recorded)
     assert program(torch.zeros(2, device="meta")).is_meta
     assert any(each.is_meta for each in held)
 

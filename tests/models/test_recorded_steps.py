@@ -474,7 +474,7 @@ def test_operations_whose_values_decide_on_shapes_are_not_recorded():
     torch = pytest.importorskip("torch")
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    from keras_bandgnn.ops.backend.torch_steps import NotRecordable, check_shapes
+    from keras_bandgnn.ops.backend.torch_programs import NotRecordable, check_shapes
 
     check_shapes(make_fx(lambda x: torch.cumsum(x, 0))(torch.ones(3)).graph)
     recorded = make_fx(lambda x: x[torch.nonzero(x)])(torch.ones(3))
@@ -485,14 +485,14 @@ def test_operations_whose_values_decide_on_shapes_are_not_recorded():
 def test_runs_of_a_batch_end_a_recording_at_once(monkeypatch):
     torch = pytest.importorskip("torch")
 
-    from keras_bandgnn.ops.backend import torch_eager, torch_steps
+    from keras_bandgnn.ops.backend import torch_eager, torch_programs, torch_steps
 
     rows, kernel = torch.ones(6, 4), torch.ones(2, 4, 4)
     kinds = torch.tensor([0, 0, 1])
     made = torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
     assert made.shape == (6, 4)
     monkeypatch.setattr(torch_steps._recording, "decided", [])
-    with pytest.raises(torch_steps.NotRecordable, match="runs of groups"):
+    with pytest.raises(torch_programs.NotRecordable, match="runs of groups"):
         torch_eager.GroupedMatmul.apply(rows, None, None, kinds, kernel)
 
 

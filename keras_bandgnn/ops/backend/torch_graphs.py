@@ -6,10 +6,8 @@ repeat all of it by itself.
 """
 
 import contextlib
-import functools
 import gc
 import threading
-import types
 import weakref
 from collections.abc import Callable
 
@@ -38,44 +36,6 @@ def are_possible(tensors=()) -> bool:
     return not (torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
-def program_of(recorded) -> tuple[Callable, list]:
-    """Return what calls a `GraphModule` without its overhead, and the tensors it holds.
-
-    Attributes of modules are slow to read.
-    """
-    recorded.recompile()
-    held = {
-        node.target: getattr(recorded, node.target)
-        for node in recorded.graph.nodes
-        if node.op == "get_attr"
-    }
-    program = functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
-    return program, [each for each in held.values() if isinstance(each, torch.Tensor)]
-
-
-def move_constants(recorded) -> None:
-    """Copy constants to the device once, not in each step, which would wait for it."""
-    aten, graph = torch.ops.aten, recorded.graph
-    for node in list(graph.nodes):
-        if node.op != "call_function" or node.target is not aten._to_copy.default:
-            continue
-        (source,) = node.args
-        if source.op != "get_attr" or node.meta["val"].device.type == "cpu":
-            continue
-        value = getattr(recorded, source.target)
-        if value.device.type != "cpu" or isinstance(value, torch.nn.Parameter):
-            continue
-        name = f"{source.target}_on_device_{node.name}"
-        with torch.no_grad():
-            moved = node.target(value, **node.kwargs)
-        recorded.register_buffer(name, moved)
-        with graph.inserting_before(node):
-            found = graph.get_attr(name)
-        found.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(found)
-        graph.erase_node(node)
-
-
 def _settings() -> tuple:
     """Return what decides on the operations that torch starts, which a graph keeps."""
     products = torch.backends.cuda.matmul
@@ -94,7 +54,7 @@ def _settings() -> tuple:
 # Graphs are captured and started by one thread at a time.
 _starting = threading.Lock()
 # The last graph, while somebody holds it, and streams on which graphs are captured.
-_last: Callable = lambda: None  # noqa: E731
+_last: weakref.ref | None = None
 _streams: dict = {}
 
 
@@ -114,7 +74,7 @@ def capture(function: Callable) -> tuple[Callable, list]:
         _streams[device] = torch.cuda.Stream()
     # One graph runs at a time. What a graph has freed while it was captured, the next
     # one uses, too, as long as that graph lives.
-    last = _last()
+    last = None if _last is None else _last()
     pool = torch.cuda.graph_pool_handle() if last is None else last.pool()
     graph = torch.cuda.CUDAGraph()
     # What is collected in a capture may be a graph.
@@ -162,7 +122,7 @@ def _recover(device: int, pool) -> None:
     Its memory would go on to come from the pool, and random numbers would be refused.
     """
     global _last
-    _last = lambda: None  # noqa: E731
+    _last = None
     with contextlib.suppress(Exception):
         compat.end_pool(device, pool)
     with contextlib.suppress(Exception), torch.cuda.stream(_streams[device]):
@@ -195,7 +155,7 @@ def _copies(outputs: list) -> list:
 
 
 class GraphedProgram:
-    """A program of a step, from the third call on as a CUDA graph.
+    """A program of a step, from its second call on as a CUDA graph.
 
     Args:
         program: From tensors on the GPU to tensors or None. What it reads besides, it

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from keras_bandgnn import compat
-from keras_bandgnn.ops.backend import torch_graphs
+from keras_bandgnn.ops.backend import torch_graphs, torch_programs
 
 # Steps with batches of one shape before they are recorded, which takes a second or two.
 _WORTH = 64
@@ -40,14 +40,10 @@ _recording = _Recording()
 _one_records = threading.Lock()
 
 
-class NotRecordable(Exception):
-    """Raised while a step is recorded by what a record would not repeat."""
-
-
 def check_recordable(what: str) -> None:
     """Raise an error if a step is being recorded, which then runs as it is."""
     if is_recording():
-        raise NotRecordable(what)
+        raise torch_programs.NotRecordable(what)
 
 
 def is_recording() -> bool:
@@ -260,7 +256,7 @@ class _OnTheDevice(TorchFunctionMode):
     def __torch_function__(self, function, kinds, args=(), kwargs=None):
         """Call a function of torch; see `TorchFunctionMode`."""
         if getattr(function, "__name__", "") in self._VALUES:
-            raise NotRecordable(function.__name__)
+            raise torch_programs.NotRecordable(function.__name__)
         return function(*args, **(kwargs or {}))
 
 
@@ -341,13 +337,13 @@ class _Record:
             self.branches = [value for _, value in _recording.decided]
         finally:
             _recording.decided = None
-        check_shapes(recorded.graph)
+        torch_programs.check_shapes(recorded.graph)
         self.first, self.missed = found, 0
-        _simplify(recorded.graph)
-        self.deciding = _split_off(recorded, len(self.branches))
+        torch_programs.simplify(recorded.graph)
+        self.deciding = torch_programs.split_off(recorded, len(self.branches))
         if self.graphed:
-            torch_graphs.move_constants(recorded)
-        self.program, self.constants = torch_graphs.program_of(recorded)
+            torch_programs.move_constants(recorded)
+        self.program, self.constants = torch_programs.program_of(recorded)
         if self.graphed:
             self.program = self.as_graph(self.program)
 
@@ -524,15 +520,15 @@ class _TrainingRecord(_Record):
                 # Their values are no constants, as those of other tensors would be.
                 with _OnTheDevice():
                     recorded = make_fx(update)(*given, *state)
-                check_shapes(recorded.graph)
+                torch_programs.check_shapes(recorded.graph)
             except Exception:  # Then Keras updates the weights in each step.
                 self.chances = 0
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
                 return False
-        _simplify(recorded.graph)
-        torch_graphs.move_constants(recorded)
-        program, constants = torch_graphs.program_of(recorded)
+        torch_programs.simplify(recorded.graph)
+        torch_programs.move_constants(recorded)
+        program, constants = torch_programs.program_of(recorded)
         self.update_constants = [*constants, *state]
         self.update = lambda *given: program(*given, *state)
         self.update_options = self._update_options()
@@ -567,110 +563,3 @@ class _PredictionRecord(_Record):
     def finish(self, outputs):
         """Return the outputs in their structure."""
         return keras.tree.pack_sequence_as(self.structure, list(outputs))
-
-
-def _split_off(recorded, count: int) -> Callable | None:
-    """Remove the last outputs of a record; return the program of these alone."""
-    if not count:
-        return None
-    output = next(node for node in recorded.graph.nodes if node.op == "output")
-    (outputs,) = output.args
-    wanted, before = outputs[len(outputs) - count :], set()
-    waiting = list(wanted)
-    while waiting:
-        node = waiting.pop()
-        if node not in before:
-            before.add(node)
-            waiting.extend(node.all_input_nodes)
-            if node.op == "call_function" and compat.writes(node.target):
-                raise NotRecordable("a branch by what a step changes")
-    graph, copies = torch.fx.Graph(), {}
-    for node in recorded.graph.nodes:
-        if node in before or node.op == "placeholder":
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output([copies[node] for node in wanted])
-    output.args = (outputs[: len(outputs) - count],)
-    recorded.graph.eliminate_dead_code()
-    program, _ = torch_graphs.program_of(torch.fx.GraphModule(recorded, graph))
-    return program
-
-
-def check_shapes(graph) -> None:
-    """Raise an error for operations whose shapes follow from values, as `nonzero`."""
-    for node in graph.nodes:
-        if torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()):
-            raise NotRecordable(str(node.target))
-
-
-# Operations that only make or view numbers, so that equal ones are one.
-_RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "empty")
-
-
-def _written(graph) -> set:
-    """Return the nodes that operations change, and those that they may be views of."""
-    found: set = set()
-    waiting: list = []
-    for node in graph.nodes:
-        if node.op == "call_function" and compat.writes(node.target):
-            # Some operations change a list of tensors.
-            first = node.args[0]
-            waiting.extend(first if isinstance(first, list | tuple) else [first])
-    while waiting:
-        node = waiting.pop()
-        if node not in found:
-            found.add(node)
-            if compat.may_be_view(node.target):
-                waiting.extend(node.all_input_nodes)
-    return found
-
-
-def _is_one_view(node) -> bool:
-    """Make a view of a view one of the tensor; return whether it is the tensor."""
-    view, base = node.target, node.args[0]
-    while base.target is view and base.args[0].meta["val"].is_contiguous():
-        base = base.args[0]
-    node.args = base, node.args[1]
-    return node.meta["val"].shape == base.meta["val"].shape
-
-
-def _simplify(graph) -> None:
-    """Remove what a record computes twice, or for nothing.
-
-    Of what depends on the batch alone, such as pointers to edges, equal operations are
-    one; each layer has computed them for itself. What depends on weights stays as it
-    is, lest it be kept in memory for longer.
-    """
-    aten = torch.ops.aten
-    written = _written(graph)
-    from_batch, known = set(), {}
-    for node in list(graph.nodes):
-        if node.op == "placeholder":
-            if node not in written:
-                from_batch.add(node)
-            continue
-        if node.op != "call_function":
-            continue
-        is_copy = node.target is aten.lift_fresh_copy.default and node not in written
-        if is_copy or node.target is aten.detach.default:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-            continue
-        if node.target is aten.view.default and _is_one_view(node):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-            continue
-        name = str(node.target)
-        if (
-            compat.writes(node.target)
-            or any(word in name for word in _RANDOM)
-            or node in written
-            or not all(each in from_batch for each in node.all_input_nodes)
-        ):
-            continue
-        from_batch.add(node)
-        key = (node.target, repr(node.args), repr(node.kwargs))
-        first = known.setdefault(key, node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            graph.erase_node(node)
-    graph.eliminate_dead_code()

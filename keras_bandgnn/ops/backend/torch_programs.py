@@ -1,0 +1,158 @@
+"""What `make_fx` has recorded: checked, simplified and made a program."""
+
+import functools
+import types
+from collections.abc import Callable
+
+import torch
+
+from keras_bandgnn import compat
+
+
+class NotRecordable(Exception):
+    """Raised while a step is recorded by what a record would not repeat."""
+
+
+def program_of(recorded) -> tuple[Callable, list]:
+    """Return what calls a `GraphModule` without its overhead, and the tensors it holds.
+
+    Attributes of modules are slow to read.
+    """
+    recorded.recompile()
+    held = {
+        node.target: getattr(recorded, node.target)
+        for node in recorded.graph.nodes
+        if node.op == "get_attr"
+    }
+    program = functools.partial(type(recorded).forward, types.SimpleNamespace(**held))
+    return program, [each for each in held.values() if isinstance(each, torch.Tensor)]
+
+
+def move_constants(recorded) -> None:
+    """Copy constants to the device once, not in each step, which would wait for it."""
+    aten, graph = torch.ops.aten, recorded.graph
+    for node in list(graph.nodes):
+        if node.op != "call_function" or node.target is not aten._to_copy.default:
+            continue
+        (source,) = node.args
+        if source.op != "get_attr" or node.meta["val"].device.type == "cpu":
+            continue
+        value = getattr(recorded, source.target)
+        if value.device.type != "cpu" or isinstance(value, torch.nn.Parameter):
+            continue
+        name = f"{source.target}_on_device_{node.name}"
+        with torch.no_grad():
+            moved = node.target(value, **node.kwargs)
+        recorded.register_buffer(name, moved)
+        with graph.inserting_before(node):
+            found = graph.get_attr(name)
+        found.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(found)
+        graph.erase_node(node)
+
+
+def split_off(recorded, count: int) -> Callable | None:
+    """Remove the last outputs of a record; return the program of these alone."""
+    if not count:
+        return None
+    output = next(node for node in recorded.graph.nodes if node.op == "output")
+    (outputs,) = output.args
+    wanted, before = outputs[len(outputs) - count :], set()
+    waiting = list(wanted)
+    while waiting:
+        node = waiting.pop()
+        if node not in before:
+            before.add(node)
+            waiting.extend(node.all_input_nodes)
+            if node.op == "call_function" and compat.writes(node.target):
+                raise NotRecordable("a branch by what a step changes")
+    graph, copies = torch.fx.Graph(), {}
+    for node in recorded.graph.nodes:
+        if node in before or node.op == "placeholder":
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([copies[node] for node in wanted])
+    output.args = (outputs[: len(outputs) - count],)
+    recorded.graph.eliminate_dead_code()
+    program, _ = program_of(torch.fx.GraphModule(recorded, graph))
+    return program
+
+
+def check_shapes(graph) -> None:
+    """Raise an error for operations whose shapes follow from values, as `nonzero`."""
+    for node in graph.nodes:
+        if torch.Tag.dynamic_output_shape in getattr(node.target, "tags", ()):
+            raise NotRecordable(str(node.target))
+
+
+# Operations that only make or view numbers, so that equal ones are one.
+_RANDOM = ("bernoulli", "dropout", "rand", "normal", "uniform", "exponential", "empty")
+
+
+def _written(graph) -> set:
+    """Return the nodes that operations change, and those that they may be views of."""
+    found: set = set()
+    waiting: list = []
+    for node in graph.nodes:
+        if node.op == "call_function" and compat.writes(node.target):
+            # Some operations change a list of tensors.
+            first = node.args[0]
+            waiting.extend(first if isinstance(first, list | tuple) else [first])
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            if compat.may_be_view(node.target):
+                waiting.extend(node.all_input_nodes)
+    return found
+
+
+def _is_one_view(node) -> bool:
+    """Make a view of a view one of the tensor; return whether it is the tensor."""
+    view, base = node.target, node.args[0]
+    while base.target is view and base.args[0].meta["val"].is_contiguous():
+        base = base.args[0]
+    node.args = base, node.args[1]
+    return node.meta["val"].shape == base.meta["val"].shape
+
+
+def simplify(graph) -> None:
+    """Remove what a record computes twice, or for nothing.
+
+    Of what depends on the batch alone, such as pointers to edges, equal operations are
+    one; each layer has computed them for itself. What depends on weights stays as it
+    is, lest it be kept in memory for longer.
+    """
+    aten = torch.ops.aten
+    written = _written(graph)
+    from_batch, known = set(), {}
+    for node in list(graph.nodes):
+        if node.op == "placeholder":
+            if node not in written:
+                from_batch.add(node)
+            continue
+        if node.op != "call_function":
+            continue
+        is_copy = node.target is aten.lift_fresh_copy.default and node not in written
+        if is_copy or node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        if node.target is aten.view.default and _is_one_view(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            continue
+        name = str(node.target)
+        if (
+            compat.writes(node.target)
+            or any(word in name for word in _RANDOM)
+            or node in written
+            or not all(each in from_batch for each in node.all_input_nodes)
+        ):
+            continue
+        from_batch.add(node)
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        first = known.setdefault(key, node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
