@@ -9,6 +9,7 @@ are removed.
 """
 
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -140,6 +141,9 @@ def end_process(code: int) -> None:
         thread = threading.Thread(target=step, daemon=True)
         thread.start()
         thread.join(0.2)
+        # What fails from here on fails because the process ends, as threads of a pool
+        # whose workers are killed.
+        sys.stderr = io.StringIO()
     with contextlib.suppress(OSError):
         os.write(2, f"{_message}\n".encode())
         if os.isatty(1):  # a progress bar hides it

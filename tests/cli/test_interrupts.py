@@ -215,6 +215,44 @@ def test_nothing_is_left_and_nothing_warned_of(number, hears, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
+# Threads fail when what they use is cleaned up, and one of them prints it itself.
+FAILING = """
+import os, sys, threading, traceback
+from keras_bandgnn.cli import interrupts
+from keras_bandgnn.data import files
+
+def fail():
+    raise RuntimeError("the queue is closed")
+
+def tell():
+    try:
+        fail()
+    except RuntimeError:
+        traceback.print_exc()
+
+def discard():
+    for target in (fail, tell):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+files.discard_unfinished = discard
+print("before", file=sys.stderr, end="")
+interrupts.end_process(143)
+"""
+
+
+def test_threads_that_fail_at_the_end_are_silent(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (143, "before\ninterrupted\n")
+
+
 def test_a_signal_is_remembered_until_someone_asks(monkeypatch):
     with interrupts.handle_signals(whole_process=False):
         interrupts.check()
