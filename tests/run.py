@@ -54,7 +54,12 @@ EVERYWHERE = (
 )
 # Whole programs, mostly processes of their own, around what the other tests hold to
 # account: each runs on one backend.
-PROGRAMS = ("tests/benchmarks", "tests/cli", "tests/tuning")
+PROGRAMS = (
+    "tests/benchmarks",
+    "tests/cli",
+    "tests/test_extras.py",
+    "tests/tuning",
+)
 # The tests of a backend in parts, each a process.
 REST = "the rest"
 PARTS = {
