@@ -1,8 +1,8 @@
 """keras-bandgnn: graph neural networks as dense, static-shape computation on Keras 3.
 
-Submodules load on first use. If Keras is already imported, layers and models load
-immediately, so that Keras finds their classes in saved files. Otherwise KERAS_BACKEND
-is set if Keras would start with a backend that is not installed.
+Submodules load on first use. Layers and models load as soon as Keras is imported, by
+the user, before or after this package, so that Keras finds their classes in saved
+files. KERAS_BACKEND is set if Keras would start with a backend that is not installed.
 """
 
 import importlib
@@ -12,6 +12,7 @@ from typing import Any
 from keras_bandgnn.default_backend import replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
 from keras_bandgnn.heap import share_heap
+from keras_bandgnn.import_hook import after_keras
 from keras_bandgnn.version import __version__ as __version__
 
 _SUBMODULES = (
@@ -48,10 +49,15 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, *_ALIASES})
 
 
+def _register() -> None:
+    """Load the rooms whose classes are in saved files."""
+    for name in ("layers", "models", "preprocessing", "training"):
+        importlib.import_module(f"{__name__}.{name}")
+
+
+share_heap()
 if "keras" not in sys.modules:
     replace_missing_backend()
-share_heap()
-
-if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
-    for _name in ("layers", "models", "preprocessing", "training"):
-        importlib.import_module(f"{__name__}.{_name}")
+    after_keras(_register)
+elif hasattr(sys.modules["keras"], "Model"):
+    _register()

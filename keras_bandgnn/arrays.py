@@ -21,8 +21,20 @@ TARGETS = (("node", "force"), ("context", "stress"))
 INT32_MAX = np.iinfo(np.int32).max
 
 
+def refuse_masked(name: str, values: Any) -> None:
+    """Raise a ValueError for a masked array with masked entries."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"Expected `{name}` to be an array without masked entries. Received: "
+            f"{int(np.ma.getmaskarray(values).sum())} of {values.size} masked. Fill "
+            "them first: values.astype(float).filled(np.nan) where labels are not "
+            "known."
+        )
+
+
 def integers(name: str, values: Any) -> np.ndarray:
     """Return a 1-D array of integers of any width, or raise a ValueError."""
+    refuse_masked(name, values)
     try:
         array = np.asarray(values)
     except ValueError:  # rows of differing lengths
@@ -84,6 +96,7 @@ def narrowed(
         ValueError: If rows differ in length, or a value is not numeric, not finite or
             too large for 32 bits.
     """
+    refuse_masked(name, values)
     try:
         array = np.asarray(values)
     except ValueError as error:

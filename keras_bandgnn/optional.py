@@ -22,6 +22,10 @@ def optional_import(
         return importlib.import_module(module)
     except ImportError as error:
         purpose = purpose and f" for {purpose}"
+        # The package may be there, and import another that it does not require.
+        missing = (error.name or "").partition(".")[0]
+        if missing not in ("", module.partition(".")[0]):
+            package = f'{package}" "{missing}'
         instead = instead and f", or {instead}"
         raise ImportError(
             f"Expected the package {module.partition('.')[0]} to be installed{purpose}."

@@ -128,6 +128,21 @@ def test_labels_that_are_not_known_are_nan():
         Graph(3, [0], [1], label=[1.0, float("inf")])
 
 
+def test_masked_arrays_are_refused():
+    """NumPy drops the mask, and what is under it is no data."""
+    masked = np.ma.masked_array([1, 999], [False, True])
+    for change in (
+        {"node": {"x": masked}},
+        {"label": masked.astype(float)},
+        {"senders": masked},
+        {"edge_type": masked},
+    ):
+        with pytest.raises(ValueError, match="without masked entries.*1 of 2.*Fill"):
+            Graph(**{"num_nodes": 2, "senders": [0, 1], "receivers": [1, 0]} | change)
+    whole = np.ma.masked_array([1, 2], False)
+    assert Graph(2, [], [], node={"x": whole}).node["x"].tolist() == [1, 2]
+
+
 def test_worker_processes_can_receive_it():
     graph = Graph(2, [0], [1], node={"x": [1.0, 2.0]}, info={"file": "a.py"})
     copy = pickle.loads(pickle.dumps(graph))

@@ -14,8 +14,8 @@ import keras_bandgnn
 PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
-    "checks optional version compat lazy registration default_backend".split()
-    + "switches heap arrays progress graph batch".split()
+    "checks optional version import_hook compat lazy registration".split()
+    + "default_backend switches heap arrays progress graph batch".split()
     + "data saving programs ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"

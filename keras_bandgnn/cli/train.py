@@ -209,7 +209,7 @@ def save(options: argparse.Namespace, task, loader, stores: dict, rate: float) -
         "best validation score.",
     }
     card = make_card(options, entries)
-    task.save_to_preset(options.out, options.weights, card)
+    training_callbacks.save(task, options, card)
 
 
 def print_setup(options, task, loader, stores) -> None:
@@ -245,7 +245,7 @@ def run(options: argparse.Namespace) -> None:
         options,
         dict.fromkeys(regression_options.OPTIONS, "--task regression") | potential,
         "--task selection",
-        "To predict numbers of graphs, pass --task regression.",
+        "Pass the --task that reads them, or leave them out.",
     )
     shared.fill_defaults(options)
     make_plan(options.plan)

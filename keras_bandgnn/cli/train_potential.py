@@ -263,7 +263,7 @@ def run(options: argparse.Namespace) -> None:
             entries = card_entries(options, task, loader, graphs)
             entries["score"] = evaluate(task, graphs["valid"])
             card = make_card(options, entries)
-            task.save_to_preset(options.out, options.weights, card)
+            training_callbacks.save(task, options, card)
         else:
             ensemble = models.Ensemble(train_members(options, graphs, work))
             entries = card_entries(options, task, loader, graphs)
@@ -272,7 +272,7 @@ def run(options: argparse.Namespace) -> None:
             seeds = f"{options.seed} to {options.seed + options.members - 1}"
             own = argparse.Namespace(**vars(options) | {"seed": seeds})
             card = make_card(own, entries)
-            ensemble.save_to_preset(options.out, options.weights, card)
+            training_callbacks.save(ensemble, options, card)
     report.say(f"model saved to {options.out}")
 
 

@@ -202,7 +202,7 @@ def run(options: argparse.Namespace) -> None:
             "score": score,
         }
         card = make_card(options, entries)
-        task.save_to_preset(options.out, options.weights, card)
+        training_callbacks.save(task, options, card)
     report.say(f"model saved to {options.out}")
 
 

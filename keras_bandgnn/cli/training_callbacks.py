@@ -52,6 +52,12 @@ def _shown(value) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+# Exists in the folder of a run from when it begins to save its model.
+_SAVING = "saving"
+# Files and folders of a run.
+_BEST = "best.weights.h5"
+_PROGRESS = "progress"
+
 # Options that may change between a run and its continuation.
 _FREE = (
     "backend",
@@ -82,7 +88,7 @@ def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
         for path in work.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     elif saved.is_file():
-        with reading(saved):
+        with _resuming(work), reading(saved):
             old, graphs = read_json(saved, list)
             changes = differences(old, settings, _FREE)
             changes += [f"other {k} graphs" for k in data if data[k] != graphs.get(k)]
@@ -93,6 +99,34 @@ def check_run(options: argparse.Namespace, data: dict, work: Path) -> None:
                 "or choose another --out."
             )
     write_json(saved, [settings, data])
+
+
+@contextlib.contextmanager
+def _resuming(work: Path) -> Iterator[None]:
+    """Say of errors in files of an interrupted run how to do without them."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(
+            f"Expected all files of the interrupted run in {work}. Received: {error} "
+            "Pass --restart to train from the start, or choose another --out."
+        ) from error
+
+
+def check_resumed(work: Path, history: "History", loader) -> None:
+    """Raise a ValueError if a run cannot resume, before it trains."""
+    from keras_bandgnn.training import SaveProgress
+
+    with _resuming(work):
+        saved = SaveProgress(work / _PROGRESS).saved()
+        history.check(work, saved["loader"]["epoch"] if saved else 0)
+    if saved and saved["loader"].get("fingerprint") != loader.fingerprint():
+        raise ValueError(
+            f"Expected the graphs, batches and plan that the run in {work} began with. "
+            "Received: others. By default a plan is chosen for the backend and the "
+            "machine: continue where the run began, or pass --restart to train from "
+            "the start."
+        )
 
 
 class History:
@@ -115,7 +149,7 @@ class History:
         self._starts = (0, *starts)
         self._rows = []
         if self._file.is_file():
-            with reading(self._file):
+            with _resuming(work), reading(self._file):
                 self._rows = read_json(self._file, list)
                 self._scores(self._rows)
 
@@ -123,6 +157,21 @@ class History:
         """Return the monitored metric, negated if lower is better."""
         values = [self._sign * row[self._monitor] for row in rows]
         return [-math.inf if math.isnan(value) else value for value in values]
+
+    def check(self, work: Path, epochs: int) -> None:
+        """Raise a ValueError if files of a run of so many epochs are missing."""
+        from keras_bandgnn.data.weights_files import check_weights
+
+        if len(self._rows) < epochs:
+            raise ValueError(
+                f"{self._file} with {len(self._rows)} of the {epochs} epochs that it "
+                "has trained."
+            )
+        if max(self._scores(self._rows), default=-math.inf) > -math.inf:
+            best = work / _BEST
+            if not best.is_file():
+                raise ValueError(f"no {best}, the best weights.")
+            check_weights(best)
 
     def is_best(self, epoch: int, logs: dict) -> bool:
         """Return whether an epoch is better than all before it since a start."""
@@ -163,6 +212,18 @@ def run_folder_path(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
+def save(model, options: argparse.Namespace, card: str) -> None:
+    """Save a task or an ensemble as a preset, in the context of `run_folder`.
+
+    Args:
+        model: The model.
+        options: The command line.
+        card: The model card.
+    """
+    (run_folder_path(options.out) / _SAVING).touch()
+    model.save_to_preset(options.out, options.weights, card)
+
+
 def check_out(options: argparse.Namespace, members: int = 1) -> None:
     """Reject an existing model, unless this run saved it before it was killed.
 
@@ -178,8 +239,8 @@ def check_out(options: argparse.Namespace, members: int = 1) -> None:
     else:
         check_target(options.out)
     remove_leftovers(run_folder_path(options.out))
-    unfinished = (run_folder_path(options.out) / "settings.json").is_file()
-    if options.out.exists() and not options.overwrite and not unfinished:
+    own = (run_folder_path(options.out) / _SAVING).exists()
+    if options.out.exists() and not options.overwrite and not own:
         raise ValueError(
             f"Expected --out {options.out} to be new. Received: an existing model. "
             "Pass --overwrite to replace it, or choose another folder."
@@ -245,6 +306,7 @@ def fit(
     history = History(work, monitor, mode, starts)
     if verbose is None:
         verbose = 1 if sys.stdout.isatty() else 2
+    check_resumed(work, history, loader)
     if not history.is_over(patience):
         task.fit(
             loader,
@@ -259,8 +321,8 @@ def fit(
             verbose=verbose,
         )
     interrupts.check()
-    if (work / "best.weights.h5").is_file():
-        task.load_weights(work / "best.weights.h5")
+    if (work / _BEST).is_file():
+        task.load_weights(work / _BEST)
 
 
 def checkpoints(
@@ -287,7 +349,7 @@ def checkpoints(
             if history.is_best(epoch, logs):
                 if averaged:
                     averages.on_test_begin()
-                self.model.save_weights(work / "best.weights.h5")
+                self.model.save_weights(work / _BEST)
                 if averaged:
                     averages.on_test_end()
             history.add(epoch, logs)
@@ -302,7 +364,7 @@ def checkpoints(
 
     # Validation takes the averages; progress is saved with the weights themselves.
     validated = [averages] if averaged else []
-    return [*validated, Best(), Progress(work / "progress")]
+    return [*validated, Best(), Progress(work / _PROGRESS)]
 
 
 def plateaus(history: History, rate: float, patience: int, factor: float = 0.5):

@@ -53,6 +53,8 @@ def check_weights(path: Path, finite: bool = True) -> tuple[int, int]:
                 arrays += 1
                 if finite and item.dtype.kind == "f":
                     values = item[()]
+                    with np.errstate(over="ignore"):  # those of models are float32
+                        values = values.astype(np.float32, copy=False)
                     if not np.isfinite(values).all():
                         refuse_file(
                             path,

@@ -84,7 +84,9 @@ class MaskedBatchNormalization(BatchLayer):
             self.gamma = self.add_weight(name="gamma", shape=shape, initializer="ones")
         if self.center:
             self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
-        options = {"shape": shape, "trainable": False, "autocast": False}
+        # Averages of many steps need their digits, whatever the policy.
+        options = {"dtype": "float32", "trainable": False, "autocast": False}
+        options["shape"] = shape
         self.moving_mean = self.add_weight(
             name="moving_mean", initializer="zeros", **options
         )

@@ -286,6 +286,13 @@ class ForceRegressor(GraphRegressor):
             if self.stress_weight is not None and self.stress_key in part.context:
                 self._check_stress(part)
 
+    def known_slopes(self, part) -> int:
+        """Return how many components of forces and stresses are known."""
+        found = [part.node.get(self.force_key)]
+        if self.stress_weight is not None:
+            found.append(part.context.get(self.stress_key))
+        return sum(np.isfinite(each).sum() for each in found if each is not None)
+
     def _check_stress(self, part) -> None:
         stress = part.context[self.stress_key]
         if stress.shape[1:] != (6,):

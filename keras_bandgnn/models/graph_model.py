@@ -786,6 +786,7 @@ class GraphModel(Replicated):
         # Files of version 0.1.0 do not name it, and have what "auto" was there.
         if config.pop("backend", None) != keras.backend.backend():
             config["jit_compile"] = "auto"
+        config = compat.portable_optimizers(config)
         self.compile(**keras.saving.deserialize_keras_object(config))
         if trained:
             self.optimizer.build(self.trainable_variables)
@@ -794,8 +795,9 @@ class GraphModel(Replicated):
         """Return the arguments of `compile`, and whether training has begun."""
         if not self.compiled:
             return None
+        arguments = keras.saving.serialize_keras_object(self._compile_arguments)
         return {
-            **keras.saving.serialize_keras_object(self._compile_arguments),
+            **compat.portable_optimizers(arguments),
             "optimizer_built": self.optimizer.built,
             "backend": keras.backend.backend(),
         }

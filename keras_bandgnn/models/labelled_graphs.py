@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.arrays import narrowed
+from keras_bandgnn.arrays import narrowed, refuse_masked
 from keras_bandgnn.checks import fraction, instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy
 from keras_bandgnn.data.flat import FlatGraphs
@@ -26,6 +26,7 @@ from keras_bandgnn.programs.program_graph import FunctionGraph, ProgramGraph
 
 def _numbers(name: str, values: Any) -> np.ndarray:
     """Return numbers of any form as an array; NaN, a missing label, is allowed."""
+    refuse_masked(name, values)
     array = as_numpy(values.to_numpy() if hasattr(values, "to_numpy") else values)
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
         array = np.asarray(values)
@@ -129,6 +130,7 @@ def class_numbers(y: Any, names: Sequence[str] | None) -> Any:
     """
     if names is None:
         return y
+    refuse_masked("y", y)
     values = y.to_numpy() if hasattr(y, "to_numpy") else y
     nested = isinstance(values, list | tuple) and any(np.ndim(each) for each in values)
     if nested:

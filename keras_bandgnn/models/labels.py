@@ -131,12 +131,18 @@ def distinct_names(
     return names
 
 
-def require_labels(count: int, what: str) -> None:
-    """Raise a ValueError if nothing has a label."""
+def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
+    """Raise a ValueError if nothing has a label.
+
+    Args:
+        count: The number of labels.
+        what: What has them, such as "graph".
+        unknown: Labels that are not known.
+    """
     if not count:
         raise ValueError(
-            f"Expected at least one {what} with a label. Received: none. Labels of -1 "
-            "or NaN are ignored, as are nodes and edges outside the mask."
+            f"Expected at least one {what} with a label. Received: none. Labels of "
+            f"{unknown} are ignored, as are nodes and edges outside the mask."
         )
 
 

@@ -12,7 +12,7 @@ from keras_bandgnn.models.error_table import (
     labelled_outputs,
     log_softmax,
 )
-from keras_bandgnn.models.labels import ClassLabels
+from keras_bandgnn.models.labels import ClassLabels, require_labels
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.ops.sequence import rows_at
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -177,6 +177,10 @@ class NodeSelector(Task):
         """Raise a ValueError if graphs lack candidates or the slot."""
         for part in loader.parts:
             self.check_part(part)
+
+    def check_labels(self, loader: GraphLoader) -> None:
+        """Raise a ValueError if no graph has a label."""
+        require_labels(sum((part.label >= 0).sum() for part in loader.parts), "graph")
 
     def check_part(self, part: FlatGraphs) -> None:
         """Raise a ValueError if graphs lack candidates or the slot."""

@@ -7,9 +7,14 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
+from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.models.error_table import as_table, labelled_outputs
-from keras_bandgnn.models.labels import NumberLabels, distinct_names
+from keras_bandgnn.models.labels import (
+    NumberLabels,
+    distinct_names,
+    require_labels,
+)
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
@@ -104,7 +109,7 @@ class RegressionTask(Task):
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raise a ValueError if the labels are not D numbers per graph (node, edge)."""
-        level = self.output_level
+        level, known = self.output_level, 0
         for part in loader.parts:
             labels = target_labels(part, level)
             width = labels.shape[1]
@@ -120,6 +125,12 @@ class RegressionTask(Task):
                     "metrics need them. Received: a label of size "
                     f"{np.nanmax(np.abs(labels)):g}. Give them in a larger unit."
                 )
+            known += np.isfinite(labels).sum() + self.known_slopes(part)
+        require_labels(known, level, "NaN")
+
+    def known_slopes(self, part: FlatGraphs) -> int:
+        """Return how many numbers are known to train on, besides the labels."""
+        return 0
 
     def adapt(self, loader: GraphLoader) -> None:
         """Adapt the backbone and the normaliser to the training graphs, once."""

@@ -83,12 +83,11 @@ class GraphLayer(HostLayer):
             return self.call(graphs)
         if isinstance(graphs, str | Mapping) or not isinstance(graphs, Iterable):
             refuse("graphs", "a Graph or an iterable of graphs", graphs)
-        return map(self._checked, graphs)
+        return map(self.call, map(self._checked, graphs))
 
     def _checked(self, graph) -> Graph:
         names = " or ".join(kind.__name__ for kind in self.takes)
-        instance("graphs", graph, self.takes, f"graphs, each a {names}")
-        return self.call(graph)
+        return instance("graphs", graph, self.takes, f"graphs, each a {names}")
 
     def call(self, graph: Graph) -> Graph:
         """Return the changed graph."""

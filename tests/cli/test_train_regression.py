@@ -1,12 +1,16 @@
 import json
+import shutil
 
+import keras
 import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.cli import predict
+from keras_bandgnn.cli import predict, training_callbacks
 from keras_bandgnn.cli.main import main
 from keras_bandgnn.cli.train_regression import SPLITS, graph_layer
+from keras_bandgnn.data import files
+from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 pytestmark = pytest.mark.sweep
 
@@ -93,6 +97,67 @@ def test_graph_transformers(tmp_path, model, capsys):
     assert "Rings." in (tmp_path / "out" / "README.md").read_text()
 
 
+class Killed(BaseException):
+    """As a signal that cannot be caught."""
+
+
+def test_an_interrupted_run_is_whole_or_refused(data, tmp_path, monkeypatch, capsys):
+    """It neither saves worse weights for the best, nor fails once it has trained."""
+
+    class Kill(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise Killed
+
+    out, work = tmp_path / "out", tmp_path / "out.partial"
+    command = ["train", str(data), "--task", "regression", "--model", "schnet"]
+    command += ["--out", str(out), "--hidden", "4", "--epochs", "3"]
+    with monkeypatch.context() as patch:
+        patch.setattr(training_callbacks, "limits", lambda minutes: Kill())
+        with pytest.raises(Killed):
+            main(command)
+    names = ["best.weights.h5", "history.json", "settings.json"]
+    names += [f"progress/{path.name}" for path in (work / "progress").iterdir()]
+    assert len(names) == 5
+    for name in names:
+        whole = (work / name).read_bytes()
+        for damage in (whole[: len(whole) // 2], None):
+            (work / name).unlink()
+            if damage is not None:
+                (work / name).write_bytes(damage)
+            if damage is None and name in ("settings.json", "progress/progress.json"):
+                continue  # a run that has not begun, or saved nothing
+            capsys.readouterr()
+            assert main(command) == 1, name
+            said = " ".join(capsys.readouterr().err.split())
+            assert name.rpartition("/")[2] in said and "--restart" in said, said
+            assert "Epoch" not in said
+        (work / name).write_bytes(whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(GraphLoader, "fingerprint", lambda self: "another plan")
+        assert main(command) == 1
+    said = capsys.readouterr().err
+    assert "the backend" in said and "--restart" in said
+    # A model of somebody else is not replaced.
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    assert main(command) == 1
+    assert "--overwrite" in capsys.readouterr().err
+    shutil.rmtree(out)
+    # Killed once the model is saved: the same command ends what is left.
+    with monkeypatch.context() as patch:
+
+        def kill(folder):
+            raise Killed
+
+        patch.setattr(files, "remove_folder", kill)
+        with pytest.raises(Killed):
+            main(command)
+    assert out.is_dir() and work.is_dir()
+    assert main(command) == 0
+    assert not work.exists()
+
+
 def test_errors(data, tmp_path, capsys):
     for text in ("knn", "radius:x", "cube:3", "full:1", "knn:0"):
         with pytest.raises(ValueError, match="Expected .*--graph"):
@@ -144,7 +209,7 @@ def test_predicts_several_numbers_and_missing_labels(tmp_path, capsys):
         (
             "--model painn --option target=u0",
             "that --task selection reads. Received: --model (for --task regression), "
-            "--option (for --task regression). To predict numbers of graphs, pass",
+            "--option (for --task regression). Pass the --task that",
         ),
         (
             "--task regression --attention full --plan banded:64 --shuffle-labels "

@@ -115,6 +115,20 @@ def test_bad_tables(tmp_path):
     path.write_text("smiles,y\nCC,1,2\n")
     with pytest.raises(ValueError, match="to be a table in CSV form"):
         load("zinc", path=tmp_path)
+    path.write_text('y,smiles\n1,CC\n2,"CC\n' + "3,CCC\n" * 9)
+    with pytest.raises(ValueError, match="SMILES of one line.*row 2.*Close the quote"):
+        load("zinc", path=tmp_path)
+
+
+@pytest.mark.parametrize("value", ["2", "-1", "0.5", "1_0", "yes"])
+def test_binary_targets_are_0_or_1(value, tmp_path):
+    pytest.importorskip("rdkit")
+    path = tmp_path / "BBBP.csv"
+    path.write_text(f"num,name,p_np,smiles\n1,a,1,CC\n2,b,{value},CCC\n")
+    with pytest.raises(ValueError, match=r"BBBP.csv.*'p_np'.*row 2"):
+        load("bbbp", path=tmp_path)
+    path.write_text("num,name,p_np,smiles\n1,a,true,CC\n2,b,false,CCC\n")
+    assert load("bbbp", path=tmp_path).label.tolist() == [1, 0]
 
 
 def test_smiles_and_arrays_agree(shared_data):

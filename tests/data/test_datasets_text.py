@@ -91,6 +91,13 @@ def test_read_matrix_takes_empty_fields_and_blanks():
     assert read_matrix(b"\n", "numbers").shape == (0, 0)
 
 
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_read_matrix_takes_one_line(end, tmp_path):
+    (tmp_path / "one.txt").write_bytes(b"1, 2" + end)
+    for source in (b"1, 2" + end, tmp_path / "one.txt"):
+        assert read_matrix(source, "numbers").tolist() == [[1, 2]]
+
+
 def ogb(folder, files):
     for name, text in files.items():
         path = folder / f"{name}.csv.gz"

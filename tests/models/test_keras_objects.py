@@ -1,6 +1,7 @@
 """What Keras does with any model works for every task over every backbone."""
 
 import inspect
+import json
 
 import keras
 import numpy as np
@@ -61,6 +62,81 @@ def test_layers_know_their_output_from_what_build_was_given():
                 signature.bind(None, **dict.fromkeys(names))
             except TypeError as error:
                 pytest.fail(f"{cls.__name__}, built with {names}: {error}")
+
+
+BUILT_IN = [
+    cls
+    for cls in vars(keras.optimizers).values()
+    if isinstance(cls, type) and "learning_rate" in inspect.signature(cls).parameters
+]
+
+
+@pytest.mark.parametrize("cls", BUILT_IN, ids=lambda cls: cls.__name__)
+def test_files_name_optimizers_of_every_backend(cls):
+    """Keras on torch names classes that no other backend can train with."""
+    task = task_of("GraphClassifier")
+    task.compile(cls(0.125))
+    config = task.get_compile_config()
+    assert "keras.src" not in json.dumps(config)
+    # Files of earlier versions have the names.
+    module = f"keras.src.backend.torch.optimizers.torch_{cls.__name__.lower()}"
+    config["optimizer"] |= {"module": module, "registered_name": cls.__name__}
+    task.compile_from_config(config)
+    assert isinstance(task.optimizer, cls)
+    if keras.backend.backend() != "torch":
+        assert "torch" not in type(task.optimizer).__module__
+    assert float(task.optimizer.learning_rate) == 0.125
+
+
+def test_files_name_wrapped_optimizers():
+    task = task_of("GraphClassifier")
+    task.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.125)))
+    config = task.get_compile_config()
+    assert "keras.src" not in json.dumps(config)
+    task.compile_from_config(config)
+    assert isinstance(task.optimizer.inner_optimizer, keras.optimizers.Adam)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float16"])
+@pytest.mark.parametrize("backbone", BACKBONES)
+def test_backbones_train_in_half_precision(backbone, policy):
+    """Also where the weights are of half precision."""
+    keras.config.set_dtype_policy(policy)
+    try:
+        task = task_of("GraphClassifier", backbone)
+        task.compile(keras.optimizers.SGD(1e-3))
+        history = task.fit(data_of("GraphClassifier", 6), epochs=1, verbose=0).history
+        assert np.isfinite(history["loss"]).all()
+        score = task.evaluate(data_of("GraphClassifier", 6), verbose=0)
+        assert np.isfinite(score).all()
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def _without_labels(name):
+    graphs = data_of(name, 4)
+    flat = kb.data.FlatGraphs.from_graphs(list(graphs))
+    columns = flat.columns()
+    (key,) = [key for key in columns if key.startswith("label/")]
+    unknown = -1 if columns[key].dtype.kind in "iu" else np.nan
+    columns[key] = np.full_like(columns[key], unknown)
+    if name == "ForceRegressor":
+        columns["node/force"] = np.full_like(columns["node/force"], np.nan)
+    return kb.data.FlatGraphs.from_columns(columns)
+
+
+# Their labels are edges and pairs, of which each graph has some.
+LABELLED = [name for name in TASKS if name not in ("BugLocalizer", "LinkPredictor")]
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_graphs_without_a_known_label_are_refused(name):
+    """Scores of nothing would be 0, the best there is."""
+    task, none = task_of(name), _without_labels(name)
+    with pytest.raises(ValueError, match="at least one .* with a label"):
+        task.evaluate(none, verbose=0)
+    with pytest.raises(ValueError, match="at least one .* with a label"):
+        task.fit(data_of(name, 4), validation_data=none, epochs=1, verbose=0)
 
 
 def plot(task, path):

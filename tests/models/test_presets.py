@@ -185,11 +185,15 @@ def small_task(**options):
 
 OTHER = """
 import sys
+import keras
 import numpy as np
 from test_presets import molecules
 from keras_bandgnn.models import Task
 task = Task.from_preset(sys.argv[1])
 print(*[float(v[0]) for v in task.predict(list(molecules()))])
+trained = keras.saving.load_model(sys.argv[2])
+assert isinstance(trained.optimizer, keras.optimizers.AdamW)
+trained.fit([g.replace(label=1.0) for g in molecules()], epochs=1, verbose=0)
 """
 
 
@@ -203,9 +207,15 @@ def test_another_backend_reads_what_this_one_wrote(tmp_path):
     task = small_task()
     fill(task)
     task.save_to_preset(tmp_path / "preset")
+    graphs = [graph.replace(label=1.0) for graph in molecules()]
+    trained = small_task()
+    trained.compile(keras.optimizers.AdamW(1e-3))
+    trained.fit(graphs, epochs=1, verbose=0)
+    trained.save(tmp_path / "trained.keras")
     path = [str(Path(__file__).parent), *(p for p in sys.path if p)]
     done = subprocess.run(
-        [sys.executable, "-c", OTHER, str(tmp_path / "preset")],
+        [sys.executable, "-c", OTHER]
+        + [str(tmp_path / "preset"), str(tmp_path / "trained.keras")],
         env={
             **os.environ,
             "KERAS_BACKEND": found[0],

@@ -404,6 +404,11 @@ def _not_finite(file):
     file["a"] = np.array([1, np.nan], "f4")
 
 
+def _too_large(file):
+    # Infinite once it is the float32 of a weight.
+    file["a"] = np.array([1, 1e300])
+
+
 def _text(file):
     file["a"] = "text"
 
@@ -422,7 +427,7 @@ def _reference(file):
 
 _WEIGHTS = [
     *(_external_link, _relative_link, _soft_link, _external_values, _virtual, _huge),
-    *(_cycle, _not_finite, _text, _structure, _packed, _reference),
+    *(_cycle, _not_finite, _too_large, _text, _structure, _packed, _reference),
 ]
 
 

@@ -25,15 +25,18 @@ from keras_bandgnn.progress import progress_bar
 _SMILES_COLUMNS = ("smiles", "mol")
 # Target columns of the official tables. All columns of other tables except SMILES and
 # split are targets.
-_OFFICIAL_TARGETS = (
-    "measured log solubility in mols per litre",
-    "expt",
-    "exp",
+_BINARY_TARGETS = (
     "p_np",
     "Class",
     "HIV_active",
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD"),
     *("NR-PPAR-gamma", "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
+)
+_OFFICIAL_TARGETS = (
+    "measured log solubility in mols per litre",
+    "expt",
+    "exp",
+    *_BINARY_TARGETS,
 )
 
 
@@ -166,6 +169,13 @@ def read_csv(
     smiles = [text or "" for text in table[column].to_pylist()]
     if not all(isinstance(text, str) for text in smiles):
         refuse_file(path, f"to have SMILES in the column {column!r}", smiles[:3])
+    for row, text in enumerate(smiles):
+        if len(text.splitlines()) > 1:
+            # A quote without an end takes the rows up to the next quote.
+            received = f"{len(text.splitlines())} lines in row {row + 1}: {text[:40]!r}"
+            refuse_file(
+                path, "to have SMILES of one line", received, "Close the quote there."
+            )
     with progress_bar(f"Reading {path.name}", len(smiles), progress) as advance:
         for row, text in enumerate(smiles):
             try:
@@ -221,17 +231,31 @@ def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
         # A column without any value has the type null.
         return any(
             check(kind)
-            for check in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+            for check in (
+                pa.types.is_integer,
+                pa.types.is_floating,
+                pa.types.is_null,
+                pa.types.is_boolean,
+            )
         )
 
     numbers = {}
     for name in table.column_names:
         if is_number(name):
-            numbers[name] = table[name].cast(pa.float64()).to_numpy()
+            column = table[name]
+            if pa.types.is_boolean(column.type):
+                column = column.cast(pa.int8())
+            values = column.cast(pa.float64()).to_numpy()
+            other = ~(np.isin(values, (0, 1)) | np.isnan(values))
+            if name in _BINARY_TARGETS and other.any():
+                row = int(other.argmax())
+                expected = f"to have 0, 1 or nothing in the column {name!r}"
+                refuse_file(path, expected, f"{values[row]:g} in row {row + 1}")
+            numbers[name] = values
         elif name not in (smiles, "split"):
             texts = table[name].to_pylist()
             bad = [row for row, text in enumerate(texts) if not _is_number(text)]
-            if name in _OFFICIAL_TARGETS or 0 < 2 * len(bad) < len(texts):
+            if bad and (name in _OFFICIAL_TARGETS or 2 * len(bad) < len(texts)):
                 expected = f"to have numbers in the column {name!r}"
                 refuse_file(path, expected, f"{texts[bad[0]]!r} in row {bad[0] + 1}")
     return numbers
@@ -239,7 +263,8 @@ def _numbers(path: Path, table: Any, smiles: str) -> dict[str, np.ndarray]:
 
 def _is_number(text: Any) -> bool:
     try:
-        return bool(np.isfinite(float(text or 0)))
+        # Python's numbers may have underscores, those of files have not.
+        return "_" not in str(text) and bool(np.isfinite(float(text or 0)))
     except (TypeError, ValueError):
         return False
 

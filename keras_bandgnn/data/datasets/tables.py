@@ -9,6 +9,9 @@ import numpy as np
 
 from keras_bandgnn.data.reading import open_unpacked, refuse_file
 
+# Longer than any line of a table of graphs.
+_LINE = 1 << 16
+
 
 def read_table(path: Path, delimiter: str = ",") -> Mapping[str, Any]:
     """Read a CSV file with a header, compressed (`.gz`) or not.
@@ -60,7 +63,13 @@ def read_matrix(
     if isinstance(source, bytes):
         if not source.strip():
             return np.zeros((0, 0), np.int64)
-        return _matrix(io.BytesIO(source), what, delimiter)
+        # Arrow takes a single line without an end for an empty file.
+        return _matrix(io.BytesIO(source + b"\n"), what, delimiter)
+    with open_unpacked(source) as file:
+        start = file.read(_LINE)
+        whole = b"\n" not in start and not file.read(1)
+    if whole and start.strip():
+        return read_matrix(start, source, delimiter)
     with open_unpacked(source) as file:
         return _matrix(file, source, delimiter)
 

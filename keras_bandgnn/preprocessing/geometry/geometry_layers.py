@@ -78,7 +78,7 @@ class GeometryLayer(GraphLayer):
         total = len(graphs) if hasattr(graphs, "__len__") else None
         done = 0
         with _bar(total) as advance:
-            for chunk in _chunks(graphs):
+            for chunk in _chunks(map(self._checked, graphs)):
                 yield from self._connect(_joined(chunk, done), done, advance)
                 done += len(chunk)
 

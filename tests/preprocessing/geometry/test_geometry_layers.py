@@ -258,6 +258,13 @@ def test_configuration(layer):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("other", [None, "CCO"])
+def test_takes_nothing_but_graphs(layer, other):
+    with pytest.raises(ValueError, match="to be graphs, each a Graph"):
+        list(layer([cloud(0, 2), other]))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_bad_graphs(layer):
     cell = {"cell": np.eye(3), "pbc": [0, 0, 0]}
     good = cloud(0, 2, context=cell)
