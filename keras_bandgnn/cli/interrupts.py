@@ -141,8 +141,8 @@ def end_process(code: int) -> None:
         thread = threading.Thread(target=step, daemon=True)
         thread.start()
         thread.join(0.2)
-        # What fails from here on fails because the process ends, as threads of a pool
-        # whose workers are killed.
+        # Errors from here on are of threads that end with the process, such as those of
+        # a pool whose workers are killed.
         sys.stderr = io.StringIO()
     with contextlib.suppress(OSError):
         os.write(2, f"{_message}\n".encode())

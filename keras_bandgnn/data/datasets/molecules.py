@@ -23,8 +23,7 @@ from keras_bandgnn.graph import Graph
 from keras_bandgnn.progress import progress_bar
 
 _SMILES_COLUMNS = ("smiles", "mol")
-# Target columns of the official tables. All columns of other tables except SMILES and
-# split are targets.
+# Target columns of the official tables, 0 or 1.
 _BINARY_TARGETS = (
     "p_np",
     "Class",
@@ -32,6 +31,7 @@ _BINARY_TARGETS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD"),
     *("NR-PPAR-gamma", "SR-ARE", "SR-ATAD5", "SR-HSE", "SR-MMP", "SR-p53"),
 )
+# All of them. All columns of other tables except SMILES and split are targets.
 _OFFICIAL_TARGETS = (
     "measured log solubility in mols per litre",
     "expt",
