@@ -23,7 +23,7 @@ INT32_MAX = np.iinfo(np.int32).max
 
 def refuse_masked(name: str, values: Any) -> None:
     """Raise a ValueError for a masked array with masked entries."""
-    if np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise ValueError(
             f"Expected `{name}` to be an array without masked entries. Received: "
             f"{int(np.ma.getmaskarray(values).sum())} of {values.size} masked. Fill "

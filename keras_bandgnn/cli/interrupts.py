@@ -137,13 +137,10 @@ def end_process(code: int) -> None:
     crash.
     """
     # The main thread may hold the locks of the streams, or wait for their reader.
-    for step in (_flush, _clean):
+    for step in (_flush, _silence, _clean):
         thread = threading.Thread(target=step, daemon=True)
         thread.start()
         thread.join(0.2)
-        # Errors from here on are of threads that end with the process, such as those of
-        # a pool whose workers are killed.
-        sys.stderr = io.StringIO()
     with contextlib.suppress(OSError):
         os.write(2, f"{_message}\n".encode())
         if os.isatty(1):  # a progress bar hides it
@@ -155,6 +152,11 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+
+
+def _silence() -> None:
+    """Drop what is printed by threads that fail as the process ends, as in a pool."""
+    sys.stderr = io.StringIO()
 
 
 def _clean() -> None:

@@ -119,7 +119,7 @@ def check_resumed(work: Path, history: "History", loader) -> None:
 
     with _resuming(work):
         saved = SaveProgress(work / _PROGRESS).saved()
-        history.check(work, saved["loader"]["epoch"] if saved else 0)
+        history.check(saved["loader"]["epoch"] if saved else 0)
     if saved and saved["loader"].get("fingerprint") != loader.fingerprint():
         raise ValueError(
             f"Expected the graphs, batches and plan that the run in {work} began with. "
@@ -158,7 +158,7 @@ class History:
         values = [self._sign * row[self._monitor] for row in rows]
         return [-math.inf if math.isnan(value) else value for value in values]
 
-    def check(self, work: Path, epochs: int) -> None:
+    def check(self, epochs: int) -> None:
         """Raise a ValueError if files of a run of so many epochs are missing."""
         from keras_bandgnn.data.weights_files import check_weights
 
@@ -168,7 +168,7 @@ class History:
                 "has trained."
             )
         if max(self._scores(self._rows), default=-math.inf) > -math.inf:
-            best = work / _BEST
+            best = self._file.with_name(_BEST)
             if not best.is_file():
                 raise ValueError(f"no {best}, the best weights.")
             check_weights(best)

@@ -86,12 +86,11 @@ class MaskedBatchNormalization(BatchLayer):
             self.beta = self.add_weight(name="beta", shape=shape, initializer="zeros")
         # Averages of many steps need their digits, whatever the policy.
         options = {"dtype": "float32", "trainable": False, "autocast": False}
-        options["shape"] = shape
         self.moving_mean = self.add_weight(
-            name="moving_mean", initializer="zeros", **options
+            name="moving_mean", shape=shape, initializer="zeros", **options
         )
         self.moving_variance = self.add_weight(
-            name="moving_variance", initializer="ones", **options
+            name="moving_variance", shape=shape, initializer="ones", **options
         )
         self.built = True
 

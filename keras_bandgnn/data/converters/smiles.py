@@ -114,12 +114,13 @@ def parse_smiles(smiles: str) -> Any:
             "Expected `smiles` to be a string. "
             f"Received: {smiles!r} ({type(smiles).__name__}). Pass a SMILES string."
         )
-    if len(smiles.splitlines()) > 1:
+    lines = smiles.splitlines()
+    if len(lines) > 1:
         # RDKit would read the first line alone.
         raise ValueError(
-            f"Expected `smiles` to be one line. Received: {len(smiles.splitlines())} "
-            f"lines, which begin with {smiles.splitlines()[0][:40]!r}. Pass one "
-            "molecule; a table may lack a closing quote."
+            f"Expected `smiles` to be one line. Received: {len(lines)} lines, which "
+            f"begin with {lines[0][:40]!r}. Pass one molecule; a table may lack a "
+            "closing quote."
         )
     # The error contains the problem that RDKit would print.
     with optional_import("rdkit.rdBase", "keras-bandgnn[chem]").BlockLogs():

@@ -170,9 +170,10 @@ def read_csv(
     if not all(isinstance(text, str) for text in smiles):
         refuse_file(path, f"to have SMILES in the column {column!r}", smiles[:3])
     for row, text in enumerate(smiles):
-        if len(text.splitlines()) > 1:
+        lines = len(text.splitlines())
+        if lines > 1:
             # A quote without an end takes the rows up to the next quote.
-            received = f"{len(text.splitlines())} lines in row {row + 1}: {text[:40]!r}"
+            received = f"{lines} lines in row {row + 1}: {text[:40]!r}"
             refuse_file(
                 path, "to have SMILES of one line", received, "Close the quote there."
             )
