@@ -8,6 +8,7 @@ backend: layers, ops and primitives on each, the rest shared out between them. S
 change in turns, with every commit. `--full` runs all that on each backend.
 """
 
+import functools
 import itertools
 import os
 import subprocess
@@ -84,9 +85,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 NO_TESTS = 5  # exit code of pytest
 # Tests compile many small programs and run each a few times.
 XLA_FLAGS = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
-    "--xla_cpu_use_fusion_emitters=false"
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_use_fusion_emitters=false",
 )
+# A compiled program for each backend that uses XLA.
+COMPILED = {
+    "jax": "import jax; jax.jit(lambda x: x + 1)(1.0)",
+    "tensorflow": (
+        "import tensorflow as tf; tf.function(lambda x: x + 1, jit_compile=True)(1.0)"
+    ),
+}
 
 
 def commits() -> int:
@@ -97,6 +106,25 @@ def commits() -> int:
     except FileNotFoundError:
         return 0
     return int(done.stdout) if done.returncode == 0 else 0
+
+
+@functools.cache
+def xla_flags(backend: str) -> str:
+    """Return the flags that the installed XLA accepts: it aborts on unknown ones."""
+    if backend not in COMPILED:
+        return ""
+
+    def accepts(*flags: str) -> bool:
+        environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
+        command = [sys.executable, "-c", COMPILED[backend]]
+        return (
+            subprocess.run(command, env=environment, capture_output=True).returncode
+            == 0
+        )
+
+    if accepts(*XLA_FLAGS):
+        return " ".join(XLA_FLAGS)
+    return " ".join(flag for flag in XLA_FLAGS if accepts(flag))
 
 
 def run(
@@ -123,7 +151,7 @@ def run(
         "TF_CPP_MIN_LOG_LEVEL": "3",
         # Threads that wait must not spin: the cores are shared.
         "OMP_WAIT_POLICY": "PASSIVE",
-        "XLA_FLAGS": f"{XLA_FLAGS} {os.environ.get('XLA_FLAGS', '')}".strip(),
+        "XLA_FLAGS": f"{xla_flags(backend)} {os.environ.get('XLA_FLAGS', '')}".strip(),
         # The processes that tests start do not compile the library's source again.
         "PYTHONDONTWRITEBYTECODE": "",
     }
