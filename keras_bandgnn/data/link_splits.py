@@ -8,9 +8,13 @@ import numpy as np
 
 from keras_bandgnn.arrays import checked_ids
 from keras_bandgnn.checks import boolean, fraction, instance, optional, seed_number
+from keras_bandgnn.data.identity import (
+    leaks,
+    link_numbers,
+    pair_keys,
+    refuse_leaks,
+)
 from keras_bandgnn.graph import Graph
-
-_INT64 = 2**63
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,29 +123,6 @@ def as_pairs(name: str, pairs, num_nodes: int, num_types: int | None = None):
     return pairs
 
 
-def pair_keys(pairs: NodePairs, num_nodes: int, unordered: bool = False) -> np.ndarray:
-    """Return one number per pair, the same for equal pairs.
-
-    Args:
-        pairs: The pairs.
-        num_nodes: Nodes of the graph.
-        unordered: Whether a pair and its reverse have the same number.
-
-    Returns:
-        int64 [Q].
-    """
-    if (int(pairs.types.max(initial=0)) + 1) * num_nodes**2 >= _INT64:
-        raise ValueError(
-            "Expected a graph whose number of types times the square of its number of "
-            f"nodes is below 2**63. Received: {num_nodes} nodes, type "
-            f"{pairs.types.max()}. Number the types from 0."
-        )
-    first, second = pairs.senders.astype(np.int64), pairs.receivers.astype(np.int64)
-    if unordered:
-        first, second = np.minimum(first, second), np.maximum(first, second)
-    return (pairs.types * np.int64(num_nodes) + first) * num_nodes + second
-
-
 def is_undirected(graph: Graph) -> bool:
     """Return whether the reverse of every edge is an edge of the same type."""
     pairs = NodePairs.of_edges(graph)
@@ -181,20 +162,26 @@ def split_links(
 ) -> LinkSplit:
     """Split the edges of a graph into those to train on, to validate and to test.
 
-    Parallel edges of one type are one pair, and so are an edge and its reverse if the
-    graph is undirected: all of them go to the same part, so that no message carries
-    what is to be predicted. Self-loops stay message edges and are in no part.
+    A link is a pair of nodes, in either direction and of any type. All edges of a link
+    go to the same part, so that no message carries what is to be predicted: not the
+    reverse of a pair, whether or not it has a type of its own, and not a parallel edge.
+    Self-loops stay message edges and are in no part.
+
+    Parts list each sender, receiver and type once; if every edge has a reverse of the
+    same type, or with `undirected=True`, of an edge and its reverse one.
 
     Args:
         graph: The graph, with all its edges.
-        valid: Share of the pairs to validate on.
-        test: Share of the pairs to test on.
+        valid: Share of the links to validate on.
+        test: Share of the links to test on.
         seed: Seed of the split.
-        undirected: Whether an edge and its reverse are one pair; by default whether
-            every edge has a reverse of the same type.
-        supervised: Share of the training pairs that are trained on and carry no
+        undirected: Whether an edge and its reverse are one pair, by default whether
+            every edge has a reverse of the same type. False splits senders, receivers
+            and types as they are, each for itself: for triples of knowledge graphs, and
+            where (a, b) says nothing of (b, a).
+        supervised: Share of the training links that are trained on and carry no
             messages, while the others carry messages alone. By default all training
-            pairs do both.
+            links do both.
 
     Returns:
         A `LinkSplit`.
@@ -211,7 +198,7 @@ def split_links(
     instance("graph", graph, Graph, "a Graph")
     valid, test = fraction("valid", valid), fraction("test", test)
     rng = np.random.default_rng(seed_number("seed", seed))
-    undirected = optional(boolean, "undirected", undirected)
+    together = optional(boolean, "undirected", undirected) is not False
     supervised = optional(fraction, "supervised", supervised)
     if valid + test >= 1:
         raise ValueError(
@@ -221,11 +208,15 @@ def split_links(
     if undirected is None:
         undirected = is_undirected(graph)
     edges = NodePairs.of_edges(graph)
-    keys = pair_keys(edges, graph.num_nodes, undirected)
     loops = edges.senders == edges.receivers
     candidates = np.flatnonzero(~loops)
-    unique, first = np.unique(keys[candidates], return_index=True)
-    count = len(unique)
+    keys = pair_keys(edges, graph.num_nodes, undirected)[candidates]
+    _, first, pair = np.unique(keys, return_index=True, return_inverse=True)
+    pairs = edges.take(candidates[first])
+    link = np.arange(len(pairs))
+    if together:
+        link = link_numbers(pairs, graph.num_nodes)
+    count = int(link.max(initial=-1)) + 1
     sizes = [round(valid * count), round(test * count)]
     order = rng.permutation(count)
     train = order[sum(sizes) :]
@@ -236,17 +227,22 @@ def split_links(
             f"a graph of {count} pairs, valid={valid}, test={test}, "
             f"supervised={supervised}."
         )
-    pairs = edges.take(candidates[first])
-    messages = loops | np.isin(keys, unique[train[held:]])
+    messages = loops.copy()
+    messages[candidates] = np.isin(link[pair.reshape(-1)], train[held:])
     known = edges.take(np.sort(candidates[first]))
     known = NodePairs.concatenate([known, edges.take(loops)])
     if undirected:
         known = NodePairs.concatenate([known, pairs.reversed()])
     return LinkSplit(
         with_edges(graph, messages),
-        pairs.take(np.sort(train if supervised is None else train[:held])),
-        pairs.take(np.sort(order[: sizes[0]])),
-        pairs.take(np.sort(order[sizes[0] : sum(sizes)])),
+        *(
+            pairs.take(np.isin(link, part))
+            for part in (
+                train if supervised is None else train[:held],
+                order[: sizes[0]],
+                order[sizes[0] : sum(sizes)],
+            )
+        ),
         known,
         undirected,
     )
@@ -269,18 +265,27 @@ def with_edges(graph: Graph, keep: np.ndarray) -> Graph:
     )
 
 
-def check_leaks(graph: Graph, pairs, undirected: bool | None = None) -> None:
+def check_leaks(graph: Graph, pairs, undirected: bool = True) -> None:
     """Raise a ValueError if a pair to predict is among the edges of a graph.
+
+    An edge is a pair, too, if it has the reverse direction or another type: layers such
+    as `ToUndirected` make one of the other, and models read both.
 
     Args:
         graph: The graph that carries the messages.
         pairs: `NodePairs` to validate or test on, or int [Q, 2] or [Q, 3].
-        undirected: Whether the reverse of a pair is a leak, too; by default whether
-            every edge of the graph has a reverse of the same type.
+        undirected: Whether pairs are compared in both directions and without types.
+            False compares sender, receiver and type, for data in which the reverse of
+            a pair says nothing of it, or is public by the rules of its official split,
+            as in WN18RR.
+
+    Raises:
+        ValueError: If there are such pairs; the message counts them.
 
     Example:
-    >>> graph = Graph(3, [0, 1], [1, 0])
+    >>> graph = Graph(3, [0], [1])
     >>> check_leaks(graph, NodePairs([1], [2]))
+    >>> check_leaks(graph, NodePairs([1], [0]), undirected=False)
     >>> check_leaks(graph, NodePairs([1], [0]))
     Traceback (most recent call last):
     ...
@@ -288,19 +293,11 @@ def check_leaks(graph: Graph, pairs, undirected: bool | None = None) -> None:
     """
     instance("graph", graph, Graph, "a Graph")
     pairs = as_pairs("pairs", pairs, graph.num_nodes)
-    undirected = optional(boolean, "undirected", undirected)
-    if undirected is None:
-        undirected = is_undirected(graph)
-    edges = pair_keys(NodePairs.of_edges(graph), graph.num_nodes, undirected)
-    leaks = np.flatnonzero(
-        np.isin(pair_keys(pairs, graph.num_nodes, undirected), edges)
+    undirected = boolean("undirected", undirected)
+    refuse_leaks(
+        "pairs that are no edges of the graph",
+        pairs,
+        leaks(pairs, NodePairs.of_edges(graph), graph.num_nodes, undirected),
+        "Pass the graph with training edges alone, split_links(...).train. If pairs "
+        "and their reverse are facts of their own, pass undirected=False.",
     )
-    if len(leaks):
-        k = leaks[0]
-        raise ValueError(
-            f"Expected pairs that are no edges of the graph. Received: {len(leaks)} of "
-            f"{len(pairs)} pairs that are, the first from node {pairs.senders[k]} to "
-            f"{pairs.receivers[k]} of type {pairs.types[k]} (or its reverse, if "
-            f"undirected={undirected}). Pass the graph with training edges alone, "
-            "split_links(...).train."
-        )

@@ -6,7 +6,7 @@ import numpy as np
 
 from keras_bandgnn.checks import boolean, number, refuse, seed_number, sequence
 from keras_bandgnn.data.converters.smiles import parse_smiles
-from keras_bandgnn.optional import optional_import
+from keras_bandgnn.data.identity import scaffold_key
 
 
 def scaffold_split(
@@ -18,7 +18,8 @@ def scaffold_split(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Split molecules into train, valid and test by their Bemis-Murcko scaffolds.
 
-    A scaffold is what is left of a molecule without side chains. Groups of molecules
+    A scaffold is what is left of a molecule without side chains; atom maps, isotopes
+    and E/Z do not count. Groups of molecules
     with the same one are taken from the largest to the smallest, and go to the first
     part that has room, the test part last. So test molecules have rare scaffolds. The
     split is that of DeepChem's `ScaffoldSplitter`, on which most scores of MoleculeNet
@@ -82,16 +83,13 @@ def scaffold_split(
 
 def _groups(names: list[str], chirality: bool) -> list[list[int]]:
     """Return the positions of the molecules of each scaffold, largest group first."""
-    module = "rdkit.Chem.Scaffolds.MurckoScaffold"
-    murcko = optional_import(module, "keras-bandgnn[chem]")
     groups: dict[str, list[int]] = {}
     for place, name in enumerate(names):
         try:
             molecule = parse_smiles(name)
         except ValueError as error:
             raise ValueError(f"smiles[{place}]: {error}") from error
-        scaffold = murcko.MurckoScaffoldSmiles(mol=molecule, includeChirality=chirality)
-        groups.setdefault(scaffold, []).append(place)
+        groups.setdefault(scaffold_key(molecule, chirality), []).append(place)
     # Of equally large groups that of the later molecule comes first, as in DeepChem.
     return sorted(
         groups.values(), key=lambda group: (len(group), group[0]), reverse=True

@@ -1,6 +1,5 @@
 """Labels, weights and validation graphs that `fit(x, y, ...)` passes beside graphs."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from keras_bandgnn.data.flat_columns import (
     SAMPLE_WEIGHT,
     check_columns,
 )
+from keras_bandgnn.data.identity import graph_keys, merged_groups
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_table
@@ -275,18 +275,17 @@ def with_class_weights(
 
 
 def split_off(
-    graphs: FlatGraphs, validation_split: Any, groups: Sequence[bytes] | None
+    graphs: FlatGraphs, validation_split: Any, groups: Sequence[int]
 ) -> tuple[FlatGraphs, FlatGraphs]:
     """Return graphs to train on and graphs to validate on.
 
-    As in Keras these are the last ones. Equal graphs stay together, such as the rows of
-    one molecule: from the end on, whole groups are set aside until the share is full.
+    As in Keras these are the last ones. Groups stay together, such as the rows of one
+    molecule: from the end on, whole groups are set aside until the share is full.
 
     Args:
         graphs: All graphs.
         validation_split: The share to validate on, in (0, 1).
-        groups: For each graph bytes that equal graphs share; None to compare the
-            graphs themselves.
+        groups: The group of each graph, see `same_to_model`.
 
     Raises:
         ValueError: If one of the parts is empty.
@@ -294,9 +293,7 @@ def split_off(
     share = fraction("validation_split", validation_split)
     count = len(graphs)
     wanted = count - math.floor(count * (1.0 - share))
-    if groups is None:
-        groups = [_content(graphs, i) for i in range(count)]
-    members: dict[bytes, list[int]] = {}
+    members: dict[int, list[int]] = {}
     for i in range(count - 1, -1, -1):
         members.setdefault(groups[i], []).append(i)
     valid: list[int] = []
@@ -320,17 +317,33 @@ def _taken(graphs: FlatGraphs, indices: np.ndarray) -> FlatGraphs:
     return out
 
 
-def _content(graphs: FlatGraphs, i: int) -> bytes:
-    """Return a hash of a graph without its labels and weights."""
-    graph = graphs[i]
-    digest = hashlib.sha256()
-    features = {**graph.node, **graph.edge, **graph.context}
-    arrays = [graph.senders, graph.receivers, graph.edge_type, graph.candidates]
-    arrays += [features[name] for name in sorted(features) if name != SAMPLE_WEIGHT]
-    for array in arrays:
-        if array is not None:
-            digest.update(np.ascontiguousarray(array).tobytes() + b"|")
-    return digest.digest()
+def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[int]:
+    """Return the group of each graph; a model cannot tell graphs of a group apart.
+
+    Graphs are compared as the task's preprocessor returns them, by the features that
+    the task reads.
+
+    Args:
+        task: The task.
+        graphs: The graphs, after the layers of the task.
+        encoder: The encoder of raw data that they were made of, or None.
+        groups: For each graph bytes that items of one kind share, or None.
+    """
+    read = task.features_read()
+    if read is not None:
+        weight = getattr(task.preprocessor, "edge_weight", None)
+        read = {**read, "edge": (*read.get("edge", ()), *([weight] if weight else ()))}
+        has = {"node": graphs.node, "edge": graphs.edge, "graph": graphs.context}
+        if any({*names} - {*has[level]} for level, names in read.items()):
+            # Layers that are not known yet compute them from others.
+            read = None
+    keys = graph_keys(
+        graphs,
+        read,
+        ignored=() if encoder is None else encoder.varying(),
+        types=task.backbone.num_edge_types != 0,
+    ).tolist()
+    return merged_groups(keys, *([] if groups is None else [groups]))
 
 
 def rows_of(values: Any, positions: np.ndarray, count: int) -> Any:

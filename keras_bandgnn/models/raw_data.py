@@ -101,6 +101,7 @@ def labelled(
         columns_of,
         graphs_for_labels,
         rows_of,
+        same_to_model,
         split_off,
         with_class_weights,
         with_labels,
@@ -113,7 +114,7 @@ def labelled(
     options = (y, sample_weight, class_weight, split)
     if not is_raw(x) and all(option is None for option in options):
         return x, None
-    groups = order = None
+    encoder = groups = order = None
     if is_raw(x):
         y, sample_weight = columns_of(x, y), columns_of(x, sample_weight)
         items = raw_items(x)
@@ -136,6 +137,10 @@ def labelled(
     if sample_weight is not None:
         graphs = with_sample_weights(graphs, sample_weight, order)
     if split is not None:
+        if task.preprocessor is not None:
+            # As the model sees them; they are not transformed again.
+            graphs = task.preprocessor.transform(graphs)
+        groups = same_to_model(task, graphs, encoder, groups)
         graphs, valid = split_off(graphs, split, groups)
     if class_weight is not None:
         num_classes = None if task.labels is None else task.labels.num_classes

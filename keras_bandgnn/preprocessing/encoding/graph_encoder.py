@@ -118,9 +118,17 @@ class GraphEncoder(GraphLayer):
     def group(self, item: Any) -> bytes:
         """Return bytes that items of one kind share, such as spellings of a molecule.
 
-        `validation_split` keeps such items together.
+        `validation_split` keeps such items together, and besides items whose graphs
+        the model cannot tell apart.
         """
         return self.content(item)
+
+    def varying(self) -> tuple[str, ...]:
+        """Return the features in which items of one kind may differ, none by default.
+
+        They do not count where `validation_split` compares graphs.
+        """
+        return ()
 
     def learn(self, items: Iterable[Any]) -> None:
         """Set what is learnt from data."""

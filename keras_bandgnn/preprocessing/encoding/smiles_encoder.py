@@ -114,13 +114,13 @@ class SmilesEncoder(GraphEncoder):
         return repr(item).encode() if not self.accepts(item) else item.ToBinary()
 
     def group(self, item: Any) -> bytes:
-        """Return the canonical SMILES string."""
+        """Return the canonical SMILES string without what graphs do not have."""
         from keras_bandgnn.data.converters.smiles import parse_smiles
+        from keras_bandgnn.data.identity import molecule_key
 
         try:
-            return _canonical(
-                parse_smiles(item) if isinstance(item, str) else item
-            ).encode()
+            molecule = parse_smiles(item) if isinstance(item, str) else item
+            return molecule_key(molecule).encode()
         except ValueError:
             return self.content(item)
 

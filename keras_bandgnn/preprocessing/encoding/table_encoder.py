@@ -172,6 +172,10 @@ class TableEncoder(GraphEncoder):
             return self.content(item)
         return self.encoder.group(item.get(self.column))
 
+    def varying(self) -> tuple[str, ...]:
+        """Return the other columns, in which rows of one molecule may differ."""
+        return tuple(self.context or ())
+
     def inputs(self) -> dict[str, dict[str, int]]:
         """Return the `inputs` of a backbone."""
         self.require_adapted()

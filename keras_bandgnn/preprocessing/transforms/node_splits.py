@@ -14,6 +14,7 @@ from keras_bandgnn.checks import (
     seed_number,
     sequence,
 )
+from keras_bandgnn.data.identity import check_masks
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.graph_layer import GraphLayer
 from keras_bandgnn.preprocessing.transforms.components import LargestComponent
@@ -189,7 +190,8 @@ def node_splits(graph: Graph) -> Iterator[Graph]:
         The graph with masks int32 [N]: S graphs, or one if all masks are [N].
 
     Raises:
-        ValueError: If the graph has no masks, or they differ in their number of splits.
+        ValueError: If the graph has no masks, they differ in their number of splits, or
+            a node is in several parts of a split.
 
     Example:
     >>> masks = {"train_mask": [[1, 0], [0, 1]], "test_mask": [[0, 1], [1, 0]]}
@@ -208,6 +210,7 @@ def node_splits(graph: Graph) -> Iterator[Graph]:
             f"with one S. Received: {shapes or sorted(graph.node)}. Add masks with "
             "RandomNodeSplit."
         )
+    check_masks(masks, "node")
     return _each_split(graph, several, counts.pop() if counts else 0)
 
 

@@ -1,0 +1,332 @@
+"""Identity across a split: when two pairs, graphs or molecules are the same.
+
+What is the same to a model must not be on both sides of a split. Everything that
+splits, or checks a split, compares by the functions of this file.
+"""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.optional import optional_import
+
+_INT64 = 2**63
+_PARTS = ("train", "val", "test")
+
+
+# === Pairs of nodes ===
+
+
+def pair_keys(pairs, num_nodes: int, unordered: bool = False) -> np.ndarray:
+    """Return one number per triple of sender, receiver and type.
+
+    Args:
+        pairs: `NodePairs`.
+        num_nodes: Nodes of the graph.
+        unordered: Whether a pair and its reverse have the same number.
+
+    Returns:
+        int64 [Q].
+    """
+    if (int(pairs.types.max(initial=0)) + 1) * num_nodes**2 >= _INT64:
+        raise ValueError(
+            "Expected a graph whose number of types times the square of its number of "
+            f"nodes is below 2**63. Received: {num_nodes} nodes, type "
+            f"{pairs.types.max()}. Number the types from 0."
+        )
+    first, second = pairs.senders.astype(np.int64), pairs.receivers.astype(np.int64)
+    if unordered:
+        first, second = np.minimum(first, second), np.maximum(first, second)
+    return (pairs.types * np.int64(num_nodes) + first) * num_nodes + second
+
+
+def link_keys(senders, receivers, num_nodes: int) -> np.ndarray:
+    """Return one number per link: two nodes, in either direction and of any type.
+
+    Args:
+        senders: int [Q].
+        receivers: int [Q].
+        num_nodes: Nodes of the graph.
+
+    Returns:
+        int64 [Q].
+
+    Example:
+    >>> link_keys([0, 1, 1], [1, 0, 2], 3).tolist()
+    [1, 1, 5]
+    """
+    first, second = np.asarray(senders, np.int64), np.asarray(receivers, np.int64)
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    return low * num_nodes + high
+
+
+def link_numbers(pairs, num_nodes: int) -> np.ndarray:
+    """Number the links of pairs in the order of their first pair, int64 [Q]."""
+    keys = link_keys(pairs.senders, pairs.receivers, num_nodes)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.reshape(-1)]
+
+
+def leaks(pairs, edges, num_nodes: int, undirected: bool) -> np.ndarray:
+    """Return which pairs are among the edges of a graph, bool [Q].
+
+    Args:
+        pairs: `NodePairs` to predict.
+        edges: `NodePairs` that a model sees.
+        num_nodes: Nodes of the graph.
+        undirected: Whether to compare links; otherwise sender, receiver and type.
+    """
+    if undirected:
+        keys = [link_keys(p.senders, p.receivers, num_nodes) for p in (pairs, edges)]
+    else:
+        keys = [pair_keys(p, num_nodes) for p in (pairs, edges)]
+    return np.isin(*keys)
+
+
+def mirrored(pairs, edges, num_nodes: int) -> np.ndarray:
+    """Return which pairs are no edges while their reverse is one, bool [Q].
+
+    Types are not compared.
+    """
+    forward, back, own = (
+        p.senders.astype(np.int64) * num_nodes + p.receivers
+        for p in (pairs, pairs.reversed(), edges)
+    )
+    return ~np.isin(forward, own) & np.isin(back, own)
+
+
+def added_reverses(edges, transformed, num_nodes: int) -> np.ndarray:
+    """Return which transformed edges are reverses that look like edges, bool [E].
+
+    They are messages against the direction of an edge, of a type that edges in their
+    direction have, too. Reverses with a type of their own are told apart by it.
+
+    Args:
+        edges: `NodePairs` of the graph.
+        transformed: `NodePairs` of the graph as a model sees it.
+        num_nodes: Nodes of the graph.
+    """
+    own, forward = (
+        p.senders.astype(np.int64) * num_nodes + p.receivers
+        for p in (edges, transformed)
+    )
+    usual = np.unique(transformed.types[np.isin(forward, own)])
+    reverse = mirrored(transformed, edges, num_nodes)
+    return reverse & np.isin(transformed.types, usual)
+
+
+def refuse_leaks(expected: str, pairs, leaked: np.ndarray, advice: str) -> None:
+    """Raise a ValueError that counts the pairs that leak, if there are any.
+
+    Args:
+        expected: The requirement.
+        pairs: `NodePairs`.
+        leaked: bool [Q].
+        advice: Last sentences of the error.
+    """
+    rows = np.flatnonzero(leaked)
+    if len(rows):
+        k = rows[0]
+        raise ValueError(
+            f"Expected {expected}. Received: {len(rows)} of {len(pairs)} pairs that "
+            f"are, or whose reverse is, the first from node {pairs.senders[k]} to "
+            f"{pairs.receivers[k]} of type {pairs.types[k]}. {advice}"
+        )
+
+
+# === Rows of nodes and edges ===
+
+
+def check_masks(masks: Mapping[str, np.ndarray], level: str) -> None:
+    """Raise a ValueError if a node or an edge is in two parts of a split.
+
+    Args:
+        masks: Masks of train, valid and test by name, [N] or [N, S]; masks whose names
+            begin otherwise are not compared.
+        level: "node" or "edge", for the error.
+    """
+    parts = [
+        (name, np.asarray(mask, bool).reshape(len(mask), -1))
+        for name, mask in masks.items()
+        if name.startswith(_PARTS)
+    ]
+    for number, (name, mask) in enumerate(parts):
+        for other, rows in parts[number + 1 :]:
+            shared = (mask & rows).any(axis=1)
+            if shared.any():
+                raise ValueError(
+                    f"Expected each {level} in one part of a split. Received: "
+                    f"{int(shared.sum())} {level}s in {name!r} and in {other!r}, the "
+                    f"first {level} {int(np.argmax(shared))}. Clear one of the masks "
+                    "there."
+                )
+
+
+# === Graphs ===
+
+
+def graph_keys(
+    graphs: FlatGraphs,
+    read: Mapping[str, Collection[str]] | None = None,
+    ignored: Collection[str] = (),
+    types: bool = True,
+) -> np.ndarray:
+    """Return one number per graph, the same for graphs that a model cannot tell apart.
+
+    Equal graphs have the same number in whatever order their nodes are: colours of
+    nodes are refined by those of their neighbours, as by Weisfeiler and Leman 1968,
+    which no network of messages surpasses. Labels, weights of samples and `info` do not
+    count.
+
+    Args:
+        graphs: n graphs.
+        read: Names of the features that the model reads from "node", "edge" and
+            "graph"; None for all features.
+        ignored: Names of features that do not count.
+        types: Whether types of edges count.
+
+    Returns:
+        uint64 [n].
+
+    Example:
+    >>> from keras_bandgnn import Graph
+    >>> path = [Graph(3, [0, 1], [1, 2]), Graph(3, [2, 0], [0, 1]), Graph(3, [], [])]
+    >>> keys = graph_keys(FlatGraphs.from_graphs(path))
+    >>> keys[0] == keys[1], keys[0] == keys[2]
+    (True, False)
+    """
+    ignored = {*ignored, SAMPLE_WEIGHT}
+
+    def features(level: str, columns: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        names = columns if read is None else read.get(level, columns)
+        return [columns[k] for k in sorted({*names} & {*columns} - ignored)]
+
+    count = int(graphs.node_ptr[-1])
+    offset = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+    ends = graphs.senders + offset, graphs.receivers + offset
+    marks = np.zeros(count, np.int32)
+    if graphs.candidates is not None:
+        members = np.diff(graphs.candidate_ptr)
+        marks[graphs.candidates + graphs.node_ptr[:-1].repeat(members)] = 1
+    has_slot = graphs.slot >= 0
+    marks[(graphs.slot + graphs.node_ptr[:-1])[has_slot]] += 2
+    colour = _hashes(count, [marks, *features("node", graphs.node)])
+    kinds = [graphs.edge_type] if types else []
+    edge = _hashes(len(ends[0]), [*kinds, *features("edge", graphs.edge)])
+    before, classes = 0, len(np.unique(colour))
+    while len(edge) and before < classes:
+        around = np.zeros_like(colour)
+        for salt, (near, node) in enumerate((ends, ends[::-1])):
+            message = _mixed(_mixed(colour[near] + edge) + np.uint64(salt))
+            np.add.at(around, node, message)
+        colour = _mixed(colour + _mixed(around))
+        before, classes = classes, len(np.unique(colour))
+    total = np.zeros(len(graphs), np.uint64)
+    np.add.at(total, np.arange(len(graphs)).repeat(graphs.num_nodes), _mixed(colour))
+    sizes = [graphs.num_nodes, graphs.num_edges]
+    return _mixed(
+        total + _hashes(len(graphs), sizes + features("graph", graphs.context))
+    )
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Scatter numbers over 64 bits, as the generator SplitMix64 does."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _hashes(count: int, columns: Iterable[np.ndarray]) -> np.ndarray:
+    """Return a hash of each row of several arrays of 32-bit numbers, uint64 [count]."""
+    out = np.zeros(count, np.uint64)
+    for values in columns:
+        if values.dtype.kind == "f":
+            # -0.0 is 0.0.
+            values = values.astype(np.float32) + np.float32(0)
+        else:
+            values = values.astype(np.int32)
+        width = values.size // count if count else 0
+        for column in values.reshape(count, width).T:
+            bits = np.ascontiguousarray(column).view(np.uint32)
+            out = _mixed(out ^ _mixed(bits.astype(np.uint64)))
+    return out
+
+
+def merged_groups(*keys: Sequence[Hashable]) -> list[int]:
+    """Return the group of each item; items that share a key in any list have one.
+
+    Args:
+        *keys: Lists of n keys.
+
+    Example:
+    >>> merged_groups("aabc", [1, 2, 2, 3])
+    [0, 0, 0, 3]
+    """
+    group = list(range(len(keys[0])))
+
+    def first(item: int) -> int:
+        while group[item] != item:
+            group[item] = item = group[group[item]]
+        return item
+
+    for column in keys:
+        seen: dict[Hashable, int] = {}
+        for item, key in enumerate(column):
+            one, other = sorted((first(item), first(seen.setdefault(key, item))))
+            group[other] = one
+    return [first(item) for item in range(len(group))]
+
+
+# === Molecules ===
+
+
+def _plain(molecule: Any) -> Any:
+    """Return a molecule without what graphs of molecules do not have."""
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
+    none = chem.BondStereo.STEREONONE
+    if not any(
+        atom.GetAtomMapNum() or atom.GetIsotope() or atom.GetAtomicNum() == 1
+        for atom in molecule.GetAtoms()
+    ) and all(bond.GetStereo() == none for bond in molecule.GetBonds()):
+        return molecule
+    plain = chem.RWMol(molecule)
+    for atom in plain.GetAtoms():
+        atom.SetAtomMapNum(0)
+        atom.SetIsotope(0)
+    for bond in plain.GetBonds():
+        bond.SetStereo(none)
+        bond.SetBondDir(chem.BondDir.NONE)
+    # Centres that isotopes alone made are none.
+    chem.AssignStereochemistry(plain, cleanIt=True, force=True)
+    # Written and read, so that mapped atoms have the hydrogens of others.
+    again = chem.MolFromSmiles(chem.MolToSmiles(plain))
+    return plain if again is None else again
+
+
+def molecule_key(molecule: Any) -> str:
+    """Return one SMILES string for all spellings of a molecule of RDKit.
+
+    Atom maps, isotopes, explicit hydrogens and E/Z do not count: graphs of molecules
+    do not have them, or not always.
+    """
+    chem = optional_import("rdkit.Chem", "keras-bandgnn[chem]")
+    return chem.MolToSmiles(_plain(molecule))
+
+
+def scaffold_key(molecule: Any, chirality: bool = False) -> str:
+    """Return the Bemis-Murcko scaffold of a molecule of RDKit, as a SMILES string.
+
+    Args:
+        molecule: The molecule, of which the same counts as for `molecule_key`.
+        chirality: Whether scaffolds that are mirror images differ.
+    """
+    module = "rdkit.Chem.Scaffolds.MurckoScaffold"
+    murcko = optional_import(module, "keras-bandgnn[chem]")
+    plain = _plain(molecule)
+    return murcko.MurckoScaffoldSmiles(mol=plain, includeChirality=chirality)
