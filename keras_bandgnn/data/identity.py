@@ -14,7 +14,6 @@ from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.optional import optional_import
 
 _INT64 = 2**63
-_PARTS = ("train", "val", "test")
 
 
 # === Pairs of nodes ===
@@ -88,36 +87,39 @@ def leaks(pairs, edges, num_nodes: int, undirected: bool) -> np.ndarray:
     return np.isin(*keys)
 
 
+def without_types(pairs):
+    """Return `NodePairs` of one type."""
+    return type(pairs)(pairs.senders, pairs.receivers)
+
+
 def mirrored(pairs, edges, num_nodes: int) -> np.ndarray:
     """Return which pairs are no edges while their reverse is one, bool [Q].
 
-    Types are not compared.
+    Args:
+        pairs: `NodePairs`.
+        edges: `NodePairs` of a graph, whose types count.
+        num_nodes: Nodes of the graph.
     """
-    forward, back, own = (
-        p.senders.astype(np.int64) * num_nodes + p.receivers
-        for p in (pairs, pairs.reversed(), edges)
-    )
-    return ~np.isin(forward, own) & np.isin(back, own)
+    back = leaks(pairs.reversed(), edges, num_nodes, undirected=False)
+    return back & ~leaks(pairs, edges, num_nodes, undirected=False)
 
 
 def added_reverses(edges, transformed, num_nodes: int) -> np.ndarray:
-    """Return which transformed edges are reverses that look like edges, bool [E].
+    """Return which edges of a transformed graph are reverses of its edges, bool [E].
 
-    They are messages against the direction of an edge, of a type that edges in their
-    direction have, too. Reverses with a type of their own are told apart by it.
+    They have the type of the edge, or another one that edges in their own direction
+    have, too. Reverses with a type of their own are told apart by it.
 
     Args:
         edges: `NodePairs` of the graph.
         transformed: `NodePairs` of the graph as a model sees it.
         num_nodes: Nodes of the graph.
     """
-    own, forward = (
-        p.senders.astype(np.int64) * num_nodes + p.receivers
-        for p in (edges, transformed)
-    )
-    usual = np.unique(transformed.types[np.isin(forward, own)])
-    reverse = mirrored(transformed, edges, num_nodes)
-    return reverse & np.isin(transformed.types, usual)
+    plain, own = without_types(transformed), without_types(edges)
+    forward = leaks(plain, own, num_nodes, undirected=False)
+    usual = np.unique(transformed.types[forward])
+    reverse = mirrored(plain, own, num_nodes) & np.isin(transformed.types, usual)
+    return reverse | mirrored(transformed, edges, num_nodes)
 
 
 def refuse_leaks(expected: str, pairs, leaked: np.ndarray, advice: str) -> None:
@@ -134,8 +136,8 @@ def refuse_leaks(expected: str, pairs, leaked: np.ndarray, advice: str) -> None:
         k = rows[0]
         raise ValueError(
             f"Expected {expected}. Received: {len(rows)} of {len(pairs)} pairs that "
-            f"are, or whose reverse is, the first from node {pairs.senders[k]} to "
-            f"{pairs.receivers[k]} of type {pairs.types[k]}. {advice}"
+            f"leak, the first from node {pairs.senders[k]} to {pairs.receivers[k]} of "
+            f"type {pairs.types[k]}. {advice}"
         )
 
 
@@ -143,28 +145,40 @@ def refuse_leaks(expected: str, pairs, leaked: np.ndarray, advice: str) -> None:
 
 
 def check_masks(masks: Mapping[str, np.ndarray], level: str) -> None:
-    """Raise a ValueError if a node or an edge is in two parts of a split.
+    """Raise a ValueError if a node or an edge is in several parts of a split.
 
     Args:
-        masks: Masks of train, valid and test by name, [N] or [N, S]; masks whose names
-            begin otherwise are not compared.
+        masks: The mask of each part by name, [N] or [N, S].
         level: "node" or "edge", for the error.
     """
-    parts = [
-        (name, np.asarray(mask, bool).reshape(len(mask), -1))
-        for name, mask in masks.items()
-        if name.startswith(_PARTS)
-    ]
-    for number, (name, mask) in enumerate(parts):
-        for other, rows in parts[number + 1 :]:
+    seen: dict[str, np.ndarray] = {}
+    for name, mask in masks.items():
+        mask = np.asarray(mask, bool).reshape(len(mask), -1)
+        for other, rows in seen.items():
             shared = (mask & rows).any(axis=1)
             if shared.any():
                 raise ValueError(
                     f"Expected each {level} in one part of a split. Received: "
-                    f"{int(shared.sum())} {level}s in {name!r} and in {other!r}, the "
-                    f"first {level} {int(np.argmax(shared))}. Clear one of the masks "
-                    "there."
+                    f"{int(shared.sum())} of {len(shared)} {level}s in {other!r} and "
+                    f"in {name!r}, the first {level} {int(np.argmax(shared))}. Clear "
+                    "one of the masks there."
                 )
+        seen[name] = mask
+
+
+def shared_links(graphs: FlatGraphs, train: np.ndarray, valid: np.ndarray) -> int:
+    """Return how many edges of a part join two nodes as edges of another part do.
+
+    Args:
+        graphs: The graphs.
+        train: Mask of the edges of the other part, [E].
+        valid: Mask of the edges of the part, [E].
+    """
+    offset = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+    ends = graphs.senders + offset, graphs.receivers + offset
+    links = link_keys(*ends, int(graphs.node_ptr[-1]))
+    train, valid = (np.asarray(mask, bool) for mask in (train, valid))
+    return int(np.isin(links[valid], links[train]).sum())
 
 
 # === Graphs ===
@@ -229,9 +243,8 @@ def graph_keys(
     total = np.zeros(len(graphs), np.uint64)
     np.add.at(total, np.arange(len(graphs)).repeat(graphs.num_nodes), _mixed(colour))
     sizes = [graphs.num_nodes, graphs.num_edges]
-    return _mixed(
-        total + _hashes(len(graphs), sizes + features("graph", graphs.context))
-    )
+    whole = _hashes(len(graphs), [*sizes, *features("graph", graphs.context)])
+    return _mixed(total + whole)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

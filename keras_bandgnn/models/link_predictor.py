@@ -12,6 +12,13 @@ from keras_bandgnn.checks import (
     positive_int,
     refuse,
 )
+from keras_bandgnn.data.identity import (
+    added_reverses,
+    leaks,
+    mirrored,
+    refuse_leaks,
+    without_types,
+)
 from keras_bandgnn.data.link_splits import (
     NodePairs,
     as_pairs,
@@ -37,6 +44,10 @@ SIDES = ("receiver", "sender", "both")
 # Numbers of a table of scores, or of the hidden layer behind it.
 _CHUNK = 1 << 24
 _PAIRS = 1 << 16
+_ADVICE = (
+    "Split the edges with split_links, which keeps all edges of two nodes in one part. "
+    "If pairs and their reverse are facts of their own, pass undirected=False."
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -46,7 +57,9 @@ class LinkPredictor(Task):
     The edges of the graph carry messages, and pairs are scored from the states of their
     nodes by a `LinkScorer`. Pairs are `NodePairs`, numbered as in the graph, or int
     arrays [Q, 2] or [Q, 3] of sender, receiver and type. Split edges with
-    `split_links`, whose graph has the edges to train on alone.
+    `split_links`, whose graph has the edges to train on alone. Pairs to validate or to
+    test on that the messages give away are refused, also if it is a layer of the
+    preprocessor that adds the reverse of an edge.
 
     Args:
         backbone: The model from a batch to node states; `EmbeddingBackbone` for the
@@ -186,6 +199,7 @@ class LinkPredictor(Task):
         validation_pairs=None,
         seed: int = 0,
         sampler: Sampler | None = None,
+        undirected: bool | None = None,
         **kwargs,
     ):
         """Train on pairs of a graph.
@@ -209,11 +223,17 @@ class LinkPredictor(Task):
                 neighbours that it draws around the nodes of the pairs, as many true
                 ones as its `batch_size`, unless `fit` has another. None for the whole
                 graph.
+            undirected: Whether `validation_pairs` leak if their reverse, or an edge of
+                another type, is among the messages or the pairs; see `check_leaks`. By
+                default without `num_relations`; triples are compared as they are.
             **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
                 `verbose`.
 
         Returns:
             Keras' `History`.
+
+        Raises:
+            ValueError: If messages or pairs to train on give `validation_pairs` away.
         """
         from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
 
@@ -225,7 +245,11 @@ class LinkPredictor(Task):
                     f"Expected `fit` of LinkPredictor without `{name}`. Received: "
                     f"{name}. {advice}"
                 )
+        undirected = self._undirected(undirected)
         if isinstance(x, LinkLoader):
+            valid = kwargs.get("validation_data")
+            if isinstance(valid, LinkLoader):
+                self._check_validation(valid.graph, x.pairs, valid.pairs, undirected)
             return super().fit(x, None, seed=seed, **kwargs)
         if kwargs.pop("validation_data", None) is not None:
             raise ValueError(
@@ -242,6 +266,7 @@ class LinkPredictor(Task):
         true = self._true(graph, pairs, known)
         if validation_pairs is not None:
             valid = self._pairs("validation_pairs", validation_pairs, graph)
+            self._check_validation(graph, pairs, valid, undirected)
             true = self._true(graph, NodePairs.concatenate([valid, pairs]), known)
         shuffle = kwargs.pop("shuffle", True)
         train = self._link_loader(
@@ -261,6 +286,7 @@ class LinkPredictor(Task):
         known=None,
         seed: int = 0,
         by_layer: bool = False,
+        undirected: bool | None = None,
         **kwargs,
     ) -> dict[str, float]:
         """Return loss, area under the ROC curve and average precision, all exact.
@@ -274,23 +300,31 @@ class LinkPredictor(Task):
                 a sampler avoids.
             seed: Seed of the sampler.
             by_layer: As for `predict`.
+            undirected: As for `fit`. Pairs that are edges of the graph themselves are
+                those of the training, and may be evaluated.
             **kwargs: Passed to `keras.Model.evaluate` if `x` is a `LinkLoader` or what
                 Keras takes; without effect for a graph.
 
         Returns:
             `"loss"`, `"auc"` and `"average_precision"` by name. With the objective
             "softmax" there must be as many negatives for each pair.
+
+        Raises:
+            ValueError: If pairs are no edges, but messages give them away.
         """
         from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
         from keras_bandgnn.training.link_metrics import average_precision, link_auc
 
+        undirected = self._undirected(undirected)
         if isinstance(x, LinkLoader) or not _is_graph(x):
+            if isinstance(x, LinkLoader):
+                self._check_messages("pairs", x.graph, x.pairs, undirected)
             return super().evaluate(x, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
         if unknown := set(kwargs) - {"verbose", "return_dict", "callbacks"}:
             raise TypeError(
                 f"Expected options of Keras. Received: {sorted(unknown)}. Options of a "
-                "graph are pairs, negatives, known, seed and by_layer."
+                "graph are pairs, negatives, known, seed, by_layer and undirected."
             )
         graph = self._graph(x)
         if not self.compiled:
@@ -301,6 +335,7 @@ class LinkPredictor(Task):
         if pairs is None:
             pairs = split_links(graph, 0.0, 0.0).train_pairs
         pairs = self._pairs("pairs", pairs, graph)
+        self._check_messages("pairs", graph, pairs, undirected)
         if negatives is None or isinstance(negatives, NegativeSampler):
             sampler = NegativeSampler() if negatives is None else negatives
             kinds = sampler.types_of(graph)
@@ -381,6 +416,7 @@ class LinkPredictor(Task):
         chunk: int | None = None,
         verbose="auto",
         by_layer: bool = False,
+        undirected: bool | None = None,
     ) -> np.ndarray:
         """Return the rank of the true node of each pair among all nodes.
 
@@ -398,18 +434,20 @@ class LinkPredictor(Task):
                 make 16 million numbers.
             verbose: 0 for no progress bar, which is shown after two seconds.
             by_layer: As for `predict`.
+            undirected: As for `evaluate`.
 
         Returns:
             float64 [Q], or [2, Q] of receivers and senders with `"both"`.
 
         Raises:
-            ValueError: For pairs of other nodes or types.
+            ValueError: For pairs of other nodes or types, or that messages give away.
         """
         one_of("sides", sides, SIDES)
         graph = self._graph(graph)
         pairs = self._pairs("pairs", pairs, graph)
         known = optional(self._pairs, "known", known, graph)
         optional(positive_int, "chunk", chunk)
+        self._check_messages("pairs", graph, pairs, self._undirected(undirected))
         if chunk is None:
             width = 1
             if self.head.score == "mlp":
@@ -507,6 +545,71 @@ class LinkPredictor(Task):
         if is_undirected(graph):
             true = NodePairs.concatenate([true, true.reversed()])
         return true
+
+    # === Leaks ===
+
+    def _undirected(self, undirected: bool | None) -> bool:
+        """Return whether links leak, rather than triples alone."""
+        if optional(boolean, "undirected", undirected) is None:
+            return self.head.num_relations is None
+        return undirected
+
+    def _check_validation(self, graph, pairs, valid, undirected: bool) -> None:
+        """Raise a ValueError if edges or pairs to train on give others away.
+
+        Args:
+            graph: The graph that carries the messages.
+            pairs: `NodePairs` to train on.
+            valid: `NodePairs` to validate on.
+            undirected: See `fit`.
+        """
+        edges, count = self._edges(graph), graph.num_nodes
+        for what, seen in (("edges of the graph", edges), ("pairs to train on", pairs)):
+            expected = f"`validation_pairs` that are no {what}, nor their reverse"
+            refuse_leaks(
+                expected, valid, leaks(valid, seen, count, undirected), _ADVICE
+            )
+        self._check_messages("validation_pairs", graph, valid, undirected)
+
+    def _check_messages(self, name: str, graph, pairs, undirected: bool) -> None:
+        """Raise a ValueError for pairs that are no edges, but messages as edges are.
+
+        Args:
+            name: The argument, for errors.
+            graph: The graph that carries the messages.
+            pairs: `NodePairs` to evaluate on.
+            undirected: See `fit`.
+        """
+        edges, count = self._edges(graph), graph.num_nodes
+        if undirected:
+            reverse = mirrored(without_types(pairs), without_types(edges), count)
+            expected = f"`{name}` that are not the reverse of edges of the graph"
+            refuse_leaks(expected, pairs, reverse, _ADVICE)
+            return
+        layers = () if self.preprocessor is None else self.preprocessor.graph_layers
+        if not layers or not mirrored(pairs, edges, count).any():
+            return
+        # A graph that was reordered before has its own numbers.
+        flat = self.preprocessor.transform([graph.replace(origin=None)])
+        row = np.arange(count) if flat.origin is None else flat.origin
+        seen = NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
+        added = seen.take(added_reverses(NodePairs.of_edges(graph), seen, count))
+        if self.head.num_relations is None:
+            added = without_types(added)
+        names = ", ".join(type(layer).__name__ for layer in layers)
+        refuse_leaks(
+            f"`{name}` that are no messages after the layers of the preprocessor",
+            pairs,
+            leaks(pairs, added, count, undirected=False),
+            f"Of {names} leave out the layer that adds the reverse of edges, give "
+            "reverse edges a type of their own, or split the edges with split_links, "
+            "which keeps an edge and its reverse in one part.",
+        )
+
+    def _edges(self, graph: Graph) -> NodePairs:
+        """Return the edges of a graph; without types if the head has none."""
+        edges = NodePairs.of_edges(graph)
+        return without_types(edges) if self.head.num_relations is None else edges
 
     def _one_device(self) -> None:
         if self.distribution.several:

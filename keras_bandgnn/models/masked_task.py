@@ -1,10 +1,13 @@
 """`MaskedTask`: a task with labels per node or per edge, of which masks choose some."""
 
+import logging
+
 import numpy as np
 
 from keras_bandgnn.checks import refuse, string
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
+from keras_bandgnn.data.identity import check_masks, shared_links
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
@@ -18,6 +21,8 @@ from keras_bandgnn.preprocessing.loading.node_order import (
     scatter_to_caller_order,
 )
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
+
+_LOG = logging.getLogger(__name__)
 
 
 class MaskedTask(Task):
@@ -51,7 +56,9 @@ class MaskedTask(Task):
                 all if None.
             validation_data: Graphs, or what Keras takes; `x` if omitted and
                 `validation_mask` is given.
-            validation_mask: Feature that is true for those to validate on.
+            validation_mask: Feature that is true for those to validate on. Masks of
+                different names may not share rows of `x`; edges that join the same two
+                nodes on both sides are counted in a warning.
             **kwargs: Passed on, such as `epochs`, `seed`, `callbacks` and
                 `sample_weight`.
 
@@ -68,9 +75,10 @@ class MaskedTask(Task):
             y, validation_data = None, validation_data if valid is None else valid
             self._complete(x, training=True)
         if validation_mask is not None:
+            train = mask if validation_data is None else None
             validation_data = x if validation_data is None else validation_data
             validation_data = self._masked(
-                validation_data, validation_mask, "validation_mask"
+                validation_data, validation_mask, "validation_mask", train
             )
         if mask is not None:
             x = self._masked(x, mask)
@@ -168,8 +176,17 @@ class MaskedTask(Task):
             return read
         return {**read, "edge": (*read["edge"], "target")}
 
-    def _masked(self, graphs, name: str, argument: str = "mask") -> FlatGraphs:
-        """Return the preprocessed graphs, with missing labels outside the mask."""
+    def _masked(
+        self, graphs, name: str, argument: str = "mask", train: str | None = None
+    ) -> FlatGraphs:
+        """Return the preprocessed graphs, with missing labels outside the mask.
+
+        Args:
+            graphs: The graphs.
+            name: Feature that is the mask.
+            argument: Name of the argument, for errors.
+            train: The mask of the same graphs to train on; None not to compare them.
+        """
         string(argument, name)
         if not is_graphs(graphs) or isinstance(graphs, GraphLoader):
             raise ValueError(
@@ -181,6 +198,8 @@ class MaskedTask(Task):
         parts = parts_of(self.preprocessor.transform(graphs))
         # Only numbers and yes-or-no targets have no integer that stands for missing.
         missing = -1 if isinstance(self.labels, ClassLabels) else np.nan
+        for part in parts:
+            _check_sides(part, train, name, self.output_level)
         parts = [_with_mask(p, name, self.output_level, missing) for p in parts]
         flat = FlatGraphs.concatenate(parts)
         # The layers are applied already.
@@ -208,6 +227,32 @@ class MaskedTask(Task):
         self.preprocessor = self.default_preprocessor(graphs)
         # Bypass Keras' attribute tracking.
         self.__dict__["_for_predictions"] = None if training else self.preprocessor
+
+
+def _check_sides(part: FlatGraphs, train: str | None, valid: str, level: str) -> None:
+    """Raise a ValueError for rows on both sides of a split; warn of such links.
+
+    Args:
+        part: The graphs.
+        train: The mask to train on. None, and that to validate on, are no split.
+        valid: The mask to validate on.
+        level: "node" or "edge".
+    """
+    features = getattr(part, level)
+    if train in (None, valid) or not {train, valid} <= {*features}:
+        return  # `_with_mask` rejects missing ones.
+    masks = {name: features[name] for name in (train, valid)}
+    check_masks(masks, level)
+    if level == "edge" and (count := shared_links(part, *masks.values())):
+        _LOG.warning(
+            "%d of %d edges of validation_mask=%r join the same two nodes as edges of "
+            "mask=%r do, in either direction. If such edges have the same label, it is "
+            "known from training: put all edges of two nodes on one side.",
+            count,
+            int(np.count_nonzero(masks[valid])),
+            valid,
+            train,
+        )
 
 
 def _with_mask(part: FlatGraphs, name: str, level: str, missing) -> FlatGraphs:

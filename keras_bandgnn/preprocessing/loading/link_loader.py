@@ -89,7 +89,7 @@ class LinkLoader(GraphLoader):
                 f"Received: {loader.starts[-1]} graphs in {len(loader)} batches for "
                 f"{loader.replicas} devices."
             )
-        self.graph = graph
+        self.graph, self.pairs = graph, pairs
         self.parts, self.num_edge_types = loader.parts, loader.num_edge_types
         self.starts, self.plan = loader.starts, loader.plan
         self.edge_weight, self.num_filtered = loader.edge_weight, 0
