@@ -116,28 +116,33 @@ def added_reverses(edges, transformed, num_nodes: int) -> np.ndarray:
         num_nodes: Nodes of the graph.
     """
     plain, own = without_types(transformed), without_types(edges)
-    forward = leaks(plain, own, num_nodes, undirected=False)
+    # Of edges both ways no message tells which of them it is.
+    forward = mirrored(plain.reversed(), own, num_nodes)
     usual = np.unique(transformed.types[forward])
     reverse = mirrored(plain, own, num_nodes) & np.isin(transformed.types, usual)
     return reverse | mirrored(transformed, edges, num_nodes)
 
 
-def refuse_leaks(expected: str, pairs, leaked: np.ndarray, advice: str) -> None:
+def refuse_leaks(
+    expected: str, pairs, leaked: np.ndarray, undirected: bool, advice: str
+) -> None:
     """Raise a ValueError that counts the pairs that leak, if there are any.
 
     Args:
         expected: The requirement.
         pairs: `NodePairs`.
         leaked: bool [Q].
+        undirected: Whether links were compared.
         advice: Last sentences of the error.
     """
     rows = np.flatnonzero(leaked)
     if len(rows):
         k = rows[0]
+        links = " (or its reverse, or an edge of another type)" if undirected else ""
         raise ValueError(
             f"Expected {expected}. Received: {len(rows)} of {len(pairs)} pairs that "
-            f"leak, the first from node {pairs.senders[k]} to {pairs.receivers[k]} of "
-            f"type {pairs.types[k]}. {advice}"
+            f"are, the first from node {pairs.senders[k]} to {pairs.receivers[k]} of "
+            f"type {pairs.types[k]}{links}. {advice}"
         )
 
 

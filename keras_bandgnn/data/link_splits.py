@@ -289,16 +289,16 @@ def check_leaks(graph: Graph, pairs, undirected: bool = True) -> None:
     >>> check_leaks(graph, NodePairs([1], [0]))
     Traceback (most recent call last):
     ...
-    ValueError: Expected pairs that are no edges of the graph, nor their reverse ...
+    ValueError: Expected pairs that are no edges of the graph. Received: 1 of 1 ...
     """
     instance("graph", graph, Graph, "a Graph")
     pairs = as_pairs("pairs", pairs, graph.num_nodes)
     undirected = boolean("undirected", undirected)
     refuse_leaks(
-        "pairs that are no edges of the graph"
-        + (", nor their reverse of any type" if undirected else ""),
+        "pairs that are no edges of the graph",
         pairs,
         leaks(pairs, NodePairs.of_edges(graph), graph.num_nodes, undirected),
+        undirected,
         "Pass the graph with training edges alone, split_links(...).train. If pairs "
         "and their reverse are facts of their own, pass undirected=False.",
     )

@@ -24,6 +24,7 @@ from keras_bandgnn.data.link_splits import (
     as_pairs,
     is_undirected,
     split_links,
+    with_edges,
 )
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.layers.batch_layer import batch_part
@@ -317,7 +318,8 @@ class LinkPredictor(Task):
 
         undirected = self._undirected(undirected)
         if isinstance(x, LinkLoader) or not _is_graph(x):
-            if isinstance(x, LinkLoader):
+            # During `fit` the pairs were checked before the first epoch.
+            if isinstance(x, LinkLoader) and not kwargs.get("_use_cached_eval_dataset"):
                 self._check_messages("pairs", x.graph, x.pairs, undirected)
             return super().evaluate(x, **kwargs)
         kwargs = options_for_graphs((), (), kwargs)
@@ -565,9 +567,12 @@ class LinkPredictor(Task):
         """
         edges, count = self._edges(graph), graph.num_nodes
         for what, seen in (("edges of the graph", edges), ("pairs to train on", pairs)):
-            expected = f"`validation_pairs` that are no {what}, nor their reverse"
             refuse_leaks(
-                expected, valid, leaks(valid, seen, count, undirected), _ADVICE
+                f"`validation_pairs` that are no {what}",
+                valid,
+                leaks(valid, seen, count, undirected),
+                undirected,
+                _ADVICE,
             )
         self._check_messages("validation_pairs", graph, valid, undirected)
 
@@ -583,28 +588,37 @@ class LinkPredictor(Task):
         edges, count = self._edges(graph), graph.num_nodes
         if undirected:
             reverse = mirrored(without_types(pairs), without_types(edges), count)
-            expected = f"`{name}` that are not the reverse of edges of the graph"
-            refuse_leaks(expected, pairs, reverse, _ADVICE)
+            expected = f"`{name}` that are no edges of the graph in reverse"
+            refuse_leaks(expected, pairs, reverse, False, _ADVICE)
             return
         layers = () if self.preprocessor is None else self.preprocessor.graph_layers
         if not layers or not mirrored(pairs, edges, count).any():
             return
-        # A graph that was reordered before has its own numbers.
-        flat = self.preprocessor.transform([graph.replace(origin=None)])
-        row = np.arange(count) if flat.origin is None else flat.origin
-        seen = NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
-        added = seen.take(added_reverses(NodePairs.of_edges(graph), seen, count))
+        seen = self._messages(graph)
+        added = added_reverses(NodePairs.of_edges(graph), seen, count)
+        # Layers that read no edges, such as RadiusGraph, add the same ones without.
+        others = with_edges(graph, ~leaks(edges, pairs, count, undirected=True))
+        added &= ~leaks(seen, self._messages(others), count, undirected=False)
+        seen = seen.take(added)
         if self.head.num_relations is None:
-            added = without_types(added)
+            seen = without_types(seen)
         names = ", ".join(type(layer).__name__ for layer in layers)
         refuse_leaks(
             f"`{name}` that are no messages after the layers of the preprocessor",
             pairs,
-            leaks(pairs, added, count, undirected=False),
+            leaks(pairs, seen, count, undirected=False),
+            undirected,
             f"Of {names} leave out the layer that adds the reverse of edges, give "
             "reverse edges a type of their own, or split the edges with split_links, "
             "which keeps an edge and its reverse in one part.",
         )
+
+    def _messages(self, graph: Graph) -> NodePairs:
+        """Return the edges of a graph after the layers, between the caller's nodes."""
+        # A graph that was reordered before has its own numbers.
+        flat = self.preprocessor.transform([graph.replace(origin=None)])
+        row = np.arange(graph.num_nodes) if flat.origin is None else flat.origin
+        return NodePairs(row[flat.senders], row[flat.receivers], flat.edge_type)
 
     def _edges(self, graph: Graph) -> NodePairs:
         """Return the edges of a graph; without types if the head has none."""

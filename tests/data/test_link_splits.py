@@ -5,7 +5,8 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.data import NodePairs, check_leaks, split_links
-from keras_bandgnn.data.link_splits import as_pairs, is_undirected, pair_keys
+from keras_bandgnn.data.identity import link_keys, pair_keys
+from keras_bandgnn.data.link_splits import as_pairs, is_undirected
 
 
 def random_graph(nodes=30, count=150, types=3, undirected=False, seed=0):
@@ -60,8 +61,12 @@ def test_parts_are_disjoint_and_complete(undirected, seed):
         real = {(min(s, r), max(s, r), t) for s, r, t in real}
     assert set().union(*parts) == real
     assert sum(map(len, parts)) == len(real)
-    assert [len(parts[1]), len(parts[2])] == [
-        round(share * len(real)) for share in (0.1, 0.2)
+    # No two nodes are in two parts, and shares are those of links.
+    links = [{(min(s, r), max(s, r)) for s, r, _ in part} for part in parts]
+    total = len(set().union(*links))
+    assert sum(map(len, links)) == total
+    assert [len(links[1]), len(links[2])] == [
+        round(share * total) for share in (0.1, 0.2)
     ]
     assert set(triples(split.known)) == edges
     check_leaks(split.train, split.valid_pairs)
@@ -83,8 +88,11 @@ def test_supervised_pairs_carry_no_messages(undirected):
     split = split_links(graph, supervised=0.3)
     check_leaks(split.train, split.train_pairs)
     both = split_links(graph)
-    share = len(split.train_pairs) / len(both.train_pairs)
-    assert share == pytest.approx(0.3, abs=0.01)
+    links = [
+        len(np.unique(link_keys(p.senders, p.receivers, graph.num_nodes)))
+        for p in (split.train_pairs, both.train_pairs)
+    ]
+    assert links[0] == round(0.3 * links[1])
     # The same pairs to validate and to test on.
     assert triples(split.test_pairs) == triples(both.test_pairs)
 
@@ -105,16 +113,34 @@ def test_a_planted_leak_is_found(planted):
     message = r"no edges of the graph.*Received: 1 of \d+ pairs.*split_links"
     with pytest.raises(ValueError, match=message):
         check_leaks(leaky, split.test_pairs, undirected=True)
-    # A directed graph has no use for the reverse.
+    # An edge of another type tells as much.
+    typed = leaky.replace(edge_type=leaky.edge_type + 3 * (leaky.edge_type < 3))
+    with pytest.raises(ValueError, match=message):
+        check_leaks(typed, split.test_pairs)
+    check_leaks(typed, split.test_pairs, undirected=False)
+    # Of facts of their own the reverse says nothing.
     if planted == "reverse":
         check_leaks(leaky, split.test_pairs, undirected=False)
 
 
-def test_a_naive_split_of_an_undirected_graph_leaks():
+@pytest.mark.parametrize("lacking", [0, 1, 40])
+def test_a_naive_split_of_an_undirected_graph_leaks(lacking):
     graph = random_graph(undirected=True)
+    rows = np.arange(graph.num_edges) >= lacking
+    graph = graph.replace(
+        senders=graph.senders[rows],
+        receivers=graph.receivers[rows],
+        edge_type=graph.edge_type[rows],
+        edge={},
+    )
     naive = split_links(graph, undirected=False)
+    check_leaks(naive.train, naive.test_pairs, undirected=False)
     with pytest.raises(ValueError, match="or its reverse"):
-        check_leaks(naive.train, naive.test_pairs, undirected=True)
+        check_leaks(naive.train, naive.test_pairs)
+    # By default no edge need have a reverse for it to be kept with it.
+    split = split_links(graph)
+    assert split.undirected == (not lacking)
+    check_leaks(split.train, split.test_pairs)
 
 
 def test_splits_follow_from_the_seed():

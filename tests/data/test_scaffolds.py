@@ -47,6 +47,40 @@ def test_balanced_splits_keep_groups_together():
     assert len({tuple(sorted(test.tolist())) for _, _, test in seeds}) > 1
 
 
+def mapped(name, seed):
+    """The molecule with atom maps, isotopes and its bonds in another order."""
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(name)
+    rng = np.random.default_rng(seed)
+    for atom, k in zip(
+        molecule.GetAtoms(), rng.permutation(molecule.GetNumAtoms()), strict=True
+    ):
+        atom.SetAtomMapNum(int(k) + 1)
+        if seed % 2:
+            atom.SetIsotope(int(k) % 3)
+    return Chem.MolToSmiles(molecule)
+
+
+@pytest.mark.parametrize("chirality", [False, True])
+def test_atom_maps_and_isotopes_do_not_count(chirality):
+    plain = [
+        *SMILES,
+        "C/C=C/c1ccccc1",
+        r"C/C=C\c1ccccc1",
+        "O=C1CCC(=O)N1C",
+        "c1cc[nH]c1C",
+    ]
+    written = [mapped(name, k) for k, name in enumerate(plain)]
+    assert written != plain
+    for shares in ((0.5, 0.3, 0.2), (0.8, 0.1, 0.1)):
+        parts = [
+            scaffold_split(n, shares, chirality=chirality) for n in (plain, written)
+        ]
+        for one, other in zip(*parts, strict=True):
+            assert one.tolist() == other.tolist()
+
+
 def test_mirror_images():
     names = ["C[C@H]1CCCO1", "C[C@@H]1CCCO1", "C1C[C@@H]2CC[C@H](C1)N2"]
     names += ["C1C[C@H]2CC[C@@H](C1)O2"]

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn import Graph
+from keras_bandgnn import Graph, preprocessing
 from keras_bandgnn.data import FlatGraphs, from_smiles
 from keras_bandgnn.models import (
     EdgeRegressor,
@@ -25,6 +25,7 @@ from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphEncoder,
     GraphPreprocessor,
+    LargestComponent,
     NetworkXEncoder,
     PyGEncoder,
     SmilesEncoder,
@@ -344,6 +345,111 @@ def test_validation_split_keeps_the_same_molecule_on_one_side():
     assert valid.label.tolist() == [3.0, 4.0] and len(train) == 3
     train, valid = task.labelled("x", flat, split=0.6)
     assert valid.label.tolist() == [2.0, 2.0, 4.0]
+
+
+def disguises():
+    """Encoder class -> an encoder, different items, and others that are the same."""
+    mapped = "[CH3:4][CH2:2][OH:3]"
+    same = {
+        "CCO": ["OCC", "C(C)O", mapped, "[13CH3]CO", "[CH3][CH2][OH]"],
+        "C/C=C/Cl": ["C/C=C\\Cl", "CC=CCl"],
+        "C[C@H](N)O": ["N[C@@H](C)O", "[2CH3][C@H](N)O"],
+    }
+    chem = pytest.importorskip("rdkit.Chem")
+    molecules = [chem.AddHs(chem.MolFromSmiles(text)) for text in same]
+    smiles = {**same, "CCN": [], "C1CC1": [], "CC[O-]": []}
+    for text, molecule in zip(same, molecules, strict=True):
+        smiles[text] = [*smiles[text], molecule]
+    yield SmilesEncoder, SmilesEncoder(), smiles
+
+    def row(text, solvent):
+        return {"smiles": text, "solvent": solvent, "note": f"{text} in {solvent}"}
+
+    rows = {
+        k: (row(text, "water"), [row(t, "ether") for t in (text, *others)])
+        for k, (text, others) in enumerate(same.items())
+    }
+    table = TableEncoder("smiles", SmilesEncoder(), context=["solvent"])
+    yield TableEncoder, table, rows.values()
+    structures = atoms(4)
+    turned = [each[::-1] for each in structures]
+    for each in turned:
+        each.info["name"] = "another"
+    pairs = [(a, [b]) for a, b in zip(structures, turned, strict=True)]
+    yield AtomsEncoder, AtomsEncoder(), pairs
+    nx = pytest.importorskip("networkx")
+    networks_ = networks(4)
+    pairs = []
+    for each in networks_:
+        other = nx.Graph(name="another")
+        other.add_nodes_from([*each.nodes(data=True)][::-1])
+        other.add_edges_from([*each.edges(data=True)][::-1])
+        other = nx.relabel_nodes(other, {n: f"other {n}" for n in other})
+        pairs.append((each, [other]))
+    yield NetworkXEncoder, NetworkXEncoder(), pairs
+    pairs = []
+    for each in data_of_pyg(4):
+        other, last = each.clone(), each.num_nodes - 1
+        other.x, other.edge_index = each.x.flip(0), last - each.edge_index
+        pairs.append((each, [other]))
+    yield PyGEncoder, PyGEncoder(), pairs
+
+
+def test_every_encoder_has_items_in_disguise():
+    public = {
+        getattr(preprocessing, name)
+        for name in preprocessing.__all__
+        if inspect.isclass(getattr(preprocessing, name))
+    }
+    encoders = {c for c in public if issubclass(c, GraphEncoder)} - {GraphEncoder}
+    assert encoders == {cls for cls, *_ in disguises()}, "add items to disguises()"
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_validation_split_keeps_what_the_model_cannot_tell_apart(number):
+    cls, encoder, same = [*disguises()][number]
+    same = [*(same.items() if isinstance(same, dict) else same)]
+    items = [item for item, _ in same] + [o for _, others in same for o in others]
+    kinds = [*range(len(same))]
+    kinds += [k for k, (_, others) in enumerate(same) for _ in others]
+    encoder.adapt(items)
+    layers = [encoder]
+    if cls is AtomsEncoder:
+        backbone = SchNetBackbone((1, 6, 7, 8), hidden_dim=8, num_gaussians=20)
+        layers += backbone.default_layers(encoder(items))
+    else:
+        backbone = gcn(encoder)
+    task = GraphRegressor(backbone, 1, GraphPreprocessor(layers))
+    y = np.arange(float(len(items)))
+    parts = set()
+    for share in np.arange(0.1, 0.95, 0.1):
+        train, valid = task.labelled("x", items, y, split=share)
+        sides = [{kinds[int(k)] for k in p.label.ravel()} for p in (train, valid)]
+        assert not sides[0] & sides[1]
+        parts.add(frozenset(sides[1]))
+    # Different items are not held together: all but one can be on a side.
+    assert {len(part) for part in parts} >= {1, len(same) - 1}
+
+
+def test_validation_split_compares_what_layers_leave_and_backbones_read():
+    def graph(k, salt=False, name=0):
+        ends = np.arange(k), np.arange(1, k + 1)
+        node = {"k": np.zeros(k + 1 + salt, int), "name": np.full(k + 1 + salt, name)}
+        return Graph(k + 1 + salt, *ends, node=node, label=float(k))
+
+    graphs = [graph(k) for k in range(1, 5)]
+    graphs += [graph(k, salt=True, name=k) for k in range(1, 5)]
+    backbone = GCNBackbone({"k": 1}, hidden_dim=4)
+    for layers, shared in (([LargestComponent()], True), ([], False)):
+        task = GraphRegressor(backbone, 1, GraphPreprocessor(layers))
+        train, valid = task.labelled("x", graphs, split=0.25)
+        sides = [set(part.label.tolist()) for part in (train, valid)]
+        assert bool(sides[0] & sides[1]) != shared
+    # A name that no layer reads.
+    named = [graph(k, name=n) for n in range(3) for k in range(1, 5)]
+    train, valid = task.labelled("x", named, split=0.25)
+    assert not {*train.label.tolist()} & {*valid.label.tolist()}
+    task.fit(named, validation_split=0.25, epochs=1, verbose=0)
 
 
 def test_wrong_labels_and_weights_say_what_is_expected():
