@@ -262,7 +262,7 @@ WIKI_CS = {
     "labels": [0, 2, 1],
     "links": [[1, 1], [0, 2], []],
     "train_masks": [[True, False, False], [False, True, False]],
-    "val_masks": [[False, True, False], [False, False, True]],
+    "val_masks": [[False, True, False], [True, False, False]],
     "stopping_masks": [[False, False, True], [True, False, False]],
     "test_mask": [False, False, True],
 }
@@ -275,7 +275,7 @@ def test_wiki_cs(tmp_path):
     assert edges == [(1, 0), (0, 1), (2, 1), (1, 2)]
     assert graph.label.tolist() == [0, 2, 1]
     assert graph.node["feature"].tolist() == [[0.5, -1], [0.25, 2], [1, 0]]
-    assert graph.node["valid_mask"].tolist() == [[0, 0], [1, 0], [0, 1]]
+    assert graph.node["valid_mask"].tolist() == [[0, 1], [1, 0], [0, 0]]
     assert graph.node["stopping_mask"].tolist() == [[0, 1], [0, 0], [1, 0]]
     assert graph.node["test_mask"].tolist() == [0, 0, 1]
     assert len(list(node_splits(graph))) == 2

@@ -160,6 +160,33 @@ def test_masks_say_what_counts():
     assert set(history.history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
 
 
+def test_masks_share_no_edges_and_warn_of_shared_links(caplog):
+    graph = graph_of(edges=60)
+    task = task_of([RCMKCompile(4)])
+    train = graph.edge["train_mask"]
+    one = np.flatnonzero(train)[0]
+    both = np.array(graph.edge["test_mask"])
+    both[one] = 1
+    wrong = graph.replace(edge={**graph.edge, "test_mask": both})
+    masks = {"mask": "train_mask", "validation_mask": "test_mask", "verbose": 0}
+    with pytest.raises(ValueError, match="1 of 60 edges in 'train_mask' and in 'test"):
+        task.fit(wrong, **masks)
+    ends = np.sort(np.stack([graph.senders, graph.receivers]), axis=0).T.tolist()
+    seen = [pair for pair, mask in zip(ends, train, strict=True) if mask]
+    tests = [p for p, m in zip(ends, graph.edge["test_mask"], strict=True) if m]
+    count = sum(pair in seen for pair in tests)
+    assert count
+    task.fit(graph, epochs=1, **masks)
+    assert f"{count} of {len(tests)} edges of validation_mask='test_mask'" in caplog.text
+    # All edges of two nodes are on one side.
+    link = np.unique(ends, axis=0, return_inverse=True)[1].reshape(-1)
+    side = link % 2
+    apart = {**graph.edge, "train_mask": side, "test_mask": 1 - side}
+    caplog.clear()
+    task.fit(graph.replace(edge=apart), epochs=1, **masks)
+    assert "validation_mask" not in caplog.text
+
+
 def test_labels_and_weights_beside_the_graphs():
     graphs = [graph_of(seed, 6, 9 + seed) for seed in range(3)]
     bare = [g.replace(label=None, label_level="graph") for g in graphs]

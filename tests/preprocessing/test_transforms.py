@@ -205,6 +205,9 @@ def test_several_splits_one_by_one():
     uneven = {"train_mask": [[1, 0]], "test_mask": [[1, 0, 0]]}
     with pytest.raises(ValueError, match=r"\{'train_mask': \[1, 2\]"):
         node_splits(Graph(1, [], [], node=uneven))
+    shared = {"train_mask": [[1, 0], [0, 1]], "test_mask": [[0, 1], [0, 1]]}
+    with pytest.raises(ValueError, match="1 of 2 nodes in 'train_mask' and in 'test_"):
+        node_splits(Graph(2, [], [], node=shared))
 
 
 def test_shchur_splits():
