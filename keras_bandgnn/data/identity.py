@@ -14,6 +14,7 @@ from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT
 from keras_bandgnn.optional import optional_import
 
 _INT64 = 2**63
+_FIRST_ROUNDS = 4
 
 
 # === Pairs of nodes ===
@@ -195,12 +196,12 @@ def graph_keys(
     ignored: Collection[str] = (),
     types: bool = True,
 ) -> np.ndarray:
-    """Return one number per graph, the same for graphs that a model cannot tell apart.
+    """Return numbers that graphs share exactly if a model cannot tell them apart.
 
     Equal graphs have the same number in whatever order their nodes are: colours of
     nodes are refined by those of their neighbours, as by Weisfeiler and Leman 1968,
     which no network of messages surpasses. Labels, weights of samples and `info` do not
-    count.
+    count. Numbers of several calls are not comparable.
 
     Args:
         graphs: n graphs.
@@ -214,8 +215,8 @@ def graph_keys(
 
     Example:
     >>> from keras_bandgnn import Graph
-    >>> path = [Graph(3, [0, 1], [1, 2]), Graph(3, [2, 0], [0, 1]), Graph(3, [], [])]
-    >>> keys = graph_keys(FlatGraphs.from_graphs(path))
+    >>> paths = [Graph(3, [0, 1], [1, 2]), Graph(3, [2, 0], [0, 1]), Graph(3, [], [])]
+    >>> keys = graph_keys(FlatGraphs.from_graphs(paths)).tolist()
     >>> keys[0] == keys[1], keys[0] == keys[2]
     (True, False)
     """
@@ -225,31 +226,94 @@ def graph_keys(
         names = columns if read is None else read.get(level, columns)
         return [columns[k] for k in sorted({*names} & {*columns} - ignored)]
 
-    count = int(graphs.node_ptr[-1])
-    offset = graphs.node_ptr[:-1].repeat(graphs.num_edges)
-    ends = graphs.senders + offset, graphs.receivers + offset
-    marks = np.zeros(count, np.int32)
+    def keys_of(part: FlatGraphs, rounds: int | None) -> np.ndarray:
+        kinds = [part.edge_type] if types else []
+        return _refined(
+            part,
+            [_marks(part), *features("node", part.node)],
+            [*kinds, *features("edge", part.edge)],
+            features("graph", part.context),
+            rounds,
+        )
+
+    # Nearly all graphs differ soon; the others are refined to the end.
+    keys = keys_of(graphs, _FIRST_ROUNDS)
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    alike = np.flatnonzero(counts[inverse.reshape(-1)] > 1)
+    if len(alike):
+        keys[alike] = keys_of(graphs.take(alike), None)
+    return keys
+
+
+def _marks(graphs: FlatGraphs) -> np.ndarray:
+    """Return which nodes are candidates and slots, int32 [sum of num_nodes]."""
+    first = graphs.node_ptr[:-1]
+    marks = np.zeros(int(graphs.node_ptr[-1]), np.int32)
     if graphs.candidates is not None:
         members = np.diff(graphs.candidate_ptr)
-        marks[graphs.candidates + graphs.node_ptr[:-1].repeat(members)] = 1
+        marks[graphs.candidates + first.repeat(members)] = 1
     has_slot = graphs.slot >= 0
-    marks[(graphs.slot + graphs.node_ptr[:-1])[has_slot]] += 2
-    colour = _hashes(count, [marks, *features("node", graphs.node)])
-    kinds = [graphs.edge_type] if types else []
-    edge = _hashes(len(ends[0]), [*kinds, *features("edge", graphs.edge)])
-    before, classes = 0, len(np.unique(colour))
-    while len(edge) and before < classes:
+    marks[(graphs.slot + first)[has_slot]] += 2
+    return marks
+
+
+def _refined(
+    graphs: FlatGraphs,
+    node: list[np.ndarray],
+    edge: list[np.ndarray],
+    graph: list[np.ndarray],
+    rounds: int | None,
+) -> np.ndarray:
+    """Return a hash of each graph by the colours of its nodes, uint64 [n].
+
+    Args:
+        graphs: n graphs.
+        node: What tells nodes apart, [sum of num_nodes, ...] each.
+        edge: What tells edges apart, [sum of num_edges, ...] each.
+        graph: What tells graphs apart, [n, ...] each.
+        rounds: Rounds of refinement; None for as many as change anything.
+    """
+    colour = _hashes(int(graphs.node_ptr[-1]), node)
+    edges = _hashes(int(graphs.edge_ptr[-1]), edge)
+    offset = graphs.node_ptr[:-1].repeat(graphs.num_edges)
+    ends = graphs.senders + offset, graphs.receivers + offset
+    sums = [_Sums(index, len(colour)) for index in ends[::-1]]
+    classes, number = 0, 0
+    while len(edges) and number != rounds:
+        if rounds is None and number % _FIRST_ROUNDS == 0:
+            before, classes = classes, len(np.unique(colour))
+            if before == classes:
+                break
         around = np.zeros_like(colour)
-        for salt, (near, node) in enumerate((ends, ends[::-1])):
-            message = _mixed(_mixed(colour[near] + edge) + np.uint64(salt))
-            np.add.at(around, node, message)
+        for salt, (near, total) in enumerate(zip(ends, sums, strict=True)):
+            around += total(_mixed(_mixed(colour[near] + edges) + np.uint64(salt)))
         colour = _mixed(colour + _mixed(around))
-        before, classes = classes, len(np.unique(colour))
-    total = np.zeros(len(graphs), np.uint64)
-    np.add.at(total, np.arange(len(graphs)).repeat(graphs.num_nodes), _mixed(colour))
-    sizes = [graphs.num_nodes, graphs.num_edges]
-    whole = _hashes(len(graphs), [*sizes, *features("graph", graphs.context)])
-    return _mixed(total + whole)
+        number += 1
+    whole = _hashes(len(graphs), [graphs.num_nodes, graphs.num_edges, *graph])
+    rows = np.arange(len(graphs)).repeat(graphs.num_nodes)
+    return _mixed(_Sums(rows, len(graphs))(_mixed(colour)) + whole)
+
+
+class _Sums:
+    """Sums of 64-bit numbers by an index, with overflow.
+
+    Args:
+        index: int [m].
+        count: Number of sums.
+    """
+
+    def __init__(self, index: np.ndarray, count: int):
+        self._order = np.argsort(index, kind="stable")
+        index = index[self._order]
+        self._starts = np.flatnonzero(np.diff(index, prepend=-1))
+        self._rows, self._count = index[self._starts], count
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """Return uint64 [count]; 0 where nothing is added."""
+        out = np.zeros(self._count, np.uint64)
+        if len(self._starts):
+            out[self._rows] = np.add.reduceat(values[self._order], self._starts)
+        return out
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

@@ -177,7 +177,9 @@ def test_masks_share_no_edges_and_warn_of_shared_links(caplog):
     count = sum(pair in seen for pair in tests)
     assert count
     task.fit(graph, epochs=1, **masks)
-    assert f"{count} of {len(tests)} edges of validation_mask='test_mask'" in caplog.text
+    assert (
+        f"{count} of {len(tests)} edges of validation_mask='test_mask'" in caplog.text
+    )
     # All edges of two nodes are on one side.
     link = np.unique(ends, axis=0, return_inverse=True)[1].reshape(-1)
     side = link % 2
