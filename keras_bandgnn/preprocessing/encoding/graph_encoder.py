@@ -118,8 +118,8 @@ class GraphEncoder(GraphLayer):
     def group(self, item: Any) -> bytes:
         """Return bytes that items of one kind share, such as spellings of a molecule.
 
-        `validation_split` keeps such items together, and besides items whose graphs
-        the model cannot tell apart.
+        `validation_split` keeps such items together, and also items whose graphs the
+        model cannot tell apart.
         """
         return self.content(item)
 
