@@ -4,19 +4,56 @@ This is the convention of torch_geometric, and of data sets of dictionaries that
 it: `edge_index`, `edge_attr`, `x`, `y` and any other names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.checks import one_of
 from keras_bandgnn.data.files import json_text
-from keras_bandgnn.graph import Graph
+from keras_bandgnn.graph import LABEL_LEVELS, Graph
 
 _NODE_NAMES = ("x", "pos", "z", "node_feat")
 _FIXED = ("edge_index", "edge_type", "num_nodes", "candidate_index", "slot_index")
 
 Attributes = Mapping[str, Any]
+
+
+def refuse_names(form: str, level: str, names: Iterable, reserved: Iterable) -> None:
+    """Raise a ValueError for features whose names have another meaning in a form.
+
+    Without this, a feature called `label` would come back as the label.
+
+    Args:
+        form: The form, for the error.
+        level: `"node"`, `"edge"` or `"context"`.
+        names: Names of the graph's features of this level.
+        reserved: Names that the form uses for something else.
+    """
+    for name in names:
+        if name in reserved:
+            raise ValueError(
+                f"Expected {level} features with names other than {tuple(reserved)}, "
+                f"which {form} needs itself. Received: {level}[{name!r}]. Rename the "
+                "feature."
+            )
+
+
+def label_level_of(form: str, labels: Mapping[str, bool]) -> str:
+    """Return the level that has a label, `"graph"` if none; refuse several.
+
+    Args:
+        form: What may have a label, for the error, such as "a column".
+        labels: Whether there is a label, by level.
+    """
+    levels = [level for level, has in labels.items() if has]
+    if len(levels) > 1:
+        raise ValueError(
+            f"Expected {form} `label` of the graphs, of the nodes or of the edges. "
+            f"Received: both of {' and of '.join(levels)}. Remove one of them, or "
+            "rename one that is a feature."
+        )
+    return levels[0] if levels else "graph"
 
 
 def as_numpy(value: Any) -> Any:
@@ -61,6 +98,10 @@ def sized(attributes: Attributes) -> dict[str, Any]:
             )
         values["num_nodes"] = len(values[counted[0]])
     values["num_nodes"] = int(np.asarray(values["num_nodes"]).reshape(()))
+    if "edge_label" in values and "edge_label_index" not in values:
+        # Of these edges; with an index, of other pairs.
+        label_level_of("one attribute", {"edge": True, "graph": "y" in values})
+        values |= {"y": values.pop("edge_label"), "label_level": "edge"}
     return values
 
 
@@ -70,7 +111,8 @@ def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
     An attribute whose rows match the nodes or the edges in every sample belongs to
     them, otherwise to the graph. If a name contains "edge", edges take precedence. The
     level stays undecided if an attribute has one row in samples of one node or edge
-    each, or matches both nodes and edges in all samples.
+    each, or matches both nodes and edges in all samples. A label `y` of one row in
+    graphs of one edge is one of the graph.
 
     Args:
         samples: Results of `sized` for some graphs.
@@ -91,7 +133,8 @@ def levels_of(samples: Sequence[dict[str, Any]]) -> dict[str, str]:
         if name in _FIXED or not having:
             continue
         fits = set.intersection(*(_fitting(v[name], v) for v in having))
-        fits -= {"edge"} if name == "y" else set()
+        if name == "y" and all(len(v[name]) == 1 for v in having if v[name].ndim):
+            fits -= {"edge"}
         if name in _NODE_NAMES:
             levels[name] = "node"
         elif "edge" in name and "edge" in fits:
@@ -112,9 +155,10 @@ def _fitting(array: np.ndarray, values: dict[str, Any]) -> set[str]:
 def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
     """Create a graph from sized attributes.
 
-    `y` is the label, `edge_type` the types, `candidate_index` the candidates and
-    `slot_index` the slot. A leading axis of 1, used for batching, is dropped from graph
-    attributes and labels. Values that are not arrays are stored in `info`.
+    `y` is the label, of the level that the text `label_level` says if there is one,
+    `edge_type` the types, `candidate_index` the candidates and `slot_index` the slot. A
+    leading axis of 1, used for batching, is dropped from graph attributes and labels.
+    Other values that are not arrays are stored in `info`.
 
     Args:
         values: Result of `sized`.
@@ -125,6 +169,9 @@ def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
     """
     parts = {"node": {}, "edge": {}, "context": {}}
     info, fields = {}, {}
+    if (declared := values.get("label_level")) in LABEL_LEVELS:
+        values = {k: v for k, v in values.items() if k != "label_level"}
+        levels = {**levels, "y": "context" if declared == "graph" else declared}
     for name, value in values.items():
         if name in _FIXED:
             continue
@@ -158,12 +205,13 @@ def graph_of(values: dict[str, Any], levels: Mapping[str, str]) -> Graph:
 
 def _known(name: str, levels: Mapping[str, str]) -> str:
     if name not in levels:
-        how = f'levels={{"{name}": "context"}}, "node" or "edge"'
+        how = f'Pass levels={{"{name}": "context"}}, "node" or "edge" to from_pyg'
         if name == "y":
-            how = 'label_level="graph" or "node"'
+            how = 'Pass label_level="graph" or "node" or "edge" to from_pyg, or add it'
+            how += " to the data"
         raise ValueError(
             f"Expected the shape of `{name}` to determine whether it belongs to nodes, "
             "edges or the graph. Received: one row, or as many rows as both nodes and "
-            f"edges. Pass {how} to from_pyg, or create the Graph yourself."
+            f"edges. {how}, or create the Graph yourself."
         )
     return levels[name]

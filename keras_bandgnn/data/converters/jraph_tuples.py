@@ -12,6 +12,7 @@ from keras_bandgnn.arrays import (
     checked_ids,
 )
 from keras_bandgnn.checks import having
+from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
 from keras_bandgnn.graph import Graph
@@ -50,7 +51,8 @@ def from_jraph(graphs: Any) -> FlatGraphs:
 
     Dictionaries of features keep their names; a bare array is the feature `"nodes"`,
     `"edges"` or `"globals"`. The edge feature `edge_type` becomes the edge types, and
-    `label` in the globals or in the node features becomes the label.
+    `label` in the globals, in the node features or in the edge features becomes the
+    label, in which NaN is a value that is not known.
 
     Args:
         graphs: An object with `nodes`, `edges`, `receivers`, `senders`, `globals`,
@@ -58,7 +60,8 @@ def from_jraph(graphs: Any) -> FlatGraphs:
 
     Raises:
         ValueError: If features are nested deeper, lengths disagree, a value does not
-            fit into 32 bits, or a graph is empty, such as a padding graph.
+            fit into 32 bits, several levels have a label, or a graph is empty, such as
+            a padding graph.
 
     Example:
     >>> flat = from_jraph(GraphsTuple(None, None, [1, 2], [0, 3], None, [2, 2], [1, 1]))
@@ -76,8 +79,9 @@ def from_jraph(graphs: Any) -> FlatGraphs:
     node, edge, context = (
         _named(field, getattr(graphs, field)) for field in ("nodes", "edges", "globals")
     )
-    level = "graph" if "label" in context else "node"
-    label = (context if level == "graph" else node).pop("label", None)
+    fields = {"graph": context, "node": node, "edge": edge}
+    level = label_level_of("features", {k: "label" in v for k, v in fields.items()})
+    label = flat_label(fields[level].pop("label", None), level)
     edge_type = edge.pop("edge_type", None)
     if edge_type is not None:
         edge_type = checked_ids("edge_type", edge_type, INT32_MAX, "2**31 - 1")
@@ -97,9 +101,16 @@ def from_jraph(graphs: Any) -> FlatGraphs:
         node=checked_features("node", node, int(n_node.sum()), "sum of n_node"),
         edge=checked_features("edge", edge, int(n_edge.sum()), "sum of n_edge"),
         context=checked_features("context", context, len(n_node), "graphs"),
-        label=None if label is None else checked_feature("label", label),
+        label=label,
         label_level=level,
     )
+
+
+def flat_label(label: Any, level: str) -> np.ndarray | None:
+    """Check the labels of many graphs; NaN is one that is not known, if of several."""
+    if label is None:
+        return None
+    return checked_feature("label", label, level != "graph" or np.ndim(label) > 1)
 
 
 def _named(field: str, features: Any) -> dict[str, Any]:
@@ -128,7 +139,8 @@ def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
         graphs: A graph, `FlatGraphs` or graphs that have the same features.
 
     Raises:
-        ValueError: If graphs disagree in their features.
+        ValueError: If graphs disagree in their features, or a feature is called `label`
+            or `edge_type`.
 
     Example:
     >>> to_jraph(Graph(2, [0], [1], node={"x": [1.0, 2.0]})).nodes
@@ -138,6 +150,9 @@ def to_jraph(graphs: Graph | Iterable[Graph]) -> GraphsTuple:
         graphs = [graphs]
     flat = graphs if isinstance(graphs, FlatGraphs) else FlatGraphs.from_graphs(graphs)
     node, edge, context = dict(flat.node), dict(flat.edge), dict(flat.context)
+    for level, features in (("node", node), ("edge", edge), ("context", context)):
+        reserved = ("label", "edge_type") if level == "edge" else ("label",)
+        refuse_names("jraph", level, features, reserved)
     if flat.label is not None:
         levels = {"graph": context, "node": node, "edge": edge}
         levels[flat.label_level]["label"] = flat.label

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 
 from keras_bandgnn.checks import having, instance
+from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 
 _GRAPH_LEVEL = ("label", "candidates", "slot", "info")
+_RESERVED = {
+    "node": ("label",),
+    "edge": ("label", "edge_type"),
+    "context": _GRAPH_LEVEL,
+}
 
 
 def from_networkx(
@@ -28,7 +34,8 @@ def from_networkx(
     features of the same name, except:
 
     * edge attribute `edge_type`: the type,
-    * node attribute `label`, or graph attribute `label`: the label,
+    * attribute `label` of the nodes, of the edges or of the graph: the label, in which
+      NaN is a value that is not known,
     * graph attributes `candidates` and `slot`, node numbers, and `info`.
 
     Other graph attributes that are not numeric are stored in `info`.
@@ -42,6 +49,7 @@ def from_networkx(
     Raises:
         ValueError: If an attribute is missing from a node or an edge, is not numeric or
             has varying shapes; the message names the attribute and the node or edge.
+            If several of nodes, edges and graph have a label.
 
     Example:
     >>> import networkx  # doctest: +SKIP
@@ -63,13 +71,12 @@ def from_networkx(
             np.concatenate([receivers, senders[back]]),
         )
     fields, features, info = _graph_attributes(graph.graph, context)
-    if "label" in nodes:
-        if "label" in fields:
-            raise ValueError(
-                "Expected `label` to be an attribute of the nodes or of the graph. "
-                "Received: both. Remove one, or exclude it with node=[...]."
-            )
-        fields |= {"label": nodes.pop("label"), "label_level": "node"}
+    labels = {"graph": fields, "node": nodes, "edge": edges}
+    level = label_level_of(
+        "the attribute", {k: "label" in v for k, v in labels.items()}
+    )
+    if level != "graph":
+        fields |= {"label": labels[level].pop("label"), "label_level": level}
     if names != list(range(len(names))):
         info |= _name_list(names)
     return Graph(
@@ -168,6 +175,8 @@ def to_networkx(graph: Graph) -> Any:
         graph: The graph.
 
     Raises:
+        ValueError: If a feature has the name of one of these attributes, such as
+            `label`.
         ImportError: If networkx is not installed.
 
     Example:
@@ -175,6 +184,8 @@ def to_networkx(graph: Graph) -> Any:
     1
     """
     instance("graph", graph, Graph, "a Graph")
+    for level, reserved in _RESERVED.items():
+        refuse_names("networkx", level, getattr(graph, level), reserved)
     out = optional_import("networkx", "networkx").MultiDiGraph()
     names = list(range(graph.num_nodes))
     info = dict(graph.info)

@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.arrays import (
-    INT32_MAX,
-    checked_feature,
-    checked_features,
-    checked_ids,
-)
+from keras_bandgnn.arrays import INT32_MAX, checked_features, checked_ids
 from keras_bandgnn.checks import having
+from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
+from keras_bandgnn.data.converters.jraph_tuples import flat_label
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
@@ -21,6 +18,13 @@ from keras_bandgnn.optional import optional_import
 
 # The columns `x[0]`, `x[1]` are a vector `x`.
 _ENTRY = re.compile(r"(.+)\[(\d+(?:,\d+)*)\]")
+# A table of one graph has no column `graph`.
+_RESERVED = {
+    "node": ("graph", "node", "label"),
+    "edge": ("graph", "source", "target", "edge_type", "label"),
+    "context": ("graph", "label"),
+}
+_LABEL = re.compile(r"label(\[\d+(,\d+)*\])?")
 
 
 def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarray]:
@@ -61,7 +65,11 @@ def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarra
 
 
 def _numbers(what: str, column: Any, values: Any) -> np.ndarray:
-    if values.isna().any():
+    number = getattr(values.dtype, "kind", "O") in "iuf"
+    if number and _LABEL.fullmatch(str(column)) and values.isna().any():
+        # A label that is not known; nullable columns become floats.
+        values = values.astype(float)
+    elif values.isna().any():
         row = int(np.flatnonzero(values.isna())[0])
         raise ValueError(
             f"Expected a value in every row of the column {column!r} of {what}. "
@@ -246,7 +254,8 @@ def from_pandas(
     A row of `edges` is an edge from the node in column `source` to the one in column
     `target`. Every other column is a feature of its name and must be numeric; columns
     `x[0]`, `x[1]`, ... together are the feature `x`. A column `edge_type` of `edges`
-    holds the types, a column `label` of `nodes` or `graphs` the label.
+    holds the types, a column `label` of `nodes`, `edges` or `graphs` the label, where a
+    missing value is one that is not known.
 
     Nodes are numbered in the order of the rows of `nodes`, or, without that table, of
     their sorted names; isolated nodes need the table. If the names are not 0 to N - 1
@@ -271,8 +280,8 @@ def from_pandas(
         A `Graph`; with `graph`, a `FlatGraphs`.
 
     Raises:
-        ValueError: If a column is missing or not numeric, a name repeats, or an edge
-            names an unknown node.
+        ValueError: If a column is missing or not numeric, a name repeats, an edge names
+            an unknown node, or several tables have a label.
 
     Example:
     >>> import pandas as pd  # doctest: +SKIP
@@ -308,13 +317,9 @@ def from_pandas(
     edge = features_of("edges", edges, {source, target, graph})
     node = {} if nodes is None else features_of("nodes", nodes, {node, graph})
     context = {} if graphs is None else features_of("graphs", graphs, {graph})
-    if "label" in node and "label" in context:
-        raise ValueError(
-            "Expected a column `label` of the nodes or of the graphs. Received: both. "
-            "Drop one of them."
-        )
-    level = "node" if "label" in node else "graph"
-    label = (node if level == "node" else context).pop("label", None)
+    labels = {"graph": context, "node": node, "edge": edge}
+    level = label_level_of("a column", {k: "label" in v for k, v in labels.items()})
+    label = labels[level].pop("label", None)
     edge_type = edge.pop("edge_type", None)
     if graph is None:
         return Graph(
@@ -340,7 +345,7 @@ def from_pandas(
         checked_features("node", node, len(ids), "rows"),
         checked_features("edge", edge, len(edges), "rows"),
         checked_features("context", context, len(names), "rows"),
-        label=None if label is None else checked_feature("label", label),
+        label=flat_label(label, level),
         label_level=level,
         info=info,
     )
@@ -364,7 +369,8 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
         and features, `graphs` with context features; the label in the one of its level.
 
     Raises:
-        ValueError: If graphs disagree in their features.
+        ValueError: If graphs disagree in their features, or a feature has the name of
+            one of these columns, such as `label`.
         ImportError: If pandas is not installed.
 
     Example:
@@ -379,6 +385,9 @@ def to_pandas(graphs: Graph | Iterable[Graph]) -> Tables:
         flat = FlatGraphs.from_graphs([graphs] if single else graphs)
     number = np.arange(len(flat))
     first = np.repeat(flat.node_ptr[:-1], flat.num_nodes)
+    for level, reserved in _RESERVED.items():
+        names = [name.partition("[")[0] for name in getattr(flat, level)]
+        refuse_names("pandas", level, names, reserved[single:])
     edges = {"source": flat.senders, "target": flat.receivers}
     edges |= {"edge_type": flat.edge_type, **columns_of(flat.edge)}
     nodes = {"node": np.arange(len(first)) - first, **columns_of(flat.node)}

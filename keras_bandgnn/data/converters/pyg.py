@@ -10,7 +10,10 @@ from keras_bandgnn.data.converters.attributes import graph_of, levels_of, sized
 from keras_bandgnn.graph import LABEL_LEVELS, Graph
 from keras_bandgnn.optional import optional_import
 
-_RESERVED = ("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr")
+_RESERVED = (
+    *("edge_index", "edge_type", "num_nodes", "y", "batch", "ptr", "edge_label"),
+    *("candidate_index", "slot_index", "label_level"),
+)
 
 
 def from_pyg(
@@ -20,10 +23,11 @@ def from_pyg(
 ) -> Graph:
     """Convert a `torch_geometric.data.Data` to a graph.
 
-    `edge_index[0]` are the senders, `edge_index[1]` the receivers. `y` is the label,
-    `edge_type` the types; `x`, `pos` and `z` are node features. Any other tensor
-    becomes a feature of the same name: a node or edge feature if its number of rows
-    matches, otherwise a graph feature. With as many nodes as edges, it is an edge
+    `edge_index[0]` are the senders, `edge_index[1]` the receivers. `y` is the label, as
+    is `edge_label` without an `edge_label_index`; `edge_type` holds the types; `x`,
+    `pos` and `z` are node features. Any other tensor becomes a feature of the same
+    name: a node or edge feature if its number of rows matches, otherwise a graph
+    feature. With as many nodes as edges, it is an edge
     feature if its name contains "edge"; pass `levels=` to override this. A leading axis
     of 1 is dropped from graph features and `y`. int64 becomes int32, float64 becomes
     float32. Text and other values are stored in `info`.
@@ -31,8 +35,9 @@ def from_pyg(
     Args:
         data: One graph; heterogeneous data and batches are rejected.
         label_level: `"graph"`, `"node"` or `"edge"`, the level of `y`. If omitted, it
-            is inferred from its rows, as that of nodes or of the graph. Required for
-            `y` of one row in a graph of one node.
+            is `data.label_level`, which `to_pyg` writes, otherwise inferred from the
+            number of rows. Required for other `y` of one row in a graph of one node,
+            and of as many rows as nodes and edges.
         levels: `"node"`, `"edge"` or `"context"` by name, for tensors whose number of
             rows is misleading, such as a cell of three rows in a graph of three nodes.
 
@@ -49,8 +54,7 @@ def from_pyg(
     values = pyg_values(data)
     attribute_levels = {**levels_of([values]), **(levels or {})}
     if label_level is not None:
-        level = one_of("label_level", label_level, LABEL_LEVELS)
-        attribute_levels["y"] = "context" if level == "graph" else level
+        values["label_level"] = one_of("label_level", label_level, LABEL_LEVELS)
     return graph_of(values, attribute_levels)
 
 
@@ -86,8 +90,9 @@ def pyg_values(data: Any) -> dict[str, Any]:
 def to_pyg(graph: Graph) -> Any:
     """Convert a graph to a `torch_geometric.data.Data`.
 
-    Features keep their names, integers become int64. The label becomes `y`; it and the
-    context features get a leading axis of 1, along which torch_geometric batches.
+    Features keep their names, integers become int64. The label becomes `y`, and its
+    level the text `label_level`. Labels of graphs and context features get a leading
+    axis of 1, along which torch_geometric batches.
     Candidates become `candidate_index` and the slot `slot_index`, which torch_geometric
     offsets in batches because of their names. Of `info`, only text is kept.
 
@@ -113,11 +118,8 @@ def to_pyg(graph: Graph) -> Any:
         return torch.tensor(array, dtype=torch.int64 if whole else torch.float32)
 
     values = {}
-    for features in (
-        graph.node,
-        graph.edge,
-        {k: v[None] for k, v in _context_features(graph)},
-    ):
+    context = {name: array[None] for name, array in graph.context.items()}
+    for features in (graph.node, graph.edge, context):
         for name, array in features.items():
             if name in values or name in _RESERVED:
                 raise ValueError(
@@ -130,15 +132,12 @@ def to_pyg(graph: Graph) -> Any:
     values["edge_type"] = tensor(graph.edge_type)
     if graph.candidates is not None:
         values["candidate_index"] = tensor(graph.candidates)
+    if graph.slot is not None:
+        values["slot_index"] = tensor(np.array([graph.slot]))
     if graph.label is not None:
         label = graph.label[None] if graph.label_level == "graph" else graph.label
-        values["y"] = tensor(label)
+        values |= {"y": tensor(label), "label_level": graph.label_level}
     for name, value in graph.info.items():
         if isinstance(value, str) and name not in {*values, *_RESERVED}:
             values[name] = value
     return package.Data(num_nodes=graph.num_nodes, **values)
-
-
-def _context_features(graph: Graph) -> list[tuple[str, np.ndarray]]:
-    slot = [] if graph.slot is None else [("slot_index", np.asarray(graph.slot))]
-    return [*graph.context.items(), *slot]

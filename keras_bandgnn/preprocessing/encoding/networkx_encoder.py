@@ -37,8 +37,8 @@ class NetworkXEncoder(GraphEncoder):
 
     Nodes without attributes get their number of edges, `node["degree"]`, at most 255.
 
-    The attribute `label` of the nodes, or of the graph, is the label; `fit(x, y)` takes
-    labels of its own.
+    The attribute `label` of the nodes, of the edges or of the graph is the label;
+    `fit(x, y)` takes labels of its own.
 
     Args:
         node: Attributes of nodes to convert, a list of names; all if None. What `adapt`
@@ -149,9 +149,14 @@ class NetworkXEncoder(GraphEncoder):
         node, edge, graph = (self._features(item, level) for level in _LEVELS)
         if not node:
             node["degree"] = capped_degrees([degree for _, degree in item.degree])
+        labels = _labels(item)
         if not item.is_directed():
             back = np.flatnonzero(senders != receivers)
             edge = {k: np.concatenate([v, v[back]]) for k, v in edge.items()}
+            if labels.get("label_level") == "edge":
+                labels["label"] = np.concatenate(
+                    [labels["label"], labels["label"][back]]
+                )
             senders, receivers = (
                 np.concatenate([senders, receivers[back]]),
                 np.concatenate([receivers, senders[back]]),
@@ -164,7 +169,7 @@ class NetworkXEncoder(GraphEncoder):
             node=node,
             edge=edge,
             context={name: values[0] for name, values in graph.items()},
-            **_labels(item),
+            **labels,
         )
 
     def _features(self, item: Any, level: str) -> dict[str, np.ndarray]:
@@ -219,10 +224,15 @@ def _attributes(item: Any, level: str) -> Iterator[Mapping]:
 
 
 def _labels(item: Any) -> dict[str, Any]:
-    rows = [attributes.get(_LABEL) for attributes in _attributes(item, "node")]
-    if any(not is_missing(row) for row in rows):
-        missing = np.full(np.shape(next(r for r in rows if not is_missing(r))), np.nan)
+    for level in ("node", "graph", "edge"):
+        rows = [attributes.get(_LABEL) for attributes in _attributes(item, level)]
+        first = next((row for row in rows if not is_missing(row)), None)
+        # Text on edges is a caption, as that of Graphviz.
+        if first is None or (level == "edge" and isinstance(first, str)):
+            continue
+        if level == "graph":
+            return {"label": first}
+        missing = np.full(np.shape(first), np.nan)
         label = np.array([missing if is_missing(row) else row for row in rows])
-        return {"label": label, "label_level": "node"}
-    label = item.graph.get(_LABEL)
-    return {} if is_missing(label) else {"label": label}
+        return {"label": label, "label_level": level}
+    return {}
