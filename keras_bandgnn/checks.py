@@ -219,6 +219,27 @@ def element_cutoffs(value: Any, cutoff: float) -> dict[int, float] | None:
     return found or None
 
 
+def atomic_numbers(values: Any, advice: str) -> np.ndarray:
+    """Return `values` as an array, or raise unless all are atomic numbers.
+
+    Everything that makes graphs of structures calls it.
+
+    Args:
+        values: int [N].
+        advice: What to do, for the error.
+    """
+    values = np.asarray(values)
+    bad = np.flatnonzero((values < 1) | (values > LAST_ELEMENT))
+    if bad.size:
+        number = int(values[bad[0]])
+        dummy = ", ASE's X, an atom without an element," if number == 0 else ""
+        raise ValueError(
+            f"Expected atomic numbers from 1 to {LAST_ELEMENT}. Received: {number}"
+            f"{dummy} for atom {bad[0]}. {advice}"
+        )
+    return values
+
+
 def sequence(name: str, value: Any, what: str = "a list") -> list:
     """Return the items of `value` as a list, or raise, also for strings."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):

@@ -1,12 +1,12 @@
 """Conversion from and to ASE."""
 
 import contextlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
-from keras_bandgnn.checks import having, instance, shown
+from keras_bandgnn.checks import atomic_numbers, having, instance, one_of, shown
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
@@ -14,7 +14,14 @@ from keras_bandgnn.optional import optional_import
 _EXTRA = "keras-bandgnn[chem]"
 # Feature names of the calculators' results; `ForceRegressor` reads "force".
 _RESULTS = {"energy": "energy", "force": "forces"}
+_FREE_ENERGY = {"free_energy": "free_energy"}
 
+
+OCCUPANCY = ("raise", "highest")
+"""How sites that several elements share, or that may be empty, are read."""
+
+# Shares are rounded in files.
+_FULL = 0.995
 
 # Rows and columns of xx, yy, zz, yz, xz, xy.
 _VOIGT = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
@@ -28,6 +35,7 @@ def from_ase(
     label: str | None = None,
     stress: bool | str = False,
     forces: str | None = None,
+    occupancy: str = "raise",
 ) -> Graph:
     """Convert `ase.Atoms` to a graph.
 
@@ -62,10 +70,16 @@ def from_ase(
             without a volume have no stress.
         forces: Key of `atoms.arrays` with the forces, instead of those of the
             calculator.
+        occupancy: What to do with sites that several elements share or that may be
+            empty, as `atoms.info["occupancy"]` of ASE's reader of CIF says. `"raise"`
+            refuses them. `"highest"` reads each site as the element with the largest
+            share, the first one if equal, and leaves out sites that are more often
+            empty.
 
     Raises:
-        ValueError: If the cutoff is not positive, or the label, the forces or a stress
-            of the right shape are missing.
+        ValueError: If the cutoff is not positive, the label, the forces or a stress of
+            the right shape are missing, an energy is not one number, an atomic number
+            is not from 1 to 118, or a site is shared and `occupancy="raise"`.
         ImportError: If ASE is not installed.
 
     Example:
@@ -74,8 +88,11 @@ def from_ase(
     12
     """
     having("atoms", atoms, "get_atomic_numbers", "an Atoms of ASE")
+    atoms = ordered_atoms(atoms, occupancy)
     node = {
-        "atomic_number": atoms.get_atomic_numbers(),
+        "atomic_number": atomic_numbers(
+            atoms.get_atomic_numbers(), "Replace the atom, or leave out the structure."
+        ),
         "position": atoms.get_positions(),
     }
     context = {
@@ -93,9 +110,7 @@ def from_ase(
         results["force"] = atoms.arrays[forces]
     fields = {}
     if label is not None:
-        values = {**atoms.info, **results}
-        if label == "free_energy":
-            values |= _results(atoms, {label: label})
+        values = {**atoms.info, **_results(atoms, _FREE_ENERGY), **results}
         if label not in values:
             finite = np.isfinite(node["position"]).all()
             known = f"one of {sorted(values)}" if values else "of which there is none"
@@ -110,6 +125,8 @@ def from_ase(
                 "Expected `label` to be a result of the calculator or a key of "
                 f"atoms.info, {known}. Received: label={label!r}. {advice}"
             )
+        if isinstance(values[label], str):
+            _refuse_number(label, values[label])
         fields["label"] = values[label]
         fields["label_level"] = "node" if label == "force" else "graph"
         results.pop(label, None)
@@ -139,14 +156,73 @@ def from_ase(
     )
 
 
-def _results(atoms: Any, names: Mapping[str, str] = _RESULTS) -> dict[str, Any]:
-    if atoms.calc is None:
-        return {}
-    ready = {
-        name: atoms.calc.get_property(property, atoms, allow_calculation=False)
-        for name, property in names.items()
+def ordered_atoms(
+    atoms: Any, occupancy: str, labels: Sequence[str] | None = None
+) -> Any:
+    """Return atoms of one element per site; see `occupancy` of `from_ase`.
+
+    Args:
+        atoms: The structure.
+        occupancy: One of `OCCUPANCY`.
+        labels: Names of the sites by their numbers, for the error.
+    """
+    one_of("occupancy", occupancy, OCCUPANCY)
+    sites = atoms.info.get("occupancy")
+    if not isinstance(sites, Mapping):
+        return atoms
+    kinds = atoms.arrays.get("spacegroup_kinds", range(len(atoms)))
+    shares = [sites.get(str(kind), {}) for kind in kinds]
+    shared = {
+        (int(kind), tuple(share.items()))
+        for kind, share in zip(kinds, shares, strict=True)
+        if isinstance(share, Mapping) and share
+        if len(share) > 1 or sum(share.values()) < _FULL
     }
-    return {name: value for name, value in ready.items() if value is not None}
+    if not shared:
+        return atoms
+    if occupancy == "raise":
+        names = [
+            f"{labels[kind] if labels else kind} ("
+            + ", ".join(f"{value:g} {symbol}" for symbol, value in share)
+            + ")"
+            for kind, share in sorted(shared)
+        ]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise ValueError(
+            "Expected every site to hold one element, always. Received: the sites "
+            f"{', '.join(names[:5])}{more}. Pass occupancy='highest' to read each as "
+            "the element with the largest share, or make ordered structures first."
+        )
+    symbols = [max(s, key=s.get, default=None) for s in shares]
+    full = [not s or max(s.values()) >= 1 - sum(s.values()) for s in shares]
+    atoms = atoms.copy()
+    atoms.info.pop("occupancy")
+    atoms.symbols = [
+        new or old for new, old in zip(symbols, atoms.symbols, strict=True)
+    ]
+    return atoms[np.flatnonzero(full)]
+
+
+def _results(atoms: Any, names: Mapping[str, str] = _RESULTS) -> dict[str, Any]:
+    results = {}
+    for name, key in names.items() if atoms.calc is not None else ():
+        # Calculators without free energies raise an error.
+        with contextlib.suppress(NotImplementedError):
+            value = atoms.calc.get_property(key, atoms, allow_calculation=False)
+            if value is None:
+                continue
+            if "energy" in name and (isinstance(value, str) or np.size(value) != 1):
+                _refuse_number(name, value)
+            results[name] = value
+    return results
+
+
+def _refuse_number(name: str, value: Any) -> NoReturn:
+    text = value if isinstance(value, str) else np.asarray(value).tolist()
+    raise ValueError(
+        f"Expected the value {name!r} to be one number. Received: {text!r:.80}. Write "
+        "a point for decimals, as in -3.5, and E for exponents, as in 1E-3."
+    )
 
 
 def _stress(atoms: Any, key: bool | str) -> np.ndarray:

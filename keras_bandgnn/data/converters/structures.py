@@ -9,15 +9,21 @@ import re
 import sqlite3
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
 import numpy as np
 
-from keras_bandgnn.checks import boolean, sequence
-from keras_bandgnn.data.converters.ase_atoms import from_ase
+from keras_bandgnn.checks import boolean, one_of, sequence
+from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
+from keras_bandgnn.data.converters.structure_formats import (
+    READERS,
+    elements_of,
+    has_mark,
+    text_of,
+)
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_same_spec
 from keras_bandgnn.data.reading import (
@@ -55,6 +61,8 @@ _VASP = (".poscar", ".vasp")
 _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
 # ASE reads these only as nine numbers.
 _SIX = re.compile(r"""\b(stress|virial)=(["'])([^"']*)\2""")
+# Two numbers for ASE.
+_COMMA = re.compile(rb"""(?:^|\s)([^\s="']+)=([-+]?\d+,\d+)(?=\s|$)""")
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 _Path = str | os.PathLike
@@ -68,6 +76,8 @@ def read_structures(
     stress: bool | str = False,
     forces: str | None = None,
     unlabelled: bool = False,
+    elements: Sequence[str] | None = None,
+    occupancy: str = "raise",
 ) -> FlatGraphs:
     r"""Read structures from xyz, extxyz, cif, VASP and other formats of ASE.
 
@@ -84,6 +94,10 @@ def read_structures(
     in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR. Files
     may be compressed (`.gz`, `.bz2`, `.xz`), except databases. Nothing is unpickled,
     and no file is changed.
+
+    Of an SDF all molecules are read; their titles and properties are `name` and others
+    of `info`. Of the alternative locations in a residue of a PDB the one with the
+    highest occupancy is read, the first one if equal. Units of LAMMPS are "metal".
 
     Energies of VASP are those for sigma -> 0; its forces and stresses are derivatives
     of the free energy, `label="free_energy"`. Stresses are converted from kbar, and
@@ -105,11 +119,17 @@ def read_structures(
         forces: Column with the forces, such as `"REF_forces"`, if it is not "forces".
         unlabelled: Whether to leave out energies, forces and other results, so that
             frames with and without them go together, for `predict`.
+        elements: Symbols of the elements of LAMMPS' types from 1 on, such as
+            `["Al", "Ni"]`. Required where a file has neither elements nor masses.
+        occupancy: What to do with sites of a CIF that several elements share or that
+            may be empty: `"raise"`, or `"highest"` for the element with the largest
+            share; see `from_ase`.
 
     Raises:
         FileNotFoundError: If a file is missing, or a folder has no files to read.
-        ValueError: If a file cannot be read, is empty, lacks the label, or has other
-            features than the first one; the message names the file and the frame.
+        ValueError: If a file cannot be read, is empty, lacks the label, has other
+            features than the first one, or atoms whose elements are not known; the
+            message names the file and the frame.
         ImportError: If ASE is not installed.
 
     Example:
@@ -124,12 +144,15 @@ def read_structures(
             "Expected `unlabelled` without label, stress and forces. Received: "
             f"label={label!r}, stress={stress!r}, forces={forces!r}. Leave one out."
         )
+    one_of("occupancy", occupancy, OCCUPANCY)
+    reading_options = {"elements": elements_of(elements), "occupancy": occupancy}
+    graph_options = {"label": label, "stress": stress, "forces": forces}
     files = _files(path)
     graphs: list[Graph] = []
     total = sum(file.stat().st_size for file in files)
     with progress_bar("Reading structures", total, progress) as advance:
         for file in files:
-            graphs += _graphs(file, label, format, stress, forces, advance)
+            graphs += _graphs(file, format, reading_options, graph_options, advance)
     if unlabelled:
         graphs = [_without_results(graph) for graph in graphs]
     if isinstance(stress, str):
@@ -211,18 +234,28 @@ def is_structure_file(file: Path) -> bool:
 
 def _graphs(
     file: Path,
-    label: str | None,
     format: str | None,
-    stress: bool | str,
-    forces: str | None,
+    reading_options: Mapping[str, Any],
+    graph_options: Mapping[str, Any],
     advance: Callable[[float], None],
 ) -> Iterator[Graph]:
-    count = _check_sizes(file, format)
+    """Yield the graphs of a file.
+
+    Args:
+        file: The file.
+        format: ASE's name of its format, if it is not evident.
+        reading_options: Those of `READERS`.
+        graph_options: Other arguments of `from_ase`.
+        advance: Called with the number of bytes that were read.
+    """
+    count = _check_sizes(file, format, graph_options["label"])
     size, frame = file.stat().st_size, -1
-    for frame, atoms in enumerate(_frames(file, format)):
+    for frame, atoms in enumerate(_frames(file, format, reading_options)):
         try:
             with reading(file):
-                graph = from_ase(atoms, label=label, stress=stress, forces=forces)
+                graph = from_ase(
+                    atoms, occupancy=reading_options["occupancy"], **graph_options
+                )
         except ValueError as error:
             text = str(error).removeprefix(f"{file}: ")
             raise ValueError(f"{file}, frame {frame}: {text}") from error
@@ -239,7 +272,7 @@ def _graphs(
     advance(0 if count else size)
 
 
-def _check_sizes(file: Path, format: str | None) -> int | None:
+def _check_sizes(file: Path, format: str | None, label: str | None) -> int | None:
     """Raise a ValueError if a file exceeds the limits or lacks atoms that it declares.
 
     ASE has no limits, and allocates as many atoms as a file declares.
@@ -256,7 +289,13 @@ def _check_sizes(file: Path, format: str | None) -> int | None:
     with open_unpacked(file) as stream:
         lines = _lines(file, stream) if text else iter(())
         if format in ("xyz", "extxyz") or name.endswith((".xyz", ".extxyz")):
-            frames = _check_xyz(file, lines)
+            frames = _check_xyz(file, lines, label)
+        elif format == "sdf" or name.endswith(".sdf"):
+            frames, rest = 0, False
+            for line in lines:
+                end = line.startswith(b"$$$$")
+                frames, rest = frames + end, not end and (rest or bool(line.strip()))
+            frames += rest
         elif format == "vasp-xml" or name.startswith("vasprun"):
             frames = _check_xml(file, lines)
         elif format == "vasp" or name.endswith(_VASP) or name.startswith(_BEGINNINGS):
@@ -339,6 +378,7 @@ def _check_xml(file: Path, lines: Iterator[bytes]) -> int:
 def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text; ASE takes hours for a line of many megabytes."""
     for number, line in enumerate(stream, start=1):
+        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if len(line) > _LINE_BYTES or b"\0" in line:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
             refuse_file(
@@ -347,8 +387,9 @@ def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _check_xyz(file: Path, lines: Iterator[bytes]) -> int:
+def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
     """Return the number of frames."""
+    scalars = {"energy", "free_energy", label}
     frames = number = 0
     for line in lines:
         number += 1
@@ -378,6 +419,14 @@ def _check_xyz(file: Path, lines: Iterator[bytes]) -> int:
                 f"Check it, and that frame {frames - 1} has as many atoms as it says.",
             )
         number += 1
+        for key, value in _COMMA.findall(comment):
+            if (key := key.decode("utf-8", "replace")) in scalars:
+                refuse_file(
+                    file,
+                    f"to have one number as {key!r} of frame {frames}",
+                    value.decode(),
+                    f'Write a point for decimals; for two numbers write {key}="1 2".',
+                )
         first = next(lines, b"") if atoms else b""
         for columns in _PROPERTIES.findall(comment):
             columns_needed = sum(map(_count, columns.split(b":")[2::3]))
@@ -422,20 +471,27 @@ def _with_nine(file: Path) -> io.StringIO:
         xx, yy, zz, yz, xz, xy = six
         return f'{match[1]}="{xx} {xy} {xz} {xy} {yy} {yz} {xz} {yz} {zz}"'
 
-    with open_unpacked(file) as stream:
-        return io.StringIO(_SIX.sub(nine, stream.read().decode()))
+    return io.StringIO(_SIX.sub(nine, text_of(file)))
 
 
-def _frames(file: Path, format: str | None) -> Iterator[Any]:
+def _frames(
+    file: Path, format: str | None, options: Mapping[str, Any]
+) -> Iterator[Any]:
     frame = 0
     kind = _database(file, format)
-    source = _steps(file, format) if kind is None else _rows(file, kind)
+    source = _steps(file, format, options) if kind is None else _rows(file, kind)
     try:
         for atoms in source:
             yield atoms
             frame += 1
     except Exception as error:  # each reader raises different errors
+        text = str(error)
+        if type(error) is ValueError and text.startswith("Expected"):
+            place = "" if str(file) in text else f"{file}, frame {frame}: "
+            raise ValueError(f"{place}{text}") from error
         received = f"{type(error).__name__}: {error}"
+        if isinstance(error, KeyError) and text in ("'D'", "'T'"):
+            received = f"the element {text}. Write H for isotopes of hydrogen"
         if frame:
             message = (
                 f"Expected {file}, frame {frame}, to be a structure that ASE can read. "
@@ -450,13 +506,23 @@ def _frames(file: Path, format: str | None) -> Iterator[Any]:
         raise ValueError(message) from error
 
 
-def _steps(file: Path, format: str | None) -> Iterator[Any]:
-    """Yield the frames that a reader of ASE finds."""
+def _steps(file: Path, format: str | None, options: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield the frames of a text, or of a binary file of ASE."""
     read_frames = optional_import("ase.io", "keras-bandgnn[chem]").iread
+    file_type = optional_import("ase.io.formats", "keras-bandgnn[chem]").filetype
+    # ASE would parse some relative names as URLs, and split others at an @.
     path, frame = file.absolute(), 0
+    format = format or file_type(str(path))
+    if format in READERS:
+        yield from READERS[format](path, format, options)
+        return
     try:
-        # ASE would parse some relative names as URLs, and split others at an @.
-        for atoms in read_frames(path, ":", format, do_not_split_by_at_sign=True):
+        source = path
+        # ASE asks the stream of an OUTCAR for its name, which that of bz2 lacks.
+        if has_mark(path) or (format == "vasp-out" and path.suffix in _COMPRESSED):
+            source = io.StringIO(text_of(path))
+            source.name = str(path)
+        for atoms in read_frames(source, ":", format, do_not_split_by_at_sign=True):
             yield atoms
             frame += 1
     except ValueError as error:

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import atomic_numbers, one_of
 from keras_bandgnn.data.datasets.parts import (
     ATOMIC_NUMBERS,
-    check_elements,
     pick_targets,
     read_split,
 )
@@ -52,7 +51,7 @@ def structures(
         split: int [n], 0 to 2.
         info: Metadata of each structure.
     """
-    check_elements(atomic_number)
+    atomic_numbers(atomic_number, "Download the file again.")
     context = {"cell": np.asarray(cell, np.float32)}
     context |= {} if split is None else {"split": split}
     none = np.zeros(0, np.int32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import LAST_ELEMENT, strings
+from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import check_within, pointers
 from keras_bandgnn.data.reading import Arrays, Limits, refuse_file
@@ -183,16 +183,6 @@ def read_split(arrays: Arrays, name: str, count: int) -> np.ndarray:
         received = f"values from {split.min()} to {split.max()}"
         arrays.refuse(name, "of 0 (train), 1 (valid) and 2 (test)", received)
     return split
-
-
-def check_elements(atomic_number: np.ndarray) -> None:
-    """Raise a ValueError unless all atomic numbers are valid, or 0 for none."""
-    bad = np.flatnonzero((atomic_number < 0) | (atomic_number > LAST_ELEMENT))
-    if bad.size:
-        raise ValueError(
-            f"Expected atomic numbers from 0 to {LAST_ELEMENT}. Received: "
-            f"{atomic_number[bad[0]]} for atom {bad[0]}. Download the file again."
-        )
 
 
 def dense_rows(

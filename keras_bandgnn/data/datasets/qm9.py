@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_bandgnn.checks import one_of
+from keras_bandgnn.checks import atomic_numbers, one_of
 from keras_bandgnn.data.datasets.parts import (
     SPLITS,
     all_pairs,
     both_ways,
-    check_elements,
     pick_targets,
     read_split,
 )
@@ -68,7 +67,7 @@ def with_atomisation(
     Returns:
         The targets, with `u0_atom` and so on in kcal/mol.
     """
-    check_elements(atomic_number)
+    atomic_numbers(atomic_number, "Download the file again.")
     out = dict(totals)
     for name, atoms in _FREE_ATOMS.items():
         energy = np.zeros(int(atomic_number.max(initial=0)) + 1)
@@ -121,7 +120,7 @@ def molecules(
         split: int [n], 0 to 2.
     """
     one_of("edges", edges, ("bonds", "full"))
-    check_elements(node["atomic_number"])
+    atomic_numbers(node["atomic_number"], "Download the file again.")
     if len(np.unique(ids)) < len(ids):
         raise ValueError(
             "Expected distinct numbers of molecules. Received: one number twice. Get "
