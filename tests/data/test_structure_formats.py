@@ -332,6 +332,22 @@ def test_types_of_lammps_need_elements(tmp_path):
     assert graphs.node["atomic_number"].tolist() == [11, 17]
 
 
+def test_files_of_lammps_that_are_cut_off(tmp_path):
+    options = {"progress": False, "elements": ["Na", "Cl"]}
+    file = tmp_path / "a.lammpstrj"
+    for data in (
+        dump(None, salt()).replace(b"ATOMS\n2\n", b"ATOMS\n99999999999\n"),
+        dump(None, salt())[:-30],
+    ):
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match="a.lammpstrj to have the .* declares"):
+            read_structures(file, **options)
+    data = data_file(None, salt()).replace(b"2 atoms\n", b"99999999999 atoms\n")
+    (tmp_path / "a.data").write_bytes(data)
+    with pytest.raises(ValueError, match="a.data to have the 99,999,999,999 atoms"):
+        read_structures(tmp_path / "a.data", format="lammps-data", **options)
+
+
 def test_elements_and_forces_of_a_dump(tmp_path):
     text = dump(None, salt(1)).decode()
     text = text.replace("id type x", "id element x")

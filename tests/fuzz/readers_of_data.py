@@ -709,12 +709,83 @@ STRUCTURES: dict[str, Callable[[], bytes]] = {
     ".extxyz": EXTXYZ.encode,
     ".pdb": PDB.encode,
     ".poscar": POSCAR.encode,
-    ".sdf": lambda: qm9_sdf()["gdb9.sdf"].split(b"$$$$")[0],
+    ".sdf": lambda: qm9_sdf()["gdb9.sdf"],
     ".traj": partial(written, ".traj"),
     ".vasp": POSCAR.encode,
     ".xyz": "3\n\nO 0 0 0.12\nH 0 0.76 -0.48\nH 0 -0.76 -0.48\n".encode,
 }
 """A file of each ending of `ENDINGS`."""
+
+
+V3000 = """water
+  x
+
+  0  0  0     0  0            999 V3000
+M  V30 BEGIN CTAB
+M  V30 COUNTS 2 1 0 0 0
+M  V30 BEGIN ATOM
+M  V30 1 O 0 0 0.12 0
+M  V30 2 H 0 0.76 -0.48 0
+M  V30 END ATOM
+M  V30 END CTAB
+M  END
+"""
+GRO = """salt
+2
+    1SAL     Na    1   0.000   0.000   0.050
+    1SAL     Cl    2   0.200   0.212   0.000
+ 0.40000 0.40000 0.50000
+"""
+G96 = """TITLE
+salt
+END
+POSITION
+    1 SAL   Na         1    0.000000000    0.000000000    0.050000000
+    1 SAL   Cl         2    0.200000000    0.212000000    0.000000000
+END
+BOX
+    0.400000000    0.400000000    0.500000000
+END
+"""
+DUMP = """ITEM: TIMESTEP
+0
+ITEM: NUMBER OF ATOMS
+2
+ITEM: BOX BOUNDS pp pp pp
+0 4
+0 4
+0 5
+ITEM: ATOMS id type x y z
+1 1 0 0 0.5
+2 2 2 2.12 0
+"""
+LAMMPS = """types
+
+2 atoms
+2 atom types
+0 4 xlo xhi
+0 4 ylo yhi
+0 5 zlo zhi
+
+Atoms # atomic
+
+1 1 0 0 0.5
+2 2 2 2.12 0
+"""
+FORMATS = {
+    "gromacs": GRO,
+    "gromos": G96,
+    "lammps-data": LAMMPS,
+    "lammps-dump-text": DUMP,
+    "mol": V3000,
+}
+"""A file of each format with a reader of its own that no ending of folders has."""
+
+
+def _format(name: str, folder: Path):
+    return read_structures(
+        folder / "a", format=name, elements=["Na", "Cl"], progress=False
+    )
 
 
 def _structures(folder: Path):
@@ -779,6 +850,13 @@ def readers() -> Iterator[Reader]:
             _structures,
             modules=("ase",),
         )
+    for name, text in FORMATS.items():
+        yield Reader(
+            f"structures {name}",
+            _sample(_text, text),
+            partial(_format, name),
+            modules=("ase",),
+        )
     yield Reader(
         "structures vasprun.xml",
         lambda: {"vasprun.xml": VASPRUN.encode()},
@@ -800,6 +878,10 @@ def readers() -> Iterator[Reader]:
 
 def _benchmark() -> tuple:
     return gnn_benchmark_npz, _of_data_set("coauthor_cs")
+
+
+def _text(text: str) -> Files:
+    return {"a": text.encode()}
 
 
 def _structure(ending: str) -> Files:

@@ -56,6 +56,7 @@ _COVERED = {
     "cli/train": "settings, and weights as of progress",
     "cli/tune": "settings",
     "data/converters/networkx_graphs": "text that it wrote a line before",
+    "data/converters/structure_formats": "structures *",
     "data/converters/structures": "structures *",
     "data/datasets/aflow": "aflow:*",
     "data/datasets/archives": "archive *",

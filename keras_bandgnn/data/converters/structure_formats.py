@@ -186,7 +186,11 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
     ASE takes type 1 for hydrogen, 2 for helium, and so on.
     """
     elements = options["elements"]
-    if elements is None and not _names_elements(path, format):
+    named = False
+    if format != "lammps-dump-binary":
+        check = _check_dump if format == "lammps-dump-text" else _check_data
+        named = check(path)
+    if elements is None and not named:
         refuse_file(
             path,
             "to name the elements",
@@ -213,27 +217,51 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
         yield atoms
 
 
-def _names_elements(path: Path, format: str) -> bool:
-    """Return whether a file of LAMMPS has elements or masses."""
-    if format == "lammps-dump-binary":
-        return False
-    numbers, section, labels = _atomic_numbers(), "", []
+def _check_dump(path: Path) -> bool:
+    """Return whether all frames have elements or masses; refuse one that is cut off.
+
+    ASE would read as many lines as a frame declares.
+    """
+    named, item, declared, atoms = True, b"", 0, 0
+    with open_unpacked(path) as stream:
+        for line in stream:
+            if line.startswith(b"ITEM:"):
+                _check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
+                item, atoms = line[5:].strip(), 0
+                if item.startswith(b"ATOMS"):
+                    named = named and bool({b"element", b"mass"} & set(item.split()))
+                    item = b"ATOMS"
+            elif item == b"NUMBER OF ATOMS":
+                declared = int(line) if line.strip().isdigit() else 0
+            elif line.strip():
+                atoms += 1
+    _check_atoms(path, declared if item == b"ATOMS" else 0, atoms)
+    return named
+
+
+def _check_data(path: Path) -> bool:
+    """Return whether a data file has masses, or elements as labels of its types."""
+    section, labels, declared, lines, masses = "", [], 0, 0, False
     with open_unpacked(path) as stream:
         for line in stream:
             words = line.partition(b"#")[0].decode("utf-8", "replace").split()
-            if format == "lammps-dump-text":
-                if words[:2] == ["ITEM:", "ATOMS"]:
-                    if not {"element", "mass"} & set(words):
-                        return False
-            elif words and words[0][0].isalpha():
+            lines += bool(words)
+            if words[1:] == ["atoms"] and words[0].isdigit():
+                declared = int(words[0])
+            if words and words[0][0].isalpha():
                 section = " ".join(words)
-                if section == "Masses":
-                    return True
+                masses = masses or section == "Masses"
             elif section == "Atom Type Labels" and len(words) == 2:
                 labels.append(words[1])
-    if format == "lammps-dump-text":
-        return True
-    return bool(labels) and all(numbers.get(label) for label in labels)
+    _check_atoms(path, declared, lines)
+    numbers = _atomic_numbers()
+    return masses or (bool(labels) and all(numbers.get(label) for label in labels))
+
+
+def _check_atoms(path: Path, declared: int, lines: int) -> None:
+    if declared > lines:
+        expected = f"to have the {declared:,} atoms that it declares"
+        refuse_file(path, expected, f"{lines:,} lines")
 
 
 # === CIF ===
