@@ -853,7 +853,7 @@ def readers() -> Iterator[Reader]:
     for name, text in FORMATS.items():
         yield Reader(
             f"structures {name}",
-            _sample(_text, text),
+            _sample(_unnamed, text),
             partial(_format, name),
             modules=("ase",),
         )
@@ -880,7 +880,7 @@ def _benchmark() -> tuple:
     return gnn_benchmark_npz, _of_data_set("coauthor_cs")
 
 
-def _text(text: str) -> Files:
+def _unnamed(text: str) -> Files:
     return {"a": text.encode()}
 
 
