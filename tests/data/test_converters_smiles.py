@@ -6,7 +6,10 @@ import pytest
 
 pytest.importorskip("rdkit")
 
-from keras_bandgnn.data.converters.smiles import from_smiles  # noqa: E402
+from keras_bandgnn.data.converters.smiles import (  # noqa: E402
+    from_rdkit,
+    from_smiles,
+)
 
 
 def test_ethanol():
@@ -37,6 +40,69 @@ def test_charges_rings_chirality_and_bond_types():
     assert from_smiles("C#N").edge_type.tolist() == [3, 3]
     assert from_smiles("[NH3]->[Cu+2]").edge_type.tolist() == [0, 0]
     assert from_smiles("S(F)(F)(F)(F)(F)F").node["atom"][0, 4] == 5
+
+
+CHIRAL = [
+    "C[C@H](F)Cl",
+    "N[C@@H](C)C(=O)O",
+    "C[C@H]1CC[C@@H](C)CC1",
+    "C[C@@H]1CC[C@@H](O)[C@H](F)C1",
+    "C[S@](=O)CC",
+    "F[C@]12CCCC[C@@]1(Cl)CCCC2",
+    "C[C@@H](O)[C@H](N)C.[Na+]",
+    "[2H][C@H](C)O",
+]
+
+
+def refined(graph, name="atom"):
+    """Atoms with what surrounds them, in an order that no numbering changes."""
+    colours = [tuple(row) for row in graph.node[name].tolist()]
+    for _ in range(graph.num_nodes):
+        seen = [[] for _ in colours]
+        for sender, receiver, kind in zip(
+            graph.senders, graph.receivers, graph.edge_type, strict=True
+        ):
+            seen[receiver].append((int(kind), colours[sender]))
+        colours = [hash((c, *sorted(s))) for c, s in zip(colours, seen, strict=True)]
+    return sorted(colours)
+
+
+@pytest.mark.parametrize("smiles", CHIRAL)
+@pytest.mark.parametrize("hydrogens", [False, True])
+def test_spellings_of_a_molecule_have_the_same_features(smiles, hydrogens):
+    from rdkit import Chem
+
+    molecule = Chem.MolFromSmiles(smiles)
+    mirror = smiles.replace("@@", "!").replace("@", "@@").replace("!", "@")
+    mapped = Chem.Mol(molecule)
+    for number, atom in enumerate(mapped.GetAtoms()):
+        atom.SetAtomMapNum(molecule.GetNumAtoms() - number)
+    spellings = [Chem.MolToSmiles(molecule, doRandom=True) for _ in range(15)]
+    spellings += [smiles, Chem.MolToSmiles(mapped)]
+
+    def features(text, **options):
+        options = {"chirality": "canonical", **options}
+        if not hydrogens:
+            return refined(from_smiles(text, **options))
+        return refined(from_rdkit(Chem.AddHs(Chem.MolFromSmiles(text)), **options))
+
+    assert all(features(text) == features(smiles) for text in spellings)
+    same = Chem.CanonSmiles(mirror) == Chem.CanonSmiles(smiles)
+    if same or "1" not in smiles:
+        assert (features(mirror) == features(smiles)) == same
+    written = [features(text, chirality="written") for text in spellings]
+    assert any(each != written[0] for each in written)
+
+
+def test_written_tags_are_those_of_rdkit():
+    from rdkit import Chem
+
+    for smiles in CHIRAL:
+        tags = [int(a.GetChiralTag()) for a in Chem.MolFromSmiles(smiles).GetAtoms()]
+        graph = from_smiles(smiles)
+        assert graph.node["atom"][:, 7].tolist() == tags
+    with pytest.raises(ValueError, match="`chirality`.*R/S"):
+        from_smiles("C", chirality="R/S")
 
 
 def test_one_atom_has_no_bonds():

@@ -1,5 +1,6 @@
 """`fit(x, y)` on raw data: SMILES, ASE, networkx, pandas, torch_geometric, arrays."""
 
+import copy
 import inspect
 import logging
 
@@ -518,6 +519,37 @@ def test_every_encoder_has_a_sample():
     assert set(encoders()) == sampled, f"add samples to samples() in {__file__}"
     for cls in encoders():
         assert "on_error" in inspect.signature(cls).parameters
+
+
+def test_spellings_of_a_chiral_molecule_have_one_prediction():
+    chem = pytest.importorskip("rdkit.Chem")
+    molecule = chem.MolFromSmiles("CC(=O)O[C@H]1C[C@@H](N)[C@@H](O)[C@H]1F")
+    spellings = [chem.MolToSmiles(molecule, doRandom=True) for _ in range(12)]
+    rows = [{"smiles": text} for text in spellings]
+    samples = [(cls(), spellings) for cls in encoders() if cls.accepts("C")]
+    samples.append((TableEncoder("smiles", SmilesEncoder()), rows))
+    for encoder, items in samples:
+        encoder.adapt(items)
+        backbone = GINEBackbone(
+            encoder.inputs(), 8, num_layers=2, edge_inputs=encoder.edge_inputs()
+        )
+        task = GraphRegressor(backbone, 1, GraphPreprocessor([encoder]))
+        outputs = np.ravel(task.predict(items))
+        np.testing.assert_allclose(outputs, outputs[0], atol=1e-6)
+
+
+def test_files_of_0_2_0_have_the_chiral_tags_of_rdkit():
+    chem = pytest.importorskip("rdkit.Chem")
+    config = {"on_error": "raise", "hydrogens": False}
+    old = SmilesEncoder.from_config(config)
+    assert old.plain_config() == config
+    smiles = "F[C@@H](C)Cl"
+    tags = [int(a.GetChiralTag()) for a in chem.MolFromSmiles(smiles).GetAtoms()]
+    last = old(smiles).node["atom_ids"][:, -1]
+    assert (last - last.min()).tolist() == [tag - min(tags) for tag in tags]
+    new = SmilesEncoder()
+    assert SmilesEncoder.from_config(new.get_config()).chirality == new.chirality
+    assert new.chirality == "canonical" and copy.deepcopy(old).chirality == "written"
 
 
 def test_what_is_raw_and_what_is_not():

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import boolean
+from keras_bandgnn.checks import boolean, one_of
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
@@ -54,6 +54,9 @@ class SmilesEncoder(GraphEncoder):
     Args:
         hydrogens: Whether hydrogens become nodes.
         on_error: See `GraphEncoder`.
+        chirality: `"canonical"`: chiral tags do not depend on how a molecule is
+            written. `"written"`: they are those of RDKit, as for encoders of files of
+            version 0.2.0. See `from_smiles`.
 
     Example:
     >>> encoder = SmilesEncoder()
@@ -69,10 +72,14 @@ class SmilesEncoder(GraphEncoder):
         self,
         hydrogens: bool = False,
         on_error: str = "raise",
+        chirality: str = "canonical",
         **kwargs,
     ):
+        from keras_bandgnn.data.converters.smiles import CHIRALITIES
+
         super().__init__(on_error, **kwargs)
         self.hydrogens = boolean("hydrogens", hydrogens)
+        self.chirality = one_of("chirality", chirality, CHIRALITIES)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -95,7 +102,7 @@ class SmilesEncoder(GraphEncoder):
         """Convert a SMILES string or a molecule; see `GraphEncoder`."""
         from keras_bandgnn.data.converters.smiles import from_rdkit
 
-        graph = from_rdkit(self._molecule(item))
+        graph = from_rdkit(self._molecule(item), chirality=self.chirality)
         smiles = item if isinstance(item, str) else _canonical(item)
         return Graph.unchecked(
             num_nodes=graph.num_nodes,
@@ -139,7 +146,16 @@ class SmilesEncoder(GraphEncoder):
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
-        return {**super().get_config(), "hydrogens": self.hydrogens}
+        config = {**super().get_config(), "hydrogens": self.hydrogens}
+        # Files and stores of version 0.2.0 do not name it.
+        if self.chirality != "written":
+            config["chirality"] = self.chirality
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict) -> "SmilesEncoder":
+        """Return the encoder of a configuration, `"written"` if it names no other."""
+        return cls(**{"chirality": "written", **config})
 
 
 def _canonical(molecule: Any) -> str:
