@@ -173,3 +173,52 @@ EDGES = pd.DataFrame({"source": [0, 1], "target": [1, 0]})
 def test_errors(call, message):
     with pytest.raises(ValueError, match=f"(?s){message}"):
         call()
+
+
+LARGE = 2**60
+WHOLE = ("int64", "uint64", "Int64", "UInt64")
+
+
+@pytest.mark.parametrize("one", WHOLE)
+@pytest.mark.parametrize("other", WHOLE)
+def test_large_names_of_two_types_are_distinct(one, other):
+    numbers = np.arange(4) + LARGE
+    edges = pd.DataFrame(
+        {
+            "source": pd.Series(numbers[:3], dtype=one),
+            "target": pd.Series(numbers[1:], dtype=other),
+        }
+    )
+    graph = from_pandas(edges)
+    assert graph.info["nodes"] == numbers.tolist()
+    assert graph.senders.tolist() == [0, 1, 2]
+    assert graph.receivers.tolist() == [1, 2, 3]
+    nodes = pd.DataFrame({"node": pd.Series(numbers[::-1].copy(), dtype=other)})
+    assert from_pandas(edges, nodes).receivers.tolist() == [2, 1, 0]
+    with pytest.raises(ValueError, match=str(LARGE + 3)):
+        from_pandas(edges, nodes.iloc[1:])
+
+
+@pytest.mark.parametrize("one", WHOLE)
+@pytest.mark.parametrize("other", WHOLE)
+def test_large_names_of_graphs_are_distinct(one, other):
+    names = np.repeat(np.arange(3) + LARGE, 2)
+    nodes = pd.DataFrame({"node": [0, 1] * 3, "graph": pd.Series(names, dtype=one)})
+    ends = {"source": [0, 0, 0], "target": [1, 1, 1]}
+    graph = pd.Series(names[[4, 0, 2]], dtype=other)
+    edges = pd.DataFrame({**ends, "graph": graph, "w": [2, 0, 1]})
+    flat = from_pandas(edges, nodes, graph="graph")
+    assert [graph.edge["w"].tolist() for graph in flat] == [[0], [1], [2]]
+
+
+def test_names_that_are_floats():
+    nodes = pd.DataFrame({"node": [1, 2, 3]})
+    edges = pd.DataFrame({"source": [1.0, 3.0], "target": [2, 2]})
+    assert from_pandas(edges, nodes).senders.tolist() == [0, 2]
+    large = pd.DataFrame({"source": [1.0, float(LARGE)], "target": [2, 2]})
+    with pytest.raises(
+        ValueError, match="(?s)'source' of float64.*2\\*\\*53.*integers"
+    ):
+        from_pandas(large)
+    mixed = pd.DataFrame({"source": [1.0, 2.0], "target": [LARGE, LARGE + 1]})
+    assert from_pandas(mixed).num_nodes == 4

@@ -25,6 +25,8 @@ _RESERVED = {
     "context": ("graph", "label"),
 }
 _LABEL = re.compile(r"label(\[\d+(,\d+)*\])?")
+# Larger integers are not distinct as float64.
+_EXACT = 2**53
 
 
 def features_of(what: str, table: Any, without: set[str]) -> dict[str, np.ndarray]:
@@ -124,10 +126,33 @@ def column(what: str, table: Any, column: str) -> Any:
     return table[column]
 
 
+def joined(pd: Any, columns: list) -> Any:
+    """Return columns of names one after the other, without rounding integers.
+
+    pandas makes float64 of int64 next to uint64 or floats.
+    """
+    is_integer, is_float = pd.api.types.is_integer_dtype, pd.api.types.is_float_dtype
+    for values in columns:
+        large = values[values.abs() >= _EXACT] if is_float(values.dtype) else values[:0]
+        if len(large):
+            raise ValueError(
+                "Expected names of nodes and graphs that are exact. Received: the "
+                f"column {values.name!r} of {values.dtype} with {large.iloc[0]!r}, "
+                f"above 2**53, where floats round integers. Read it as integers."
+            )
+    whole = pd.concat(columns, ignore_index=True)
+    if not is_float(whole.dtype):
+        return whole
+    integers = [values for values in columns if is_integer(values.dtype)]
+    if not any(((v > _EXACT) | (v < -_EXACT)).any() for v in integers):
+        return whole
+    return pd.concat([v.astype(object) for v in columns], ignore_index=True)
+
+
 def ends_of(pd: Any, edges: Any, source: str, target: str) -> Any:
     """Return the names of all senders, followed by those of all receivers."""
     columns = [column("edges", edges, name) for name in (source, target)]
-    ends = pd.concat(columns, ignore_index=True)
+    ends = joined(pd, columns)
     if ends.isna().any():
         row = int(np.flatnonzero(ends.isna())[0]) % len(edges)
         raise ValueError(
@@ -158,11 +183,15 @@ def graph_names(pd: Any, edges: Any, nodes: Any, graphs: Any, graph: Any) -> Any
     return pd.Index(column(what, table, graph).unique())
 
 
-def by_graph(what: str, table: Any, graph: Any, names: Any) -> tuple[Any, np.ndarray]:
+def by_graph(
+    pd: Any, what: str, table: Any, graph: Any, names: Any
+) -> tuple[Any, np.ndarray]:
     """Sort the rows of a table by graph; also return the graph of each row."""
     if graph is None:
         return table, np.zeros(len(table), np.int64)
-    numbers = names.get_indexer(column(what, table, graph))
+    rows = column(what, table, graph)
+    codes = pd.factorize(joined(pd, [names.to_series(), rows]))[0]
+    numbers = pd.Index(codes[: len(names)]).get_indexer(codes[len(names) :])
     if (numbers < 0).any():
         raise ValueError(
             f"Expected the graphs of the table {what} in the table that lists the "
@@ -185,7 +214,7 @@ def rows_of(
     pd: Any, ids: Any, id_graph: np.ndarray, ends: Any, end_graph: np.ndarray
 ) -> np.ndarray:
     """Return the row in the node table of each end of an edge."""
-    codes, uniques = pd.factorize(pd.concat([ids, ends], ignore_index=True))
+    codes, uniques = pd.factorize(joined(pd, [ids, ends]))
     # One integer per pair of graph and name.
     keys = np.concatenate([id_graph, end_graph]) * max(len(uniques), 1) + codes
     index = pd.Index(keys[: len(ids)])
@@ -292,13 +321,13 @@ def from_pandas(
     having("edges", edges, "columns", "a DataFrame")
     pd = optional_import("pandas", "pandas")
     names = graph_names(pd, edges, nodes, graphs, graph)
-    edges, edge_graph = by_graph("edges", edges, graph, names)
+    edges, edge_graph = by_graph(pd, "edges", edges, graph, names)
     ends = ends_of(pd, edges, source, target)
     end_graph = np.tile(edge_graph, 2)
     if nodes is None:
         ids, node_graph = occurring(pd, ends, end_graph)
     else:
-        nodes, node_graph = by_graph("nodes", nodes, graph, names)
+        nodes, node_graph = by_graph(pd, "nodes", nodes, graph, names)
         ids = nodes[node] if node in nodes else nodes.index.to_series()
     num_nodes = np.bincount(node_graph, minlength=len(names))
     if not num_nodes.all():
