@@ -26,7 +26,8 @@ def enable_lora(
     with W frozen, A [K, rank] random and B [rank, U] initially zero, so that
     predictions do not change at first. This is Keras' `enable_lora` for all `Dense`,
     `EinsumDense` and `Embedding` layers of a backbone. Its other weights (biases,
-    norms, W of the messages of a `GGNNBackbone` and of GCN and GAT) are frozen. The
+    norms, W of the messages of a `GGNNBackbone` and of GCN and GAT) are frozen, and so
+    are the moving averages of batch norms, which normalise as in predictions. The
     head of a task stays trainable. Files store W' in place of W, so a
     saved preset loads as any other.
 
@@ -82,6 +83,11 @@ def enable_lora(
         )
     for variable in backbone.trainable_variables:
         variable.trainable = False
+    adapted = set(map(id, selected))
+    for layer in compat.sublayers(backbone):
+        # Batch norms move their averages unless the layer itself is frozen.
+        if adapted.isdisjoint(map(id, compat.sublayers(layer))):
+            layer.trainable = False
     for layer in selected:
         layer.enable_lora(rank, lora_alpha=alpha)
     _reset_programs(model)

@@ -1,3 +1,5 @@
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from keras_bandgnn import models
 from keras_bandgnn.layers import GRUReadout
 from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
 from keras_bandgnn.training import enable_lora
+from tests.registered import backbone_and_loader, registered
 
 
 def graphs_of(count=12, classes=2):
@@ -110,6 +113,29 @@ def test_training_goes_on_after_lora():
     (x, *_) = task.loader(graphs[:1], training=False)[0]
     own = np.asarray(keras.ops.convert_to_numpy(task.backbone(x)))[0]
     np.testing.assert_allclose(states[0], own[: len(states[0])], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(registered(models.Backbone)))
+@pytest.mark.parametrize("layers", [None, "adapted"])
+def test_training_moves_nothing_that_is_frozen(name, layers):
+    cls = registered(models.Backbone)[name]
+    # Batch norms have averages that move without a gradient.
+    norm = {"norm": "batch"} if "norm" in inspect.signature(cls).parameters else {}
+    backbone, loader = backbone_and_loader(name, **norm)
+    batch = loader[0][0]
+    backbone(batch)
+    if layers is not None:
+        # Those of one name: other parts of the backbone are frozen as a whole.
+        layers = enable_lora(backbone_and_loader(name, **norm)[0])[0].split("/")[-1]
+    enable_lora(backbone, layers=layers)
+    old = values_of(backbone)
+    backbone(batch, training=True)
+    moved = [
+        path
+        for path, value in values_of(backbone).items()
+        if "seed_generator" not in path and not np.array_equal(value, old[path])
+    ]
+    assert not moved
 
 
 def test_layers_are_chosen_by_their_path():
