@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import warnings
+import zlib
 
 import numpy as np
 from keras import ops
@@ -195,6 +196,15 @@ class Potential:
         energies, slopes = self._run(atoms.numbers, pairs)
         self.stats.evaluations += 1
         return self.results(structure, pairs, energies, slopes)
+
+    def checksum(self) -> int:
+        """Return a number that differs once weights have changed."""
+        checksum = 0
+        for member in self.members:
+            for weight in member.weights:
+                values = np.ascontiguousarray(ops.convert_to_numpy(weight))
+                checksum = zlib.adler32(values, checksum)
+        return checksum
 
     def program(self):
         """Return a new program."""
@@ -469,6 +479,16 @@ def make_calculator(task, skin: float, kind: type = Potential):
                     "directions without a period their lengths set the volume."
                 )
             self.results = potential.compute(self.atoms)
+            self._checksum = potential.checksum()
+
+        def check_state(self, atoms, tol=1e-15):
+            """Return the changes since the last structure; all if weights changed."""
+            changes = super().check_state(atoms, tol)
+            if not changes and self.results:
+                # Results of ASE outlive training otherwise.
+                same = self._checksum == potential.checksum()
+                changes = changes if same else list(ase.all_changes)
+            return changes
 
         def export_properties(self):
             """Return the results that ASE has names for."""

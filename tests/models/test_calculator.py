@@ -233,15 +233,37 @@ def test_more_edges_and_atoms_make_programs_once():
     np.testing.assert_array_equal(alone.get_forces(), np.zeros((1, 3)))
 
 
-def test_weights_that_change_are_seen():
-    task, atoms = task_of(), crystal()
-    atoms.calc = task.as_calculator()
-    before = atoms.get_potential_energy()
+def assigned(task, graphs):
     for weight in task.trainable_variables:
         weight.assign(1.1 * weight)
-    atoms.calc.reset()
-    want = float(task.predict([kb.data.from_ase(atoms)])[0][0])
-    assert atoms.get_potential_energy() == pytest.approx(want, rel=1e-5) != before
+
+
+def trained(task, graphs):
+    task.compile(keras.optimizers.SGD(0.01))
+    task.fit(graphs, epochs=1, verbose=0)
+
+
+def replaced(task, graphs):
+    task.set_weights([0.9 * values for values in task.get_weights()])
+
+
+@pytest.mark.parametrize("change", [assigned, trained, replaced])
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_weights_that_change_are_seen(change, ensemble):
+    tasks, atoms = [task_of() for _ in range(2 if ensemble else 1)], crystal()
+    potential = kb.models.Ensemble(tasks) if ensemble else tasks[0]
+    atoms.calc = potential.as_calculator()
+    before = atoms.get_potential_energy()
+    evaluations = atoms.calc.stats.evaluations
+    assert atoms.get_potential_energy() == before and atoms.get_forces().any()
+    assert atoms.calc.stats.evaluations == evaluations
+    graph = kb.data.from_ase(atoms)
+    labels = {"label": before + 1.0, "node": {**graph.node, "force": atoms.positions}}
+    change(tasks[-1], [graph.replace(**labels)])
+    energies = [float(task.predict([graph])[0][0]) for task in tasks]
+    after = atoms.get_potential_energy()
+    assert after == pytest.approx(np.mean(energies), rel=1e-5)
+    assert abs(after - before) > 1e-4 * abs(before)
 
 
 def test_tasks_without_a_preprocessor_take_the_cutoff_of_the_backbone():
