@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.data.flat_columns import LEVELS, SAMPLE_WEIGHT
+from keras_bandgnn.data.flat_columns import SAMPLE_WEIGHT, weight_column
 from keras_bandgnn.primitives.base import is_step_resource
 
 # Longer tables of consecutive numbers are built when they are needed.
@@ -303,8 +303,7 @@ class SupergraphLayout:
         values = column([p.label for p in self.parts])
         weight = rows.mask().astype(np.float32)
         weights = [
-            p.columns().get(f"{LEVELS[p.label_level]}/{SAMPLE_WEIGHT}")
-            for p in self.parts
+            p.columns().get(weight_column(p.label_level)) for p in self.parts
         ]
         if weights[0] is not None:
             weight *= column(weights)

@@ -18,6 +18,21 @@ SAMPLE_WEIGHT = "sample_weight"
 """Feature of graphs (context), nodes or edges that weighs their labels."""
 
 
+def weight_column(level: str) -> str:
+    """Return the column with the weights of labels of a level."""
+    return f"{LEVELS[level]}/{SAMPLE_WEIGHT}"
+
+
+def label_weights(graphs) -> np.ndarray:
+    """Return the weight of each label, float64 [n], 1 without `sample_weight`.
+
+    Args:
+        graphs: `FlatGraphs` with labels.
+    """
+    weight = graphs.columns().get(weight_column(graphs.label_level))
+    return np.ones(len(graphs.label)) if weight is None else np.float64(weight)
+
+
 def pointers(counts: np.ndarray) -> np.ndarray:
     """Return int64 [n + 1]: item i has the rows `[ptr[i], ptr[i + 1])`."""
     ptr = np.zeros(len(counts) + 1, np.int64)

@@ -69,8 +69,9 @@ def attention(
             nodes; None otherwise.
 
     Returns:
-        An `Explanation` per graph, in their order; scores of nodes, and of a token,
-        add up to 1. None for graphs that the batcher drops.
+        An `Explanation` per graph, in their order; scores of nodes, and of a token, add
+        up to 1. None for graphs that the batcher drops and items that the encoder
+        skips.
 
     Raises:
         ValueError: For a backbone without attention, or arguments that do not fit.

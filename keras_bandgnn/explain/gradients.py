@@ -152,7 +152,7 @@ def saliency(
 
     Returns:
         An `Explanation` per graph, in their order, with scores of at least 0; None for
-        graphs that the batcher drops.
+        graphs that the batcher drops and items that the encoder skips.
 
     Raises:
         ValueError: For arguments that do not fit, or a backbone that does not weigh
@@ -210,7 +210,7 @@ def integrated_gradients(
     Returns:
         An `Explanation` per graph, in their order: scores have the sign of their
         contribution, and `residual` is the error of their sum. None for graphs that the
-        batcher drops.
+        batcher drops and items that the encoder skips.
 
     Raises:
         ValueError: For arguments that do not fit, or a backbone that does not weigh

@@ -233,7 +233,8 @@ def gnn_explainer(
 
     Returns:
         An `Explanation` per graph, in their order, with scores from 0 to 1; 0 for what
-        the output does not depend on. None for graphs that the batcher drops.
+        the output does not depend on. None for graphs that the batcher drops and items
+        that the encoder skips.
 
     Raises:
         ValueError: For arguments that do not fit, or a backbone that does not weigh

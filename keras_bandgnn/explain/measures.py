@@ -20,6 +20,7 @@ from keras_bandgnn.explain.explanation import LEVELS, Explanation
 from keras_bandgnn.explain.probe import EDGE, Probe, output_kind
 from keras_bandgnn.explain.question import Question, answers
 from keras_bandgnn.models.inspection import derived_model
+from keras_bandgnn.models.raw_data import as_items
 from keras_bandgnn.models.task import Task
 
 
@@ -64,9 +65,10 @@ def masked_rows(
     edges = level == "edge"
     question = Question(task, sources, target, index, not edges, edges).checked()
     model = derived_model(task, Masked, not edges, edges)
-    loader = model.loader(sources, training=False)
+    items = as_items(task, "graphs", sources)
+    loader = model.loader(items.graphs, training=False)
     out: list = [None] * len(sources)
-    for batch, cases in question.cases(model, loader):
+    for batch, cases in question.cases(model, loader, items):
         keep = {
             f"keep_{name}": np.ones(batch[name]["mask"].shape, np.float32)
             for name in LEVELS
@@ -121,7 +123,8 @@ def fidelity(
 
     Args:
         task: The task, over classes or binary targets.
-        explanations: Of its predictions.
+        explanations: Of its predictions; None, of items that the encoder skips or
+            graphs that the batcher drops, does not count.
         share: Share of the edges or nodes that is selected.
         level: `"edge"` or `"node"`.
 
@@ -143,7 +146,7 @@ def fidelity(
     """
     instance("task", task, Task, "a task, such as a GraphClassifier")
     one_of("level", level, LEVELS)
-    explanations = _explanations(explanations)
+    explanations = _explanations(explanations, some=True)
     kind = output_kind(task)
     if kind == "number":
         raise ValueError(
@@ -197,7 +200,7 @@ def sparsity(
     fraction("threshold", threshold)
     one_of("level", level, LEVELS)
     shares = []
-    for each in _explanations(explanations):
+    for each in _explanations(explanations, some=True):
         size = np.abs(each.scores(level))
         if len(size):
             shares.append(np.mean(size < threshold * size.max()))
@@ -216,7 +219,8 @@ def ground_truth_auc(
 
     Returns:
         float [n]: 1 if all that matters has larger scores, by size, than all else; 0.5
-        for scores without any relation. NaN where all or nothing matters.
+        for scores without any relation. NaN where all or nothing matters, and for
+        explanations that are None.
 
     Raises:
         ValueError: For a truth of another length.
@@ -240,6 +244,8 @@ def ground_truth_auc(
             f"explanations. Received: {len(truth)}. Pass one each."
         )
     for number, (each, mask) in enumerate(zip(explanations, truth, strict=True)):
+        if each is None:
+            continue
         size, mask = np.abs(each.scores(level)), np.asarray(mask)
         if mask.shape != size.shape or mask.dtype.kind not in "biu":
             raise ValueError(
@@ -327,12 +333,18 @@ def _rank_correlation(one: np.ndarray, two: np.ndarray) -> float:
     return float(ranks[0] @ ranks[1] / (sizes[0] * sizes[1])) if all(sizes) else 0.0
 
 
-def _explanations(explanations: Any) -> list[Explanation]:
-    """Return explanations in a list, or raise a ValueError."""
+def _explanations(explanations: Any, some: bool = False) -> list:
+    """Return explanations in a list, or raise a ValueError.
+
+    Args:
+        explanations: What a method of `explain` returned.
+        some: Whether to leave out what is None.
+    """
     expected = "a list of what the methods of explain return"
     listed = sequence("explanations", explanations, expected)
-    for each in listed:
+    there = [each for each in listed if each is not None]
+    for each in there:
         instance("explanations", each, Explanation, expected)
-    if not listed:
+    if not there:
         refuse("explanations", "at least one explanation", explanations)
-    return listed
+    return there if some else list(listed)

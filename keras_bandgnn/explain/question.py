@@ -18,6 +18,7 @@ from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.explain.probe import PREDICTED, SEGMENT, Probe, output_kind
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.models.inspection import derived_model
+from keras_bandgnn.models.raw_data import Items, as_items
 from keras_bandgnn.models.task import Task
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.loading.node_order import caller_rows
@@ -27,7 +28,7 @@ class Case(NamedTuple):
     """One graph of a batch and its counterpart at the caller.
 
     Attributes:
-        number: Position of the graph.
+        number: Number of the caller's item.
         rows: Where it is in the batch.
         graph: The graph, with the caller's nodes and edges.
         source: What the caller passed; None if only compiled graphs are at hand.
@@ -117,20 +118,22 @@ class Question(NamedTuple):
         return self
 
     def cases(
-        self, model: Probe, loader: GraphLoader, **more
+        self, model: Probe, loader: GraphLoader, items: Items, **more
     ) -> Iterator[tuple[dict, list[Case]]]:
         """Yield the batches of the question, and the graphs of each.
 
         Args:
             model: The probe.
             loader: Its loader of the graphs.
+            items: The graphs, as `as_items` returns them.
             **more: Further arrays of the part "question".
         """
         _check_plan(loader)
-        places = list(caller_rows(self.graphs, loader))
-        index = _per_graph("index", self.index, len(places), 0)
-        target = _per_graph("target", self.target, len(places), PREDICTED)
-        for batch in model.batches(loader, self.graphs):
+        places = list(caller_rows(items.graphs, loader))
+        count = items.count(len(places))
+        index = _per_graph("index", self.index, count, 0)
+        target = _per_graph("target", self.target, count, PREDICTED)
+        for batch in model.batches(loader, items.graphs):
             batch = _with_segments(batch, model, loader)
             shapes = keras.tree.map_structure(lambda array: tuple(array.shape), batch)
             width = self.task.compute_output_shape(shapes)[-1]
@@ -139,35 +142,44 @@ class Question(NamedTuple):
             )
             cases = []
             for rows in graph_rows(batch):
-                case = self._case(batch, rows, loader, *places[rows.id])
+                case = _case(batch, rows, loader, items, places[rows.id][0])
                 place = rows.group, rows.slot
                 if self.index is not None:
-                    case = case._replace(index=int(index[rows.id]))
+                    case = case._replace(index=int(index[case.number]))
                     row[place] = rows.nodes.start + _node(case)
                 if self.task.output_level == "candidate":
                     width = int(batch["candidate"]["mask"][place].sum())
-                column[place] = _column(int(target[rows.id]), width, self.task, rows.id)
+                asked = int(target[case.number])
+                column[place] = _column(asked, width, self.task, case.number)
                 cases.append(case)
             question = {"row": row, "column": column, **more, **batch["question"]}
             question["pair"] = opposite_edges(batch["edge"])
             yield {**batch, "question": question}, cases
 
-    def _case(self, batch, rows: GraphRows, loader, nodes, count) -> Case:
-        source = _source(self.graphs, rows.id)
-        graph = source if isinstance(source, Graph) else None
-        if graph is None:
-            graph = _compiled(loader, rows.id, nodes)
-        place = rows.group, rows.edges
-        edge = {name: values[place] for name, values in batch["edge"].items()}
-        ends = (nodes[edge[k] - rows.nodes.start] for k in ("sender", "receiver"))
-        edges = edge_places(graph, *ends, edge)
-        return Case(rows.id, rows, graph, source, nodes, edges, None)
+
+def _case(batch, rows: GraphRows, loader, items: Items, nodes: np.ndarray) -> Case:
+    """Return a graph of a batch and the caller's item.
+
+    Args:
+        batch: The batch.
+        rows: Where the graph is in it.
+        loader: The loader of the graphs.
+        items: What the caller passed.
+        nodes: int [n], the caller's number of each node.
+    """
+    source = _source(items, rows.id)
+    graph = source if isinstance(source, Graph) else _compiled(loader, rows.id, nodes)
+    place = rows.group, rows.edges
+    edge = {name: values[place] for name, values in batch["edge"].items()}
+    ends = (nodes[edge[k] - rows.nodes.start] for k in ("sender", "receiver"))
+    edges = edge_places(graph, *ends, edge)
+    return Case(items.number(rows.id), rows, graph, source, nodes, edges, None)
 
 
 def explanations(
     question: Question, kind: type[Probe], *arguments, answer=None, **more
 ) -> list:
-    """Return the `Explanation` of each graph; None for those that are dropped.
+    """Return the `Explanation` of each item; None for those that are left out.
 
     Args:
         question: What is asked.
@@ -178,13 +190,14 @@ def explanations(
         **more: Further arrays of the part "question".
     """
     question = question.checked()
-    if isinstance(question.graphs, list | tuple) and not question.graphs:
-        return []
+    items = as_items(question.task, "graphs", question.graphs)
+    if items.graphs is None:
+        return items.spread([])
     options = question.features, question.edges, *arguments
     model = derived_model(question.task, kind, *options)
-    loader = model.loader(question.graphs, training=False)
-    out: list = [None] * int(loader.starts[-1])
-    for batch, cases in question.cases(model, loader, **more):
+    loader = model.loader(items.graphs, training=False)
+    out: list = [None] * items.count(int(loader.starts[-1]))
+    for batch, cases in question.cases(model, loader, items, **more):
         values = (answer or answers)(model, batch)
         for case in cases:
             out[case.number] = explanation_of(model.method, case, values)
@@ -278,8 +291,11 @@ def _per_graph(name: str, value, count: int, default: int) -> np.ndarray:
     return values
 
 
-def _source(graphs, number: int):
+def _source(items: Items, number: int):
     """Return what the caller passed for a graph; None if it is compiled already."""
+    if items.positions is not None:
+        return items.source[items.number(number)]
+    graphs = items.graphs
     if isinstance(graphs, Graph):
         return graphs
     if isinstance(graphs, list | tuple):
@@ -316,7 +332,7 @@ def _column(target: int, width: int, task: Task, number: int) -> int:
         target: What the caller asks for.
         width: Number of columns.
         task: The task.
-        number: Position of the graph.
+        number: Number of the caller's item.
     """
     name = type(task).__name__
     if target == PREDICTED and output_kind(task) == "class":

@@ -17,6 +17,7 @@ from keras_bandgnn.checks import (
     string,
 )
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import label_weights
 from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.ops.sequence import over_devices
 
@@ -74,16 +75,33 @@ def flat_parts(graphs) -> list[FlatGraphs]:
     return [FlatGraphs.from_graphs(graphs)]
 
 
-def least_squares(counts: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def least_squares(counts: np.ndarray, labels: np.ndarray, weights: np.ndarray):
     """Fit values of elements [V, D] to labels [n, D] and counts [n, V].
 
-    Each target is fitted separately, on the graphs where it is not NaN.
+    Each target is fitted separately, on the graphs where it is not NaN. Squares weigh
+    by the weights [n].
     """
-    columns = []
+    columns, roots = [], np.sqrt(weights)
     for column in labels.T:
         known = ~np.isnan(column)
-        columns.append(np.linalg.lstsq(counts[known], column[known], rcond=None)[0])
+        rows = counts[known] * roots[known, None], column[known] * roots[known]
+        columns.append(np.linalg.lstsq(*rows, rcond=None)[0])
     return np.stack(columns, axis=1)
+
+
+def mean_and_deviation(values: np.ndarray, weights: np.ndarray) -> tuple:
+    """Return the weighted mean and standard deviation [D] of values [n, D].
+
+    Args:
+        values: float64, NaN where missing.
+        weights: [n], such that each column has a value with a weight above 0.
+    """
+    known = ~np.isnan(values)
+    values, weights = np.where(known, values, 0.0), known * weights[:, None]
+    total = weights.sum(axis=0)
+    mean = (weights * values).sum(axis=0) / total
+    squares = (weights * np.square(values - mean)).sum(axis=0)
+    return mean, np.sqrt(squares / total)
 
 
 def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
@@ -115,7 +133,8 @@ class TargetNormalizer(BatchLayer):
     linear composition model of the labels.
 
     `adapt` computes the constants from training graphs, separately for each target and
-    from the labels that are not NaN. A `std` below float32 resolution becomes 1.
+    from the labels that are not NaN, with their `sample_weight`: those of weight 0 do
+    not count. A `std` below float32 resolution becomes 1.
 
     Args:
         mode: `"graph"`, `"atom"`, `"node"` or `"edge"`.
@@ -275,29 +294,32 @@ class TargetNormalizer(BatchLayer):
                 `GraphLoader`.
 
         Raises:
-            ValueError: For missing or unsuitable labels, a target without any label,
-                or elements outside the given references.
+            ValueError: For missing or unsuitable labels, a target without any label of
+                a weight above 0, or elements outside the given references.
         """
         parts = flat_parts(graphs)
         labels = np.concatenate([target_labels(part, self.level) for part in parts])
         if not self.built:
             self.build((None, None, labels.shape[1]))
         self.check_targets(labels.shape[1])
-        if not len(labels) or np.isnan(labels).all(axis=0).any():
+        weights = np.concatenate([label_weights(part) for part in parts])
+        labels = np.where(weights[:, None] > 0, labels, np.nan)
+        if np.isnan(labels).all(axis=0).any():
             raise ValueError(
-                "Expected at least one label that is not NaN for each target. "
-                f"Received: {(~np.isnan(labels)).sum(axis=0).tolist()} labels."
+                "Expected at least one label for each target that is not NaN and whose "
+                f"sample_weight is above 0. Received: "
+                f"{(~np.isnan(labels)).sum(axis=0).tolist()} labels."
             )
         sizes = np.ones((len(labels), 1))
         if self.mode == "atom":
             sizes = np.concatenate([part.num_nodes for part in parts])[:, None]
         limit = 1e-7 * np.nanmax(np.abs(labels / sizes), axis=0)
         if self.element_key is not None:
-            labels = labels - self._fitted(parts, labels)
-        std = np.nanstd(labels / sizes, axis=0)
+            labels = labels - self._fitted(parts, labels, weights)
+        mean, std = mean_and_deviation(labels / sizes, weights)
         # Labels that differ only by rounding must not be scaled up to order 1.
         std = np.where(std > limit, std, 1.0)
-        self._assign(np.nanmean(labels / sizes, axis=0), std)
+        self._assign(mean, std)
 
     def check_targets(self, count: int) -> None:
         """Raise a ValueError if the constants are for another number of targets."""
@@ -307,7 +329,7 @@ class TargetNormalizer(BatchLayer):
                 f"constants of the normaliser. Received: {count}."
             )
 
-    def _fitted(self, parts: list[FlatGraphs], labels: np.ndarray) -> np.ndarray:
+    def _fitted(self, parts: list, labels, weights) -> np.ndarray:
         """Return the sum of references [n, D], fitted unless they are explicit."""
         counts = np.concatenate(
             [composition(part, self._elements(part)) for part in parts]
@@ -318,7 +340,7 @@ class TargetNormalizer(BatchLayer):
             design = counts
             if self.mode == "graph":  # `mean` is the constant of the fit.
                 design = np.column_stack([counts, np.ones(len(counts))])
-            values = least_squares(design, labels)[: len(elements)]
+            values = least_squares(design, labels, weights)[: len(elements)]
             self._assign_references(dict(zip(elements.tolist(), values, strict=True)))
         for part in parts:
             self.check(part)

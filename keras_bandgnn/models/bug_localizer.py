@@ -190,7 +190,8 @@ class BugLocalizer(MaskedTask):
 
         Returns:
             For each function an array [1 + R], of no change and of its rewrites in
-            their order, which adds up to 1; None for graphs that the batcher drops.
+            their order, which adds up to 1; None for graphs that the batcher drops
+            and functions that the encoder skips.
         """
         found = []
         for rows in self.predict(functions, **kwargs):

@@ -150,8 +150,8 @@ class ClassificationTask(Task):
         Returns:
             For graphs a list of arrays as from `predict`, [C] per graph, [N, C] for
             nodes and [E, C] for edges. They add up to 1, or with `multi_label` each is
-            that of one target. None for graphs that the batcher drops, NaN for nodes
-            and edges that the preprocessor drops.
+            that of one target. None for graphs that the batcher drops and items that
+            the encoder skips, NaN for nodes and edges that the preprocessor drops.
 
         Example:
         >>> import keras_bandgnn as kb
@@ -171,9 +171,10 @@ class ClassificationTask(Task):
 
         Returns:
             For graphs a list with, for each graph, its class: a number, or one of
-            `class_names`; for nodes and edges an array of them. With `multi_label`
-            0 or 1 per target, int32 [..., C]. None for graphs that the batcher drops;
-            of nodes and edges that the preprocessor drops -1, or None by name.
+            `class_names`; for nodes and edges an array of them. With `multi_label` 0 or
+            1 per target, int32 [..., C]. None for graphs that the batcher drops and
+            items that the encoder skips; of nodes and edges that the preprocessor drops
+            -1, or None by name.
 
         Example:
         >>> import keras_bandgnn as kb
@@ -218,11 +219,11 @@ class ClassificationTask(Task):
             as_frame: Whether to return a `pandas.DataFrame`.
 
         Returns:
-            Columns by name, one row per graph with a label: `graph`, its position
-            among those that the encoder keeps, if there is one;
-            for classes of graphs `label`, `prediction`, `probability` (of the label)
-            and `loss`, the cross-entropy; otherwise `labels`, how many are known,
-            `accuracy`, and `loss`, the mean over them.
+            Columns by name, one row per graph with a label: `graph`, the number of the
+            item that was passed, also where the encoder skips others; for classes of
+            graphs `label`, `prediction`, `probability` (of the label) and `loss`, the
+            cross-entropy; otherwise `labels`, how many are known, `accuracy`, and
+            `loss`, the mean over them.
 
         Raises:
             ValueError: For graphs without labels, or labels that do not fit.
@@ -238,7 +239,7 @@ class ClassificationTask(Task):
         boolean("as_frame", as_frame)
         single = self.output_level == "graph" and not self.multi_label
         rows = []
-        for position, logits, label in labelled_outputs(self, graphs, y):
+        for number, logits, label, _ in labelled_outputs(self, graphs, y):
             label = label.reshape(logits.shape if self.multi_label else -1)
             known = ~np.isnan(label) & (label >= 0)
             if not known.any():
@@ -253,7 +254,7 @@ class ClassificationTask(Task):
             else:
                 mean = float(losses[known].mean())
                 row = (int(known.sum()), float(right[known].mean()), mean)
-            rows.append((position, *row))
+            rows.append((number, *row))
         names = ("labels", "accuracy", "loss")
         if single:
             names = ("label", "prediction", "probability", "loss")

@@ -1,19 +1,36 @@
 """Tables of what a task gets wrong: one row per graph, for `Task.errors`."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from keras_bandgnn.checks import refuse
+from keras_bandgnn.data.flat_columns import label_weights
+from keras_bandgnn.models import raw_data
 from keras_bandgnn.models.graph_arguments import is_graphs, resolve_data
 from keras_bandgnn.optional import optional_import
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw
 
 
-def labelled_outputs(
-    task, graphs, y=None
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield position, output and label of each graph that is predicted.
+class LabelledOutput(NamedTuple):
+    """A graph that was predicted, and its labels.
+
+    Attributes:
+        number: Number of the item, as the caller passed it.
+        outputs: What the task returns for it.
+        label: float64, NaN or -1 where not known.
+        weight: float64 [n], weights of the labels.
+    """
+
+    number: int
+    outputs: np.ndarray
+    label: np.ndarray
+    weight: np.ndarray
+
+
+def labelled_outputs(task, graphs, y=None) -> Iterator[LabelledOutput]:
+    """Yield the outputs and labels of each graph that is predicted.
 
     Rows of nodes and edges are in the order of the compiled graph, the same in both.
 
@@ -28,7 +45,9 @@ def labelled_outputs(
     graphs = resolve_data("graphs", graphs)
     if not is_graphs(graphs) and not is_raw(graphs):
         refuse("graphs", "graphs, or raw data that an encoder converts", graphs)
-    graphs, _ = task.labelled("graphs", graphs, y)
+    items, y = raw_data.labelled_items(task, "graphs", graphs, y)
+    if items.graphs is not None:
+        graphs, _ = task.labelled("graphs", items.graphs, y)
     loader = task.loader(graphs, training=False)
     if any(part.label is None for part in loader.parts):
         raise ValueError(
@@ -45,10 +64,14 @@ def labelled_outputs(
         pointer = {"node": part.node_ptr, "edge": part.edge_ptr}.get(part.label_level)
         if pointer is None:
             pointer = np.arange(len(part) + 1)
+        weights = label_weights(part)
         for low, high in zip(pointer[:-1], pointer[1:], strict=True):
             if outputs[position] is not None:
                 label = np.asarray(part.label[low:high], np.float64)
-                yield position, outputs[position], label
+                number = items.number(position)
+                yield LabelledOutput(
+                    number, outputs[position], label, weights[low:high]
+                )
             position += 1
 
 

@@ -33,7 +33,6 @@ from keras_bandgnn.models.objective import (
     entry_losses,
     entry_metrics,
     one_loss,
-    only_real,
 )
 from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
@@ -345,9 +344,9 @@ class GraphModel(Replicated):
                 the targets, each the mean over its labels, as is that of a list or
                 dict as `loss`. Logs have that of each target with a name and a weight
                 above 0, without the weight, as `<target>_loss`.
-            metrics: Names, functions or metrics; weights only mask padding. In a dict
-                by name of the target each sees that target, and is named
-                `<target>_<metric>`.
+            metrics: Names, functions or metrics over all real entries with a label, as
+                in Keras regardless of `sample_weight`. In a dict by name of the target
+                each sees that target, and is named `<target>_<metric>`.
             weighted_metrics: The same, with weights. `"auto"` for the task's defaults
                 if `metrics` is None.
             run_eagerly: As for Keras.
@@ -470,8 +469,9 @@ class GraphModel(Replicated):
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Return the metrics over real entries."""
         if self.labels is not None and compat.has_compiled_metrics(self):
-            y, y_pred, sample_weight = self.entries(x, y, y_pred, sample_weight)
-            y, y_pred = only_real(y, y_pred, sample_weight)
+            mask = self.entries(x, y, y_pred)[2]
+            y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
+            sample_weight = ops.stack([mask, weight], axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def fit(
@@ -645,27 +645,15 @@ class GraphModel(Replicated):
             "callbacks": callbacks,
         }
         options_for_graphs((), (), options)
-        if isinstance(x, list | tuple) and not x:
-            return []
-        positions, count = None, 0
-        if is_raw(x):
-            items = raw_items(x)
-            _, (x, positions, _) = raw_data.encode(self, items, adapt=False)
-            count = len(items)
-            if x is None:
-                return [None] * count
-        loader = self.loader(x, training=False)
+        items = raw_data.as_items(self, "x", x)
+        if items.graphs is None:
+            return items.spread([])
+        loader = self.loader(items.graphs, training=False)
         out: list = [None] * int(loader.starts[-1])
-        ordered = self.in_given_order(x, loader)
-        for graph, rows in self.outputs(loader, x, verbose, callbacks):
+        ordered = self.in_given_order(items.graphs, loader)
+        for graph, rows in self.outputs(loader, items.graphs, verbose, callbacks):
             out[graph] = ordered(graph, rows)
-        out = self.distribution.gather(out)
-        if positions is None or len(positions) == count:
-            return out
-        all_items: list = [None] * count
-        for position, rows in zip(positions.tolist(), out, strict=True):
-            all_items[position] = rows
-        return all_items
+        return items.spread(self.distribution.gather(out))
 
     def outputs(self, loader: GraphLoader, graphs, verbose=0, callbacks=None):
         """Yield the position of each graph in a loader, and the output for it.

@@ -10,6 +10,7 @@ from keras_bandgnn import compat
 from keras_bandgnn.batch import graph_rows
 from keras_bandgnn.checks import INT32_MAX, one_of, positive_int
 from keras_bandgnn.models.graph_model import GraphModel
+from keras_bandgnn.models.raw_data import as_items
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
     scatter_to_caller_order,
@@ -117,8 +118,10 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
     layer = _layer(task.backbone, layer)
     if tokens:
         _check_token(task.backbone, layer)
-    if isinstance(graphs, list | tuple) and not graphs:
-        return []
+    items = as_items(task, "graphs", graphs)
+    graphs = items.graphs
+    if graphs is None:
+        return items.spread([])
     model = derived_model(task, StateModel, layer, tokens)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
@@ -128,7 +131,7 @@ def embed(task, graphs, level: str, reduce: str, layer: int) -> list:
         if level == "node":
             rows = scatter_to_caller_order(rows, *places[graph])
         out[graph] = rows if level == "node" or tokens else _REDUCED[reduce](rows)
-    return task.distribution.gather(out)
+    return items.spread(task.distribution.gather(out))
 
 
 def _layer(backbone, layer: int) -> int:
@@ -227,8 +230,10 @@ def attention_weights(task, graphs) -> list:
             "Expected a task on one device for attention weights. Received: "
             f"{task.distribution.size} devices."
         )
-    if isinstance(graphs, list | tuple) and not graphs:
-        return []
+    items = as_items(task, "graphs", graphs)
+    graphs = items.graphs
+    if graphs is None:
+        return items.spread([])
     model = derived_model(task, AttentionModel)
     loader = model.loader(graphs, training=False)
     out: list = [None] * int(loader.starts[-1])
@@ -245,7 +250,7 @@ def attention_weights(task, graphs) -> list:
                 _weights(task.backbone.attention_pairs(number, cut(layer), seen), rows)
                 for number, layer in enumerate(terms)
             ]
-    return out
+    return items.spread(out)
 
 
 def _graphs_of(batch) -> Iterator[tuple]:

@@ -11,9 +11,10 @@ from keras_bandgnn.checks import fraction, instance, one_of, refuse
 from keras_bandgnn.data.converters.attributes import as_numpy
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import (
-    LEVELS,
     SAMPLE_WEIGHT,
     check_columns,
+    label_weights,
+    weight_column,
 )
 from keras_bandgnn.data.identity import graph_keys, merged_groups
 from keras_bandgnn.data.sources import parts_of
@@ -173,10 +174,6 @@ def with_labels(
     return _replaced(graphs, {f"label/{level}": label})
 
 
-def _weight_column(graphs: FlatGraphs) -> str:
-    return f"{LEVELS[graphs.label_level]}/{SAMPLE_WEIGHT}"
-
-
 def with_sample_weights(
     graphs: FlatGraphs, sample_weight: Any, order: np.ndarray | None = None
 ) -> FlatGraphs:
@@ -212,7 +209,7 @@ def with_sample_weights(
             f"Expected `sample_weight` to be one number >= 0 per {level}. Received: "
             f"shape {weight.shape} in [{weight.min()}, {weight.max()}]."
         )
-    return _replaced(graphs, {_weight_column(graphs): weight.astype(np.float32)})
+    return _replaced(graphs, {weight_column(level): weight.astype(np.float32)})
 
 
 def with_class_weights(
@@ -225,8 +222,9 @@ def with_class_weights(
 
     Args:
         graphs: Graphs with labels.
-        class_weight: Class -> weight, 1 for others; or `"balanced"`, n / (C n_c) for a
-            class with n_c of the n known labels, where C counts the classes that occur.
+        class_weight: Class -> weight, 1 for others; or `"balanced"`, n / (C n_c), where
+            the known labels have n weights in all and those of the class n_c of them,
+            and C counts the classes that occur with a weight above 0.
         num_classes: Number of classes; None for labels that are no classes.
         names: Names of the classes, which `class_weight` may have.
 
@@ -266,11 +264,13 @@ def with_class_weights(
     classes = np.nan_to_num(np.asarray(label, np.float64).reshape(-1), nan=-1.0)
     known = (classes >= 0) & (classes < num_classes)
     if balanced:
-        counts = np.bincount(classes[known].astype(int), minlength=num_classes)
-        weights = known.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-        weights = weights.astype(np.float32)
+        counts = np.bincount(
+            classes[known].astype(int), label_weights(graphs)[known], num_classes
+        )
+        occurs = counts > 0
+        weights[occurs] = counts.sum() / (occurs.sum() * counts[occurs])
     weight = weights[np.where(known, classes, 0).astype(int)]
-    name = _weight_column(graphs)
+    name = weight_column(graphs.label_level)
     return _replaced(graphs, {name: weight * graphs.columns().get(name, np.float32(1))})
 
 

@@ -326,6 +326,8 @@ class TargetLabels(Labels):
     def feed(self, metric, cls: type) -> Callable | None:
         """See `Labels`."""
         config = metric.get_config()
+        if cls is ROCAUC:
+            metric.count_targets(self.num_targets)
         if cls in (ROCAUC, metrics.Hinge, metrics.SquaredHinge):
             return _same
         if cls in _BINARY and _of_one_target(config):

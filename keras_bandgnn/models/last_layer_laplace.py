@@ -177,6 +177,8 @@ class LastLayerLaplace:
 
         Args:
             graphs: Graphs with labels, or raw data, in any form that `Task.fit` takes.
+                Graphs whose `sample_weight` is 0 do not count; other weights are not
+                applied.
             y: Labels; None if graphs hold them.
 
         Returns:
@@ -373,13 +375,16 @@ class LastLayerLaplace:
 
     def _labelled(self, graphs, y) -> tuple["Rows", np.ndarray]:
         """Return the rows of labelled graphs, and their labels float64 [n, D]."""
-        found = list(labelled_outputs(self._model, graphs, y))
+        found = [
+            row for row in labelled_outputs(self._model, graphs, y) if row.weight > 0
+        ]
         if not found:
             raise ValueError(
-                "Expected at least one graph with a label. Received: none. Pass "
-                "labelled graphs."
+                "Expected at least one graph with a label, and a sample_weight above 0 "
+                "if it has one. Received: none. Pass labelled graphs."
             )
-        _, outputs, labels = zip(*found, strict=True)
+        outputs = [row.outputs for row in found]
+        labels = [row.label for row in found]
         labels = np.stack(labels).reshape(len(labels), self.task.num_targets)
         return self._rows(np.stack(outputs)), labels
 

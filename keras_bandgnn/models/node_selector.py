@@ -120,7 +120,8 @@ class NodeSelector(Task):
 
         Returns:
             For graphs a list of arrays as from `predict`, [C] per graph, which add up
-            to 1. None for graphs that the batcher drops.
+            to 1. None for graphs that the batcher drops and items that the encoder
+            skips.
 
         Example:
         >>> import keras_bandgnn as kb
@@ -145,7 +146,7 @@ class NodeSelector(Task):
             as_frame: Whether to return a `pandas.DataFrame`.
 
         Returns:
-            Columns by name, one row per graph with a label: `graph`, its position,
+            Columns by name, one row per graph with a label: `graph`, its number,
             `label` and `prediction`, positions among its candidates, `probability` (of
             the label) and `loss`, the cross-entropy without smoothing.
 
@@ -163,12 +164,12 @@ class NodeSelector(Task):
         """
         boolean("as_frame", as_frame)
         rows = []
-        for position, logits, label in labelled_outputs(self, graphs, y):
+        for number, logits, label, _ in labelled_outputs(self, graphs, y):
             index = int(label.reshape(-1)[0])
             if index < 0:
                 continue
             loss = -float(log_softmax(logits)[index])
-            row = position, index, int(logits.argmax()), float(np.exp(-loss)), loss
+            row = number, index, int(logits.argmax()), float(np.exp(-loss)), loss
             rows.append(row)
         names = ("graph", "label", "prediction", "probability", "loss")
         return as_table(names, rows, as_frame)

@@ -3,8 +3,12 @@
 Batches are padded and labels may be missing, so no number of Keras' own `compile` would
 be right: `metrics` ignore weights, most reductions divide by the padded size, and the
 loss of an epoch is the mean over batches. What `Task.compile` is given is put into the
-classes of this module, which see entries: labels [n, 1], outputs [n, C] and weights
-[n], 0 for what does not count.
+classes of this module, which see entries: labels [n, 1], outputs [n, C] and weights.
+
+An entry has two weights. Its mask is 1 if it is real, not padding, and its label is
+known: not NaN, of classes not -1, and not left out by the `mask` of a task. Losses
+divide by it, and `metrics` count by it, as in Keras regardless of `sample_weight`. The
+mask times `sample_weight` weighs losses and `weighted_metrics`.
 """
 
 import inspect
@@ -182,13 +186,13 @@ class TargetLosses(keras.losses.Loss):
 
 
 class EntryMetric(keras.metrics.Metric):
-    """A metric over the entries that have weight.
+    """A metric over the entries that are real and known, or weighted ones.
 
     Args:
         metric: The metric.
         feed: From labels and outputs of entries to what the metric takes; None for
             these as they are.
-        weighted: Whether weights weigh, or only say which entries count.
+        weighted: Whether weights weigh, or all entries of the mask count alike.
         target: The target whose entries it sees; None for those of all.
     """
 
@@ -211,7 +215,7 @@ class EntryMetric(keras.metrics.Metric):
         self.weighted = weighted
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Take in labels [n, 1], outputs [n, C] and weights [n]."""
+        """Take in labels [n, 1], outputs [n, C], and mask and weights [n, 2]."""
         if sample_weight is None:
             raise ValueError(
                 f"Expected weights for the metric {self.name!r}. Received: "
@@ -219,8 +223,8 @@ class EntryMetric(keras.metrics.Metric):
                 "self.compute_metrics(x, y, y_pred, sample_weight), which knows what "
                 "is padding."
             )
-        if not self.weighted:
-            sample_weight = ops.cast(sample_weight != 0, self.dtype)
+        sample_weight = sample_weight[:, 1 if self.weighted else 0]
+        y_true, y_pred = only_real(y_true, y_pred, sample_weight)
         if self.target is not None:
             y_true, y_pred, sample_weight = map(
                 self.target.entries, (y_true, y_pred, sample_weight)

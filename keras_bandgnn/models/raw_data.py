@@ -1,6 +1,9 @@
 """Raw data, and labels beside graphs, as tasks are given them."""
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from keras_bandgnn.checks import optional
 from keras_bandgnn.graph import Graph
@@ -11,6 +14,79 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     is_raw,
     raw_items,
 )
+
+
+class Items(NamedTuple):
+    """What a caller passed, and the graphs that it became.
+
+    Row k of what methods of tasks take and return is that of item k, also where an
+    encoder skips other items.
+
+    Attributes:
+        source: What the caller passed, raw data in a list.
+        graphs: Graphs in a form that `GraphModel.loader` takes; None if there are none.
+        positions: The item of each graph, int64 [n]; None for item k of graph k.
+    """
+
+    source: Any
+    graphs: Any
+    positions: np.ndarray | None = None
+
+    def count(self, graphs: int) -> int:
+        """Return the number of items, with that of the graphs."""
+        return graphs if self.positions is None else len(self.source)
+
+    def number(self, graph: int) -> int:
+        """Return the item of a graph."""
+        return graph if self.positions is None else int(self.positions[graph])
+
+    def spread(self, rows: list) -> list:
+        """Return rows of the items from those of the graphs, None where skipped."""
+        if self.positions is None:
+            return rows
+        out: list = [None] * len(self.source)
+        for position, row in zip(self.positions.tolist(), rows, strict=True):
+            out[position] = row
+        return out
+
+
+def as_items(task, name: str, x, required: bool = False) -> Items:
+    """Return graphs or raw data of a caller, converted if they are raw.
+
+    Args:
+        task: The task, whose encoder is adapted.
+        name: Name of the argument, for errors.
+        x: Graphs or raw data.
+        required: Whether to raise a ValueError if no item could be converted.
+    """
+    x = resolve_data(name, x)
+    if is_raw(x):
+        items = raw_items(x)
+        _, encoded = encode(task, items, adapt=False)
+        if required:
+            encoded.refuse_nothing()
+        return Items(items, encoded.graphs, encoded.positions)
+    empty = isinstance(x, list | tuple) and not x
+    return Items(x, None if empty else x)
+
+
+def labelled_items(task, name: str, x, y=None) -> tuple:
+    """Return the items of a caller, and the labels of those that became graphs.
+
+    Args:
+        task: The task, whose encoder is adapted.
+        name: Name of the argument, for errors.
+        x: Graphs or raw data, a list if they come from a generator.
+        y: Labels of all items, as for `fit`; None if graphs hold them.
+    """
+    from keras_bandgnn.models.labelled_graphs import check_index, columns_of, rows_of
+
+    y = list(y) if isinstance(y, Iterator) else y
+    check_index("y", x, y)
+    items = as_items(task, name, x, required=True)
+    if items.positions is not None:
+        y = rows_of(columns_of(x, y), items.positions, len(items.source))
+    return items, y
 
 
 def encode(task, items, adapt: bool) -> tuple:

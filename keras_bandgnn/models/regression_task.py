@@ -155,10 +155,9 @@ class RegressionTask(Task):
             as_frame: Whether to return a `pandas.DataFrame`.
 
         Returns:
-            Columns by name, one row per graph with a label: `graph`, its position
-            among those that the encoder keeps, if there is one; for
-            graphs `label`, `prediction` and `error`, prediction minus label; for nodes
-            and edges `labels`, how many are known, `mae` and `rmse`. All are in the
+            Columns by name, one row per graph with a label: `graph`, the number of the
+            item that was passed, also where the encoder skips others; for graphs
+            `label`, `prediction` and `error`, prediction minus label; for nodes and edges `labels`, how many are known, `mae` and `rmse`. All are in the
             units of the labels, NaN where a target has no label. With several targets
             each has columns of its own, `<name>_label`, or `target_0_label` without
             names.
@@ -176,12 +175,12 @@ class RegressionTask(Task):
         """
         boolean("as_frame", as_frame)
         of_graphs, rows = self.output_level == "graph", []
-        for position, values, label in labelled_outputs(self, graphs, y):
+        for number, values, label, _ in labelled_outputs(self, graphs, y):
             values = np.asarray(values, np.float64).reshape(-1, self.num_targets)
             label = label.reshape(values.shape)
             if np.isnan(label).all():
                 continue
-            row = [position]
+            row = [number]
             for one, other in zip(values.T, label.T, strict=True):
                 known = ~np.isnan(other)
                 error = (one - other)[known]

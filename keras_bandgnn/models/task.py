@@ -133,7 +133,7 @@ class Task(GraphModel):
         Returns:
             For each graph, in their order, float [N, H] in the order of its nodes, or
             float [H]. Rows of nodes that the preprocessor drops are NaN; None for
-            graphs that the batcher drops.
+            graphs that the batcher drops and items that the encoder skips.
 
         Raises:
             ValueError: For arguments that do not fit.

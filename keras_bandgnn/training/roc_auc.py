@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.checks import positive_int
+from keras_bandgnn.checks import optional, positive_int
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -18,12 +18,13 @@ class ROCAUC(keras.metrics.Metric):
 
     Args:
         num_targets: T, the targets per graph: entry i belongs to target i modulo T.
+            None for those of the task that is compiled with it, or 1 on its own.
         num_bins: Number of bins.
         name: Name of the metric.
         dtype: Dtype of the counts.
 
     Raises:
-        ValueError: For counts below 1.
+        ValueError: For counts below 1; from `compile` for another T than the task's.
 
     Example:
     >>> import numpy as np
@@ -35,17 +36,39 @@ class ROCAUC(keras.metrics.Metric):
 
     def __init__(
         self,
-        num_targets: int = 1,
+        num_targets: int | None = None,
         num_bins: int = 16384,
         name: str = "roc_auc",
         dtype=None,
     ):
         super().__init__(name=name, dtype=dtype)
-        self.num_targets = positive_int("num_targets", num_targets)
+        self.num_targets = optional(positive_int, "num_targets", num_targets)
         self.num_bins = positive_int("num_bins", num_bins)
+        self.positive = self.negative = None
+        if num_targets is not None:
+            self.count_targets(num_targets)
+
+    def count_targets(self, num_targets: int) -> None:
+        """Make the counts for the targets of a task, unless they are made.
+
+        Args:
+            num_targets: T.
+
+        Raises:
+            ValueError: If the metric has counts for another number of targets.
+        """
+        if self.positive is not None:
+            counted = self.positive.shape[0]
+            if counted != num_targets:
+                raise ValueError(
+                    f"Expected ROCAUC({num_targets}), as the task has {num_targets} "
+                    f"targets. Received: num_targets={counted}. Leave it out: "
+                    "ROCAUC() takes that of the task."
+                )
+            return
         self.positive, self.negative = (
             self.add_variable(
-                shape=(self.num_targets, self.num_bins), initializer="zeros", name=name
+                shape=(num_targets, self.num_bins), initializer="zeros", name=name
             )
             for name in ("positive", "negative")
         )
@@ -58,6 +81,9 @@ class ROCAUC(keras.metrics.Metric):
             y_pred: Logits of these entries.
             sample_weight: Weights of these entries.
         """
+        if self.positive is None:
+            self.count_targets(1)
+        targets = self.positive.shape[0]
         logit = ops.reshape(ops.cast(y_pred, self.dtype), (-1,))
         label = ops.reshape(ops.cast(y_true, self.dtype), (-1,))
         weight = ops.ones_like(label)
@@ -66,19 +92,21 @@ class ROCAUC(keras.metrics.Metric):
         share = 0.5 + 0.5 * logit / (1.0 + ops.abs(logit))
         place = ops.cast(share * self.num_bins, "int32")
         place = ops.clip(place, 0, self.num_bins - 1)
-        place = ops.reshape(place, (-1, self.num_targets))
-        place = place + self.num_bins * ops.arange(self.num_targets, dtype="int32")
+        place = ops.reshape(place, (-1, targets))
+        place = place + self.num_bins * ops.arange(targets, dtype="int32")
         place = ops.reshape(place, (-1,))
-        size = self.num_targets * self.num_bins
+        size = targets * self.num_bins
         for counts, values in (
             (self.positive, weight * label),
             (self.negative, weight * (1.0 - label)),
         ):
             new = graph_ops.segment_sum(values, place, size)
-            counts.assign_add(ops.reshape(new, (self.num_targets, self.num_bins)))
+            counts.assign_add(ops.reshape(new, (targets, self.num_bins)))
 
     def result(self):
         """Return the mean area; 0 if no target has both kinds of entries."""
+        if self.positive is None:
+            self.count_targets(1)
         positive = ops.convert_to_tensor(self.positive)
         negative = ops.convert_to_tensor(self.negative)
         below = ops.cumsum(negative, axis=1) - 0.5 * negative
@@ -88,6 +116,13 @@ class ROCAUC(keras.metrics.Metric):
         area = ops.where(defined, wins / ops.where(defined, pairs, 1.0), 0.0)
         count = ops.sum(ops.cast(defined, area.dtype))
         return ops.sum(area) / ops.maximum(count, 1.0)
+
+    @classmethod
+    def from_config(cls, config: dict) -> "ROCAUC":
+        """Build the metric; files of version 0.2.0 have 1 where none was named."""
+        if config.get("num_targets") == 1:
+            config = {**config, "num_targets": None}
+        return cls(**config)
 
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
