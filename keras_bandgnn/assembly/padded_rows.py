@@ -302,9 +302,7 @@ class SupergraphLayout:
         part = self.parts[0]
         values = column([p.label for p in self.parts])
         weight = rows.mask().astype(np.float32)
-        weights = [
-            p.columns().get(weight_column(p.label_level)) for p in self.parts
-        ]
+        weights = [p.columns().get(weight_column(p.label_level)) for p in self.parts]
         if weights[0] is not None:
             weight *= column(weights)
         if part.label_level == "graph" and part.candidates is None and values.ndim == 1:
