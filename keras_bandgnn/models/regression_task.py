@@ -157,10 +157,10 @@ class RegressionTask(Task):
         Returns:
             Columns by name, one row per graph with a label: `graph`, the number of the
             item that was passed, also where the encoder skips others; for graphs
-            `label`, `prediction` and `error`, prediction minus label; for nodes and edges `labels`, how many are known, `mae` and `rmse`. All are in the
-            units of the labels, NaN where a target has no label. With several targets
-            each has columns of its own, `<name>_label`, or `target_0_label` without
-            names.
+            `label`, `prediction` and `error`, prediction minus label; for nodes and
+            edges `labels`, how many are known, `mae` and `rmse`. All are in the units
+            of the labels, NaN where a target has no label. With several targets each
+            has columns of its own, `<name>_label`, or `target_0_label` without names.
 
         Raises:
             ValueError: For graphs without labels, or labels that do not fit.

@@ -32,7 +32,7 @@ def is_full(variable) -> bool:
     return dtype == "float32" or "int" in dtype
 
 
-@pytest.mark.parametrize("name, norm", cases())
+@pytest.mark.parametrize("name, norm", list(cases()))
 def test_variables_of_tasks(name, norm, policy):
     options = {} if norm is None else {"norm": norm}
     backbone, _ = BACKBONES[name](**options)
