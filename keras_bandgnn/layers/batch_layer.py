@@ -73,6 +73,15 @@ class BatchLayer(keras.layers.Layer):
         """Return what calls take of a batch, computed once for several layers."""
         return batch
 
+    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+        """Raise a ValueError if the layer cannot use weights of edges.
+
+        Args:
+            graphs: `FlatGraphs`.
+            edge_weight: Edge feature with the weights.
+            first: Number of the first graph, for errors.
+        """
+
     def _read(self, batch):
         """Return what the layer reads of a batch; parts of a batch as they are."""
         if not any(isinstance(batch.get(part), Mapping) for part in self.reads):

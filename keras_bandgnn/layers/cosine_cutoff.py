@@ -83,7 +83,8 @@ class CosineCutoff(keras.layers.Layer):
         """Return the factors."""
         limits = self.cutoff if limits is None else limits
         factors = 0.5 * (ops.cos(distances * (math.pi / limits)) + 1.0)
-        factors = ops.where(distances < limits, factors, 0.0)
+        # A distance of NaN is not beyond the cutoff, and stays NaN.
+        factors = ops.where(distances >= limits, 0.0, factors)
         return ops.cast(factors, self.compute_dtype)
 
     def compute_output_shape(self, distances_shape, limits_shape=None):

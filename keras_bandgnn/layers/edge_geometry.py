@@ -39,8 +39,8 @@ def edge_distances(edge):
         return ops.convert_to_tensor(edge["distance"])
     displacement = ops.convert_to_tensor(edge["displacement"])
     squares = ops.sum(displacement * displacement, axis=-1)
-    # The root has no gradient at 0, and 0 times infinity is NaN.
-    apart = squares > 0
+    # The root has no gradient at 0, and 0 times infinity is NaN. NaN stays NaN.
+    apart = squares != 0
     return ops.where(apart, ops.sqrt(ops.where(apart, squares, 1.0)), 0.0)
 
 

@@ -1,6 +1,7 @@
 """`GraphConvolution`: the layer of a GCN."""
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
@@ -24,8 +25,12 @@ class GraphConvolution(BatchLayer):
 
     The batch's plan computes the sum over edges, and D is counted from the plan on the
     device, once per batch: results depend neither on the plan, nor on padding, nor on
-    the other graphs of a batch. With `edge_weight` in the loader A is weighted. Self-
-    loops count once: without weights they are the I.
+    the other graphs of a batch. Self-loops count once: without weights they are the I.
+
+    With `edge_weight` in the loader A is weighted, and D[n] is 1 plus the weights of
+    the edges into n, of which a self-loop counts as its weight less 1. Weights may be
+    negative as long as every D is above 0. Tasks raise a ValueError otherwise, and a
+    layer that is called directly returns NaN for such a node.
 
     Args:
         units: Width U of the new states.
@@ -90,6 +95,40 @@ class GraphConvolution(BatchLayer):
             )
         self.built = True
 
+    def check_weights(self, graphs, edge_weight: str, first: int = 0) -> None:
+        """Raise a ValueError for a node whose weighted degree D is not above 0.
+
+        Args:
+            graphs: `FlatGraphs`.
+            edge_weight: Edge feature with the weights.
+            first: Number of the first graph, for errors.
+        """
+        weight = graphs.edge[edge_weight].astype(np.float64)
+        loops = graphs.senders == graphs.receivers
+        if weight.min(initial=0) >= 0 and not loops.any():
+            return
+        receiver = graphs.receivers + np.repeat(graphs.node_ptr[:-1], graphs.num_edges)
+        count = int(graphs.node_ptr[-1])
+        degree = 1 + np.bincount(receiver, weight - loops, count)
+        # What is left of weights that cancel is rounding.
+        rounding = 1e-6 * (1 + np.bincount(receiver, np.abs(weight), count))
+        cut = np.flatnonzero(degree <= rounding)
+        if len(cut):
+            node = int(cut[0])
+            graph = int(np.searchsorted(graphs.node_ptr, node, "right")) - 1
+            edges = np.flatnonzero(receiver == node)
+            number = node - int(graphs.node_ptr[graph])
+            shown = ", ".join(f"{w:.6g}" for w in weight[edges[:4]])
+            raise ValueError(
+                f"Expected edge[{edge_weight!r}] with a weighted degree above 0 at "
+                f"each node, whose root {type(self).__name__} divides by. Received: "
+                f"{degree[node]:.3g} at node {number} of graph {first + graph}, with "
+                f"{len(edges)} incoming edges of weight {shown}"
+                f"{', ...' if len(edges) > 4 else ''}. Use weights above 0 with at most "
+                "one self-loop per node, or a backbone that does not divide by the "
+                "degree, such as GGNNBackbone."
+            )
+
     def prepare(self, batch):
         """Compute what several layers with equal `num_edge_types` share per batch.
 
@@ -121,9 +160,11 @@ class GraphConvolution(BatchLayer):
             degree = sampled["degree"] - sampled["loops"] + 1.0
         else:
             degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
-        # Weights may add up to 0.
+        # Without edges that an explanation leaves out, negative weights may add up to
+        # less. In the data `check_weights` refuses it.
         some = degree > 0
-        scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), 0.0)
+        none = float("nan") if explained(batch, "edge") is None else 0.0
+        scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), none)
         return {
             "plan": plan,
             "scale": ops.cast(ops.expand_dims(scale, -1), self.compute_dtype),

@@ -153,7 +153,7 @@ class PairNormalization(BatchLayer):
         square = ops.sum(ops.square(rows), axis=-1, keepdims=True)
         if self.individually:
             # The gradient of the root of 0 is infinite.
-            some = square > 0
+            some = square != 0
             length = ops.where(some, ops.sqrt(ops.where(some, square, 1.0)), 0.0)
             scale = 1.0 / (self.epsilon + length)
         else:

@@ -1,5 +1,7 @@
 """`LinkScorer`: a score for each pair of nodes from their states."""
 
+import math
+
 import keras
 from keras import ops
 
@@ -107,9 +109,16 @@ class LinkScorer(BatchLayer):
             "complex": (count, width),
         }
         if self.score in shapes:
-            start = "glorot_uniform" if self.score == "bilinear" else _around_one
+            # With weights around 1 the score would begin as h_s . h_r, which is
+            # largest for the node itself. Those of `keras.layers.Embedding`.
+            limit = 0.05
+            if self.score == "bilinear":
+                # Glorot's of one W; Keras would divide by the number of relations.
+                limit = math.sqrt(3.0 / width)
             self.relations = self.add_weight(
-                name="relations", shape=shapes[self.score], initializer=start
+                name="relations",
+                shape=shapes[self.score],
+                initializer=keras.initializers.RandomUniform(-limit, limit),
             )
         if self.score == "mlp":
             hidden = self.hidden or width
@@ -248,9 +257,3 @@ class LinkScorer(BatchLayer):
             "activation": keras.activations.serialize(self.activation),
             "symmetric": self.symmetric,
         }
-
-
-def _around_one(shape, dtype=None):
-    """Return relations that begin as dot products, with some noise."""
-    noise = keras.random.normal(shape, stddev=0.1, dtype=dtype)
-    return 1.0 + noise

@@ -208,11 +208,12 @@ class PNAConvolution(BatchLayer):
             mean = edges.mean(wide, degree)
         for name in self.aggregators:
             if name == "std":
-                # As torch_geometric: 0 for less than 1e-5, also in the gradient.
+                # As torch_geometric: 0 for less than 1e-5, also in the gradient. NaN
+                # stays NaN.
                 variance = edges.mean(ops.square(wide - edges.received(mean)), degree)
-                some = variance > 1e-5
-                root = ops.sqrt(ops.where(some, variance, 1.0))
-                out = ops.where(some, root, 0.0)
+                small = variance <= 1e-5
+                root = ops.sqrt(ops.where(small, 1.0, variance))
+                out = ops.where(small, 0.0, root)
             elif name == "mean":
                 out = mean
             else:

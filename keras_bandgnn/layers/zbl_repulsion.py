@@ -152,7 +152,8 @@ def pair_energies(first, second, distances, room=ops):
         [room.take(table.astype("float32"), end, axis=0) for end in ends]
         for table in tables
     )
-    apart = distances > 0
+    # NaN stays NaN.
+    apart = distances != 0
     distances = room.where(apart, distances, 1.0)
     scaled = distances * (sum(powers) / _LENGTH)
     screening = sum(c * room.exp(-b * scaled) for c, b in _SCREENING)

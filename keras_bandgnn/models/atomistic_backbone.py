@@ -95,6 +95,11 @@ class AtomisticBackbone(Backbone):
                 f"{sorted(graphs.edge)}. Make the edges from the positions first, "
                 "with a layer of the preprocessor."
             )
+        elif (shortest := graphs.edge["distance"].min(initial=0)) < 0:
+            raise ValueError(
+                "Expected edge['distance'] of at least 0. Received: "
+                f"{shortest}. Pass lengths, without a sign."
+            )
 
     def first_states(self, batch):
         """Return the embedded elements, float [G, N, C]."""

@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import keras
 
+from keras_bandgnn import compat
 from keras_bandgnn.batch import explained
+from keras_bandgnn.layers.batch_layer import BatchLayer
 from keras_bandgnn.layers.element_embedding import ElementEmbedding
 from keras_bandgnn.layers.node_encoder import NodeEncoder
 from keras_bandgnn.models.graph_arguments import check_batch
@@ -173,6 +175,24 @@ class Backbone(keras.Model):
 
     def check(self, graphs) -> None:
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
+
+    def check_weights(self, parts, edge_weight: str | None) -> None:
+        """Raise a ValueError if a layer cannot use the weights of edges.
+
+        Args:
+            parts: The graphs, each part a `FlatGraphs`.
+            edge_weight: Edge feature with the weights, or None.
+        """
+        if edge_weight is None:
+            return
+        layers = [n for n in compat.sublayers(self) if isinstance(n, BatchLayer)]
+        # Layers of a class have the same rule.
+        layers = {type(layer): layer for layer in layers}.values()
+        first = 0
+        for part in parts:
+            for layer in layers:
+                layer.check_weights(part, edge_weight, first)
+            first += len(part)
 
     def compute_output_shape(self, input_shape):
         """[G, N, H]."""

@@ -91,6 +91,7 @@ class StackedModel(Task):
         for model in self.models:
             for part in loader.parts:
                 model.backbone.check(part)
+            model.backbone.check_weights(loader.parts, loader.edge_weight)
             model.check(loader)
 
 

@@ -193,6 +193,7 @@ class GraphModel(Replicated):
             )
         for part in graphs.parts:
             self.backbone.check(part)
+        self.backbone.check_weights(graphs.parts, graphs.edge_weight)
         self.check(graphs)
         return graphs
 

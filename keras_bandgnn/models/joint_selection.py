@@ -131,6 +131,8 @@ class JointSelection:
                     graphs = [layer(graph) for graph in graphs]
                 piece = FlatGraphs.from_graphs(graphs)
             self._task.backbone.check(piece)
+            weight = self._preprocessor.edge_weight
+            self._task.backbone.check_weights([piece], weight)
             (piece,), types = with_edge_types(
                 [piece], self._task.backbone.num_edge_types
             )

@@ -68,6 +68,11 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
             "Expected one device to predict by layer. Received: a task on several. "
             "Use predict, or load the task outside of the distribution."
         )
+    if task.preprocessor.edge_weight is not None:
+        raise ValueError(
+            "Expected a preprocessor without `edge_weight` to predict by layer. "
+            f"Received: edge_weight={task.preprocessor.edge_weight!r}. Use predict."
+        )
     parts = parts_of(task.preprocessor.transform(graphs))
     out = []
     if folder is not None:

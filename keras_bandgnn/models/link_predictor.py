@@ -419,6 +419,7 @@ class LinkPredictor(Task):
         verbose="auto",
         by_layer: bool = False,
         undirected: bool | None = None,
+        self_pairs: bool = True,
     ) -> np.ndarray:
         """Return the rank of the true node of each pair among all nodes.
 
@@ -437,6 +438,9 @@ class LinkPredictor(Task):
             verbose: 0 for no progress bar, which is shown after two seconds.
             by_layer: As for `predict`.
             undirected: As for `evaluate`.
+            self_pairs: Whether a node is among its own answers. With False it is left
+                out, unless it is the true one, as for graphs without self-loops:
+                h . h, the score `"dot"` of a node with itself, tends to be its largest.
 
         Returns:
             float64 [Q], or [2, Q] of receivers and senders with `"both"`.
@@ -450,6 +454,7 @@ class LinkPredictor(Task):
         known = optional(self._pairs, "known", known, graph)
         optional(positive_int, "chunk", chunk)
         self._check_messages("pairs", graph, pairs, self._undirected(undirected))
+        boolean("self_pairs", self_pairs)
         if chunk is None:
             width = 1
             if self.head.score == "mlp":
@@ -460,10 +465,15 @@ class LinkPredictor(Task):
         ends = ("receiver", "sender") if sides == "both" else (sides,)
         shown = verbose not in (0, False)
         with progress_bar("Ranking", len(ends) * len(pairs), shown) as advance:
-            ranks = [self._ranks(states, pairs, known, e, chunk, advance) for e in ends]
+            ranks = [
+                self._ranks(states, pairs, known, end, chunk, advance, self_pairs)
+                for end in ends
+            ]
         return np.stack(ranks) if sides == "both" else ranks[0]
 
-    def _ranks(self, states, pairs, known, end, chunk, advance) -> np.ndarray:
+    def _ranks(
+        self, states, pairs, known, end, chunk, advance, self_pairs
+    ) -> np.ndarray:
         """Return the rank of one end of each pair, float64 [Q]."""
         asked = pairs if end == "receiver" else pairs.reversed()
         others = None
@@ -472,12 +482,13 @@ class LinkPredictor(Task):
         ranks = np.empty(len(pairs))
         for start in range(0, len(pairs), chunk):
             part = slice(start, start + chunk)
-            table = self._scores(end).of(states, pairs.take(part), chunk)
+            table = np.array(self._scores(end).of(states, pairs.take(part), chunk))
             rows = np.arange(len(table))
             true = table[rows, asked.receivers[part]]
             if others is not None:
-                table = np.array(table)
                 table[others.of(asked.take(part))] = -np.inf
+            if not self_pairs:
+                table[rows, asked.senders[part]] = -np.inf
             # The true node may be among the known ones.
             table[rows, asked.receivers[part]] = -np.inf
             above = (table > true[:, None]).sum(axis=1)

@@ -6,6 +6,9 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import optional, positive_int
 
+# Larger logits are this one: infinity / infinity has no bin.
+_LARGEST = 1e30
+
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class ROCAUC(keras.metrics.Metric):
@@ -89,6 +92,10 @@ class ROCAUC(keras.metrics.Metric):
         weight = ops.ones_like(label)
         if sample_weight is not None:
             weight = ops.reshape(ops.cast(sample_weight, self.dtype), (-1,))
+        # NaN has no bin either: it makes the area NaN, unless its weight is 0.
+        missing = ops.isnan(logit)
+        weight = ops.where(ops.logical_and(missing, weight != 0), float("nan"), weight)
+        logit = ops.clip(ops.where(missing, 0.0, logit), -_LARGEST, _LARGEST)
         share = 0.5 + 0.5 * logit / (1.0 + ops.abs(logit))
         place = ops.cast(share * self.num_bins, "int32")
         place = ops.clip(place, 0, self.num_bins - 1)
@@ -104,7 +111,10 @@ class ROCAUC(keras.metrics.Metric):
             counts.assign_add(ops.reshape(new, (targets, self.num_bins)))
 
     def result(self):
-        """Return the mean area; 0 if no target has both kinds of entries."""
+        """Return the mean area; 0 if no target has both kinds of entries.
+
+        It is NaN if an output was NaN.
+        """
         if self.positive is None:
             self.count_targets(1)
         positive = ops.convert_to_tensor(self.positive)
@@ -112,7 +122,7 @@ class ROCAUC(keras.metrics.Metric):
         below = ops.cumsum(negative, axis=1) - 0.5 * negative
         wins = ops.sum(positive * below, axis=1)
         pairs = ops.sum(positive, axis=1) * ops.sum(negative, axis=1)
-        defined = pairs > 0
+        defined = pairs != 0
         area = ops.where(defined, wins / ops.where(defined, pairs, 1.0), 0.0)
         count = ops.sum(ops.cast(defined, area.dtype))
         return ops.sum(area) / ops.maximum(count, 1.0)

@@ -116,6 +116,19 @@ def test_config_shapes_and_reduced_precision(score, relations, symmetric):
     assert out.shape == (1, PAIRS)
 
 
+@pytest.mark.parametrize("score, relations, symmetric", CASES)
+def test_scores_begin_small_for_any_number_of_relations(score, relations, symmetric):
+    states = np.random.default_rng(0).normal(size=(1, NODES, 64)).astype("float32")
+    deviations = []
+    for count in (relations, relations and 100 * relations):
+        keras.utils.set_random_seed(0)
+        layer = LinkScorer(score, count, symmetric=symmetric)
+        deviations.append(numpy(layer(states, batch_of(1))).std())
+    # At most about that of dot products.
+    assert deviations[0] < 4 * 64**0.5
+    assert 0.5 < deviations[1] / deviations[0] < 2.0
+
+
 def test_wrong_arguments():
     for score in ("distmult", "complex"):
         with pytest.raises(ValueError, match="num_relations.*a number of relations"):

@@ -6,6 +6,7 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn.data import NodePairs, split_links
+from keras_bandgnn.layers.link_scorer import SCORES
 from keras_bandgnn.preprocessing import (
     GraphPreprocessor,
     LargestComponent,
@@ -101,6 +102,45 @@ def test_relations_of_a_knowledge_graph():
     assert before < 0.3
     # The relation "next" has a direction.
     assert after > 0.9
+
+
+def self_answers(task, graph, pairs):
+    """The share of questions to which a node is its own best answer."""
+    states = task.embed([graph])[0][None]
+    first = []
+    for end in ("receiver", "sender"):
+        scores = task._scores(end).of(states, pairs, len(pairs))
+        own = pairs.senders if end == "receiver" else pairs.receivers
+        first.append(scores.argmax(axis=1) == own)
+    return np.mean(first)
+
+
+# Of relations that hold between different nodes.
+@pytest.mark.parametrize("head", SCORES)
+def test_no_node_is_its_own_best_answer(head):
+    graph = kinship()
+    pairs = NodePairs.of_edges(graph)
+    relations = None if head == "dot" else 2
+    task = predictor(
+        head, table(width=32), num_relations=relations, objective="softmax"
+    )
+    ranks = []
+    for epochs in (0, 10):
+        negatives = NegativeSampler(10, "source", "either", self_pairs=True)
+        if epochs:
+            task.compile(keras.optimizers.Adam(0.02))
+            task.fit(graph, pairs, negatives, 20, epochs=epochs, verbose=0)
+        ranks.append(task.rank(graph, pairs, sides="both"))
+        if head != "dot":
+            assert self_answers(task, graph, pairs) <= 0.35
+    if head == "dot":
+        # |h|^2 is at least h_s . h_r at one end of every pair.
+        assert self_answers(task, graph, pairs) >= 0.5
+        others = task.rank(graph, pairs, sides="both", self_pairs=False)
+        assert (others <= ranks[1]).all()
+        assert (others < ranks[1]).mean() >= 0.5
+    else:
+        assert mean_reciprocal_rank(ranks[1]) > 1.5 * mean_reciprocal_rank(ranks[0])
 
 
 def test_training_follows_from_the_seed():
