@@ -124,9 +124,9 @@ class GraphConvolution(BatchLayer):
                 f"each node, whose root {type(self).__name__} divides by. Received: "
                 f"{degree[node]:.3g} at node {number} of graph {first + graph}, with "
                 f"{len(edges)} incoming edges of weight {shown}"
-                f"{', ...' if len(edges) > 4 else ''}. Use weights above 0 with at most "
-                "one self-loop per node, or a backbone that does not divide by the "
-                "degree, such as GGNNBackbone."
+                f"{', ...' if len(edges) > 4 else ''}. Use weights above 0 with at "
+                "most one self-loop per node, or a backbone that does not divide by "
+                "the degree, such as GGNNBackbone."
             )
 
     def prepare(self, batch):

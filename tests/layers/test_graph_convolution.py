@@ -105,10 +105,14 @@ def test_edge_weights_make_a_weighted_matrix(name):
     check(layer_of(), x, graphs, edge_weight="w")
 
 
-def test_weights_that_cancel_give_no_infinity():
-    graph = Graph(2, [1], [0], node={"h": np.ones((2, 6))}, edge={"w": [-1.0]})
-    x = batch_of([graph], edge_weight="w")
-    assert np.isfinite(numpy(layer_of()(x["node"]["h"], x))).all()
+@pytest.mark.parametrize("weight", [-1.0, -3.0])
+def test_a_degree_of_at_most_0_has_no_root(weight):
+    graph = Graph(2, [1], [0], node={"h": np.ones((2, 6))}, edge={"w": [weight]})
+    other = Graph(1, [0], [0], node={"h": np.ones((1, 6))}, edge={"w": [1.0]})
+    x = batch_of([graph, other], edge_weight="w")
+    out = numpy(layer_of()(x["node"]["h"], x))[0]
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1:]).all()
 
 
 def test_prepared_batches_give_the_same():

@@ -5,16 +5,14 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from tests.layers.test_calls import BATCH, BATCH_ALONE, CALLS, GRAPH, N, PLAIN, is_layer
+from tests.layers.test_calls import BATCH, BATCH_ALONE, CALLS, GRAPH, PLAIN, N, is_layer
 
 LAYERS = sorted({*filter(is_layer, kb.layers.__all__)} - PLAIN)
 WITH_STATES = [name for name in LAYERS if name not in BATCH_ALONE]
 # A node among the pairs of `BATCH` that sends and receives.
-NODE = next(
-    n
-    for n in range(4)
-    if n in GRAPH.senders and n in GRAPH.receivers[GRAPH.senders != n]
-)
+OTHERS = GRAPH.senders != GRAPH.receivers
+ENDS = GRAPH.senders[OTHERS], GRAPH.receivers[OTHERS]
+NODE = next(n for n in range(4) if n in ENDS[0] and n in ENDS[1])
 
 
 def numpy(tensor):

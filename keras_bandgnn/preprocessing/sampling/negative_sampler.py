@@ -37,9 +37,8 @@ class NegativeSampler:
             or `"either"`, drawn for each positive; if no node is free at that end, the
             other.
         exclude_known: Whether pairs that are known to be true are not drawn.
-        self_pairs: Whether pairs of a node with itself are drawn. Models that rank all
-            nodes, as of knowledge graphs, need them: otherwise nothing teaches that a
-            node is not its own answer.
+        self_pairs: Whether pairs of a node with itself are drawn, which
+            `LinkPredictor.rank` compares, too, unless its `self_pairs` is False.
         node_type: Node feature of integers that `"typed"` keeps, None for the nodes
             seen at that end.
 
