@@ -57,3 +57,15 @@ def test_config():
     assert again.get_config() == metric.get_config()
     with pytest.raises(ValueError, match="`num_targets` to be at least 1"):
         ROCAUC(0)
+
+
+def test_infinite_logits_are_the_largest_and_nan_shows():
+    metric = ROCAUC()
+    metric.update_state(np.array([0, 1, 0, 1]), np.array([-np.inf, np.inf, 1.0, 2.0]))
+    assert float(metric.result()) == 1.0
+    # Padding has the weight 0.
+    weight = np.array([0.0, 1.0])
+    metric.update_state(np.array([1, 1]), np.array([np.nan, 3.0]), weight)
+    assert float(metric.result()) == 1.0
+    metric.update_state(np.array([1, 0]), np.array([np.nan, 3.0]))
+    assert np.isnan(float(metric.result()))
