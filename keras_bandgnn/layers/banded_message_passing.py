@@ -4,7 +4,12 @@ import keras
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, fraction, one_of, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part
+from keras_bandgnn.layers.batch_layer import (
+    BatchLayer,
+    batch_part,
+    prepare_plan,
+    receiver_rows,
+)
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.primitives.plan import is_prepared
 
@@ -111,8 +116,8 @@ class BandedMessagePassing(BatchLayer):
         if num_nodes is None:
             node = batch_part(batch, "node", "mask", "layer.prepare(batch)")
             num_nodes = keras.ops.shape(node["mask"])[1]
-        return primitives.prepare(
-            batch_part(batch, "plan"),
+        return prepare_plan(
+            batch,
             num_nodes,
             self.num_edge_types,
             self.compute_dtype,
@@ -124,7 +129,8 @@ class BandedMessagePassing(BatchLayer):
         """Return the incoming messages of every node."""
         plan = batch_part(batch, "plan")
         if not is_prepared(plan):
-            plan = self.prepare(plan, keras.ops.shape(states)[1])
+            num_nodes = keras.ops.shape(receiver_rows(states, batch))[1]
+            plan = self.prepare(batch, num_nodes)
         states = self.dropout_layer(states, training=training)
         kernel = keras.ops.convert_to_tensor(self.kernel)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import keras
 from keras import ops
 
+from keras_bandgnn import primitives
 from keras_bandgnn.batch import explained
 from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
@@ -13,6 +14,8 @@ from keras_bandgnn.primitives.plan import is_scheduled
 # Names of the second argument in version 0.1.0.
 _OLD_NAMES = ("x", "edge", "plan")
 _MISSING = object()
+# Arrays of a plan that weigh edges.
+_WEIGHTS = ("weight", "back_weight")
 
 
 def target_edges(edge: Mapping) -> Mapping:
@@ -237,18 +240,71 @@ def batch_part(
     )
 
 
-def log_edge_factor(batch):
-    """Return what an explanation adds to the logits of attention, or None.
+def edge_factor(batch):
+    """Return how often each edge counts, float32 [G, E]; None for once.
+
+    Explanations vary it, and samplers set it so that the edges of a batch stand for
+    those of the whole graph.
+
+    Args:
+        batch: A batch, or a hop of one.
+    """
+    factor = explained(batch, "edge")
+    return batch.get("sampled", {}).get("weight") if factor is None else factor
+
+
+def whole_degree(batch, num_nodes: int):
+    """Return the edges into each node of a sampled batch in the whole graph.
+
+    Args:
+        batch: A batch, or a hop of one.
+        num_nodes: N, nodes that receive messages.
+
+    Returns:
+        float32 [G, N]; None for batches that are graphs of their own.
+    """
+    degree = batch.get("sampled", {}).get("degree")
+    return None if degree is None else ops.convert_to_tensor(degree)[:, :num_nodes]
+
+
+def prepare_plan(batch, num_nodes: int, num_types: int, dtype, use_bias, reduce):
+    """Return `primitives.prepare` of the plan of a batch, or of a hop of one.
+
+    In sampled batches the weights of the edges make sums unbiased: a mean is a sum
+    over the degree in the whole graph, and a maximum has no weights.
+
+    Args:
+        batch: A batch, or its `"plan"`.
+        num_nodes: N.
+        num_types: P.
+        dtype: Compute dtype.
+        use_bias: Whether messages have a bias.
+        reduce: `"sum"`, `"mean"` or `"max"`.
+    """
+    plan = batch_part(batch, "plan")
+    weighted = "weight" in batch.get("sampled", {})
+    if weighted and reduce == "max":
+        plan = {
+            key: {n: v for n, v in arrays.items() if n not in _WEIGHTS}
+            for key, arrays in plan.items()
+        }
+    plan = primitives.prepare(plan, num_nodes, num_types, dtype, use_bias, reduce)
+    if weighted and reduce == "mean":
+        plan["count"] = whole_degree(batch, num_nodes)
+    return plan
+
+
+def log_factor(factor):
+    """Return what factors of edges add to the logits of attention, or None.
 
     An edge with the factor f counts f times in the softmax, one with 0 not at all.
 
     Args:
-        batch: A batch.
+        factor: float32 [G, E], or None.
 
     Returns:
         float32 [G, E], or None.
     """
-    factor = explained(batch, "edge")
     if factor is None:
         return None
     some = factor > 0

@@ -6,7 +6,7 @@ from keras import ops
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, fraction, one_of, optional, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor
+from keras_bandgnn.layers.batch_layer import BatchLayer, log_factor
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.ops.attention import (
     EMPTY,
@@ -368,7 +368,7 @@ class DualInterleavedAttention(BatchLayer):
         keep = None
         if "attend" in edge:
             keep = ops.convert_to_tensor(edge["attend"]) > 0
-        times = log_edge_factor(batch)
+        times = log_factor(explained(batch, "edge"))
         if times is not None:
             start = 0.0 if edge_bias is None else ops.cast(edge_bias, "float32")
             edge_bias = start + ops.expand_dims(times, -1)

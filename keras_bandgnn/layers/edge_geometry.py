@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_bandgnn import ops as graph_ops
-from keras_bandgnn.batch import explained
+from keras_bandgnn.layers.batch_layer import edge_factor, whole_degree
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 """Rows and columns of the six components of a stress: xx, yy, zz, yz, xz, xy."""
@@ -74,7 +74,9 @@ def edge_directions(edge, distances):
 
 
 def message_factors(batch, factor=None):
-    """Return the factors of messages: those of a cutoff, and of an explanation.
+    """Return the factors of messages: those of a cutoff, and those of the edges.
+
+    Explanations and samplers give edges factors.
 
     Args:
         batch: A batch.
@@ -87,7 +89,7 @@ def message_factors(batch, factor=None):
     >>> message_factors({"edge": {}}) is None
     True
     """
-    own = explained(batch, "edge")
+    own = edge_factor(batch)
     if own is None or factor is None:
         return factor if own is None else own
     return factor * ops.cast(own, factor.dtype)
@@ -114,6 +116,30 @@ def in_degrees(edge, num_nodes, weight=None):
         weight = ops.ones(ops.shape(receiver), "int32")
     counts = graph_ops.batched_segment_sum(weight, receiver, num_nodes, is_sorted=True)
     return ops.cast(ops.maximum(counts, 1), "float32")
+
+
+def message_counts(batch, num_nodes):
+    """Return the divisors of mean messages, at least 1.
+
+    In sampled batches with factors they are degrees in the whole graph.
+
+    Args:
+        batch: A batch.
+        num_nodes: N.
+
+    Returns:
+        float32 [G, N].
+
+    Example:
+    >>> import keras
+    >>> batch = {"edge": {"receiver": [[0, 0, 2]]}}
+    >>> keras.ops.convert_to_numpy(message_counts(batch, 2)).tolist()
+    [[2.0, 1.0]]
+    """
+    factor, degree = edge_factor(batch), whole_degree(batch, num_nodes)
+    if factor is None or degree is None:
+        return in_degrees(batch["edge"], num_nodes, factor)
+    return ops.maximum(degree, 1.0)
 
 
 def forces_on_nodes(slopes, edge, num_nodes):

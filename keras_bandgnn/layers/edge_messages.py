@@ -4,8 +4,12 @@ from typing import NamedTuple
 
 from keras import ops
 
-from keras_bandgnn.batch import explained
-from keras_bandgnn.layers.batch_layer import batch_part, receiver_rows
+from keras_bandgnn.layers.batch_layer import (
+    batch_part,
+    edge_factor,
+    receiver_rows,
+    whole_degree,
+)
 from keras_bandgnn.ops.batched import (
     batched_gather,
     batched_segment_max,
@@ -24,12 +28,15 @@ class EdgeMessages(NamedTuple):
         receiver: int32 [G, E], sorted; N for padding.
         num_nodes: N.
         factor: float32 [G, E], how often each edge counts; None for once.
+        in_degree: float32 [G, N], edges into each node of the whole graph in sampled
+            batches; None for those of the batch.
     """
 
     sender: object
     receiver: object
     num_nodes: int
     factor: object = None
+    in_degree: object = None
 
     @classmethod
     def of(cls, batch, states) -> "EdgeMessages":
@@ -41,14 +48,13 @@ class EdgeMessages(NamedTuple):
                 batch, where the first N of them receive messages.
         """
         edge = batch_part(batch, "edge", "sender")
-        factor = explained(batch, "edge")
-        if factor is None:
-            factor = batch.get("sampled", {}).get("weight")
+        num_nodes = ops.shape(receiver_rows(states, batch))[1]
         return cls(
             ops.convert_to_tensor(edge["sender"]),
             ops.convert_to_tensor(edge["receiver"]),
-            ops.shape(receiver_rows(states, batch))[1],
-            factor,
+            num_nodes,
+            edge_factor(batch),
+            whole_degree(batch, num_nodes),
         )
 
     def sent(self, rows):
@@ -89,22 +95,38 @@ class EdgeMessages(NamedTuple):
         )
 
     def count(self):
-        """Return the number of edges into each node, float32 [G, N, 1]."""
+        """Return the sum of the factors of the edges of each node, float32 [G, N, 1].
+
+        Without factors it is the number of edges that the batch has.
+        """
         ones = ops.ones((*ops.shape(self.receiver), 1), dtype="float32")
         return self.total(ones)
+
+    def degree(self):
+        """Return the number of edges into each node, float32 [G, N, 1].
+
+        In sampled batches it is that of the whole graph, of which they have a part.
+        """
+        if self.in_degree is None:
+            return self.count()
+        return ops.expand_dims(self.in_degree, -1)
 
     def mean(self, messages, count=None):
         """Return the mean [G, N, U] of messages [G, E, U]; 0 without any.
 
+        In sampled batches with factors it is the sum over the degree in the whole
+        graph, which is unbiased.
+
         Args:
             messages: The messages.
-            count: Result of `count`, if it is known.
+            count: What to divide their sum by instead.
         """
         return self.divided(self.total(messages), count)
 
     def divided(self, total, count=None):
         """Return the mean [G, N, U] of messages, from their sum; see `mean`."""
-        count = self.count() if count is None else count
+        if count is None:
+            count = self.count() if self.factor is None else self.degree()
         count = ops.where(count > 0, count, 1.0)
         return total / ops.cast(count, total.dtype)
 

@@ -9,7 +9,8 @@ from keras_bandgnn.layers.batch_layer import (
     BatchLayer,
     batch_part,
     check_width,
-    log_edge_factor,
+    edge_factor,
+    log_factor,
     receiver_rows,
 )
 from keras_bandgnn.layers.dense import FlatDense
@@ -138,7 +139,7 @@ class GraphAttention(BatchLayer):
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
         rows, sent, wanted = self.scores(states)
-        times = log_edge_factor(batch)
+        times = log_factor(edge_factor(batch))
         tensors, ends = (rows, sent, wanted), (sender, receiver)
         out = None
         if times is None:

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn.checks import boolean, fraction, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, log_edge_factor, receiver_rows
+from keras_bandgnn.layers.batch_layer import BatchLayer, log_factor, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.dropout import Dropout
 from keras_bandgnn.layers.edge_messages import EdgeMessages
@@ -157,7 +157,7 @@ class GraphAttentionV2(BatchLayer):
             rows = edges.sent(sent) + edges.received(wanted)
             rows = rows if mapped is None else rows + mapped
             scores = self._score(rows, kernel)
-        times = log_edge_factor(batch)
+        times = log_factor(edges.factor)
         if times is not None:
             scores = ops.cast(scores, "float32") + ops.expand_dims(times, -1)
         weights = segment_softmax(

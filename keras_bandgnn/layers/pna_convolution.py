@@ -178,15 +178,16 @@ class PNAConvolution(BatchLayer):
             messages = messages + flat_matmul(edge_states, ops.matmul(first, kernel))
             bias = bias + ops.matmul(ops.expand_dims(first_bias, 0), kernel)
         messages = messages + edges.received(received + bias)
-        degree = edges.count()
         reduced = ops.concatenate(
             [
                 ops.reshape(each, (*ops.shape(each)[:2], towers, width))
-                for each in self._reductions(edges, messages, degree)
+                for each in self._reductions(edges, messages)
             ],
             axis=-1,
         )
-        degree = ops.expand_dims(ops.log(ops.maximum(degree, 1.0) + 1.0), -1)
+        # That of the whole graph, however many edges a sampler has drawn.
+        degree = ops.maximum(edges.degree(), 1.0)
+        degree = ops.expand_dims(ops.log(degree + 1.0), -1)
         out = self._maps(rows[:, : edges.num_nodes], self.own_kernel)
         kernels = map(ops.convert_to_tensor, self.scaler_kernels)
         parts = _by_tower(reduced, ops.concatenate([*kernels], axis=-1))
@@ -200,22 +201,24 @@ class PNAConvolution(BatchLayer):
         out = out + ops.convert_to_tensor(self.tower_bias)
         return self.output_dense(ops.reshape(out, (*ops.shape(out)[:2], self.units)))
 
-    def _reductions(self, edges, messages, degree):
+    def _reductions(self, edges, messages):
         """Yield [G, N, T F] per aggregator."""
         wide = ops.cast(messages, "float32")
-        mean = None
+        count = center = None
         if {"mean", "std"} & {*self.aggregators}:
-            mean = edges.mean(wide, degree)
+            count = edges.count()
+            # The mean of the edges at hand, around which they deviate.
+            center = edges.mean(wide, count)
         for name in self.aggregators:
             if name == "std":
                 # As torch_geometric: 0 for less than 1e-5, also in the gradient. NaN
                 # stays NaN.
-                variance = edges.mean(ops.square(wide - edges.received(mean)), degree)
+                variance = edges.mean(ops.square(wide - edges.received(center)), count)
                 small = variance <= 1e-5
                 root = ops.sqrt(ops.where(small, 1.0, variance))
                 out = ops.where(small, 0.0, root)
             elif name == "mean":
-                out = mean
+                out = center if edges.factor is None else edges.mean(wide)
             else:
                 reduce = {"sum": edges.total, "max": edges.largest}
                 out = reduce.get(name, edges.smallest)(messages)

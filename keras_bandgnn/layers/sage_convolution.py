@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_bandgnn import primitives
 from keras_bandgnn.checks import boolean, one_of, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, receiver_rows
+from keras_bandgnn.layers.batch_layer import BatchLayer, prepare_plan, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
 from keras_bandgnn.layers.edge_messages import EdgeMessages
 from keras_bandgnn.ops.edges import relu_sum
@@ -107,19 +107,14 @@ class SAGEConvolution(BatchLayer):
         if self.reduce not in ("mean", "sum"):
             return batch
         num_nodes = ops.shape(batch["node"]["mask"])[1]
-        plan = primitives.prepare(
-            batch_part(batch, "plan"),
+        plan = prepare_plan(
+            batch,
             num_nodes,
             self.num_edge_types,
             self.compute_dtype,
             use_bias=False,
             reduce=self.reduce,
         )
-        weights = batch.get("sampled", {})
-        if self.reduce == "mean" and "weight" in weights:
-            # Weighed sums stand for those over all edges.
-            degree = ops.convert_to_tensor(weights["degree"])
-            plan["count"] = degree[:, :num_nodes]
         return {**batch, "plan": plan}
 
     def call(self, states, batch, edge_states=None, training=False):

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import keras
 from keras import ops
 
-from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import one_of
-from keras_bandgnn.layers.edge_geometry import edge_distances, in_degrees
+from keras_bandgnn.layers.edge_geometry import edge_distances, message_counts
 from keras_bandgnn.layers.mpeu_interaction import MPEUInteraction
 from keras_bandgnn.models.atomistic_backbone import AtomisticBackbone
 from keras_bandgnn.models.schnet.schnet_backbone import distance_basis
@@ -96,8 +95,7 @@ class MPEUBackbone(AtomisticBackbone):
         edges = self.basis(edge_distances(edge))
         degree = None
         if self.reduce == "mean":
-            weight = explained(batch, "edge")
-            degree = in_degrees(edge, ops.shape(states)[1], weight)
+            degree = message_counts(batch, ops.shape(states)[1])
             degree = ops.cast(degree, states.dtype)
         for interaction in self.interactions:
             states, edges = interaction(states, batch, edges, degree)

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 import keras
 from keras import ops
 
-from keras_bandgnn.batch import explained
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.continuous_filter import ContinuousFilter
 from keras_bandgnn.layers.cosine_cutoff import CosineCutoff
 from keras_bandgnn.layers.edge_geometry import (
     edge_distances,
-    in_degrees,
+    message_counts,
     message_factors,
 )
 from keras_bandgnn.layers.gaussian_basis import GaussianBasis
@@ -160,8 +159,7 @@ class SchNetBackbone(AtomisticBackbone):
         factor = message_factors(batch, factor)
         degree = None
         if self.reduce == "mean":
-            weight = explained(batch, "edge")
-            degree = in_degrees(edge, ops.shape(states)[1], weight)
+            degree = message_counts(batch, ops.shape(states)[1])
             degree = ops.cast(degree, states.dtype)
         if self.share_weights:
             filters = self.filters[0](basis, factor)
