@@ -107,6 +107,9 @@ on, then those at a distance of one edge, and so on.
 | part                        | shape         | meaning                          |
 |-----------------------------|---------------|----------------------------------|
 | `x["read"]["mask"]`         | [G, R] bool   | whether labels of a row count    |
+| `x["read"]["weight"]`       | [G, R]        | factor of losses, if any         |
+| `x["read"]["count"]`        | [G, C]        | mean number of labels, if known  |
+| `x["read"]["total"]`        | [G, C]        | mean sum of their weights        |
 | `x["sampled"]["degree"]`    | [G, N]        | edges into the node in the graph |
 | `x["sampled"]["loops"]`     | [G, N]        | those from the node to itself    |
 | `x["sampled"]["weight"]`    | [G, E]        | factor for unbiased sums, if any |
@@ -117,7 +120,9 @@ on, then those at a distance of one edge, and so on.
 Subgraphs that stand for themselves (`ClusterSampler`) have no `"sampled"`. `"hops"`
 stands for `"plan"` where layers are trimmed: layer l reads the first E_l edges and
 computes the first N_l rows, those that later layers read, and R is the number of rows
-after the last layer. Otherwise R = N. Labels have R rows.
+after the last layer. Otherwise R = N. Labels have R rows, of C targets.
+`sample_weight` has the factors of `"weight"`, of nodes by how often they are drawn. The
+loss of a step is divided by `"count"`, the labels of a subgraph in the mean over all.
 
 **Explanations.** `keras_bandgnn.explain` adds a part `x["explained"]`, through which it
 varies what a model sees. No loader yields it, and a model without it is unchanged.

@@ -26,7 +26,7 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
     resolve_data,
 )
-from keras_bandgnn.models.labels import Labels
+from keras_bandgnn.models.labels import Labels, NumberLabels
 from keras_bandgnn.models.objective import (
     LossTracker,
     TargetLosses,
@@ -232,6 +232,7 @@ class GraphModel(Replicated):
             seed=seed,
             num_edge_types=backbone.num_edge_types,
             features=self.features_read(),
+            classes=not isinstance(self.labels, NumberLabels),
             **self.distribution.loader_options(),
         )
 
@@ -438,7 +439,7 @@ class GraphModel(Replicated):
         """Return (mean over entries, number of them) of each part of the loss."""
         del training
         y, y_pred = self.loss_scale(y, y_pred)
-        known = self.entries(x, y, y_pred)[2]
+        known = self.entries(x, y, y_pred, _draw_factors(x))[2]
         y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
         if isinstance(self.loss, TargetLosses):
             return self.loss.terms(y, y_pred, weight, known)
@@ -457,7 +458,7 @@ class GraphModel(Replicated):
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         terms = self.loss_terms(x, y, y_pred, sample_weight, training)
         share = self.distribution.share
-        shared = [share(mean, weight) for mean, weight in terms]
+        shared = [share(mean, weight) for mean, weight in self._per_step(x, terms)]
         if self.loss.is_sum:
             mean, weight = terms[0]
             shared[0] = self.distribution.total(mean * weight)
@@ -467,10 +468,30 @@ class GraphModel(Replicated):
         compat.loss_tracker(self).record(terms, added, loss)
         return loss
 
+    def _per_step(self, x, terms: list) -> list:
+        """Return the terms of the loss over the labels that a step has in the mean.
+
+        A step over a part of a graph has more or fewer of them. Divided by their number
+        its gradient would be biased, so it is divided by the mean over all steps.
+        """
+        read = x.get("read", {}) if self.output_level == "node" else {}
+        if "count" not in read:
+            return terms
+        count, total = (
+            ops.sum(ops.convert_to_tensor(read[name]), axis=0)
+            for name in ("count", "total")
+        )
+        expected = self.loss.expected(count, total)
+        return [
+            (ops.divide_no_nan(mean * weight, number), number)
+            for (mean, weight), number in zip(terms, expected, strict=True)
+        ]
+
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Return the metrics over real entries."""
         if self.labels is not None and compat.has_compiled_metrics(self):
-            mask = self.entries(x, y, y_pred)[2]
+            # How often a sampler draws an entry counts without weights, too.
+            mask = self.entries(x, y, y_pred, _draw_factors(x))[2]
             y, y_pred, weight = self.entries(x, y, y_pred, sample_weight)
             sample_weight = ops.stack([mask, weight], axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
@@ -825,6 +846,11 @@ class GraphModel(Replicated):
             if isinstance(config.get(name), dict):
                 config[name] = keras.saving.deserialize_keras_object(config[name])
         return cls(**config)
+
+
+def _draw_factors(x):
+    """Return the factors of labels by how often a sampler draws them, or None."""
+    return None if x is None else x.get("read", {}).get("weight")
 
 
 def _is_auto(argument) -> bool:

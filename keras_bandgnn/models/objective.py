@@ -124,6 +124,16 @@ class EntryLoss(keras.losses.Loss):
             return mean, total
         return mean * ops.divide_no_nan(total, count), count
 
+    def expected(self, count, total) -> list:
+        """Return the number by which the mean of `term` divides, from expectations.
+
+        Args:
+            count: [C], expected number of labels of each target.
+            total: [C], expected sum of their weights.
+        """
+        weighted = self.loss.reduction == "mean_with_sample_weight"
+        return [ops.sum(total if weighted else count)]
+
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Return the mean over labels [n, 1], outputs [n, C] and weights [n]."""
         weight = ops.convert_to_tensor(sample_weight, dtype=self.dtype)
@@ -178,6 +188,14 @@ class TargetLosses(keras.losses.Loss):
             mean = factor * loss(y, outputs, own)
             terms.append(loss.term(mean, own, target.entries(known)))
         return terms
+
+    def expected(self, count, total) -> list:
+        """Return the number of entries of each target; see `EntryLoss.expected`."""
+        return [
+            number
+            for index, loss in enumerate(self.losses)
+            for number in loss.expected(count[index], total[index])
+        ]
 
     def __call__(self, y_true, y_pred, sample_weight=None):
         """Return the sum over labels [n, 1], outputs [n, 1] and weights [n]."""

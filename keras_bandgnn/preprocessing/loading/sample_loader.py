@@ -21,6 +21,7 @@ from keras_bandgnn.preprocessing.sampling.sample_assembler import (
     SampleAssembler,
     SampledGroup,
     capacity_names,
+    known_labels,
     named_sizes,
     needed_sizes,
 )
@@ -67,6 +68,7 @@ class SampleLoader(GraphLoader):
             have equal shapes.
         features: Names of the features that batches have, of `"node"` and `"edge"`; by
             default all of them.
+        classes: Whether labels [N] of -1 are unknown classes; otherwise numbers.
 
     Raises:
         ValueError: For no graph, several parts of a store, a graph whose labels are all
@@ -99,6 +101,7 @@ class SampleLoader(GraphLoader):
         host: int = 0,
         num_hosts: int = 1,
         features: Mapping[str, Sequence[str]] | None = None,
+        classes: bool = True,
     ):
         super(GraphLoader, self).__init__(workers=1)
         instance(
@@ -109,6 +112,7 @@ class SampleLoader(GraphLoader):
         optional(mapping, "features", features)
         boolean("trimmed", trimmed)
         boolean("rescale", rescale)
+        boolean("classes", classes)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
         self.parts, self.num_edge_types = with_edge_types(
             merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph)),
@@ -121,7 +125,7 @@ class SampleLoader(GraphLoader):
             )
         (flat,) = self.parts
         self.graph = SampledGraph(flat)
-        targets = _targets(flat)
+        targets = _targets(flat, classes)
         self.plan = Plan()
         self.edge_weight, self.num_filtered = None, 0
         self.starts = np.array([0, len(flat)])
@@ -152,6 +156,9 @@ class SampleLoader(GraphLoader):
         )
         if num_hosts > 1:
             self._epochs.take_bounds()
+        groups = self._epochs.length * self._epochs.per_step
+        weight = sampler.label_weight(self.graph, groups)
+        self._assembler.expect_labels(weight, classes)
         self.sizes = self._epochs.sizes
         self.batcher = _Shapes()
         self._configs = [
@@ -216,16 +223,12 @@ class _Shapes:
     fixed_shapes = False
 
 
-def _targets(flat: FlatGraphs) -> np.ndarray:
+def _targets(flat: FlatGraphs, classes: bool) -> np.ndarray:
     """Return a mask of the nodes with a known label; all if there are no labels."""
     count = int(flat.node_ptr[-1])
     if flat.label is None or flat.label_level != "node":
         return np.ones(count, bool)
-    label = np.asarray(flat.label)
-    known = ~np.isnan(label) if label.dtype.kind == "f" else np.ones(label.shape, bool)
-    if label.ndim == 1:
-        known &= label != -1
-    return known.reshape(count, -1).any(axis=1)
+    return known_labels(np.asarray(flat.label), classes).any(axis=1)
 
 
 class SampledEpochs:
@@ -322,11 +325,11 @@ class SampledEpochs:
         drawn = epoch if self.shuffle else 0
         rng, pieces = key_of(self.seed, drawn), []
         count = self.length * self.per_step // len(self.pools)
-        for pool, used in zip(self.pools, self.used, strict=True):
+        for pool in self.pools:
+            if self.sampler.share < 1:
+                pieces.append(self._draws(pool, count, rng))
+                continue
             order = rng.permutation(pool) if self.shuffle else pool
-            if used < len(order):
-                # Spread over all items if they are not shuffled.
-                order = order[np.arange(used) * len(order) // used]
             # Equal parts, so that no device of a step is without items.
             pieces.append(np.array_split(order, count))
         # Steps one after the other, in each the subgraphs of every pool.
@@ -338,6 +341,18 @@ class SampledEpochs:
             SampledGroup.of(group, budget, (self.seed, drawn, number))
             for number, group in enumerate(groups)
         ]
+
+    def _draws(self, pool: np.ndarray, count: int, rng) -> list[np.ndarray]:
+        """Return groups of random items, equally large as estimates assume.
+
+        Without `shuffle`, too: the items in their order would be no fair sample.
+        """
+        size = min(self.sampler.batch_size, len(pool))
+        per_order, groups = len(pool) // size, []
+        while len(groups) < count:
+            order = rng.permutation(pool)[: per_order * size]
+            groups += np.split(order, per_order)
+        return groups[:count]
 
     def usage(self, groups: list[SampledGroup]) -> dict[str, np.ndarray]:
         """Return the items of steps, and estimates of nodes and edges.

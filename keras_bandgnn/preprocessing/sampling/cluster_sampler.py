@@ -103,6 +103,11 @@ class ClusterSampler(Sampler):
         counts = starts[items + 1] - starts[items]
         return graph.induced(np.sort(order[ranges(starts[items], counts)]))
 
+    def label_weight(self, graph: SampledGraph, groups: int) -> float:
+        """Return the chance of a label: each comes once per epoch."""
+        del graph
+        return 1.0 / groups
+
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes and edges of a batch."""
         _, _, starts = self.remembered(graph, self._members)

@@ -31,18 +31,33 @@ class NeighborSampler(Sampler):
     several times have one row. Batches are padded to one shape.
 
     With all neighbours, `fan_outs=[-1, ...]`, outputs are those of the whole graph.
-    Means over neighbours that are drawn uniformly are unbiased. Sums are if messages
-    are weighed by degree / fan-out, which tasks choose where a backbone sums.
+    Otherwise with k of the d edges into a node n, drawn uniformly,
+
+        sum[n] = d / k sum over the drawn (j -> n) of m[j, n]
+
+    has the expectation of the sum over all d, and sum[n] / d that of their mean, as in
+    Algorithm 2 of the paper. With numbers by type of the edge d and k are those of the
+    type, so that types count by their edges and not by their draws. The softmax of
+    attention counts a message d / k times, which is consistent: its bias goes to 0 with
+    the fan-outs. Maxima, minima and deviations are those of the draws, and biased.
+    Degrees that a layer reads are those of the whole graph. As activations are not
+    linear, outputs of several layers are consistent. Every node with a label comes once
+    per epoch, and a step divides by the labels that one has in the mean, so that losses
+    and gradients of steps have the mean over the nodes as their expectation, whichever
+    a mask selects.
 
     Args:
         fan_outs: Edges to draw into each node, one number per layer of the backbone,
             the layer nearest to the output first; -1 for all. With types of edges
             each may be a dict from the type to a number; types that are not named
-            have none.
+            have none, and if no layer names a type, degrees are those without it.
         batch_size: Nodes to train on, per step and device.
         replace: Whether an edge may be drawn several times.
         edge_weight: Edge feature, a number of at least 0 per edge: the chance of an
-            edge is proportional to it. None for equal chances.
+            edge is proportional to it. None for equal chances. Then sums and attention
+            need `replace=True`, and are those over all edges of weights above 0. Means
+            are those in which edges count by their weights, with `replace=False` only
+            approximately, and maxima and minima those of the draws.
         part: Node feature, an id from 0, such as `"cluster"` after `ClusterCompile`:
             of several hosts each trains on the nodes of the parts that are its number
             modulo their count, so it reads mostly rows of its own parts. None for
@@ -50,7 +65,7 @@ class NeighborSampler(Sampler):
 
     Raises:
         ValueError: For arguments out of range; from `fit` for a graph without the
-            feature, or weights below 0.
+            feature, weights below 0, or weights with sums that would be biased.
 
     Reference:
         Hamilton et al. 2017, https://arxiv.org/abs/1706.02216, Algorithm 2.
@@ -147,12 +162,17 @@ class NeighborSampler(Sampler):
         finally:
             for each in nodes:
                 number[each] = -1
+        by_type = np.repeat(
+            [isinstance(fan_out, dict) for fan_out in self.fan_outs],
+            [len(count) for count in counts],
+        )
         counts, drawn = np.concatenate(counts), np.concatenate(edges)
         receiver = np.arange(len(counts), dtype=np.int32).repeat(counts)
         nodes = np.concatenate(nodes)
         weight = None
         if rescale:
-            weight = self._edge_weights(graph, nodes[: len(counts)], counts, drawn)
+            receivers = nodes[: len(counts)]
+            weight = self._edge_weights(graph, receivers, counts, drawn, by_type)
         return Subgraph(
             nodes,
             drawn,
@@ -209,35 +229,51 @@ class NeighborSampler(Sampler):
                 edges = edges[np.arange(fan_out) < counts[:, None]]
         return (edges if order is None else order[edges]), counts
 
-    def _edge_weights(self, graph, receivers, counts, drawn) -> np.ndarray:
-        """Return the factors with which sums over drawn edges are unbiased."""
-        if any(isinstance(fan_out, dict) for fan_out in self.fan_outs):
-            kind = graph.flat.edge_type[drawn].astype(np.int64)
+    def _edge_weights(self, graph, receivers, counts, drawn, by_type) -> np.ndarray:
+        """Return the factors with which sums over drawn edges are unbiased.
+
+        An edge of the chance p among k draws has the factor 1 / (k p). Draws are from
+        all edges into a node, or from those of a type.
+
+        Args:
+            graph: The graph.
+            receivers: int64 [r], nodes.
+            counts: int64 [r], edges drawn into each.
+            drawn: int64 [e], these edges.
+            by_type: bool [r], whether draws are from those of a type.
+        """
+        rows = np.arange(len(receivers)).repeat(counts)
+        if not by_type.any():
+            group, num_types = rows, 1
+            available = graph.degree[receivers[rows]]
+        else:
+            kinds = np.asarray(graph.flat.edge_type)
             _, pointer, num_types = graph.by_type()
-            rows = np.arange(len(counts)).repeat(counts)
-            counts = np.bincount(
-                rows * num_types + kind, minlength=len(counts) * num_types
+            kind = np.where(by_type[rows], kinds[drawn], 0)
+            group = rows * num_types + kind
+            cell = receivers[rows] * num_types + kind
+            available = np.where(
+                by_type[rows],
+                pointer[cell + 1] - pointer[cell],
+                graph.degree[receivers[rows]],
             )
-            group = receivers[rows] * num_types + kind
-            available = pointer[group + 1] - pointer[group]
-            return (available / counts[rows * num_types + kind]).astype(np.float32)
-        degree = graph.degree[receivers]
+        draws = np.bincount(group)[group]
         if self.edge_weight is None:
-            share = degree / np.maximum(counts, 1)
-            return share.astype(np.float32).repeat(counts)
+            return (available / draws).astype(np.float32)
         if not self.replace:
             raise ValueError(
                 "Expected replace=True for weighted draws of a backbone that sums "
-                "messages, as sums over weighted draws without replacement are "
-                f"biased. Received: {self!r}. Use replace=True, or a mean."
+                "messages or attends to them, as sums over weighted draws without "
+                f"replacement are biased. Received: {self!r}. Use replace=True, or a "
+                "mean."
             )
         weight = self._weights(graph)
-        total = np.add.reduceat(
-            np.append(weight[graph.edges_into(receivers)[0]], 0.0),
-            np.append(0, np.cumsum(degree))[:-1],
-        )
-        chance = weight[drawn] / total.repeat(counts)
-        return (1.0 / (chance * counts.repeat(counts))).astype(np.float32)
+        edges, degree = graph.edges_into(receivers)
+        key = np.arange(len(receivers)).repeat(degree) * num_types
+        if num_types > 1:
+            key += np.where(by_type.repeat(degree), kinds[edges], 0)
+        total = np.bincount(key, weight[edges])[group]
+        return (total / (weight[drawn] * draws)).astype(np.float32)
 
     def _weights(self, graph: SampledGraph) -> np.ndarray:
         """Return the weights of all edges, float64 [E], after checking them."""
@@ -261,15 +297,47 @@ class NeighborSampler(Sampler):
         return weight
 
     def rescales(self, sums_messages: bool) -> bool:
-        """Return whether edges get weights: for sums, unless all edges are read."""
-        return sums_messages and any(fan_out != -1 for fan_out in self.fan_outs)
+        """Return whether edges get weights, unless all edges are read.
+
+        For sums and attention, and for means over draws by type.
+        """
+        numbers = [_numbers(fan_out) for fan_out in self.fan_outs]
+        again = self.replace and self.edge_weight is not None
+        if not again and all(n == -1 for fan_out in numbers for n in fan_out):
+            return False
+        by_type = any(isinstance(fan_out, dict) for fan_out in self.fan_outs)
+        if by_type and self.edge_weight is not None and not sums_messages:
+            raise ValueError(
+                "Expected uniform draws for means over `fan_outs` by type. Received: "
+                f"{self!r}. Leave edge_weight out, or pass numbers as fan_outs."
+            )
+        return sums_messages or by_type
+
+    def degrees(self, graph: SampledGraph) -> tuple[np.ndarray, np.ndarray]:
+        """Return edges into each node, and loops, of the types that layers name."""
+        if not all(isinstance(fan_out, dict) for fan_out in self.fan_outs):
+            return graph.degree, graph.loops
+        names = sorted({kind for fan_out in self.fan_outs for kind in fan_out})
+        some = np.isin(graph.flat.edge_type, names)
+        if some.all():
+            return graph.degree, graph.loops
+        receivers, count = graph.receivers[some], graph.num_nodes
+        loops = receivers[graph.senders[some] == receivers]
+        return np.bincount(receivers, minlength=count), np.bincount(
+            loops, minlength=count
+        )
+
+    def label_weight(self, graph: SampledGraph, groups: int) -> float:
+        """Return the chance of a label: each comes once per epoch."""
+        del graph
+        return 1.0 / groups
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes within, and edges into, each distance."""
         nodes, edges = [min(self.batch_size, graph.num_nodes)], []
         new = nodes[0]
         for fan_out in self.fan_outs:
-            limits = fan_out.values() if isinstance(fan_out, dict) else [fan_out]
+            limits = _numbers(fan_out)
             most = graph.num_edges
             if min(limits) >= 0:
                 most = new * sum(limits)
@@ -289,6 +357,10 @@ class NeighborSampler(Sampler):
             "edge_weight": self.edge_weight,
             "part": self.part,
         }
+
+
+def _numbers(fan_out) -> list[int]:
+    return list(fan_out.values()) if isinstance(fan_out, dict) else [fan_out]
 
 
 def _checked(fan_out) -> int | dict[int, int]:

@@ -98,6 +98,9 @@ class SampleAssembler:
         self.targets = targets
         self.budgets = [dict(budget)]
         self._memory = ReusedMemory()
+        # What labels add up to in a subgraph, [C] of the targets; see `expect_labels`.
+        self._expected: dict[str, np.ndarray] = {}
+        self._degrees = sampler.degrees(graph) if sampler.of_whole_graph else None
         flat = graph.flat
         names = features or {"node": tuple(flat.node), "edge": tuple(flat.edge)}
         self.node, self.edge = (
@@ -108,6 +111,23 @@ class SampleAssembler:
             }
             for kind in ("node", "edge")
         )
+
+    def expect_labels(self, weight: float | None, classes: bool) -> None:
+        """Set the number of labels that a subgraph has in the mean.
+
+        Args:
+            weight: The mean weight of a label in a subgraph; None if it is not known.
+            classes: Whether labels may be classes.
+        """
+        flat = self.graph.flat
+        if weight is None or flat.label is None or flat.label_level != "node":
+            return
+        known = known_labels(np.asarray(flat.label), classes) & self.targets[:, None]
+        count = total = known.sum(0, dtype=np.float64)
+        if SAMPLE_WEIGHT in flat.node:
+            total = np.asarray(flat.node[SAMPLE_WEIGHT], np.float64) @ known
+        numbers = {"count": weight * count, "total": weight * total}
+        self._expected = {n: v.astype(np.float32) for n, v in numbers.items()}
 
     def subgraph(self, group: SampledGroup) -> Subgraph:
         """Return the subgraph of a group of items."""
@@ -181,7 +201,16 @@ class SampleAssembler:
         x["read"] = {"mask": read}
         if self.graph.flat.label is None:
             return (x,)
-        return (x, *self._labels(subgraphs, ids, read))
+        for name, values in self._expected.items():
+            x["read"][name] = np.repeat(values[None], len(subgraphs), 0)
+        y, weight = self._labels(subgraphs, ids, read)
+        if subgraphs[0].node_weight is not None:
+            factor = np.zeros(read.shape, np.float32)
+            for g, each in enumerate(subgraphs):
+                factor[g, : each.node_ends[0]] = each.node_weight
+            x["read"]["weight"] = factor
+            weight = weight * factor
+        return x, y, weight
 
     def _nodes(self, subgraphs, budget, columns=None) -> dict[str, np.ndarray]:
         count = budget["node"]
@@ -237,8 +266,8 @@ class SampleAssembler:
     def _sampled(self, subgraphs, budget) -> dict[str, np.ndarray]:
         ids = [each.nodes for each in subgraphs]
         out = {
-            "degree": gathered(self.graph.degree, ids, budget["node"], np.float32),
-            "loops": gathered(self.graph.loops, ids, budget["node"], np.float32),
+            name: gathered(values, ids, budget["node"], np.float32)
+            for name, values in zip(("degree", "loops"), self._degrees, strict=True)
         }
         if self.rescale:
             out["weight"] = np.zeros((len(ids), budget["edge"]), np.float32)
@@ -289,16 +318,26 @@ class SampleAssembler:
         return {segment.key(): segment.pack(edges, {segment.key(): capacity})}
 
     def _labels(self, subgraphs, ids, read) -> tuple[np.ndarray, np.ndarray]:
-        """Return the labels of the rows after the last layer, and their weights."""
+        """Return the labels of the rows after the last layer, and sample weights."""
         flat, count = self.graph.flat, read.shape[1]
         y, weight = gathered(flat.label, ids, count), read.astype(np.float32)
         own = flat.node.get(SAMPLE_WEIGHT)
         if own is not None:
             weight *= gathered(own, ids, count)
-        for g, each in enumerate(subgraphs):
-            if each.node_weight is not None:
-                weight[g, : each.node_ends[0]] *= each.node_weight
         return y, weight
+
+
+def known_labels(label: np.ndarray, classes: bool) -> np.ndarray:
+    """Return which labels are known, bool [N, C] of C targets.
+
+    Args:
+        label: [N] or [N, ...]; NaN, and of classes -1, where not known.
+        classes: Whether labels may be classes.
+    """
+    known = ~np.isnan(label) if label.dtype.kind == "f" else np.ones(label.shape, bool)
+    if classes and label.ndim == 1:
+        known &= label != -1
+    return known.reshape(len(label), -1)
 
 
 def gathered(

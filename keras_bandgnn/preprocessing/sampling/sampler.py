@@ -27,7 +27,8 @@ class Sampler:
     # Whether messages stand for those in the whole graph, so that its degrees count;
     # otherwise a subgraph is a graph of its own.
     of_whole_graph = False
-    # Share of the items that an epoch uses, drawn anew in each.
+    # Share of the items that an epoch uses. Below 1 each subgraph has `batch_size`
+    # items drawn at random; otherwise each item comes once per epoch.
     share = 1.0
 
     def items(self, graph: SampledGraph, targets: np.ndarray) -> np.ndarray:
@@ -91,10 +92,33 @@ class Sampler:
         """Return whether edges get weights, so that sums of messages are unbiased.
 
         Args:
-            sums_messages: Whether the backbone adds messages up.
+            sums_messages: Whether it matters to the backbone how many messages there
+                are, as it does to sums, and to attention to the node itself.
         """
         del sums_messages
         return False
+
+    def degrees(self, graph: SampledGraph) -> tuple[np.ndarray, np.ndarray]:
+        """Return the edges into each node that messages stand for, and its loops.
+
+        Args:
+            graph: The graph.
+        """
+        return graph.degree, graph.loops
+
+    def label_weight(self, graph: SampledGraph, groups: int) -> float | None:
+        """Return the weight of a label in a subgraph, in the mean over subgraphs.
+
+        A step then divides the sum of its losses by what the weights of all labels add
+        up to in the mean, and its gradient is an unbiased estimate of that of the whole
+        graph. By default None: a step divides by the weights that it has.
+
+        Args:
+            graph: The graph.
+            groups: Subgraphs of an epoch.
+        """
+        del graph, groups
+        return None
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes within, and edges into, each distance."""

@@ -1,5 +1,7 @@
 """`SubgraphSampler`: the nodes of random walks, normalised."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from keras_bandgnn.checks import positive_int
@@ -15,24 +17,58 @@ from keras_bandgnn.progress import progress_bar
 _ESTIMATE = 1 << 41
 
 
+class Occurrences(NamedTuple):
+    """How often nodes and edges occur in some subgraphs.
+
+    Attributes:
+        of_node: float64 [N].
+        of_edge: float64 [E].
+        subgraphs: Number of subgraphs.
+    """
+
+    of_node: np.ndarray
+    of_edge: np.ndarray
+    subgraphs: int
+
+    @property
+    def mean_chance(self) -> float:
+        """The mean over the nodes of the chance to occur."""
+        return float(self.of_node.mean()) / self.subgraphs
+
+
 class SubgraphSampler(Sampler):
     """Trains on subgraphs of the nodes that random walks visit.
 
     A batch has the nodes of `batch_size` walks of `walk_length` steps against the
-    direction of messages, and all edges between them. Nodes that walks visit often
-    would count more; as in the paper, subgraphs that are drawn beforehand give how
-    often each node and edge occurs, C[n] and C[j, n]. Then the loss of a node has the
-    factor 1 / C[n], and a message C[n] / C[j, n], so that sums of messages over all
-    neighbours, and of losses over all nodes, are estimated without bias. Suits any
-    backbone; layers whose messages attend or take the largest have no factors.
+    direction of messages, and all edges between them. With the chances p[n] and p[j, n]
+    that a node and an edge are in it, losses and messages have the factors of Section
+    3.2 of the paper:
 
-    An epoch has as many steps as are needed to visit as many nodes as there are.
+        loss = 1 / |T| sum over n in the batch and T of loss[n] / p[n]
+        sum[n] = sum over edges (j -> n) in the batch of p[n] / p[j, n] m[j, n]
+
+    for T, all nodes with labels that the mask selects. The gradient of a loss has the
+    expectation of that over T, whichever nodes T has, and a sum has that of the sum
+    over all edges, given that n is in the batch. A mean is sum[n] over the degree in
+    the whole graph. The softmax of attention counts a message p[n] / p[j, n] times,
+    which is consistent: its bias goes to 0 with the size of batches. Maxima, attention
+    between all nodes and norms over graphs have no factors and are biased.
+
+    Chances are estimated from subgraphs drawn beforehand. If C[n] of c have the node,
+    1 / p[n] is (c + 1) / (C[n] + 1), which is unbiased, and also defined for C[n] = 0.
+    Losses and metrics that are printed are ratios, of the sum of loss[n] / p[n] over
+    that of 1 / p[n]: consistent, and exact for a loss that all nodes have.
+
+    An epoch has as many steps as are needed to visit as many nodes as there are. With
+    the same weights of the model all steps are independent but for the roots of an
+    epoch, which are distinct.
 
     Args:
         batch_size: Walks per step and device.
         walk_length: Steps of a walk.
         coverage: How often a node is drawn beforehand, in the mean; 0 for no factors,
-            and degrees within the subgraph.
+            and degrees within the subgraph. Then losses, gradients and metrics are
+            those of nodes as often as walks visit them.
 
     Raises:
         ValueError: For arguments out of range.
@@ -82,11 +118,11 @@ class SubgraphSampler(Sampler):
         found = self._walks(graph, items, rng)
         if not rescale:
             return found
-        of_node, of_edge = self.remembered(graph, self._count)
-        into = of_node[found.nodes]
-        weight = into[found.receiver] / of_edge[found.edges]
-        # Of mean 1 over subgraphs, if each node were drawn as often as counted.
-        share = of_node.mean() / into
+        counts = self.remembered(graph, self._count)
+        into = counts.of_node[found.nodes] + 1.0
+        weight = into[found.receiver] / (counts.of_edge[found.edges] + 1.0)
+        # Times the mean of all chances, so that factors are about 1.
+        share = counts.mean_chance * (counts.subgraphs + 1.0) / into
         return found._replace(
             edge_weight=weight.astype(np.float32), node_weight=share.astype(np.float32)
         )
@@ -104,8 +140,15 @@ class SubgraphSampler(Sampler):
             visited[-1][on] = graph.senders[edge[on]]
         return graph.induced(np.unique(np.concatenate(visited)))
 
-    def _count(self, graph: SampledGraph) -> tuple[np.ndarray, np.ndarray]:
-        """Count how often nodes and edges occur in subgraphs, at least once."""
+    def label_weight(self, graph: SampledGraph, groups: int) -> float | None:
+        """Return the mean of all chances, which factors of losses have; see there."""
+        del groups
+        if not self.coverage:
+            return None
+        return self.remembered(graph, self._count).mean_chance
+
+    def _count(self, graph: SampledGraph) -> "Occurrences":
+        """Count how often nodes and edges occur in subgraphs."""
         of_node = np.zeros(graph.num_nodes)
         of_edge = np.zeros(graph.num_edges)
         goal, number = self.coverage * graph.num_nodes, 0
@@ -120,8 +163,7 @@ class SubgraphSampler(Sampler):
                 of_edge[found.edges] += 1
                 drawn, number = drawn + len(found.nodes), number + 1
                 advance(len(found.nodes))
-        # Those that did not occur are rare.
-        return np.maximum(of_node, 1.0), np.maximum(of_edge, 1.0)
+        return Occurrences(of_node, of_edge, number)
 
     def bound(self, graph: SampledGraph) -> tuple[list[int], list[int]]:
         """Return the most nodes and edges of a batch."""
