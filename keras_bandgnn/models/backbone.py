@@ -49,7 +49,8 @@ class Backbone(keras.Model):
     is_local = False
     # Whether layers take hops of a sampled batch; see `layers.batch_layer.hop_batch`.
     trims_hops = False
-    # Whether messages are added up, so that those of sampled edges need weights.
+    # Whether their number matters, as messages are added up or share attention with the
+    # node itself, so that those of sampled edges need weights.
     sums_messages = False
     # Whether messages count as often as `explained(batch, "edge")` says; layers of the
     # library do. Without it `explain` explains features only.

@@ -175,7 +175,7 @@ def loss_of(task, loader):
 def compared(task, graph, mask, sampler):
     """Ratio of the losses, and ratio and cosine of the gradients, to the whole's."""
     whole = task.loader(graph, mask=mask)
-    replicas = 64 if isinstance(sampler, SubgraphSampler) else 1
+    replicas = 256 if isinstance(sampler, SubgraphSampler) else 1
     loader = loader_of(task, graph, mask, sampler, replicas)
     exact, drawn = (mean_gradient(task, each) for each in (whole, loader))
     lengths = [np.linalg.norm(each) for each in (exact, drawn)]

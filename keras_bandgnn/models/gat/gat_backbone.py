@@ -74,6 +74,8 @@ class GATBackbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    # A node attends to itself, too: its share depends on the number of messages.
+    sums_messages = True
     reads_edge_states = False
 
     def __init__(

@@ -51,6 +51,8 @@ class GATv2Backbone(MessagePassingBackbone):
     """
 
     splits_sequences = False
+    # A node attends to itself, too: its share depends on the number of messages.
+    sums_messages = True
 
     def __init__(
         self,

@@ -114,17 +114,16 @@ class SampleLoader(GraphLoader):
         boolean("rescale", rescale)
         boolean("classes", classes)
         optional(positive_int, "num_edge_types", num_edge_types, 0)
-        self.parts, self.num_edge_types = with_edge_types(
-            merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph)),
-            num_edge_types,
-        )
+        parts = merge_parts(parts_of([graph] if isinstance(graph, Graph) else graph))
+        self.parts, self.num_edge_types = with_edge_types(parts, num_edge_types)
         if len(self.parts) != 1:
             raise ValueError(
                 "Expected one graph, in memory or in a store of one shard. Received: "
                 f"{len(self.parts)} parts. Write the graph alone into a store."
             )
         (flat,) = self.parts
-        self.graph = SampledGraph(flat)
+        # Samplers may read types of edges that the model does not.
+        self.graph = SampledGraph(parts[0])
         targets = _targets(flat, classes)
         self.plan = Plan()
         self.edge_weight, self.num_filtered = None, 0
