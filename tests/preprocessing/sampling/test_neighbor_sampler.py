@@ -160,6 +160,8 @@ def test_uniform_draws_have_the_chances_of_theory():
         {"fan_outs": [3], "replace": True},
         {"fan_outs": [{0: 2, 1: 1}]},
         {"fan_outs": [4], "replace": True, "edge_weight": "w"},
+        {"fan_outs": [{0: 2, 1: 1}], "replace": True, "edge_weight": "w"},
+        {"fan_outs": [-1], "replace": True, "edge_weight": "w"},
     ],
     ids=str,
 )
@@ -177,6 +179,59 @@ def test_weighed_sums_are_unbiased(options):
     draws = np.array(draws)
     error = draws.std(0) / np.sqrt(len(draws)) + 1e-6
     assert (np.abs(draws.mean(0) - exact) < 5 * error).all()
+
+
+def test_layers_by_type_and_without_are_unbiased_together():
+    graph, trials = sampled(large_graph(edges=240)), 1500
+    sampler = NeighborSampler([{0: -1, 1: -1}, 1], batch_size=1)
+    value = np.random.default_rng(5).normal(size=NODES)
+    exact = np.bincount(graph.receivers, value[graph.senders], minlength=NODES)
+    draws = np.zeros((trials, NODES))
+    for trial in range(trials):
+        found = sampler.subgraph(graph, np.array([0]), key_of(trial), rescale=True)
+        messages = found.edge_weight * value[found.nodes[found.sender]]
+        np.add.at(draws[trial], found.nodes[found.receiver], messages)
+    some = found.nodes[: found.node_ends[1]]
+    error = draws.std(0) / np.sqrt(trials) + 1e-6
+    assert (np.abs(draws.mean(0) - exact) < 5 * error)[some].all()
+
+
+def test_degrees_are_those_of_the_types_that_layers_name():
+    graph = sampled(large_graph())
+    kind = graph.flat.edge_type
+    for fan_outs, some in (
+        ([3, 2], kind >= 0),
+        ([{1: 3}, 2], kind >= 0),
+        ([{1: 3}, {0: 1}], kind >= 0),
+        ([{1: 3}, {1: 1}], kind == 1),
+    ):
+        degree, loops = NeighborSampler(fan_outs).degrees(graph)
+        own = some & (graph.senders == graph.receivers)
+        for found, edges in ((degree, some), (loops, own)):
+            expected = np.bincount(graph.receivers[edges], minlength=NODES)
+            assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    "options, sums, scaled",
+    [
+        ({"fan_outs": [3]}, False, False),
+        ({"fan_outs": [3]}, True, True),
+        ({"fan_outs": [-1]}, True, False),
+        ({"fan_outs": [{0: -1, 1: -1}]}, True, False),
+        ({"fan_outs": [{0: 1, 1: -1}]}, False, True),
+        ({"fan_outs": [-1], "replace": True, "edge_weight": "w"}, True, True),
+    ],
+    ids=str,
+)
+def test_edges_have_factors_where_they_matter(options, sums, scaled):
+    assert NeighborSampler(**options).rescales(sums) == scaled
+
+
+def test_means_over_weighted_draws_by_type_are_refused():
+    sampler = NeighborSampler([{0: 2, 1: 1}], edge_weight="w")
+    with pytest.raises(ValueError, match="Expected uniform draws for means"):
+        sampler.rescales(False)
 
 
 def test_zero_weights_are_never_drawn():
