@@ -148,6 +148,7 @@ def loader_of(task, graph, mask, sampler, replicas=1):
         num_edge_types=loader.num_edge_types,
         replicas=replicas,
         features={"node": tuple(assembler.node), "edge": tuple(assembler.edge)},
+        classes=not isinstance(task, kb.models.NodeRegressor),
     )
 
 
@@ -275,7 +276,7 @@ def test_weights_metrics_and_reductions_are_estimates(key, mask):
         class_weight={0: 3.0, 1: 0.5, 2: 1.0},
     )[0]
     for reduction in reductions:
-        loss = keras.losses.SparseCategoricalCrossentropy(reduction=reduction)
+        loss = keras.losses.SparseCategoricalCrossentropy(True, reduction=reduction)
 
         def scores(loader, loss=loss):
             task.compile(
