@@ -70,7 +70,7 @@ def forget_programs(model: keras.Model) -> None:
 
 def forget_steps(model: keras.Model) -> None:
     """Discard what is derived from the arguments of `compile`."""
-    for name in ("steps", "predictions", "built"):
+    for name in ("records", "loops", "built"):
         derived(model).pop(name, None)
 
 
@@ -102,10 +102,10 @@ def added_loss(model: keras.Model, value):
     return model._aggregate_additional_loss(value)
 
 
-def whole_loss(model: keras.Model, x, y, outputs, weight):
-    """Return the loss of a training step, recorded in the metric "loss"."""
+def whole_loss(model: keras.Model, x, y, outputs, weight, training: bool = True):
+    """Return the loss of a step, added to the metric "loss"."""
     loss = model._compute_loss(
-        x=x, y=y, y_pred=outputs, sample_weight=weight, training=True
+        x=x, y=y, y_pred=outputs, sample_weight=weight, training=training
     )
     rows = next(each for each in keras.tree.flatten(x) if each is not None)
     model._loss_tracker.update_state(loss, sample_weight=rows.shape[0])
@@ -304,14 +304,38 @@ def held_values(variables: list) -> list:
     return [variable._value for variable in variables]
 
 
-def has_hooks(layer) -> bool:
-    """Return whether functions of others run with a layer on torch."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks)
+# Attributes of a module of torch that hold functions that run with it.
+HOOKS = (
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_forward_hooks",
+    "_forward_pre_hooks",
+)
 
 
-def has_gradient_hooks(value) -> bool:
-    """Return whether functions of others run with the gradient of a tensor of torch."""
-    return bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+def global_hooks() -> dict:
+    """Return the dicts of functions that run with every module of torch."""
+    from torch.nn.modules import module
+
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name.startswith("_global_") and name.endswith("_hooks")
+    }
+
+
+# Attributes of a tensor of torch that hold functions that run with its gradient.
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def modes_of_others() -> bool:
+    """Return whether torch calls modes of others with each operation."""
+    from torch.overrides import _get_current_function_mode_stack as functions
+    from torch.utils._device import DeviceContext
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    modes = [*functions(), *_get_current_dispatch_mode_stack()]
+    return any(not isinstance(mode, DeviceContext) for mode in modes)
 
 
 def end_pool(device: int, pool) -> None:

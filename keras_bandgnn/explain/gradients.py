@@ -80,7 +80,7 @@ class IntegratedGradients(Probe):
             batch["question"]["place"].shape[0],
             totals,
             {"batch": batch, "inputs": inputs, "column": column},
-            self.kept,
+            self,
         )
         scores = {}
         for name, total in totals.items():

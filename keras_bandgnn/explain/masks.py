@@ -67,9 +67,7 @@ class MaskTraining(Probe):
         zeros = {name: self._logits(name, values) for name, values in inputs.items()}
         start = {name: each + _START for name, each in zeros.items()}
         state = [start, dict(zeros), dict(zeros), dict(zeros)]
-        logits, _, _, used = repeated(
-            self._train, self.steps, state, constants, self.kept
-        )
+        logits, _, _, used = repeated(self._train, self.steps, state, constants, self)
         masks = {name: ops.sigmoid(logits[name]) * used[name] for name in logits}
         for name in masks:
             if self.is_embedded(name):

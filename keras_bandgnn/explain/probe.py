@@ -67,8 +67,6 @@ class Probe(GraphModel):
         self.output_level = task.output_level
         self.edges = edges
         self.features = features
-        # Of loops, by `ops.loops.repeated`; Keras would track an attribute.
-        self.__dict__["kept"] = {}
         self.build()
         self.compile()
 

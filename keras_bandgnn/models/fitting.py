@@ -54,7 +54,9 @@ class Replicated(compat.BuildHooks):
     """
 
     # Host-side, replaceable at any time: Keras must not track these as sublayers.
-    host_side = ("distribution",)
+    host_side = ("distribution", "record_steps")
+    # Which steps torch records; see `GraphModel.compile`.
+    record_steps: bool | str = "auto"
     # Whether several devices may share a supergraph. Each class says so for itself; see
     # `distribution.sequence_parallel`.
     splits_sequences = False
@@ -73,28 +75,32 @@ class Replicated(compat.BuildHooks):
         """Run a training step on all devices."""
         args = _on_device(args)
         with _products(self, args[-1]):
-            logs = self.distribution.train_step(self, *args)
-            if logs is None and backend.recorded_step is not None:
-                kept = compat.derived(self).setdefault("steps", {})
-                logs = backend.recorded_step(self, *args, kept)
+            logs = self._recorded("train", args)
+            if logs is None:
+                logs = self.distribution.train_step(self, *args)
             return super().train_step(*args) if logs is None else logs
 
     def test_step(self, *args):
         """Run an evaluation step on all devices."""
         args = _on_device(args)
         with _products(self, args[-1]):
-            logs = self.distribution.test_step(self, *args)
+            logs = self._recorded("test", args)
+            if logs is None:
+                logs = self.distribution.test_step(self, *args)
             return super().test_step(*args) if logs is None else logs
 
     def predict_step(self, *args):
         """Return the outputs for a batch."""
-        args, outputs = _on_device(args), None
-        records = backend.recorded_prediction is not None
+        args = _on_device(args)
         with _products(self, args[-1]):
-            if records and not self.distribution.several:
-                kept = compat.derived(self).setdefault("predictions", {})
-                outputs = backend.recorded_prediction(self, *args, kept)
+            outputs = self._recorded("predict", args)
             return super().predict_step(*args) if outputs is None else outputs
+
+    def _recorded(self, kind: str, args: tuple):
+        """Return what a recorded step of torch returns; None to take another."""
+        if backend.recorded is None:
+            return None
+        return backend.recorded(self, kind, args[-1])
 
     def save(self, filepath, *args, **kwargs):
         """Save the model atomically; see `keras.Model.save`."""
@@ -160,6 +166,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
         super().__init__()
         self.loader = loader
         self.seed = seed
+        self._states: list | None = None
 
     def on_epoch_begin(self, epoch, logs=None):
         """Set the order and the seeds of the epoch."""
@@ -176,10 +183,22 @@ class SeedFromEpoch(keras.callbacks.Callback):
     def on_train_batch_begin(self, batch, logs=None):
         """Set the seed of the batch, on torch."""
         # Dropout draws from torch's global generator, which checkpoints do not store.
+        # Between steps that generator is the caller's.
         if keras.backend.backend() == "torch":
+            self._states = backend.random_states()
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
             # Hosts that train together need different masks.
             graph_ops.seed_global(self.seed + place + (self.loader.host << 48))
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Restore the random states of torch from before the batch."""
+        self.restore()
+
+    def restore(self) -> None:
+        """Restore the random states of torch, also after a step that failed."""
+        if self._states is not None:
+            backend.set_random_states(self._states)
+            self._states = None
 
 
 def follow(callbacks, loader: GraphLoader):
@@ -287,6 +306,9 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
     try:
         return _fit(model, fit, loader, kwargs)
     finally:
+        for callback in kwargs["callbacks"]:
+            if isinstance(callback, SeedFromEpoch):
+                callback.restore()
         loader.end_after(None)
         # Training that ends early leaves the loader in the middle of an epoch.
         loader.stop_threads()

@@ -320,6 +320,7 @@ class GraphModel(Replicated):
         steps_per_execution: int = 1,
         jit_compile="auto",
         auto_scale_loss: bool = True,
+        record_steps: bool | str = "auto",
     ):
         """Configure training, as `keras.Model.compile` does, with padding masked.
 
@@ -355,10 +356,21 @@ class GraphModel(Replicated):
             steps_per_execution: As for Keras.
             jit_compile: As for Keras.
             auto_scale_loss: As for Keras.
+            record_steps: Which steps of `fit`, `evaluate` and `predict` torch traces
+                once per shape of batch and replays without Python; other backends
+                compile theirs and ignore it. `"auto"` records after 64 steps of a
+                shape if all code of the step is of Keras or this library, and stays
+                eager otherwise; a line of the logger "keras_bandgnn" says which, and
+                names the first object of other code. A record ends when an attribute
+                changes that the step reads. True records from the first step, and
+                raises an error where it cannot. `"cuda_graphs"` does so, too, and
+                replays steps on a GPU as CUDA graphs. False records nothing.
 
         Raises:
-            ValueError: For losses and metrics that do not fit the labels.
+            ValueError: For losses and metrics that do not fit the labels, and for
+                `record_steps` with `run_eagerly` or `jit_compile`.
         """
+        _check_record_steps(record_steps, run_eagerly, jit_compile)
         # As for Keras, None is the same as an omitted argument.
         if optimizer is None or _is_auto(optimizer):
             optimizer = self.default_optimizer()
@@ -373,6 +385,7 @@ class GraphModel(Replicated):
             "jit_compile": jit_compile,
             "auto_scale_loss": auto_scale_loss,
         }
+        self.record_steps = record_steps
         # As passed, not as resolved by Keras: other backends load files, too.
         self._compile_arguments = {
             "optimizer": optimizer,
@@ -381,6 +394,7 @@ class GraphModel(Replicated):
             "metrics": metrics,
             "weighted_metrics": weighted_metrics,
             **options,
+            "record_steps": record_steps,
         }
         if self.labels is not None:
             parts, weights = self.loss_parts, {}
@@ -521,8 +535,8 @@ class GraphModel(Replicated):
                 `verbose` and `callbacks`.
             validation_data: Graphs with labels, a tuple (x, y) or (x, y,
                 sample_weight), or what Keras takes.
-            seed: Seed of the order of the graphs and, on torch, of dropout, which
-                draws from torch's global generator there.
+            seed: Seed of the order of the graphs and, on torch, of dropout. The
+                caller's random states stay as they are.
             sampler: Of tasks over nodes, what cuts a large graph into batches, such as
                 `NeighborSampler`; also for the validation data, with the same draws in
                 every epoch. None for whole graphs.
@@ -851,6 +865,24 @@ class GraphModel(Replicated):
 def _draw_factors(x):
     """Return the factors of labels by how often a sampler draws them, or None."""
     return None if x is None else x.get("read", {}).get("weight")
+
+
+def _check_record_steps(record_steps, run_eagerly, jit_compile) -> None:
+    """Raise a ValueError for a choice that `compile` does not know or cannot meet."""
+    choices = ("auto", True, False, "cuda_graphs")
+    if not isinstance(record_steps, bool | str) or record_steps not in choices:
+        raise ValueError(
+            "Expected `record_steps` to be 'auto', True, False or 'cuda_graphs'. "
+            f"Received: record_steps={record_steps!r}."
+        )
+    required = record_steps not in ("auto", False)
+    if required and keras.backend.backend() == "torch":
+        for name, value in (("run_eagerly", run_eagerly), ("jit_compile", jit_compile)):
+            if value is True:
+                raise ValueError(
+                    f"Expected record_steps='auto' or False with {name}=True, as such "
+                    f"steps are not recorded. Received: record_steps={record_steps!r}."
+                )
 
 
 def _is_auto(argument) -> bool:

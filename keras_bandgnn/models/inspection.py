@@ -43,6 +43,8 @@ def derived_model(task, kind: type, *arguments):
         model = kind(task, *arguments)
         while len(known) >= _KEPT:
             del known[next(iter(known))]
+    # Recorded where the task's steps may be.
+    model.record_steps = "auto" if task.record_steps else False
     # Most recently used last.
     known[key] = model
     preprocessor = task.preprocessor

@@ -91,11 +91,11 @@ def map_pieces(function, pieces, shared):
     return backend.map_pieces(function, pieces, shared)
 
 
-def repeated(body, steps: int, state, constants, kept: dict):
+def repeated(body, steps: int, state, constants, model):
     """Apply a step to a state again and again, without gradients.
 
     On JAX and TensorFlow this is a loop in the compiled program. torch records the
-    step, which is its calls without Python between them.
+    step, and replays it without Python's overhead.
 
     Args:
         body: `body(step, state, constants)` returns the next state; it reads weights
@@ -103,13 +103,14 @@ def repeated(body, steps: int, state, constants, kept: dict):
         steps: Number of steps.
         state: Nested tensors.
         constants: Nested tensors that all steps read.
-        kept: What is kept of the loop for later calls, empty at first.
+        model: The model that the step calls; its `record_steps` says whether torch may
+            record the step, for this call and later ones.
 
     Returns:
         The last state.
     """
     if backend.repeated is not None:
-        return backend.repeated(body, steps, state, constants, kept)
+        return backend.repeated(body, steps, state, constants, model)
     return keras.ops.fori_loop(
         0, steps, lambda step, state: body(step, state, constants), state
     )

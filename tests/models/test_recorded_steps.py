@@ -21,6 +21,20 @@ BACKBONES = (
     "SchNetBackbone",
     "GTBackbone",
 )
+
+
+def records_of(task, kind="train"):
+    """The records of a kind of step of a task."""
+    records = compat.derived(task).get("records", {}).items()
+    shapes = [
+        each
+        for key, value in records
+        if key[0] == kind
+        for each in value.shapes.values()
+    ]
+    return [each.record for each in shapes if each.record is not None]
+
+
 TASKS = ("NodeSelector", "GraphClassifier, several targets", "ForceRegressor")
 
 
@@ -52,10 +66,8 @@ def trained(
         # Dropout draws from it.
         kb.ops.seed_global(step)
         losses.append(task.train_on_batch(*loader[step % len(loader)]))
-    kept = compat.derived(task).get("steps", {})
-    records = [record for record, _ in kept.values() if record]
     weights = [keras.ops.convert_to_numpy(w) for w in task.weights]
-    return losses, weights, records
+    return losses, weights, records_of(task)
 
 
 def assert_same(monkeypatch, make, data, change=None, recorded=True, **options):
@@ -97,8 +109,7 @@ def predicted(monkeypatch, make, data, worth, change=None):
         if change is not None and step == 2:
             change(task)
         outputs.append(task.predict_on_batch(loader[step % len(loader)][0]))
-    kept = compat.derived(task).get("predictions", {})
-    return outputs, [record for record, _ in kept.values() if record]
+    return outputs, records_of(task, "predict")
 
 
 @pytest.mark.parametrize("name", sorted({**task_samples.TASKS}))
@@ -254,8 +265,7 @@ def test_threads_that_predict_at_once_are_recorded(monkeypatch):
         found = list(pool.map(lambda _: task.predict(data), range(40)))
     for each in found:
         np.testing.assert_allclose(each, expected, rtol=1e-5, atol=1e-6)
-    kept = compat.derived(task)["predictions"].values()
-    assert any(record for record, _ in kept)
+    assert records_of(task, "predict")
 
 
 def test_factors_of_regularizers_are_seen(monkeypatch):
@@ -282,18 +292,15 @@ def test_what_fit_does_in_between_keeps_a_record(monkeypatch):
     monkeypatch.setattr(torch_steps, "_WORTH", 0)
     data, task = task_samples.data_of("GraphRegressor", 6), _gine(dropout=0.5)
 
-    def records():
-        return [record for record, _ in compat.derived(task)["steps"].values()]
-
     task.fit(data, epochs=2, verbose=0)
-    first = records()
-    assert any(first)
+    first = records_of(task)
+    assert first
     task.evaluate(data, verbose=0)
     task.predict(data)
     # `fit` says in each layer that it trains, `train_on_batch` does not.
     task.train_on_batch(*task.loader(data)[0])
     task.fit(data, validation_data=data, epochs=2, verbose=0)
-    assert all(now is old for now, old in zip(records(), first, strict=True))
+    assert all(now is old for now, old in zip(records_of(task), first, strict=True))
 
 
 def torch_autocast():
@@ -322,7 +329,7 @@ def test_autocast_is_seen(monkeypatch):
             np.testing.assert_allclose(found, given, rtol=1e-5, atol=1e-6)
 
 
-def test_modes_of_torch_and_keras_drop_a_record(monkeypatch):
+def test_steps_are_eager_in_modes_of_torch_and_keras(monkeypatch):
     import torch
 
     from keras_bandgnn.ops.backend import torch_steps
@@ -330,19 +337,29 @@ def test_modes_of_torch_and_keras_drop_a_record(monkeypatch):
     monkeypatch.setattr(torch_steps, "_WORTH", 0)
     data, task = task_samples.data_of("GraphRegressor", 6), _gine()
 
+    replays, replay = [], torch_steps._Record.__call__
+
+    def counted(self, data):
+        replays.append(self)
+        return replay(self, data)
+
+    monkeypatch.setattr(torch_steps._Record, "__call__", counted)
+
     def recorded():
-        task.fit(data, epochs=2, verbose=0)
-        kept = compat.derived(task)["steps"].values()
-        return any(record for record, _ in kept)
+        replays.clear()
+        task.fit(data, epochs=3, verbose=0)
+        return bool(replays)
 
     assert recorded()
+    first = records_of(task)
     task.run_eagerly = True
     assert not recorded()
     task.run_eagerly = False
     assert recorded()
     with torch.autograd.set_detect_anomaly(True):
         assert not recorded()
-    assert recorded()
+    # The record outlives them.
+    assert recorded() and records_of(task) == first
     value = task.trainable_variables[0].value
     hook = value.register_hook(lambda gradient: gradient * 0)
     before = keras.ops.convert_to_numpy(value).copy()
@@ -350,6 +367,7 @@ def test_modes_of_torch_and_keras_drop_a_record(monkeypatch):
     assert not recorded()
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(value), before)
     hook.remove()
+    task.compile(keras.optimizers.SGD(0.1))
     assert recorded()
 
 
@@ -531,8 +549,7 @@ def test_steps_that_branch_by_their_batch_are_recorded_by_branch(monkeypatch):
         for number, turn in enumerate((x, x, x, other, x, other, other, x)):
             kb.ops.seed_global(number)
             losses.append(task.train_on_batch(turn, *rest))
-            kept = compat.derived(task).get("steps", {})
-            branches.append([r.branches for r, _ in kept.values() if r])
+            branches.append([record.branches for record in records_of(task)])
         return losses, task.weights, branches
 
     plain, expected, none = train(100)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bandgnn.distribution.replica_group import ReplicaGroup
 from keras_bandgnn.ops.dropout import dropout
 from keras_bandgnn.ops.loops import repeated
 
@@ -36,7 +37,10 @@ def test_repeated_reads_weights_and_constants_of_each_call():
     """Also where a step is recorded, which it is from the second call on."""
     dense = keras.layers.Dense(3, use_bias=False)
     dense.build((None, 3))
-    rng, kept = np.random.default_rng(0), {}
+    rng, model = np.random.default_rng(0), keras.Sequential([dense])
+    model.record_steps = "auto"
+    model.run_eagerly, model.jit_compile = False, False
+    model.distribution = ReplicaGroup()
 
     def body(step, state, constants):
         factor = ops.cast(step, "float32")
@@ -46,7 +50,7 @@ def test_repeated_reads_weights_and_constants_of_each_call():
     def run(scale, ids):
         state = {"x": ops.ones((2, 3)), "count": ops.zeros(())}
         constants = {"scale": ops.array(scale), "ids": ops.array(ids)}
-        out = repeated(body, 40, state, constants, kept)
+        out = repeated(body, 40, state, constants, model)
         assert float(out["count"]) == 40
         return ops.convert_to_numpy(out["x"])
 

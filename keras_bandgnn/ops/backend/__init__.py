@@ -68,11 +68,9 @@ others:
 `sorted_ids(ids, size)`
     The stable order of ids [G, E] in [0, size), and the ids in that order; None where
     the backend's `argsort` is to do it.
-`recorded_step(model, data, kept)`
-    The logs of a training step that is repeated from a record, or None for a step of
-    Keras; `kept` is a dict for the records of the model.
-`recorded_prediction(model, data, kept)`
-    The same for the outputs of a prediction.
+`recorded(model, kind, data)`
+    What a step of the kind "train", "test" or "predict" returns if it is replayed from
+    a record, or None for a step of Keras; see `record_steps` of `compile`.
 `can_branch()`
     Whether values may decide which branch of a program runs.
 `branch(condition, if_true, if_false)`
@@ -81,7 +79,7 @@ others:
     Version of the backend; kind ("cpu", "gpu", "tpu") and name of the device; whether
     a GPU or TPU is available; and seeding of global generators.
 
-`repeated(body, steps, state, constants, kept)`
+`repeated(body, steps, state, constants, model)`
     See `ops.loops`.
 
 Functions that a backend lacks are None; `ops` then composes them from others.

@@ -225,7 +225,7 @@ def keep_programs(folder: str, least_seconds: float) -> None:
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
-recorded_step = recorded_prediction = branch = affine = None
+recorded = branch = affine = None
 step_data = batch_data = None
 fast_products = contextlib.nullcontext
 # Sorts of one array that take as long as one of ids and places.

@@ -227,7 +227,7 @@ def index_add(out, ids, rows):
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
 normalized_rows = dropout = step_data = batch_data = None
 fast_products = contextlib.nullcontext
-recorded_step = recorded_prediction = branch = affine = fused_edges = sorted_ids = None
+recorded = branch = affine = fused_edges = sorted_ids = None
 map_rows = None
 copy = tf.identity
 

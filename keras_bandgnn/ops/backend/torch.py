@@ -19,18 +19,15 @@ from keras_bandgnn.ops.backend.torch_filters import FilteredSum
 from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_values
 from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
+from keras_bandgnn.ops.backend.torch_loops import repeated as repeated
 from keras_bandgnn.ops.backend.torch_products import fast_products as fast_products
-from keras_bandgnn.ops.backend.torch_recording import repeated as repeated
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,
     decided,
     is_recording,
 )
-from keras_bandgnn.ops.backend.torch_steps import (
-    recorded_prediction as recorded_prediction,
-)
-from keras_bandgnn.ops.backend.torch_steps import recorded_step as recorded_step
+from keras_bandgnn.ops.backend.torch_steps import recorded as recorded
 from keras_bandgnn.ops.backend.torch_steps import step_data as step_data
 from keras_bandgnn.ops.context import is_portable
 
@@ -100,7 +97,7 @@ def recomputed(function):
 
 
 def can_branch():
-    """Return False while `torch_recording` records a program, which has one branch."""
+    """Return False while `torch_loops` records a program, which has one branch."""
     if is_recording():
         return True
     recorder = sys.modules.get("torch.fx.experimental.proxy_tensor")
@@ -232,6 +229,21 @@ def seed_global(seed: int) -> None:
     else:
         # The other queues a seed, with a stack trace, for GPUs that nobody uses.
         torch.default_generator.manual_seed(seed)
+
+
+def random_states() -> list:
+    """Return the states of torch's global generators."""
+    states = [torch.get_rng_state()]
+    if has_accelerator():
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_random_states(states: list) -> None:
+    """Set the states of torch's global generators to those of `random_states`."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
 
 
 def watch_step(model, name, report):

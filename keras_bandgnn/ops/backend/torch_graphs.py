@@ -14,10 +14,6 @@ from collections.abc import Callable
 import torch
 
 from keras_bandgnn import compat
-from keras_bandgnn.switches import is_off
-
-# Set to 0 to launch each operation.
-VARIABLE = "KERAS_BANDGNN_CUDA_GRAPHS"
 
 
 def are_possible(tensors=()) -> bool:
@@ -28,7 +24,7 @@ def are_possible(tensors=()) -> bool:
     """
     device = torch.device(compat.torch_device())
     # Streams are those of the usual GPU.
-    if is_off(VARIABLE) or device.type != "cuda" or device.index not in (None, 0):
+    if device.type != "cuda" or device.index not in (None, 0):
         return False
     if not all(each.is_cuda for each in tensors):
         return False
@@ -166,13 +162,9 @@ class GraphedProgram:
     def __init__(self, program: Callable, reads: Callable[[], list]):
         self.program, self.reads = program, reads
         self.calls, self.replay = 0, None
-        # Why the operations are launched one by one, if they are.
-        self.refused = ""
 
     def __call__(self, *leaves) -> list:
         """Return the outputs."""
-        if self.refused:
-            return self.program(*leaves)
         self.calls += 1
         # In the first call libraries prepare themselves.
         if self.calls < 2 or not self._may_run(leaves):
@@ -182,14 +174,11 @@ class GraphedProgram:
             if self.replay is None or given != self.given:
                 self.given = given
                 self._capture(leaves)
-            if not self.refused:
-                for own, new in self._by_type(self.inputs, leaves):
-                    torch._foreach_copy_(own, new)
-                self.replay()
-                # The next call overwrites those of the graph.
-                return _copies(self.outputs)
-        # After the failed capture has let go of its memory.
-        return self.program(*leaves)
+            for own, new in self._by_type(self.inputs, leaves):
+                torch._foreach_copy_(own, new)
+            self.replay()
+            # The next call overwrites those of the graph.
+            return _copies(self.outputs)
 
     def forget(self) -> None:
         """Let the next call capture the program, which has changed."""
@@ -203,14 +192,10 @@ class GraphedProgram:
         )
 
     def _capture(self, leaves) -> None:
-        """Capture the program; whatever cannot be captured runs as it would without."""
+        """Capture the program."""
         self.replay = None
         self.inputs = [leaf.clone() for leaf in leaves]
-        try:
-            self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
-        except Exception as error:
-            self.refused = f"{type(error).__name__}: {error}"
-            self.inputs = self.outputs = None
+        self.replay, self.outputs = capture(lambda: self.program(*self.inputs))
 
     def _by_type(self, own: list, given) -> list[tuple[list, list]]:
         found: dict = {}

@@ -1,16 +1,66 @@
-"""What `make_fx` has recorded: checked, simplified and made a program."""
+"""Traces of `make_fx`: checked, simplified and made programs."""
 
+import contextlib
 import functools
+import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from keras_bandgnn import compat
 
 
 class NotRecordable(Exception):
     """Raised while a step is recorded by what a record would not repeat."""
+
+
+_reading = threading.local()
+
+
+@contextlib.contextmanager
+def reading_values() -> Iterator[None]:
+    """Allow reading values of tensors in its context, on which the trace depends."""
+    _reading.allowed = True
+    try:
+        yield
+    finally:
+        _reading.allowed = False
+
+
+class OnTheDevice(TorchFunctionMode):
+    """Raises an error where a number of a tensor becomes one of Python or NumPy."""
+
+    _VALUES = ("numpy", "cpu", "item", "tolist", "__array__", "__bool__")
+    _VALUES += ("__float__", "__int__", "__index__")
+
+    def __torch_function__(self, function, kinds, args=(), kwargs=None):
+        """Call a function of torch; see `TorchFunctionMode`."""
+        name = getattr(function, "__name__", "")
+        if name in self._VALUES and not getattr(_reading, "allowed", False):
+            raise NotRecordable(f"the value of a tensor is read ({name})")
+        return function(*args, **(kwargs or {}))
+
+
+def trace(function: Callable, inputs: list):
+    """Call a function of tensors; return the `GraphModule` of its operations.
+
+    Args:
+        function: From tensors to a list of tensors or None.
+        inputs: The tensors. Others that it reads, it reads where they lie.
+
+    Raises:
+        NotRecordable: If shapes or Python code depend on values of tensors.
+    """
+    # This import takes a second.
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with OnTheDevice():
+        traced = make_fx(function)(*inputs)
+    check_shapes(traced.graph)
+    simplify(traced.graph)
+    return traced
 
 
 def program_of(recorded) -> tuple[Callable, list]:

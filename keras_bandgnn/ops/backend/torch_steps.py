@@ -1,49 +1,48 @@
-"""Steps that torch records once and repeats without Python's part of them.
+"""Trace a step with `make_fx` once and replay it without Python's overhead.
 
 A step of small graphs is a thousand operations of microseconds, of which Keras and
-autograd take most of the time. `make_fx` records what reaches the device, forward and
-backward; from the record only Python is left out, so results are the same, with dropout
-up to rounding. Steps of training and of prediction are recorded.
+autograd take most of the time. A record has what reaches the device, forward and
+backward, so results are the same, with dropout up to rounding. `record_steps` of the
+model chooses which steps are recorded.
 """
 
+import contextlib
+import logging
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping
 
 import keras
 import torch
-from torch.overrides import TorchFunctionMode
 
 from keras_bandgnn import compat
 from keras_bandgnn.ops.backend import torch_graphs, torch_programs
+from keras_bandgnn.ops.backend.torch_guard import Guard
+from keras_bandgnn.ops.backend.torch_programs import NotRecordable
 
 # Steps with batches of one shape before they are recorded, which takes a second or two.
 _WORTH = 64
 # Shapes of batches with a record of their own.
-_MOST = 32
-_PACKAGES = ("keras", "keras_bandgnn", "builtins", "torch")
-# Values of attributes that are compared as such, others as objects.
-_PLAIN = (bool, int, float, str)
-_SCHEDULE = keras.optimizers.schedules.LearningRateSchedule
-# Updates of weights that a record holds, one after the other.
-_MOST_UPDATES = 3
-# What a caller may set on a model to change its steps.
-_METHODS = ("call", "compute_loss", "compute_metrics", "loss")
+_MAX_SHAPES = 32
+# Changes of a model that end its records, after which it stays eager.
+_MAX_CHANGES = 3
+# Updates of weights that a CUDA graph holds, one after the other.
+_MAX_UPDATES = 3
+_LOG = logging.getLogger("keras_bandgnn")
 
 
 class _Recording(threading.local):
-    # What has decided which branch the recorded step takes, None if none is recorded.
-    decided = None
+    # Pairs (condition, value) that the trace is specialised on; None if there is none.
+    decided: list | None = None
 
 
 _recording = _Recording()
 _one_records = threading.Lock()
 
 
-def check_recordable(what: str) -> None:
+def check_recordable(reason: str) -> None:
     """Raise an error if a step is being recorded, which then runs as it is."""
     if is_recording():
-        raise torch_programs.NotRecordable(what)
+        raise NotRecordable(reason)
 
 
 def is_recording() -> bool:
@@ -55,65 +54,13 @@ def decided(condition) -> bool:
     """Return a value while a step is recorded, whose record then holds for it alone."""
     from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
-    with disable_proxy_modes_tracing():
+    with disable_proxy_modes_tracing(), torch_programs.reading_values():
         value = bool(condition)
     _recording.decided.append((condition, value))
     return value
 
 
-def recorded_step(model: keras.Model, data, kept: dict):
-    """Return the logs of a training step, or None if the step of Keras is to be taken.
-
-    Args:
-        model: The compiled model.
-        data: What Keras' `train_step` takes.
-        kept: The records of the model, empty at first and after changes of it.
-    """
-    return _from_record(_TrainingRecord, model, data, kept)
-
-
-def recorded_prediction(model: keras.Model, data, kept: dict):
-    """Return the outputs for a batch, or None if the step of Keras is to be taken.
-
-    Args:
-        model: The compiled model.
-        data: What Keras' `predict_step` takes.
-        kept: The records of the model, empty at first and after changes of it.
-    """
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-    return _from_record(_PredictionRecord, model, x, kept)
-
-
-def _from_record(record_type: type, model: keras.Model, data, kept: dict):
-    """Return what a step returns, or None if the step of Keras is to be taken."""
-    kind = _kind(data)
-    record, seen = kept.get(kind, (None, 0))
-    if record is None:
-        kept[kind] = None, seen + 1
-        known = sum(1 for each, _ in kept.values() if each)
-        if seen < _WORTH or known >= _MOST or not record_type.fits(model):
-            return None
-        # Torch records in one thread at a time.
-        if not _one_records.acquire(blocking=False):
-            return None
-        try:
-            record, found = _record(record_type, model, data)
-        finally:
-            _one_records.release()
-        kept[kind] = record, seen + 1
-        return found
-    if not record:
-        return None
-    if not record.holds():
-        kept.clear()
-        return None
-    found = record(data)
-    if found is None:
-        # Where most batches take another branch, that one is worth a record.
-        record.missed += 1
-        if record.missed >= _WORTH:
-            kept[kind] = None, _WORTH
-    return found
+# === Batches ===
 
 
 def _leaves(data) -> Iterator:
@@ -131,12 +78,12 @@ def _tensors(data) -> list:
     return [torch.as_tensor(leaf) for leaf in _leaves(data)]
 
 
-def _kind(data):
+def shape_of(data):
     """Return names, shapes and types of the arrays of a step."""
     if isinstance(data, Mapping):
-        return tuple((name, _kind(value)) for name, value in data.items())
+        return tuple((name, shape_of(value)) for name, value in data.items())
     if isinstance(data, list | tuple):
-        return tuple(map(_kind, data))
+        return tuple(map(shape_of, data))
     shape = getattr(data, "shape", None)
     if shape is None:
         return repr(data)
@@ -172,138 +119,199 @@ def batch_data(data):
     return _with_leaves(data, map(moved, _leaves(data)))
 
 
-def _is_ours(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in _PACKAGES
+# === Which steps are recorded ===
 
 
-def _is_known(value) -> bool:
-    """Return whether a value of an attribute is not, and does not hold, foreign code.
+class _Shape:
+    """Steps of one shape: their number, and their record or why there is none."""
 
-    The code of others may depend on what a record does not see, such as counters, or
-    have effects of its own.
+    def __init__(self):
+        self.seen = 0
+        self.record: _Record | None = None
+        self.reason: str | None = None
+
+
+class Records:
+    """The records of one kind of step of a model, by the shape of batches.
+
+    Args:
+        model: The model.
+        kind: "train", "test" or "predict".
+        choice: "auto", True or "cuda_graphs"; see `compile` of tasks.
     """
-    if isinstance(value, list | tuple):
-        return all(map(_is_known, value))
-    if isinstance(value, Mapping):
-        return all(map(_is_known, value.values()))
-    if isinstance(value, keras.losses.Loss | keras.metrics.Metric):
-        return _is_ours(type(value).__module__) and _is_known([*vars(value).values()])
-    if not isinstance(value, Callable):
-        return True
-    if not hasattr(value, "__code__"):
-        # An object that is called, or a function without code in Python.
-        of = (
-            value
-            if isinstance(value, type | types.BuiltinFunctionType)
-            else type(value)
-        )
-        return _is_ours(of.__module__)
-    cells = [cell.cell_contents for cell in value.__closure__ or ()]
-    inner = [cell for cell in cells if isinstance(cell, Callable)]
-    return _is_ours(value.__module__) and all(map(_is_known, inner))
+
+    def __init__(self, model: keras.Model, kind: str, choice):
+        self.name = f"{kind} steps of {type(model).__name__}"
+        self.kind = kind
+        self.is_strict = choice != "auto"
+        self.graphed = choice == "cuda_graphs"
+        self.shapes: dict = {}
+        self.changes = 0
+        self.has_logged = False
+
+    def step(self, model: keras.Model, data):
+        """Return what a step returns, or None if the step of Keras is to be taken."""
+        shape = shape_of(data)
+        steps = self.shapes.setdefault(shape, _Shape())
+        if steps.record is not None:
+            changed = steps.record.changed()
+            if changed is None:
+                return self._replay(steps, data)
+            self._end(changed)
+            steps = self.shapes.setdefault(shape, _Shape())
+        steps.seen += 1
+        if steps.reason is not None:
+            return self._stay_eager(steps, steps.reason)
+        if not self.is_strict and (steps.seen <= _WORTH or self.changes > _MAX_CHANGES):
+            return None
+        if sum(each.record is not None for each in self.shapes.values()) >= _MAX_SHAPES:
+            return self._stay_eager(steps, f"more than {_MAX_SHAPES} shapes of batches")
+        # Torch records in one thread at a time.
+        if not _one_records.acquire(blocking=self.is_strict):
+            return None
+        try:
+            steps.record, outputs = _record(model, self.kind, data, self.graphed)
+        except NotRecordable as error:
+            return self._stay_eager(steps, str(error))
+        finally:
+            _one_records.release()
+        graphs = " as CUDA graphs" if steps.record.graphed else ""
+        if self.graphed and not graphs:
+            graphs = " without CUDA graphs, which need the first GPU"
+        message = f"%s are recorded{graphs} from step %d of a shape on"
+        self._log(message, steps.seen)
+        return outputs
+
+    def _replay(self, steps: _Shape, data):
+        record = steps.record
+        outputs = record(data)
+        if outputs is None:
+            # Where most batches take another branch, that one is worth a record.
+            record.missed += 1
+            if record.missed >= _WORTH:
+                steps.record, steps.seen = None, _WORTH
+        return outputs
+
+    def _end(self, changed: str) -> None:
+        """Discard all records, as the model has changed."""
+        self.shapes.clear()
+        self.changes += 1
+        _LOG.info("%s: records end, as this has changed: %s", self.name, changed)
+
+    def _stay_eager(self, steps: _Shape, reason: str) -> None:
+        """Take the step of Keras, from now on; raise an error if that is refused."""
+        steps.reason = reason
+        if self.is_strict:
+            raise ValueError(_not_recordable(self.name, reason))
+        self._log("%s stay eager. Not recordable: %s", reason)
+
+    def _log(self, message: str, value) -> None:
+        if not self.has_logged:
+            self.has_logged = True
+            _LOG.info(message, self.name, value)
 
 
-def _are_same(new: list, old: list) -> bool:
-    """Return whether lists hold the same objects and equal numbers."""
-    return len(new) == len(old) and all(
-        a is b or (type(b) in _PLAIN and type(a) is type(b) and a == b)
-        for a, b in zip(new, old, strict=True)
+def _not_recordable(name: str, reason: str) -> str:
+    return (
+        f"Expected {name} that can be recorded, as record_steps asks for it. Received: "
+        f'{reason}. Pass compile(record_steps="auto") for eager steps where code of '
+        "others runs, or leave that out."
     )
 
 
-def _values(variables: list) -> list:
-    """Return tensors of variables, with types, and if they take gradients or hooks."""
-    found = compat.held_values(variables)
-    kinds = [value.dtype for value in found]
-    taking = [value.requires_grad for value in found]
-    return [*found, *kinds, *taking, *map(compat.has_gradient_hooks, found)]
+def recorded(model: keras.Model, kind: str, data):
+    """Return what a step returns, or None if the step of Keras is to be taken.
 
+    Args:
+        model: The model, of which `record_steps` says what is recorded.
+        kind: "train", "test" or "predict".
+        data: What the step takes.
 
-def _optimizers(model: keras.Model) -> list:
-    """Return the optimizer and those that it wraps."""
-    found = [model.optimizer]
-    while inner := getattr(found[-1], "inner_optimizer", None):
-        found.append(inner)
-    return found
-
-
-def _updates_are_known(model: keras.Model) -> bool:
-    """Return whether what updates the weights is not, and calls no, foreign code."""
-    optimizer = model.optimizer
-    parts = [variable.constraint for variable in model.trainable_variables]
-    parts += vars(optimizer).values()
-    # What optimizers of an optimizer hold would not be seen to change.
-    several = any(
-        isinstance(part, keras.optimizers.Optimizer)
-        for part in keras.tree.flatten(parts)
-    )
-    return not several and _is_ours(type(optimizer).__module__) and _is_known(parts)
-
-
-def _state_of(optimizer) -> list:
-    """Return the tensors of an optimizer; Nadam has one beside its variables."""
-    own = [v for v in vars(optimizer).values() if isinstance(v, keras.Variable)]
-    found = [*optimizer.variables, *own]
-    return [*{id(value): value for value in compat.held_values(found)}.values()]
-
-
-class _OnTheDevice(TorchFunctionMode):
-    """Raises an error where a number of a tensor becomes one of Python or NumPy."""
-
-    _VALUES = ("numpy", "cpu", "item", "tolist", "__array__", "__bool__")
-    _VALUES += ("__float__", "__int__", "__index__")
-
-    def __torch_function__(self, function, kinds, args=(), kwargs=None):
-        """Call a function of torch; see `TorchFunctionMode`."""
-        if getattr(function, "__name__", "") in self._VALUES:
-            raise torch_programs.NotRecordable(function.__name__)
-        return function(*args, **(kwargs or {}))
-
-
-def _modes(model: keras.Model) -> list:
-    """Return what changes how steps are computed; all False where they are recorded."""
-    return [
-        model.run_eagerly,
-        bool(model.jit_compile),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled(torch.device(compat.torch_device()).type),
-        torch.is_anomaly_enabled(),
-    ]
-
-
-def _is_plain(model: keras.Model) -> bool:
-    """Return whether a step is made of Keras' and this library's code alone."""
-    if any(_modes(model)):
-        return False
-    layers = compat.sublayers(model)
-    hooked = any(map(compat.has_hooks, layers)) or any(
-        map(compat.has_gradient_hooks, compat.held_values(model.variables))
-    )
-    return not hooked and all(
-        _is_ours(type(layer).__module__) and _is_known([*vars(layer).values()])
-        for layer in layers
-    )
-
-
-def _record(record_type: type, model: keras.Model, data) -> tuple:
-    """Return the record of a step, and what that step, which it has taken, returns.
-
-    Both are None and False if the step cannot be recorded; it is not taken then.
+    Raises:
+        ValueError: If a record is asked for that there cannot be.
     """
-    state = [v.value for v in model.non_trainable_variables + model.metrics_variables]
+    choice = model.record_steps
+    if choice is False or (kind != "predict" and not _can_train(model, kind)):
+        return None
+    reason = eager_now(model)
+    if reason is not None:
+        if choice != "auto":
+            raise ValueError(_not_recordable(f"{kind} steps", reason))
+        return None
+    if kind == "predict":
+        data, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    records = compat.derived(model).setdefault("records", {})
+    if (kind, choice) not in records:
+        records[kind, choice] = Records(model, kind, choice)
+    return records[kind, choice].step(model, data)
+
+
+def _can_train(model: keras.Model, kind: str) -> bool:
+    """Return whether Keras' step has what it needs; else it says what is missing."""
+    if kind == "test":
+        return model.compiled
+    return (
+        model.optimizer is not None
+        and model.optimizer.built
+        and bool(model.trainable_variables)
+    )
+
+
+def eager_now(model: keras.Model) -> str | None:
+    """Return why a step is eager, whatever the model is; None if it may be recorded."""
+    device = torch.device(compat.torch_device()).type
+    reasons = {
+        "run_eagerly=True": model.run_eagerly,
+        "jit_compile=True": model.jit_compile,
+        "several processes": model.distribution.several,
+        "torch.autocast": torch.is_autocast_enabled("cpu")
+        or torch.is_autocast_enabled(device),
+        "torch.autograd.detect_anomaly": torch.is_anomaly_enabled(),
+        "a mode of torch's functions": compat.modes_of_others(),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+# === Records ===
+
+
+@contextlib.contextmanager
+def _restored_on_error(model: keras.Model) -> Iterator[None]:
+    """Restore states and random numbers if a step cannot be recorded."""
+    variables = model.non_trainable_variables + model.metrics_variables
+    state = compat.held_values(variables)
     before = [value.clone() for value in state]
     random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
     try:
-        record = record_type(model, data)
-    except Exception:  # Whatever cannot be recorded runs as it would without.
+        yield
+    except BaseException:
         with torch.no_grad():
             for value, old in zip(state, before, strict=True):
                 value.copy_(old)
         torch.set_rng_state(random[0])
         torch.cuda.set_rng_state_all(random[1])
-        return False, None
-    found, record.first = record.finish(record.first), None
-    return record, found
+        raise
+
+
+def _record(model: keras.Model, kind: str, data, graphed: bool) -> tuple:
+    """Return the record of a step, and what that step, which it has taken, returns.
+
+    Raises:
+        NotRecordable: If the step cannot be recorded; it is not taken then.
+    """
+    with _restored_on_error(model):
+        record, outputs = _KINDS[kind](model, graphed), None
+        try:
+            outputs = record.trace(data)
+        except NotRecordable:
+            raise
+        except Exception as error:
+            error.add_note(
+                "This was raised while a step was recorded. "
+                "compile(record_steps=False) runs all steps eagerly."
+            )
+            raise
+    return record, record.finish(outputs)
 
 
 class _Record:
@@ -311,46 +319,33 @@ class _Record:
 
     Args:
         model: The model.
-        data: What the step takes.
+        graphed: Whether a GPU repeats the step as a CUDA graph.
+
+    Raises:
+        NotRecordable: If code of others runs in the step.
     """
 
-    def __init__(self, model: keras.Model, data):
-        # This import takes a second.
-        from torch.fx.experimental.proxy_tensor import make_fx
+    with_labels = True
 
+    def __init__(self, model: keras.Model, graphed: bool = False):
         self.model = model
-        self.layers = compat.sublayers(model)
-        self.graphed = torch_graphs.are_possible(self.changed())
-        self.options = self._options()
-        found: list = []
+        self.graphed = graphed and torch_graphs.are_possible(self.reads())
+        self.missed = 0
+        self.guard = self._new_guard()
+        if self.guard.foreign is not None:
+            raise NotRecordable(self.guard.foreign)
 
-        def step(*leaves):
-            # Recording takes the step, too.
-            found.extend(self.compute(_with_leaves(data, iter(leaves))))
-            return [*found, *(condition for condition, _ in _recording.decided)]
+    def _new_guard(self) -> Guard:
+        return Guard(self.model, self.more(), self.with_labels)
 
-        # Copies, as what is known of a tensor may be stored with it.
-        leaves = [tensor.clone() for tensor in _tensors(data)]
-        _recording.decided = []
-        try:
-            recorded = make_fx(step)(*leaves)
-            self.branches = [value for _, value in _recording.decided]
-        finally:
-            _recording.decided = None
-        torch_programs.check_shapes(recorded.graph)
-        self.first, self.missed = found, 0
-        torch_programs.simplify(recorded.graph)
-        self.deciding = torch_programs.split_off(recorded, len(self.branches))
-        if self.graphed:
-            torch_programs.move_constants(recorded)
-        self.program, self.constants = torch_programs.program_of(recorded)
-        if self.graphed:
-            self.program = self.as_graph(self.program)
+    def more(self) -> dict:
+        """Return further objects that the step reads, by name."""
+        return {}
 
-    @classmethod
-    def fits(cls, model: keras.Model) -> bool:
-        """Return whether steps of a model may be recorded."""
-        return _is_plain(model)
+    def reads(self) -> list:
+        """Return the tensors that the step reads and changes."""
+        variables = [*self.model.variables, *self.model.metrics_variables]
+        return compat.held_values(variables)
 
     def compute(self, data) -> list:
         """Return the tensors that the step results in, which is recorded."""
@@ -360,40 +355,39 @@ class _Record:
         """Return what a step returns, from these tensors."""
         raise NotImplementedError
 
-    def changed(self) -> list:
-        """Return the tensors that the step reads and changes."""
-        variables = [*self.model.variables, *self.model.metrics_variables]
-        return compat.held_values(variables)
+    def trace(self, data) -> list:
+        """Record the step, which is taken, too; return its tensors."""
+        outputs: list = []
+
+        def step(*leaves):
+            outputs.extend(self.compute(_with_leaves(data, iter(leaves))))
+            return [*outputs, *(condition for condition, _ in _recording.decided)]
+
+        _recording.decided = []
+        try:
+            # Copies, as what is known of a tensor may be stored with it.
+            traced = torch_programs.trace(step, [t.clone() for t in _tensors(data)])
+            self.branches = [value for _, value in _recording.decided]
+        finally:
+            _recording.decided = None
+        self.deciding = torch_programs.split_off(traced, len(self.branches))
+        if self.graphed:
+            torch_programs.move_constants(traced)
+        self.program, self.constants = torch_programs.program_of(traced)
+        if self.graphed:
+            self.program = self.as_graph(self.program)
+        if self.guard.changed() is not None:
+            # The first step of a model creates what later ones read.
+            self.guard = self._new_guard()
+        return outputs
 
     def as_graph(self, program: Callable) -> Callable:
         """Return a program as one that the GPU repeats."""
         return torch_graphs.GraphedProgram(program, lambda: self.constants)
 
-    def held(self) -> list:
-        """Return the objects that the step reads, besides data and layers."""
-        variables = [*self.model.variables, *self.model.metrics_variables]
-        return _values(variables)
-
-    def _options(self) -> list:
-        """Return the objects that a computation of the model reads, besides a batch.
-
-        They are compared by identity, which takes microseconds.
-        """
-        found = self.held() + _modes(self.model)
-        found += map(vars(self.model).get, _METHODS)
-        for layer in self.layers:
-            found.append(compat.has_hooks(layer))
-            if layer is not self.model:
-                # Keras also notes in those of a model what is no part of a step. Layers
-                # of Keras do not read torch's `training`, which `fit` changes.
-                own = vars(layer).items()
-                found += [value for name, value in own if name != "training"]
-            found.append(layer.trainable)
-        return found
-
-    def holds(self) -> bool:
-        """Return whether the model still computes what was recorded."""
-        return _are_same(self._options(), self.options)
+    def changed(self) -> str | None:
+        """Return what has changed of the recorded step; None if it holds."""
+        return self.guard.changed()
 
     def __call__(self, data):
         """Take a step; return what it returns, or None for data of another branch."""
@@ -410,28 +404,31 @@ class _Record:
 class _TrainingRecord(_Record):
     """A training step: the gradients and the logs; weights are then updated."""
 
-    def __init__(self, model: keras.Model, data):
+    def __init__(self, model: keras.Model, graphed: bool = False):
         self.optimizer = model.optimizer
         self.variables = model.trainable_variables
-        self.every = [*model.variables, *model.metrics_variables]
         self.names: list = []
-        # What updates the weights within the program; None if `finish` does.
-        self.update = None
-        self.chances = _MOST_UPDATES if _updates_are_known(model) else 0
-        super().__init__(model, data)
+        if not all(value.requires_grad for value in compat.held_values(self.variables)):
+            raise NotRecordable("a weight that takes no gradients")
+        super().__init__(model, graphed)
+        # What updates the weights within a CUDA graph; None if `finish` does.
+        self.update: Callable | None = None
+        self.chances = _MAX_UPDATES if self.graphed else 0
 
-    @classmethod
-    def fits(cls, model: keras.Model) -> bool:
-        """See `_Record`; losses, metrics and the optimizer are parts of the step."""
-        return (
-            model.optimizer is not None
-            and model.optimizer.built
-            and bool(model.trainable_variables)
-            and _is_known([model.loss, *model.metrics])
-            and _is_known([v.regularizer for v in model.trainable_variables])
-            and _is_known([each.scale_loss for each in _optimizers(model)])
-            and _is_plain(model)
-        )
+    def more(self) -> dict:
+        """See `_Record`; optimizers update as ever, but they scale the loss."""
+        self.scaling = self._scaling()
+        return {"optimizer.scale_loss": self.scaling[1::3]}
+
+    def _scaling(self) -> list:
+        """Return optimizers and what they scale the loss by, wrapped ones too."""
+        scaling, optimizer = [], self.model.optimizer
+        while optimizer is not None:
+            scale = optimizer.scale_loss
+            scaling += [optimizer, getattr(scale, "__func__", scale)]
+            scaling.append(optimizer.loss_scale_factor)
+            optimizer = getattr(optimizer, "inner_optimizer", None)
+        return scaling
 
     def compute(self, data) -> list:
         """Return the gradients, and the logs."""
@@ -439,12 +436,13 @@ class _TrainingRecord(_Record):
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         outputs = model(x, training=True)
         loss = compat.whole_loss(model, x, y, outputs, weight)
-        weights = [v.value for v in self.variables]
         gradients = torch.autograd.grad(
-            self.optimizer.scale_loss(loss), weights, allow_unused=True
+            self.optimizer.scale_loss(loss),
+            [variable.value for variable in self.variables],
+            allow_unused=True,
         )
         logs = model.compute_metrics(x, y, outputs, sample_weight=weight)
-        self.names.extend(logs)
+        self.names = list(logs)
         return [*gradients, *logs.values()]
 
     def finish(self, outputs) -> dict:
@@ -460,30 +458,19 @@ class _TrainingRecord(_Record):
             value.grad = gradient
         return dict(zip(self.names, outputs[count:], strict=True))
 
-    def changed(self) -> list:
+    def reads(self) -> list:
         """See `_Record`; the state of the optimizer, too."""
-        return [*super().changed(), *_state_of(self.optimizer)]
+        return [*super().reads(), *_state_of(self.optimizer)]
 
-    def holds(self) -> bool:
+    def changed(self) -> str | None:
         """See `_Record`; an update that alone has changed is recorded anew."""
-        if self.update is not None and not _are_same(
-            self._update_options(), self.update_options
-        ):
+        if self.update is not None and self.update_guard.changed() is not None:
             self.update = None
             self.program.forget()
-        return super().holds()
-
-    def _update_options(self) -> list:
-        """Return the objects that the update of the weights reads."""
-        parts, found = [*vars(self.optimizer).values()], []
-        for variable in self.variables:
-            parts.append(variable.constraint)
-            found.append(getattr(variable, "overwrite_with_gradient", False))
-        found += [*parts, *_state_of(self.optimizer)]
-        for part in parts:
-            if isinstance(part, _SCHEDULE | keras.constraints.Constraint):
-                found += keras.tree.flatten([*vars(part).values()])
-        return found
+        pairs = zip(self.scaling, self._scaling(), strict=False)
+        if not all(old is new or old == new for old, new in pairs):
+            return "optimizer.scale_loss"
+        return super().changed()
 
     def as_graph(self, program: Callable) -> Callable:
         """See `_Record`; weights are updated in the graph, if they can be."""
@@ -496,63 +483,76 @@ class _TrainingRecord(_Record):
             return outputs
 
         def reads():
-            own = [] if self.update is None else self.update_constants
-            return [*self.constants, *own]
+            state = [] if self.update is None else self.update_constants
+            return [*self.constants, *state]
 
         return torch_graphs.GraphedProgram(step, reads)
 
     def _record_update(self, gradients: list) -> bool:
         """Update the weights and record that; return whether it is done."""
-        if not self.graphed or not self.chances:
+        if not self.chances:
             return False
-        from torch.fx.experimental.proxy_tensor import make_fx
+        constraints = [variable.constraint for variable in self.variables]
+        guard = Guard(self.optimizer, {"constraints": constraints})
+        if guard.foreign is not None or hasattr(self.optimizer, "inner_optimizer"):
+            self.chances = 0
+            return False
 
-        def update(*given_and_state):
-            left = iter(given_and_state)
-            filled = [each if each is None else next(left) for each in gradients]
+        def update(*tensors):
+            present = iter(tensors)
+            filled = [each if each is None else next(present) for each in gradients]
             self.optimizer.apply(filled, self.variables)
 
-        given = [each for each in gradients if each is not None]
+        inputs = [each for each in gradients if each is not None]
         state = _state_of(self.optimizer) + compat.held_values(self.variables)
         with torch.no_grad():
             before = [value.clone() for value in state]
             try:
-                # Their values are no constants, as those of other tensors would be.
-                with _OnTheDevice():
-                    recorded = make_fx(update)(*given, *state)
-                torch_programs.check_shapes(recorded.graph)
-            except Exception:  # Then Keras updates the weights in each step.
+                # The state is an input, lest its values be constants.
+                traced = torch_programs.trace(update, [*inputs, *state])
+            except NotRecordable:  # Then Keras updates the weights in each step.
                 self.chances = 0
                 for value, old in zip(state, before, strict=True):
                     value.copy_(old)
                 return False
-        torch_programs.simplify(recorded.graph)
-        torch_programs.move_constants(recorded)
-        program, constants = torch_programs.program_of(recorded)
+        torch_programs.move_constants(traced)
+        program, constants = torch_programs.program_of(traced)
         self.update_constants = [*constants, *state]
-        self.update = lambda *given: program(*given, *state)
-        self.update_options = self._update_options()
+        self.update = lambda *tensors: program(*tensors, *state)
+        self.update_guard = Guard(self.optimizer, {"constraints": constraints})
         self.chances -= 1
         self.program.forget()
         return True
 
-    def held(self) -> list:
-        """See `_Record`; variables and optimizers with their options."""
-        found = _values(self.every)
-        parts = [self.model.loss]
-        for variable in self.every:
-            found += variable.trainable, variable.regularizer
-            parts.append(variable.regularizer)
-        for part in parts:
-            if isinstance(part, keras.losses.Loss | keras.regularizers.Regularizer):
-                found += vars(part).values()
-        for optimizer in _optimizers(self.model):
-            found += optimizer, optimizer.loss_scale_factor
-        return found
+
+def _state_of(optimizer) -> list:
+    """Return the tensors of an optimizer; Nadam has one beside its variables."""
+    more = [v for v in vars(optimizer).values() if isinstance(v, keras.Variable)]
+    values = compat.held_values([*optimizer.variables, *more])
+    return [*{id(value): value for value in values}.values()]
+
+
+class _EvaluationRecord(_Record):
+    """The logs of a step of evaluation."""
+
+    def compute(self, data) -> list:
+        """Return the logs."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        outputs = self.model(x, training=False)
+        compat.whole_loss(self.model, x, y, outputs, weight, training=False)
+        logs = self.model.compute_metrics(x, y, outputs, sample_weight=weight)
+        self.names = list(logs)
+        return list(logs.values())
+
+    def finish(self, outputs) -> dict:
+        """Return the logs by name."""
+        return dict(zip(self.names, outputs, strict=True))
 
 
 class _PredictionRecord(_Record):
     """The outputs for a batch."""
+
+    with_labels = False
 
     def compute(self, data) -> list:
         """Return the outputs, without their structure."""
@@ -563,3 +563,10 @@ class _PredictionRecord(_Record):
     def finish(self, outputs):
         """Return the outputs in their structure."""
         return keras.tree.pack_sequence_as(self.structure, list(outputs))
+
+
+_KINDS = {
+    "train": _TrainingRecord,
+    "test": _EvaluationRecord,
+    "predict": _PredictionRecord,
+}
