@@ -43,6 +43,13 @@ def allow_schnetpack():
         dataloader.T_co = typing.TypeVar("T_co", covariant=True)
 
 
+def recorded_steps() -> str:
+    """Return `record_steps` of tasks that are measured: CUDA graphs on GPUs."""
+    from keras_bandgnn.ops.backend import current
+
+    return "cuda_graphs" if current.has_accelerator() else "auto"
+
+
 def our_step(model: str, batch, options):
     """A training step of ours on a batch."""
     import keras
@@ -66,7 +73,7 @@ def our_step(model: str, batch, options):
             activate_filters=False,
         )
     task = models.GraphRegressor(backbone, activation=layers.shifted_softplus)
-    task.compile(keras.optimizers.Adam(1e-4))
+    task.compile(keras.optimizers.Adam(1e-4), record_steps=recorded_steps())
     return lambda: task.train_on_batch(*batch)
 
 

@@ -217,6 +217,7 @@ class Ours:
     def __init__(self, model: str, size: str, case, options):
         import keras
 
+        from examples.benchmarks.geometry import recorded_steps
         from keras_bandgnn import models
         from keras_bandgnn.data import FlatGraphs
         from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
@@ -227,7 +228,7 @@ class Ours:
             task = models.NodeClassifier(backbone, case.num_outputs)
         else:
             task = models.GraphRegressor(backbone, normalizer=None)
-        task.compile(keras.optimizers.Adam(1e-3))
+        task.compile(keras.optimizers.Adam(1e-3), record_steps=recorded_steps())
         graphs = case.graphs
         if model in ("graphormer", "gt"):
             for layer in backbone.graph_layers():

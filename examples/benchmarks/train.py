@@ -253,6 +253,7 @@ class BandGNNCase:
     def __init__(self, graphs, name, options, inputs, selects):
         import keras
 
+        from examples.benchmarks.geometry import recorded_steps
         from keras_bandgnn import models
         from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 
@@ -264,7 +265,10 @@ class BandGNNCase:
             self.task = models.NodeSelector(backbone, readout="slot")
         else:
             self.task = models.GraphRegressor(backbone)
-        self.task.compile(optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
+        self.task.compile(
+            optimizer=keras.optimizers.SGD(0.01, momentum=0.9),
+            record_steps=recorded_steps(),
+        )
         facts = options.types, options.steps, selects, options.nodes
         plan = make_plan(name, *facts)
         self.loader = GraphLoader(

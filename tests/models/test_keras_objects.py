@@ -97,6 +97,31 @@ def test_files_name_wrapped_optimizers():
     assert isinstance(task.optimizer.inner_optimizer, keras.optimizers.Adam)
 
 
+@pytest.mark.parametrize("choice", ["auto", True, False, "cuda_graphs"])
+def test_files_hold_which_steps_are_recorded(choice):
+    task, other = task_of("GraphClassifier"), task_of("GraphClassifier")
+    task.compile("sgd", record_steps=choice)
+    config = json.loads(json.dumps(task.get_compile_config()))
+    other.compile_from_config(config)
+    assert other.record_steps == choice
+    # Earlier versions did not write it.
+    del config["record_steps"]
+    other.compile_from_config(config)
+    assert other.record_steps == "auto"
+
+
+def test_choices_of_recorded_steps_are_checked():
+    task = task_of("GraphClassifier")
+    for value in ("always", None, 1):
+        with pytest.raises(ValueError, match="record_steps"):
+            task.compile("sgd", record_steps=value)
+    task.compile("sgd", run_eagerly=True)
+    if keras.backend.backend() == "torch":
+        for option in ("run_eagerly", "jit_compile"):
+            with pytest.raises(ValueError, match=f"with {option}=True"):
+                task.compile("sgd", record_steps=True, **{option: True})
+
+
 @pytest.mark.parametrize("policy", ["bfloat16", "float16"])
 @pytest.mark.parametrize("backbone", BACKBONES)
 def test_backbones_train_in_half_precision(backbone, policy):

@@ -44,6 +44,7 @@ UNREAD = frozenset(
         "optimizer",
         "predict_function",
         "preprocessor",
+        "record_steps",
         "stop_evaluating",
         "stop_predicting",
         "stop_training",
@@ -192,6 +193,10 @@ class Guard:
         elif isinstance(value, types.MethodType):
             yield path, value.__func__
             yield path, value.__self__
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodWrapperType):
+            if not _is_library(getattr(value, "__module__", None) or "builtins"):
+                self.foreign = _described(path, value)
+            yield path, value.__self__
         elif isinstance(value, functools.partial):
             yield path, value.func
             yield path, value.args
@@ -231,8 +236,9 @@ class Guard:
         elif cls.__module__.partition(".")[0] in _PACKAGES[:3]:
             self._watch(cls.__qualname__, cls, vars(cls).values())
             for name, each in vars(cls).items():
-                code = (types.FunctionType, property, staticmethod, classmethod)
-                if isinstance(each, code):
+                code = (property, staticmethod, classmethod)
+                is_code = callable(each) and not isinstance(each, type)
+                if is_code or isinstance(each, code):
                     yield f"{cls.__qualname__}.{name}", each
             for base in cls.__bases__:
                 yield base.__qualname__, base

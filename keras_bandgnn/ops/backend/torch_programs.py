@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from keras_bandgnn import compat
 
@@ -43,6 +44,24 @@ class OnTheDevice(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+class _ScalarReads(TorchDispatchMode):
+    """Raises an error where an operation turns a traced tensor into a number.
+
+    An argument such as `alpha` of `torch.add` does so without a function of Python.
+    """
+
+    def __torch_dispatch__(self, function, kinds, args=(), kwargs=None):
+        """Call an operation of torch; see `TorchDispatchMode`."""
+        if torch.Tag.data_dependent_output not in function.tags:
+            return function(*args, **(kwargs or {}))
+        try:
+            return function(*args, **(kwargs or {}))
+        except RuntimeError as error:  # Of the tracer; constants may be read.
+            raise NotRecordable(
+                f"the value of a tensor is read ({function})"
+            ) from error
+
+
 def trace(function: Callable, inputs: list):
     """Call a function of tensors; return the `GraphModule` of its operations.
 
@@ -56,8 +75,13 @@ def trace(function: Callable, inputs: list):
     # This import takes a second.
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    def guarded(*tensors):
+        # Above the mode of the tracer.
+        with _ScalarReads():
+            return function(*tensors)
+
     with OnTheDevice():
-        traced = make_fx(function)(*inputs)
+        traced = make_fx(guarded)(*inputs)
     check_shapes(traced.graph)
     simplify(traced.graph)
     return traced
