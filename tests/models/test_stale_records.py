@@ -5,6 +5,7 @@ method of their classes, is changed after recording. Either the record ends, or 
 step is that of Keras.
 """
 
+import collections
 import contextlib
 import functools
 import logging
@@ -140,11 +141,13 @@ def other(value):
     return value
 
 
-def check(steps, place, undo):
+def check(steps, place, undo, compares):
     """The record has ended, or the next step is that of Keras; undo the change."""
     try:
         if steps.record.changed() is not None:
             return True
+        if not compares:
+            return False
         replayed, eager = steps.outputs(), steps.outputs(recorded=False)
     except Exception as error:
         raise AssertionError(place) from error
@@ -174,6 +177,7 @@ def test_every_attribute(name, kind):
     if kind != "predict":
         roots += [task.loss, task.metrics, task.optimizer]
     tried = ended = 0
+    compared = collections.Counter()
     for path, owner, attributes in [*reachable(*roots)]:
         for key, value in [*attributes.items()]:
             if key in HARNESS or (type(owner).__name__, key) == BUILDS:
@@ -187,10 +191,14 @@ def test_every_attribute(name, kind):
 
             attributes[key] = changed
             tried += 1
-            ended += check(steps, f"{path}.{key}", undo)
+            # Of equal objects, such as variables of optimizers, two.
+            kind_of = type(owner), str(key)
+            has_ended = check(steps, f"{path}.{key}", undo, compared[kind_of] < 2)
+            compared[kind_of] += not has_ended
+            ended += has_ended
     assert steps.record.changed() is None
     # Few attributes are read by no step: those of `fit`, constructors and optimizers.
-    assert tried > 500 and ended > 0.6 * tried
+    assert tried > 500 and ended > 0.4 * tried
 
 
 def test_every_method():

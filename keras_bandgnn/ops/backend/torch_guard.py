@@ -144,9 +144,11 @@ class Guard:
             and all(map(operator.is_, self._chained(), self._now))
         ):
             # Equal numbers may be other objects, and `fit` sets what no step reads.
-            for (path, owner), before in zip(self._owners, self._items, strict=True):
+            for place, before in zip(self._owners, self._items, strict=True):
+                path, owner, has_attributes = place
                 for name, old, new in _differences(before, _items_of(owner)):
-                    if not (self._is_unread(name) or _is_same(old, new)):
+                    unread = has_attributes and self._is_unread(name)
+                    if not (unread or _is_same(old, new)):
                         return f"{path}.{name}"
             self._refresh()
         if not all(map(operator.is_, map(_contents, self._cells), self._held)):
@@ -159,7 +161,7 @@ class Guard:
         return None if self._settings == _settings() else "a setting of Keras or torch"
 
     def _is_unread(self, name) -> bool:
-        return name in self._unread or str(name).endswith("_initializer")
+        return name in self._unread or name.endswith("_initializer")
 
     def _chained(self) -> Iterator:
         return itertools.chain.from_iterable(filter(None, self._views))
@@ -168,12 +170,12 @@ class Guard:
         """Take the present objects as those to compare with."""
         self._now = list(self._chained())
         self._sizes = list(map(len, self._views))
-        self._items = [_items_of(owner) for _, owner in self._owners]
+        self._items = [_items_of(owner) for _, owner, _ in self._owners]
         self._held = list(map(_contents, self._cells))
         self._states = list(map(_state, self._tensors))
 
-    def _watch(self, path: str, owner, view) -> None:
-        self._owners.append((path, owner))
+    def _watch(self, path: str, owner, view, has_attributes: bool = False) -> None:
+        self._owners.append((path, owner, has_attributes))
         self._views.append(view)
 
     def _parts(self, path: str, value) -> Iterator[tuple]:
@@ -263,7 +265,7 @@ class Guard:
         own = getattr(value, "__dict__", None)
         if own is None:
             return
-        self._watch(path, own, own.values())
+        self._watch(path, own, own.values(), has_attributes=True)
         # Public names first, which are those that a user knows.
         for name in sorted(own, key=lambda name: name.startswith("_")):
             if name in _HOOKS and own[name]:
@@ -272,7 +274,7 @@ class Guard:
                 for child, module in own[name].items():
                     if not self._is_unread(child):
                         yield f"{path}.{child}", module
-                self._watch(path, own[name], own[name].values())
+                self._watch(path, own[name], own[name].values(), has_attributes=True)
             elif not self._is_unread(name):
                 yield f"{path}.{name}", own[name]
 
