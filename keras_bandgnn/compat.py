@@ -338,6 +338,13 @@ def modes_of_others() -> bool:
     return any(not isinstance(mode, DeviceContext) for mode in modes)
 
 
+def torch_dispatch_mode() -> type:
+    """Return the base class of modes that see each operation of torch."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return TorchDispatchMode
+
+
 def end_pool(device: int, pool) -> None:
     """Let memory no longer come from the pool of a CUDA graph."""
     from torch._C import _cuda_endAllocateToPool

@@ -120,3 +120,11 @@ def test_parts_of_tensorflow():
         tf.data.Dataset.range(3)
     )
     compat.set_length(data, 2)
+
+
+def test_torch_has_the_hooks_that_end_records():
+    torch = pytest.importorskip("torch")
+    assert set(compat.HOOKS) <= set(vars(torch.nn.Module()))
+    assert all(hasattr(torch.ones(1), name) for name in compat.TENSOR_HOOKS)
+    assert len(compat.global_hooks()) >= 4
+    assert not compat.modes_of_others()

@@ -35,6 +35,7 @@ ALLOWED = {
     ("ops/backend/jax.py", "_step"): "thread-local",
     ("ops/backend/torch_graphs.py", "_last"): "changed under the lock of captures",
     ("ops/backend/torch_graphs.py", "_streams"): "changed under the lock of captures",
+    ("ops/backend/torch_programs.py", "_reading"): "thread-local",
     ("ops/backend/torch_steps.py", "_recording"): "thread-local",
     ("ops/backend/tensorflow.py", "_compiled"): "steps of models, each its own",
     ("ops/context.py", "_tracing"): "thread-local",

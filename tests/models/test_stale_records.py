@@ -249,7 +249,8 @@ def test_every_hook():
         assert steps.record.changed() is not None, name
         handle.remove()
         # An empty dict of hooks is none.
-        steps = Steps("GraphRegressor", "train")
+        steps.record.guard = steps.record._new_guard()
+        assert steps.record.guard.foreign is None
         names.append(name)
     assert len(names) >= 10
 

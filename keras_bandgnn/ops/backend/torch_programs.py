@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from keras_bandgnn import compat
 
@@ -44,7 +43,7 @@ class OnTheDevice(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _ScalarReads(TorchDispatchMode):
+class _ScalarReads(compat.torch_dispatch_mode()):
     """Raises an error where an operation turns a traced tensor into a number.
 
     An argument such as `alpha` of `torch.add` does so without a function of Python.
