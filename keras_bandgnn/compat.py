@@ -22,6 +22,11 @@ def sublayers(model: keras.Model) -> list:
     return list(model._flatten_layers())
 
 
+def tracker_type(value) -> type:
+    """Return the class of what Keras tracks variables and layers of an object with."""
+    return type(value._tracker)
+
+
 def set_built(model: keras.Model) -> None:
     """Mark layers without weights as built that were never called.
 

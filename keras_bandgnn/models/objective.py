@@ -699,7 +699,9 @@ def _metric(identifier, labels) -> keras.metrics.Metric:
             f"Received: {identifier!r}."
         )
     name = _function_name(identifier)
-    if getattr(identifier, "__module__", "").startswith("keras."):
+    # Of functions that `functools.wraps` makes, `__module__` is that of another one.
+    module = getattr(identifier, "__globals__", {}).get("__name__", "")
+    if module.startswith("keras."):
         return _metric(name, labels)
     return _FunctionMetric(identifier, name)
 

@@ -38,7 +38,6 @@ UNREAD = frozenset(
         "_losses",
         "_losses_override",
         "_torch_params",
-        "_tracker",
         "_variant",
         "history",
         "optimizer",
@@ -89,9 +88,13 @@ def _is_library(module: str | None) -> bool:
 
 def _described(path: str, value) -> str:
     """Return the place of a foreign object, and its name and module."""
-    named = value if hasattr(value, "__qualname__") else type(value)
-    module = getattr(value, "__globals__", {}).get("__name__", named.__module__)
-    return f"{path} ({module}.{named.__qualname__})"
+    if isinstance(value, types.FunctionType):
+        # `functools.wraps` changes names.
+        name, module = value.__code__.co_name, value.__globals__.get("__name__")
+    else:
+        named = value if hasattr(value, "__qualname__") else type(value)
+        name, module = named.__qualname__, named.__module__
+    return f"{path} ({module}.{name})"
 
 
 class Guard:
@@ -110,6 +113,7 @@ class Guard:
 
     def __init__(self, model, more: Mapping | None = None, with_labels: bool = True):
         self.foreign: str | None = None
+        self._trackers = compat.tracker_type(model)
         self._unread = UNREAD if with_labels else UNREAD | _WITH_LABELS
         # Live views of dicts, lists and classes, with places.
         self._views: list = []
@@ -211,6 +215,8 @@ class Guard:
                 yield path, function
         elif isinstance(value, staticmethod | classmethod):
             yield path, value.__func__
+        elif isinstance(value, self._trackers):
+            return  # It holds the lists of variables and layers, which are compared.
         elif isinstance(value, _LEAVES):
             # A tensor or module of the user's own class is code, too.
             if not _is_library(type(value).__module__):
