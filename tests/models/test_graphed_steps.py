@@ -275,8 +275,8 @@ def test_changes_of_what_updates_weights_are_seen(graphs, change, optimizer):
         return task
 
     (record,) = assert_same(graphs, make, optimizer, change)
-    # Without the update, and with the new one.
-    assert record.update is not None and len(graphs.captured) == 3
+    # With the update, and with the new one or as another record.
+    assert record.update is not None and len(graphs.captured) >= 2
 
 
 def test_an_update_that_changes_in_each_epoch_is_left_to_keras(graphs):
