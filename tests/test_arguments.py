@@ -216,7 +216,7 @@ def function():
 
 def program():
     code = "def f(a, b):\n    c = a + b\n    return c * a\n"
-    return kb.data.program_graphs(code, max_instances=1)[0]
+    return kb.programs.program_graphs(code, max_instances=1)[0]
 
 
 @functools.cache
@@ -237,20 +237,6 @@ def atoms_graph():
     return kb.Graph(2, [], [], node={"position": [[0.0] * 3, [1.0] * 3]})
 
 
-# Functions that users of version 0.1.0 may still call, and where they are.
-INTERNAL = {
-    "data.gather_rows": "data.flat",
-    "data.parts_of": "data.sources",
-    "preprocessing.best_tiles": "preprocessing.ordering.tiles",
-    "preprocessing.cluster_densities": "preprocessing.attention.reformation",
-    "preprocessing.graph_density": "preprocessing.attention.reformation",
-    "preprocessing.num_clusters_for": "preprocessing.ordering.cluster_compile",
-    "programs.encode_characters": "programs.node_text",
-    "programs.hash_id": "programs.node_text",
-    "programs.split_of": "programs.python_source",
-    "programs.split_subtokens": "programs.node_text",
-    "programs.varmisuse_split_files": "programs.varmisuse",
-}
 # Room and name: arguments that work, or a function of the temporary folder that makes
 # them; a string says why there is nothing to try.
 VALID = {
@@ -274,7 +260,6 @@ VALID = {
     "programs.FunctionGraph": RESULT,
     "programs.GreatExample": RESULT,
     "programs.RayPool": OPTIONAL,
-    "programs.encode_characters": {"label": "name"},
     "programs.encode_function": lambda tmp: {"function": function()},
     "programs.function_graph": {"source": "def f(a, b): return a - b"},
     "programs.encode_program": lambda tmp: {"program": program()},
@@ -286,15 +271,12 @@ VALID = {
     "data.from_scipy": lambda tmp: {"matrix": matrix()},
     "data.from_rdkit": OPTIONAL,
     "data.from_smiles": OPTIONAL,
-    "data.gather_rows": {"ptr": np.array([0, 2, 3]), "indices": np.array([1])},
     "data.graphs_of": lambda tmp: {"source": graphs()},
     "programs.find_programs": lambda tmp: {"path": tmp},
-    "programs.hash_id": {"text": "name", "buckets": 8},
     "data.list_datasets": {},
     "data.load": lambda tmp: {"name": "cora", "path": tmp, "download": False},
     "programs.load_varmisuse": lambda tmp: {"path": tmp, "split": "train"},
     "data.open_store": lambda tmp: {"path": store(tmp)},
-    "data.parts_of": lambda tmp: {"source": graphs()},
     "programs.corpus_packages": lambda tmp: {"path": corpus(tmp), "split": "train"},
     "programs.bug_samples": {"functions": []},
     "programs.plant_bug": {"source": "def f(a, b):\n    return a\n"},
@@ -306,8 +288,6 @@ VALID = {
     "programs.read_tree": lambda tmp: {"paths": tmp},
     "programs.read_great": lambda tmp: {"path": tmp},
     "programs.read_varmisuse": lambda tmp: {"path": tmp},
-    "programs.split_of": {"filename": "a/b.py"},
-    "programs.split_subtokens": {"text": "name"},
     "data.to_ase": OPTIONAL,
     "data.to_jraph": OPTIONAL,
     "data.to_networkx": OPTIONAL,
@@ -315,7 +295,6 @@ VALID = {
     "data.to_pyg": OPTIONAL,
     "data.to_scipy": lambda tmp: {"graph": graph()},
     "programs.variable_usages": {"source": "def f(a, b):\n    return a\n"},
-    "programs.varmisuse_split_files": lambda tmp: {"root": tmp, "split": "train"},
     "data.write_store": lambda tmp: {"path": tmp / "new.store", "graphs": graphs()},
     "programs.write_varmisuse": lambda tmp: {
         "path": tmp / "new.jsonl.gz",
@@ -376,12 +355,6 @@ VALID = {
         "graph": graph(),
         "num_layers": 2,
     },
-    "preprocessing.best_tiles": {
-        "senders": [0, 1],
-        "receivers": [1, 2],
-        "block_size": 2,
-        "num_tiles": 1,
-    },
     "preprocessing.canonical_path": lambda tmp: {"graph": graph()},
     "preprocessing.compile_programs": OPTIONAL,
     "preprocessing.fastest": PROTOCOL,
@@ -390,14 +363,7 @@ VALID = {
         "model": classifier(),
         "verbose": False,
     },
-    "preprocessing.cluster_densities": {
-        "senders": [0, 1],
-        "receivers": [1, 2],
-        "starts": [0, 3],
-    },
     "preprocessing.cluster_order": lambda tmp: {"graph": graph(), "num_clusters": 1},
-    "preprocessing.graph_density": {"num_edges": 2, "num_nodes": 3},
-    "preprocessing.num_clusters_for": {"hidden_dim": 8},
     "preprocessing.random_tiles": {
         "senders": [0, 1],
         "receivers": [1, 2],
@@ -620,19 +586,19 @@ METHODS = {
     ),
     "data.FlatGraphs.take": lambda tmp: (flat().take, {"indices": [0]}),
     "preprocessing.GraphLoader.build": lambda tmp: (
-        kb.data.GraphLoader(graphs()).build,
+        kb.preprocessing.GraphLoader(graphs()).build,
         {"index": 0, "epoch": 0},
     ),
     "preprocessing.GraphLoader.usage": lambda tmp: (
-        kb.data.GraphLoader(graphs()).usage,
+        kb.preprocessing.GraphLoader(graphs()).usage,
         {},
     ),
     "preprocessing.GraphLoader.to_torch": lambda tmp: (
-        kb.data.GraphLoader(graphs()).to_torch,
+        kb.preprocessing.GraphLoader(graphs()).to_torch,
         {},
     ),
     "preprocessing.GraphLoader.to_grain": lambda tmp: (
-        kb.data.GraphLoader(graphs()).to_grain,
+        kb.preprocessing.GraphLoader(graphs()).to_grain,
         {},
     ),
     "data.StoreWriter.add": lambda tmp: (writer(tmp).add, {"graphs": graphs()}),
@@ -644,8 +610,8 @@ METHODS = {
         kb.preprocessing.GraphPreprocessor().loader,
         {"graphs": graphs()},
     ),
-    "preprocessing.GraphPreprocessor.compile": lambda tmp: (
-        kb.preprocessing.GraphPreprocessor().compile,
+    "preprocessing.GraphPreprocessor.transform": lambda tmp: (
+        kb.preprocessing.GraphPreprocessor().transform,
         {"graphs": graphs()},
     ),
     "preprocessing.RCMKCompile.call": lambda tmp: (
@@ -899,16 +865,11 @@ KINDS: dict[str, str] = {
     "data.GraphStore.take.indices": "indices",
     "data.StoreWriter.add.report": "-another object's method",
     "data.StoreWriter.fingerprint": "plain mapping",
-    "programs.encode_characters.label": "text",
     "programs.encode_program.program": "object",
     "programs.encode_function.function": "object",
     "data.from_scipy.matrix": "object",
     "data.from_scipy.label": "label",
     "data.from_scipy.weights": "object",
-    "data.gather_rows.ptr": "array",
-    "data.gather_rows.indices": "array",
-    "programs.hash_id.text": "text",
-    "programs.hash_id.buckets": "count",
     "data.load.limits": "object",
     "models.Task.predict.batch_size": "not for graphs",
     "models.Task.predict.callbacks": "callbacks",
@@ -954,14 +915,9 @@ KINDS: dict[str, str] = {
     "programs.read_great.report": "-another object's method",
     "programs.read_varmisuse.path": "paths",
     "programs.read_varmisuse.report": "-another object's method",
-    "programs.split_of.filename": "path",
-    "programs.split_of.fractions": "fractions",
-    "programs.split_of.root": "any path",
-    "programs.split_subtokens.text": "text",
     "data.to_scipy.weight": "name",
     "programs.variable_usages.module_variables": "names",
     "programs.variable_usages.source": "name",
-    "programs.varmisuse_split_files.root": "existing",
     "programs.write_varmisuse.programs": "sequence",
     "models.Backbone.from_preset.preset": "existing",
     "models.GTBackbone.laplacian": "from 0",
@@ -1085,10 +1041,7 @@ KINDS: dict[str, str] = {
     "preprocessing.SubgraphSampler.coverage": "from 0",
     "preprocessing.SequenceLoader.mask": "name",
     "preprocessing.attention_conditions.path": "boolean or order",
-    "preprocessing.best_tiles.num_tiles": "from 0",
     "preprocessing.choose_batcher.algorithms": "names",
-    "preprocessing.cluster_densities.starts": "ids",
-    "preprocessing.graph_density.num_edges": "from 0",
     "preprocessing.random_tiles.num_tiles": "from 0",
     "preprocessing.random_tiles.starts": "ids",
     "preprocessing.random_tiles.threshold": "not negative",
@@ -1184,9 +1137,6 @@ def public_callables() -> dict[str, object]:
             value = getattr(module, name)
             if callable(value):
                 found[f"{room}.{name}"] = value
-    for name, home in INTERNAL.items():
-        module = importlib.import_module(f"keras_bandgnn.{home}")
-        found[name] = getattr(module, name.rpartition(".")[2])
     return found
 
 
@@ -1445,7 +1395,7 @@ def test_no_graphs_make_an_empty_store(tmp_path):
     with kb.data.write_store(tmp_path / "empty.store", []) as made:
         assert len(made) == 0 and list(made) == []
     with pytest.raises(ValueError, match="at least one graph"):
-        kb.data.GraphLoader(kb.data.open_store(made.path))
+        kb.preprocessing.GraphLoader(kb.data.open_store(made.path))
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -12,11 +12,12 @@ import pytest
 
 import keras_bandgnn
 from keras_bandgnn import Graph, compat
-from keras_bandgnn.data import FlatGraphs, GraphLoader
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.planning import Hardware, choose_plan
 from keras_bandgnn.preprocessing import (
     AttentionPlan,
     DynamicBatcher,
+    GraphLoader,
     RCMKCompile,
     SequenceLoader,
     StaticBatcher,

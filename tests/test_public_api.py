@@ -105,39 +105,14 @@ def test_public_names(module):
         assert getattr(importlib.import_module(module), name).__doc__
 
 
-@pytest.mark.parametrize(
-    ("room", "older"), [("programs", "data"), ("planning", "primitives")]
-)
-def test_names_are_where_they_were(room, older):
-    new, old = getattr(keras_bandgnn, room), getattr(keras_bandgnn, older)
-    # New ones have one home.
-    names = set(new.__all__) - {"RayPool", "find_programs", "plant_bug"}
-    names -= {"read_corpus", "variable_usages", "FunctionGraph", "encode_function"}
-    names -= {"function_graph", "bug_samples", "corpus_packages"}
-    names -= {"GreatExample", "read_great"}
-    assert all(getattr(old, name) is getattr(new, name) for name in names)
-    assert not names & set(old.__all__)
-
-
-INTERNAL = {
-    "data": "SLOT_LABEL encode_characters gather_rows hash_id parts_of "
-    "split_of split_subtokens varmisuse_split_files",
-    "preprocessing": "AttentionConditions BatcherChoice ClusterOrder LADDER Verdict "
-    "best_tiles cluster_densities graph_density num_clusters_for",
-    "primitives": "is_prepared is_scheduled scheduled_steps",
-    "programs": "SLOT_LABEL encode_characters hash_id split_of split_subtokens "
-    "varmisuse_split_files",
-}
-
-
-@pytest.mark.parametrize("room", INTERNAL)
-def test_names_that_are_no_longer_public_still_resolve(room):
-    module = getattr(keras_bandgnn, room)
-    for name in INTERNAL[room].split():
-        assert name not in module.__all__
-        with pytest.warns(DeprecationWarning, match=f"{name} is no longer.*It is in "):
-            assert getattr(module, name) is not None
-    assert not hasattr(module, "nothing")
+def test_rooms_have_no_names_of_others():
+    rooms = {name: importlib.import_module(name) for name in PUBLIC}
+    names = {name: set(room.__all__) for name, room in rooms.items()}
+    for name, room in rooms.items():
+        others = set().union(*names.values()) - names[name]
+        present = {other for other in others if hasattr(room, other)}
+        modules = {x for x in present if isinstance(getattr(room, x), ModuleType)}
+        assert not present - modules, name
 
 
 def test_names_of_other_libraries():
@@ -152,7 +127,6 @@ def test_names_of_other_libraries():
     assert kb.layers.GraphNorm is kb.layers.GraphNormalization
     assert kb.layers.PairNorm is kb.layers.PairNormalization
     assert kb.preprocessing.KNNGraph is kb.preprocessing.KNearestGraph
-    assert kb.data.GraphLoader is kb.preprocessing.GraphLoader
     assert kb.visualization is kb.plotting
     assert importlib.import_module("keras_bandgnn.visualization") is kb.plotting
     assert "visualization" in dir(kb)

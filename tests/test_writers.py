@@ -41,7 +41,9 @@ def write_units(path):
 def save_progress(task, path):
     saving = SaveProgress(path)
     saving.set_model(task)
-    saving.follow(kb.data.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(2)))
+    saving.follow(
+        kb.preprocessing.GraphLoader(GRAPHS, kb.preprocessing.StaticBatcher(2))
+    )
     saving.restore(task, saving.loader)
     try:
         saving.save(1, 0)

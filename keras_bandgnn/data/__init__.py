@@ -33,29 +33,6 @@ _HOMES = {
     "to_scipy": "data.converters.scipy_sparse",
     "write_store": "data.store_writer",
 }
-# Version 0.1.0 had the loader and the names of `programs` here.
-_ALIASES = {
-    "GraphLoader": "preprocessing.loading.graph_loader",
-    "ProgramGraph": "programs.program_graph",
-    "RELATIONS": "programs.program_graph",
-    "encode_program": "programs.encode",
-    "load_varmisuse": "programs.varmisuse",
-    "program_graphs": "programs.python_source",
-    "python_files": "programs.python_source",
-    "read_tree": "programs.python_source",
-    "read_varmisuse": "programs.varmisuse",
-    "write_varmisuse": "programs.varmisuse",
-}
-_INTERNAL = {
-    "SLOT_LABEL": "programs.program_graph",
-    "encode_characters": "programs.node_text",
-    "gather_rows": "data.flat",
-    "hash_id": "programs.node_text",
-    "parts_of": "data.sources",
-    "split_of": "programs.python_source",
-    "split_subtokens": "programs.node_text",
-    "varmisuse_split_files": "programs.varmisuse",
-}
 
 __all__ = [
     "FlatGraphs",
@@ -89,4 +66,4 @@ __all__ = [
     "write_store",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {**_HOMES, **_ALIASES}, _INTERNAL)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

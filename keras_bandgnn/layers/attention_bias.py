@@ -89,7 +89,7 @@ class AttentionBias(keras.layers.Layer):
         With `as_table` those of edges, unless all have the same, are a `BiasTable` (see
         `ops.attention`), which needs one number per edge instead of K.
         """
-        edge = batch_part(batch, "edge", "type", "layer(batch)")
+        edge = batch_part(batch, "edge", "layer(batch)")
         axis = sequence_axis()
 
         def table(weight):
@@ -131,7 +131,7 @@ class AttentionBias(keras.layers.Layer):
 
     def compute_output_shape(self, batch_shape):
         """[G, E, K], [K], and [K] or None."""
-        edge_shape = batch_part(batch_shape, "edge", "type", "layer(batch)")
+        edge_shape = batch_part(batch_shape, "edge", "layer(batch)")
         own = (self.num_heads,)
         several = "distance" in edge_shape or self.num_edge_types > 1
         edges = (*edge_shape["type"], *own) if several else own

@@ -103,19 +103,28 @@ class BandedMessagePassing(BatchLayer):
             )
         self.built = True
 
-    def prepare(self, batch, num_nodes: int | None = None):
+    def prepare(self, batch):
         """Prepare the plan on the device, once for several calls on one batch.
 
         Args:
-            batch: A batch, or its `"plan"`.
-            num_nodes: N, with a plan.
+            batch: A batch.
 
         Returns:
             The argument `batch` of the calls.
         """
-        if num_nodes is None:
-            node = batch_part(batch, "node", "mask", "layer.prepare(batch)")
-            num_nodes = keras.ops.shape(node["mask"])[1]
+        node = batch_part(batch, "node", "layer.prepare(batch)")
+        return self._prepared(batch, keras.ops.shape(node["mask"])[1])
+
+    def prepare_plan(self, plan, num_nodes: int):
+        """Prepare a plan, such as that of a step of a schedule; see `prepare`.
+
+        Args:
+            plan: `batch["plan"]`, or a step of it.
+            num_nodes: N, the receivers.
+        """
+        return self._prepared({"plan": plan}, num_nodes)
+
+    def _prepared(self, batch, num_nodes: int):
         return prepare_plan(
             batch,
             num_nodes,
@@ -127,10 +136,10 @@ class BandedMessagePassing(BatchLayer):
 
     def call(self, states, batch, training=False):
         """Return the incoming messages of every node."""
-        plan = batch_part(batch, "plan")
-        if not is_prepared(plan):
+        plan = batch
+        if not is_prepared(batch):
             num_nodes = keras.ops.shape(receiver_rows(states, batch))[1]
-            plan = self.prepare(batch, num_nodes)
+            plan = self._prepared(batch, num_nodes)
         states = self.dropout_layer(states, training=training)
         kernel = keras.ops.convert_to_tensor(self.kernel)
         bias = None if self.bias is None else keras.ops.convert_to_tensor(self.bias)

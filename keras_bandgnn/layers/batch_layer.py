@@ -11,8 +11,6 @@ from keras_bandgnn.ops.attention import EMPTY
 from keras_bandgnn.ops.sequence import sequence_axis
 from keras_bandgnn.primitives.plan import is_scheduled
 
-# Names of the second argument in version 0.1.0.
-_OLD_NAMES = ("x", "edge", "plan")
 _MISSING = object()
 # Arrays of a plan that weigh edges.
 _WEIGHTS = ("weight", "back_weight")
@@ -37,8 +35,6 @@ class BatchLayer(keras.layers.Layer):
     """A layer that is called as `layer(states, batch, ...)`.
 
     `batch` is the batch of a loader, or the result of the layer's `prepare(batch)`.
-    Version 0.1.0 passed parts of it, such as `"plan"` and `"edge"`, as separate
-    arguments; such calls, including those in saved functional models, still work.
     """
 
     # Whether the first argument holds states of the batch's nodes.
@@ -50,17 +46,6 @@ class BatchLayer(keras.layers.Layer):
 
     def __call__(self, *args, **kwargs):
         """Call the layer; see `call`."""
-        for name in _OLD_NAMES:
-            if name in kwargs:
-                kwargs["batch"] = kwargs.pop(name)
-                if len(args) > 1:
-                    args = (args[0], kwargs.pop("batch"), *args[1:])
-        if len(args) > 2 and not isinstance(args[1], Mapping):
-            # The edges came last.
-            places = [n for n, each in enumerate(args) if isinstance(each, Mapping)]
-            if places:
-                args = list(args)
-                args.insert(1, args.pop(places[0]))
         batch = args[1] if len(args) > 1 else kwargs.get("batch", _MISSING)
         if self.takes_states and batch is not _MISSING:
             check_call(args[0] if args else kwargs.get("states"), batch)
@@ -86,7 +71,7 @@ class BatchLayer(keras.layers.Layer):
         """
 
     def _read(self, batch):
-        """Return what the layer reads of a batch; parts of a batch as they are."""
+        """Return what the layer reads of a batch; a result of `prepare` as it is."""
         if not any(isinstance(batch.get(part), Mapping) for part in self.reads):
             return batch
         read = {
@@ -101,15 +86,6 @@ class BatchLayer(keras.layers.Layer):
             node = {"mask": batch["node"]["mask"]}
             read["node"] = {**node, **read.get("node", {})}
         return read
-
-    def build_from_config(self, config):
-        """Build the layer as it was when a model was saved."""
-        if "shapes_dict" in config:
-            old = {f"{name}_shape" for name in _OLD_NAMES}
-            shapes = config["shapes_dict"]
-            shapes = {name: shapes[name] for name in shapes if name not in old}
-            config = {"shapes_dict": shapes}
-        super().build_from_config(config)
 
 
 def _some(part, keys):
@@ -175,7 +151,7 @@ def check_call(states, batch) -> None:
 
     Args:
         states: The first argument of a layer.
-        batch: The second, or a part of it, or the result of `prepare`.
+        batch: The second: a batch, or the result of `prepare`.
     """
     if isinstance(states, Mapping) or not isinstance(batch, Mapping):
         names = [
@@ -211,28 +187,19 @@ def check_call(states, batch) -> None:
             )
 
 
-def batch_part(
-    batch,
-    name: str,
-    key: str | None = None,
-    usage: str = "layer(states, batch, ...)",
-):
-    """Return `batch[name]`, or the argument if it is that part already.
+def batch_part(batch, name: str, usage: str = "layer(states, batch, ...)"):
+    """Return `batch[name]`.
 
     Args:
-        batch: A batch, or `batch[name]`, which version 0.1.0 took.
-        name: `"node"`, `"edge"` or `"plan"`.
-        key: A key of that part, without which the argument is refused.
+        batch: A batch.
+        name: `"node"`, `"edge"`, `"pair"` or `"plan"`.
         usage: The call that the message of the error shows.
 
     Raises:
-        ValueError: If the argument is neither.
+        ValueError: If the argument is no batch, or has no such part.
     """
-    if isinstance(batch, Mapping):
-        if isinstance(batch.get(name), Mapping):
-            return batch[name]
-        if key is None or key in batch:
-            return batch
+    if isinstance(batch, Mapping) and isinstance(batch.get(name), Mapping):
+        return batch[name]
     received = sorted(batch) if isinstance(batch, Mapping) else type(batch).__name__
     raise ValueError(
         f"Expected `batch` to be a batch with a part {name!r}. Received: {received}. "
@@ -274,7 +241,7 @@ def prepare_plan(batch, num_nodes: int, num_types: int, dtype, use_bias, reduce)
     over the degree in the whole graph, and a maximum has no weights.
 
     Args:
-        batch: A batch, or its `"plan"`.
+        batch: A batch, or a dict of its `"plan"` alone.
         num_nodes: N.
         num_types: P.
         dtype: Compute dtype.

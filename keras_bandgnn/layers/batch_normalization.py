@@ -116,9 +116,7 @@ class MaskedBatchNormalization(BatchLayer):
 
     def _normalized_in_training(self, rows, batch, scale, shift):
         """Normalise by the statistics of the real rows."""
-        mask = ops.convert_to_tensor(
-            batch_part(batch, self.level, "mask")["mask"], "bool"
-        )
+        mask = ops.convert_to_tensor(batch_part(batch, self.level)["mask"], "bool")
         if backend.normalized_rows is not None:
             averages = [ops.convert_to_tensor(each) for each in self._averages]
             found = backend.normalized_rows(

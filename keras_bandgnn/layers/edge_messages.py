@@ -43,11 +43,11 @@ class EdgeMessages(NamedTuple):
         """Return the edges of a batch.
 
         Args:
-            batch: A batch, or its `"edge"`.
+            batch: A batch.
             states: [G, M, ...], rows of its nodes; M = N but in a hop of a sampled
                 batch, where the first N of them receive messages.
         """
-        edge = batch_part(batch, "edge", "sender")
+        edge = batch_part(batch, "edge")
         num_nodes = ops.shape(receiver_rows(states, batch))[1]
         return cls(
             ops.convert_to_tensor(edge["sender"]),

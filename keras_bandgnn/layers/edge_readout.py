@@ -111,7 +111,7 @@ class EdgeReadout(BatchLayer):
 
     def call(self, states, batch):
         """Return one vector per edge."""
-        edge = target_edges(batch_part(batch, "edge", "sender"))
+        edge = target_edges(batch_part(batch, "edge"))
         # Padding edges have the receiver N.
         last = ops.shape(states)[1] - 1
         ends = edge["sender"], ops.minimum(edge["receiver"], last)

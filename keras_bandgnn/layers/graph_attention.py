@@ -135,7 +135,7 @@ class GraphAttention(BatchLayer):
 
     def call(self, states, batch, training=False):
         """Return the new states."""
-        edge = batch_part(batch, "edge", "sender")
+        edge = batch_part(batch, "edge")
         sender = ops.convert_to_tensor(edge["sender"])
         receiver = ops.convert_to_tensor(edge["receiver"])
         rows, sent, wanted = self.scores(states)

@@ -139,7 +139,7 @@ class LinkScorer(BatchLayer):
 
     def call(self, states, batch):
         """Return the scores of pairs."""
-        pair = batch_part(batch, "pair", "sender")
+        pair = batch_part(batch, "pair")
         if self.score == "mlp":
             return self._network_scores(states, pair)
         query = self.query(states, pair)
@@ -158,7 +158,7 @@ class LinkScorer(BatchLayer):
             float [G, Q, N].
         """
         one_of("end", end, ("receiver", "sender"))
-        pair = batch_part(batch, "pair", "sender")
+        pair = batch_part(batch, "pair")
         states = ops.convert_to_tensor(states)
         pair = {name: ops.convert_to_tensor(values) for name, values in pair.items()}
         if self.score == "mlp":
@@ -245,7 +245,7 @@ class LinkScorer(BatchLayer):
         """[G, Q]."""
         if batch_shape is None:  # As in `summary`, which knows what `build` was given.
             return (states_shape[0], None)
-        return tuple(batch_part(batch_shape, "pair", "sender")["sender"])
+        return tuple(batch_part(batch_shape, "pair")["sender"])
 
     def get_config(self):
         """Return the arguments of the constructor."""

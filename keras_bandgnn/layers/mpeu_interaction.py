@@ -99,7 +99,7 @@ class MPEUInteraction(BatchLayer):
 
     def call(self, states, batch, edges, degree=None):
         """Return the new states of nodes and edges."""
-        edges = self._new_edges(states, edges, batch_part(batch, "edge", "sender"))
+        edges = self._new_edges(states, edges, batch_part(batch, "edge"))
         filters = self.filter(edges, message_factors(batch))
         return self.interaction(states, batch, filters, degree), edges
 

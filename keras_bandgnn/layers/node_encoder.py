@@ -34,7 +34,8 @@ class NodeEncoder(keras.layers.Layer):
 
     Input shape:
         batch: A batch (see `keras_bandgnn.batch`); it reads the features in
-            `batch["node"]`: int32 [G, N], int32 [G, N, K] or float [G, N, F].
+            `batch["node"]`: int32 [G, N], int32 [G, N, K] or float [G, N, F]. Or
+            features by name, such as `batch["edge"]`.
 
     Output shape:
         float [G, N, H].
@@ -202,7 +203,7 @@ class NodeEncoder(keras.layers.Layer):
 
     def call(self, batch):
         """Return the initial states."""
-        node = batch_part(batch, "node", usage="layer(batch)")
+        node = _features(batch)
         self._check_names(node)
         embedded = explained(batch, "node") or {}
         total = 0
@@ -245,14 +246,19 @@ class NodeEncoder(keras.layers.Layer):
 
     def compute_output_shape(self, batch_shape):
         """[G, N, H]."""
-        shape = batch_part(batch_shape, "node", usage="layer(batch)")[
-            next(iter(self.inputs))
-        ]
+        shape = _features(batch_shape)[next(iter(self.inputs))]
         return (*shape[:2], self.units)
 
     def get_config(self):
         """Return the arguments of the constructor."""
         return {**super().get_config(), "units": self.units, "inputs": self.inputs}
+
+
+def _features(batch) -> Mapping:
+    """Return the features of a batch's nodes, or the argument if it is features."""
+    if isinstance(batch, Mapping) and not isinstance(batch.get("node"), Mapping):
+        return batch
+    return batch_part(batch, "node", "layer(batch)")
 
 
 def edge_encoder(units: int, inputs: Mapping | None, **kwargs) -> NodeEncoder | None:

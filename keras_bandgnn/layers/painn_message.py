@@ -88,7 +88,7 @@ class PaiNNMessage(BatchLayer):
 
     def call(self, states, batch, vectors, basis, factor, directions):
         """Return the new states and vectors."""
-        edge = batch_part(batch, "edge", "sender")
+        edge = batch_part(batch, "edge")
         ends = edge["sender"], edge["receiver"]
         context = self.context_output(self.context_hidden(states))
         rows, kernel = self._filter_product(basis, factor)

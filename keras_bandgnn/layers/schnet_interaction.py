@@ -73,7 +73,7 @@ class SchNetInteraction(BatchLayer):
 
     def call(self, states, batch, filters, degree=None):
         """Return the new states."""
-        edge = batch_part(batch, "edge", "sender")
+        edge = batch_part(batch, "edge")
         sent = graph_ops.batched_gather(self.send_dense(states), edge["sender"])
         messages = graph_ops.batched_segment_sum(
             sent * filters, edge["receiver"], ops.shape(states)[1], is_sorted=True

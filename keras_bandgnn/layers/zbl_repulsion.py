@@ -92,7 +92,7 @@ class ZBLRepulsion(keras.layers.Layer):
 
     def call(self, batch):
         """Return the energy of each graph."""
-        batch_part(batch, "node", usage="layer(batch)")
+        batch_part(batch, "node", "layer(batch)")
         node, edge = batch["node"], batch["edge"]
         numbers = ops.cast(node["atomic_number"], "int32")
         receiver = ops.convert_to_tensor(edge["receiver"])

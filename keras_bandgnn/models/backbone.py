@@ -205,7 +205,7 @@ class Backbone(keras.Model):
             "name": self.name,
             "dtype": keras.saving.serialize_keras_object(self.dtype_policy),
         }
-        # Files of trainable backbones are those of version 0.1.0.
+        # Files name it only where it is not the default.
         return config if self.trainable else {**config, "trainable": False}
 
     @classmethod

@@ -23,7 +23,7 @@ from keras_bandgnn.models.labels import (
     require_label_level,
     require_labels,
 )
-from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.training.roc_auc import ROCAUC
 
@@ -55,6 +55,7 @@ class ClassificationTask(Task):
         ordinal: bool = False,
         **kwargs,
     ):
+        refuse_preprocessor("num_classes", num_classes)
         super().__init__(backbone, preprocessor, **kwargs)
         self.multi_label = boolean("multi_label", multi_label)
         self.num_classes = positive_int(

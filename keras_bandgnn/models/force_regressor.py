@@ -24,7 +24,7 @@ from keras_bandgnn.models.forces import (
     component_errors,
     energies_and_slopes,
 )
-from keras_bandgnn.models.graph_regressor import GraphRegressor, preprocessor_second
+from keras_bandgnn.models.graph_regressor import GraphRegressor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -46,7 +46,7 @@ class ForceRegressor(GraphRegressor):
 
     Args:
         backbone: A backbone over geometry, such as `PaiNNBackbone`.
-        num_targets: 1 or None, the energy.
+        num_targets: 1, the energy.
         preprocessor: What turns graphs into batches, see `Task`.
         force_key: Node feature with the target forces, float [N, 3], energy units per
             angstrom; those named "force" may be NaN where they are not known.
@@ -103,11 +103,10 @@ class ForceRegressor(GraphRegressor):
 
     splits_sequences = False
 
-    @preprocessor_second
     def __init__(
         self,
         backbone,
-        num_targets: int | None = 1,
+        num_targets: int = 1,
         preprocessor=None,
         force_key: str = "force",
         force_weight: float = 10.0,

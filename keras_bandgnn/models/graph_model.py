@@ -807,7 +807,6 @@ class GraphModel(Replicated):
         """Compile a model that was read from a file as it was when saved."""
         config = dict(config)
         trained = config.pop("optimizer_built", True)
-        # Files of version 0.1.0 do not name it, and have what "auto" was there.
         if config.pop("backend", None) != keras.backend.backend():
             config["jit_compile"] = "auto"
         config = compat.portable_optimizers(config)

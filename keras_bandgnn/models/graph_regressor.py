@@ -1,6 +1,5 @@
 """`GraphRegressor`: one or more numbers per graph."""
 
-import functools
 from collections.abc import Iterable, Mapping
 
 import keras
@@ -8,10 +7,10 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn import compat
-from keras_bandgnn.checks import boolean, one_of
+from keras_bandgnn.checks import boolean
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import EDGE_COLUMNS, level_of
-from keras_bandgnn.layers.graph_readout import REDUCTIONS, GraphReadout
+from keras_bandgnn.layers.graph_readout import GraphReadout
 from keras_bandgnn.layers.readout_head import head_arguments, make_head
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.layers.zbl_repulsion import COVALENT_RADII, ZBLRepulsion
@@ -22,25 +21,6 @@ from keras_bandgnn.preprocessing.geometry.geometry_layers import (
     RadiusGraph,
 )
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
-from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
-
-
-def preprocessor_second(init):
-    """Let a constructor take `(backbone, preprocessor, num_targets=...)`, too.
-
-    Version 0.1.0 had this order. Here, the second argument is `num_targets`.
-    """
-
-    @functools.wraps(init)
-    def wrapper(self, backbone, *args, **kwargs):
-        if len(args) == 1 and "num_targets" in kwargs:
-            (second,) = args
-            if second is None or isinstance(second, GraphPreprocessor):
-                args = ()
-                kwargs.setdefault("preprocessor", second)
-        init(self, backbone, *args, **kwargs)
-
-    return wrapper
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -53,7 +33,7 @@ class GraphRegressor(RegressionTask):
 
     Args:
         backbone: The model from a batch to node states.
-        num_targets: D; None is 1.
+        num_targets: D.
         preprocessor: What turns graphs into batches, see `Task`.
         readout: `"mean"`, `"sum"` or `"attention"` over the nodes, see `GraphReadout`;
             or a layer such as `GRUReadout(64)`, see `ReadoutHead`. Take `"sum"` for
@@ -65,7 +45,6 @@ class GraphRegressor(RegressionTask):
         normalizer: A `TargetNormalizer`; None for labels that are on a scale near 1
             already. `"auto"` has mode "graph" for means and "atom" for sums. One that
             is not adapted is adapted by `fit`, to the training graphs.
-        reduce: Another name of `readout`, as in version 0.1.0.
         target_names: Names of the targets, by which `compile` takes losses, weights and
             metrics of their own; they are saved with the task.
         zbl: Whether to add the energy of `ZBLRepulsion`, so that atoms repel each other
@@ -106,30 +85,22 @@ class GraphRegressor(RegressionTask):
 
     splits_sequences = True
 
-    @preprocessor_second
     def __init__(
         self,
         backbone,
-        num_targets: int | None = 1,
+        num_targets: int = 1,
         preprocessor=None,
         readout="mean",
         hidden: int | None = None,
         activation="silu",
         use_bias: bool = True,
         normalizer: TargetNormalizer | Mapping | str | None = "auto",
-        reduce: str | None = None,
         target_names: Iterable[str] | None = None,
         zbl: bool = False,
         **kwargs,
     ):
-        if num_targets is None or isinstance(num_targets, GraphPreprocessor):
-            # The order of version 0.1.0: (backbone, preprocessor, num_targets).
-            swapped = 1 if preprocessor is None else preprocessor
-            num_targets, preprocessor = swapped, num_targets
         super().__init__(backbone, num_targets, preprocessor, target_names, **kwargs)
         # === Config ===
-        if reduce is not None:
-            readout = one_of("reduce", reduce, REDUCTIONS)
         self.zbl = boolean("zbl", zbl)
         if self.zbl and not (
             self.num_targets == 1 and isinstance(backbone, AtomisticBackbone)
@@ -311,11 +282,8 @@ class GraphRegressor(RegressionTask):
     @classmethod
     def head_overrides(cls, config: dict, overrides: dict) -> dict:
         """Return arguments of a preset's task with some of them replaced."""
-        # Version 0.1.0 wrote "reduce".
-        config, overrides = (
-            {"readout" if name == "reduce" else name: args[name] for name in args}
-            for args in (config, overrides)
-        )
+        # In some of the library's presets the readout is "reduce".
+        config = {"readout" if k == "reduce" else k: v for k, v in config.items()}
         # Presets name it only where it is set.
         head = super().head_overrides({"zbl": False, **config}, overrides)
         changed = "zbl" in overrides and head["zbl"] != config.get("zbl", False)

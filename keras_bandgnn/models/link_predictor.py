@@ -31,7 +31,7 @@ from keras_bandgnn.layers.batch_layer import batch_part
 from keras_bandgnn.layers.link_scorer import SCORES, LinkScorer
 from keras_bandgnn.models.graph_arguments import options_for_graphs
 from keras_bandgnn.models.labels import ClassLabels, TargetLabels
-from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.batching.static_batcher import StaticBatcher
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
@@ -122,6 +122,7 @@ class LinkPredictor(Task):
         symmetric: bool = False,
         **kwargs,
     ):
+        refuse_preprocessor("head", head)
         super().__init__(backbone, preprocessor, **kwargs)
         one_of("head", head, SCORES)
         self.objective = one_of("objective", objective, OBJECTIVES)
@@ -146,7 +147,7 @@ class LinkPredictor(Task):
 
     def call(self, batch, training=False):
         """Return logits [G, Q]."""
-        batch_part(batch, "pair", "sender", "task.predict(graph, pairs)")
+        batch_part(batch, "pair", "task.predict(graph, pairs)")
         states = self.backbone(batch, training=training)
         return self.head(ops.cast(states, "float32"), batch)
 
@@ -177,7 +178,7 @@ class LinkPredictor(Task):
 
         With the objective "softmax" an entry is a positive among its negatives.
         """
-        pair = batch_part(x, "pair", "sender", "task.compute_loss(x, y, ...)")
+        pair = batch_part(x, "pair", "task.compute_loss(x, y, ...)")
         weight = ops.cast(pair["mask"], y_pred.dtype)
         if sample_weight is not None:
             weight = weight * ops.cast(sample_weight, y_pred.dtype)

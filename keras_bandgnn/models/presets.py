@@ -125,7 +125,6 @@ class _Files:
         if (path / paths.METADATA).is_file():
             metadata = files.read(path / paths.METADATA)
         self._sums = metadata.get("sha256")
-        # Presets of earlier versions do not say.
         self.has_preprocessor = metadata.get("preprocessor") is True
         self.numbers, self.arrays = metadata.get("parameter_count"), 0
         if type(self.numbers) is not int or self.numbers < 0:

@@ -15,7 +15,7 @@ from keras_bandgnn.models.labels import (
     distinct_names,
     require_labels,
 )
-from keras_bandgnn.models.task import Task
+from keras_bandgnn.models.task import Task, refuse_preprocessor
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
 # With room for errors twice as large as the labels.
@@ -48,6 +48,7 @@ class RegressionTask(Task):
         target_names: Iterable[str] | None = None,
         **kwargs,
     ):
+        refuse_preprocessor("num_targets", num_targets)
         super().__init__(backbone, preprocessor, **kwargs)
         self.num_targets = positive_int("num_targets", num_targets)
         self.target_names = distinct_names(

@@ -8,8 +8,23 @@ import numpy as np
 from keras_bandgnn import compat
 from keras_bandgnn.models.backbone import Backbone
 from keras_bandgnn.models.graph_model import GraphModel
+from keras_bandgnn.preprocessing.preprocessor import GraphPreprocessor
 from keras_bandgnn.saving.preset_files import Presets
 from keras_bandgnn.saving.preset_paths import TASK
+
+
+def refuse_preprocessor(name: str, value) -> None:
+    """Raise a ValueError for a preprocessor in the place of another argument.
+
+    Args:
+        name: The second argument of a task's constructor.
+        value: Its value.
+    """
+    if isinstance(value, GraphPreprocessor):
+        raise ValueError(
+            f"Expected `{name}` as the second argument. Received: a GraphPreprocessor. "
+            "Pass it by name: preprocessor=..."
+        )
 
 
 class Task(GraphModel):

@@ -13,8 +13,6 @@ from keras_bandgnn.ops.sequence import over_devices as over_devices
 from keras_bandgnn.ops.sparse import CSR as CSR
 from keras_bandgnn.ops.sparse import CSRPair as CSRPair
 from keras_bandgnn.ops.sparse import RowIndex as RowIndex
-from keras_bandgnn.ops.sparse import complete_gather as complete_gather
-from keras_bandgnn.ops.sparse import complete_matrix as complete_matrix
 from keras_bandgnn.ops.sparse import gather_rows as gather_rows
 from keras_bandgnn.ops.sparse import (
     gathered_grouped_matmul as gathered_grouped_matmul,

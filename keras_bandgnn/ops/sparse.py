@@ -1,6 +1,5 @@
 """Batched sparse products and gathers, one flat call for all supergraphs."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import keras
@@ -267,16 +266,6 @@ def with_scatter_index(index, num_rows: int) -> RowIndex:
     order, row = _sorted(index, num_rows)
     backward = CSR(row, ops.cast(order, "int32"))
     return RowIndex(index, with_pointer(backward, num_rows))
-
-
-def complete_matrix(matrix: Mapping, num_rows: int, num_columns: int) -> CSRPair:
-    """Call `with_transpose` on a dict of the fields of a `CSR`, as in version 0.1.0."""
-    return with_transpose(CSR(**matrix), num_rows, num_columns)
-
-
-def complete_gather(arrays: Mapping, num_rows: int) -> RowIndex:
-    """Call `with_scatter_index` on a dict with `index`, as in version 0.1.0."""
-    return with_scatter_index(arrays["index"], num_rows)
 
 
 def sparse_matmul(matrix: CSRPair, x):

@@ -148,16 +148,5 @@ _HOMES = {
     "reform": "preprocessing.attention.reformation",
     "shchur_splits": "preprocessing.transforms.node_splits",
 }
-_INTERNAL = {
-    "AttentionConditions": "preprocessing.attention.conditions",
-    "BatcherChoice": "preprocessing.forecast.choose_batcher",
-    "ClusterOrder": "preprocessing.ordering.cluster_compile",
-    "LADDER": "preprocessing.attention.reformation",
-    "Verdict": "preprocessing.attention.hamiltonian",
-    "best_tiles": "preprocessing.ordering.tiles",
-    "cluster_densities": "preprocessing.attention.reformation",
-    "graph_density": "preprocessing.attention.reformation",
-    "num_clusters_for": "preprocessing.ordering.cluster_compile",
-}
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, _INTERNAL)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -205,10 +205,6 @@ class GraphPreprocessor(HostLayer):
         compiled.metadata = {"layers": self.layers_config()}
         return compiled
 
-    def compile(self, graphs):
-        """Alias of `transform`."""
-        return self.transform(graphs)
-
     def __call__(self, graphs):
         """Apply the graph layers, see `transform`."""
         # Keras' own __call__ converts its arguments to tensors.
@@ -373,9 +369,5 @@ class GraphPreprocessor(HostLayer):
     def from_config(cls, config: Mapping) -> "GraphPreprocessor":
         """Build the preprocessor from `get_config()`, from registered classes."""
         layers = layers_from_config(config["layers"])
-        batcher = config["batcher"]
-        if "class_name" not in batcher:
-            # Files of version 0.1.0 name no class.
-            batcher = {"class_name": "DynamicBatcher", "config": batcher}
-        batcher = _from_plain(batcher, Batcher, "a batcher")
+        batcher = _from_plain(config["batcher"], Batcher, "a batcher")
         return cls(layers, batcher, config["plan"], config.get("edge_weight"))

@@ -13,7 +13,7 @@ class ProgramEncoder(GraphLayer):
     """Encodes variable-misuse instances; graphs of ids pass unchanged.
 
     Candidates come in the order of `ProgramGraph.shuffled`, because data sets list the
-    right one first. See `keras_bandgnn.data.encode_program` for the features.
+    right one first. See `keras_bandgnn.programs.encode_program` for the features.
 
     Args:
         labels: `"subtoken"`, `"character"` or `"none"`.

@@ -1,6 +1,5 @@
 """Primitives, which compute sums over edges, and the plan that combines them."""
 
-from keras_bandgnn.lazy import lazy_names
 from keras_bandgnn.primitives import active_blocks as _active_blocks  # noqa: F401
 from keras_bandgnn.primitives import tiles as _tiles  # noqa: F401
 from keras_bandgnn.primitives.banded import Banded as Banded
@@ -30,19 +29,3 @@ __all__ = [
     "prepare",
     "propagate",
 ]
-
-# Version 0.1.0 had the names of `planning` here.
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Hardware": "planning.cost",
-        "PlanChoice": "planning.plan_choice",
-        "calibrate": "planning.calibration",
-        "choose_plan": "planning.plan_choice",
-    },
-    {
-        "is_prepared": "primitives.plan",
-        "is_scheduled": "primitives.plan",
-        "scheduled_steps": "primitives.plan",
-    },
-)

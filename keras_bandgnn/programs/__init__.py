@@ -25,14 +25,6 @@ _HOMES = {
     "variable_usages": "programs.function_source",
     "write_varmisuse": "programs.varmisuse",
 }
-_INTERNAL = {
-    "SLOT_LABEL": "programs.program_graph",
-    "encode_characters": "programs.node_text",
-    "hash_id": "programs.node_text",
-    "split_of": "programs.python_source",
-    "split_subtokens": "programs.node_text",
-    "varmisuse_split_files": "programs.varmisuse",
-}
 
 __all__ = [
     "FunctionGraph",
@@ -58,4 +50,4 @@ __all__ = [
     "write_varmisuse",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _HOMES, _INTERNAL)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

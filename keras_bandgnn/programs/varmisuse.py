@@ -169,7 +169,7 @@ def read_varmisuse(
         FileNotFoundError: If there is no such file.
 
     Example:
-    >>> from keras_bandgnn.data import program_graphs
+    >>> from keras_bandgnn.programs import program_graphs
     >>> source = "def area(width, height): return width * height"
     >>> write_varmisuse("graphs.jsonl.gz", program_graphs(source))
     >>> for program in read_varmisuse("graphs.jsonl.gz"):

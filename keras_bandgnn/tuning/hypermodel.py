@@ -139,8 +139,6 @@ class Objective:
         return self.seconds * (2.0 + gap)
 
 
-Goal = Objective  # the name in version 0.1.0
-
 # Number of cached data sets with layers applied: training and validation graphs for two
 # sets of layers.
 _CACHE_SIZE = 4
@@ -199,16 +197,6 @@ class GraphHyperModel(keras_tuner.HyperModel):
         self.batch_size = optional(positive_ints, "batch_size", batch_size)
         self.seed = seed_number("seed", seed)
         self._compiled: dict[tuple, tuple] = {}
-
-    @property
-    def goal(self) -> Objective:
-        """Alias of `search_objective`, the name in version 0.1.0."""
-        return self.search_objective
-
-    @property
-    def facts(self) -> DatasetSpec:
-        """Alias of `spec`, the name in version 0.1.0."""
-        return self.spec
 
     # === Implemented by subclasses ===
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.block_assembler import BlockAssembler, most_blocks
-from keras_bandgnn.data import FlatGraphs, GraphLoader
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 from keras_bandgnn.testing import random_graph
 

@@ -9,11 +9,12 @@ from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.assembly.schedule_tables import ScheduleTable
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.data import FlatGraphs, GraphLoader
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor, NodeSelector
 from keras_bandgnn.ops import gather_rows
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphLoader,
     GraphPreprocessor,
     StaticBatcher,
 )
@@ -264,7 +265,7 @@ def test_wrong_schedules_are_refused():
     with pytest.raises(ValueError, match="steps"):
         task.fit(graphs, verbose=0)
     regressor = GraphRegressor(
-        task.backbone, GraphPreprocessor(plan=SCHEDULES["grouped"])
+        task.backbone, preprocessor=GraphPreprocessor(plan=SCHEDULES["grouped"])
     )
     with pytest.raises(ValueError, match="reads all nodes"):
         regressor.predict(graphs)

@@ -11,8 +11,8 @@ from keras_bandgnn.assembly.assembler import Supergraph
 from keras_bandgnn.assembly.schedule_assembler import ScheduleAssembler
 from keras_bandgnn.assembly.shared_states import SharedBudget, equal_rows
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.data import FlatGraphs, GraphLoader
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, GraphPreprocessor
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField
 from keras_bandgnn.testing import gradients_of
 from tests.assembly.test_receptive_field import (

@@ -25,7 +25,7 @@ def data(tmp_path):
             graphs.append(
                 kb.Graph(4, *ends, node=node, candidates=[0, 1], label=marked)
             )
-        compiled = preprocessor.compile(graphs)
+        compiled = preprocessor.transform(graphs)
         kb.data.write_store(tmp_path / "data" / split, compiled)
     return tmp_path / "data"
 

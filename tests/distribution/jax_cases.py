@@ -90,7 +90,7 @@ def step(kind, distribution, supergraphs):
         keras.utils.set_random_seed(3)
         task, graphs, batcher, plan = parts(kind)
         task.compile(keras.optimizers.SGD(1.0), loss=task.loss)
-        loader = kb.data.GraphLoader(
+        loader = kb.preprocessing.GraphLoader(
             graphs,
             batcher,
             plan,
@@ -185,7 +185,9 @@ def memory(kind):
             for layer in task.backbone.graph_layers():
                 graphs = [layer(one) for one in graphs]
             types = task.backbone.num_edge_types
-            loader = kb.data.GraphLoader(graphs, batcher, plan, num_edge_types=types)
+            loader = kb.preprocessing.GraphLoader(
+                graphs, batcher, plan, num_edge_types=types
+            )
             data = task.distribution.data(task, loader)
             analysis = program(task, data[0])[0].memory_analysis()
             found[devices] = analysis.temp_size_in_bytes

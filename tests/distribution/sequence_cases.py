@@ -111,7 +111,7 @@ def messages(reduce, plan, **options):
     layer = kb.layers.BandedMessagePassing(H, 2, reduce=reduce)
 
     def run(x, states):
-        return layer(states, x["plan"])
+        return layer(states, x)
 
     return [layer], run, {"plan": plan, **options}
 
@@ -178,7 +178,7 @@ class Encoded(kb.models.Backbone):
         self.built = True
 
     def call(self, x, training=False):
-        return keras.ops.tanh(self.encoder(x["node"]))
+        return keras.ops.tanh(self.encoder(x))
 
 
 def task(cls, *arguments, **options):

@@ -56,10 +56,10 @@ def test_tasks_give_each_host_its_share():
 def test_refuses_loaders_of_all_graphs():
     with Pair(1).scope():
         task = task_of()
-    whole = kb.data.GraphLoader(GRAPHS, num_edge_types=1)
+    whole = kb.preprocessing.GraphLoader(GRAPHS, num_edge_types=1)
     with pytest.raises(ValueError, match="'host': 1, 'num_hosts': 2} for 2 devices"):
         task.loader(whole)
-    share = kb.data.GraphLoader(GRAPHS, num_edge_types=1, host=1, num_hosts=2)
+    share = kb.preprocessing.GraphLoader(GRAPHS, num_edge_types=1, host=1, num_hosts=2)
     assert task.loader(share) is share
     with pytest.raises(ValueError, match="Expected graphs or a GraphLoader"):
         task.distribution.check([1])

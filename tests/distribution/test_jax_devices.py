@@ -87,7 +87,9 @@ def test_layout_keeps_every_edge():
     ends = rng.integers(0, 90, (2, 300))
     node = {"h": rng.normal(size=(90, 1))}
     graph = kb.Graph(90, *ends, edge_type=rng.integers(0, 2, 300), node=node)
-    loader = kb.data.GraphLoader([graph], StaticBatcher(2, "64"), Plan(Banded(8)))
+    loader = kb.preprocessing.GraphLoader(
+        [graph], StaticBatcher(2, "64"), Plan(Banded(8))
+    )
     (x,) = loader[0]
     parts = 4
     (made,) = SequenceLayout(parts, False)((x,))
@@ -130,7 +132,7 @@ def test_bands_are_those_that_nodes_were_ordered_for():
     graph = kb.Graph(3, [0, 1], [1, 2], node={"kind": [0] * 3})
     assert group.auto_plan(task) == Plan(Banded(128))
     ordered = GraphPreprocessor([RCMKCompile(16)])
-    assert group.auto_plan(task, ordered.compile([graph])) == Plan(Banded(16))
+    assert group.auto_plan(task, ordered.transform([graph])) == Plan(Banded(16))
     task.preprocessor = ordered
     assert group.auto_plan(task, [graph]) == Plan(Banded(16))
 

@@ -108,9 +108,9 @@ def made(kind, dropout=0.0):
     layers = [kb.preprocessing.RadiusGraph(4.0)]
     prepare = kb.preprocessing.GraphPreprocessor(layers, batcher, plan)
     if kind == "forces":
-        task = kb.models.ForceRegressor(backbone, prepare, **softplus)
+        task = kb.models.ForceRegressor(backbone, 1, prepare, **softplus)
     else:
-        task = kb.models.GraphRegressor(backbone, prepare, **softplus)
+        task = kb.models.GraphRegressor(backbone, 1, prepare, **softplus)
         # Counted once, however many devices there are.
         for layer in task._flatten_layers():
             if isinstance(layer, keras.layers.Dense):

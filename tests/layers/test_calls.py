@@ -8,7 +8,6 @@ import pytest
 
 import keras_bandgnn as kb
 from keras_bandgnn import layers
-from keras_bandgnn.layers.batch_layer import BatchLayer
 
 C, E = 8, 12
 # Called with what they compute from alone.
@@ -46,69 +45,36 @@ def rows(*shape):
 
 STATES, EDGES = rows(N, C), rows(PADDED, C)
 MESSAGE = (rows(N, 3, C), rows(PADDED, 5), rows(PADDED), rows(PADDED, 3))
-# Layer, arguments now, and arguments of version 0.1.0 where they were others.
+# Layer and arguments.
 CALLS = {
-    "AttentionBias": (layers.AttentionBias(2, 2), (BATCH,), (BATCH["edge"],)),
-    "BandedMessagePassing": (
-        layers.BandedMessagePassing(C),
-        (STATES, BATCH),
-        (STATES, BATCH["plan"]),
-    ),
+    "AttentionBias": (layers.AttentionBias(2, 2), (BATCH,)),
+    "BandedMessagePassing": (layers.BandedMessagePassing(C), (STATES, BATCH)),
     "DualInterleavedAttention": (
         layers.DualInterleavedAttention(2, 4),
         (STATES, BATCH),
-        None,
     ),
-    "EdgeReadout": (layers.EdgeReadout(2), (STATES, BATCH), None),
-    "GRUReadout": (layers.GRUReadout(C), (STATES, BATCH), None),
-    "GINConvolution": (layers.GINConvolution(C), (STATES, BATCH, EDGES), None),
-    "GatedGraphConvolution": (layers.GatedGraphConvolution(C), (STATES, BATCH), None),
-    "GraphAttention": (
-        layers.GraphAttention(C),
-        (STATES, BATCH),
-        (STATES, BATCH["edge"]),
-    ),
-    "GraphAttentionV2": (layers.GraphAttentionV2(C, 2), (STATES, BATCH, EDGES), None),
-    "GraphConvolution": (layers.GraphConvolution(C), (STATES, BATCH), None),
-    "GraphNormalization": (layers.GraphNormalization(), (STATES, BATCH), None),
-    "GraphReadout": (layers.GraphReadout(2), (STATES, BATCH), None),
-    "GraphTransformerLayer": (
-        layers.GraphTransformerLayer(2, 4, 16),
-        (STATES, BATCH),
-        None,
-    ),
-    "LinkScorer": (layers.LinkScorer(), (STATES, BATCH), None),
-    "MPEUInteraction": (
-        layers.MPEUInteraction(C),
-        (STATES, BATCH, EDGES),
-        (STATES, EDGES, BATCH["edge"]),
-    ),
-    "MaskedBatchNormalization": (
-        layers.MaskedBatchNormalization(),
-        (STATES, BATCH),
-        None,
-    ),
-    "NodeEncoder": (layers.NodeEncoder(C, {"kind": 3}), (BATCH,), (BATCH["node"],)),
-    "PNAConvolution": (layers.PNAConvolution(C), (STATES, BATCH, EDGES), None),
-    "PairNormalization": (layers.PairNormalization(), (STATES, BATCH), None),
-    "SAGEConvolution": (layers.SAGEConvolution(C), (STATES, BATCH, EDGES), None),
-    "PaiNNMessage": (
-        layers.PaiNNMessage(C),
-        (STATES, BATCH, *MESSAGE),
-        (STATES, *MESSAGE, BATCH["edge"]),
-    ),
-    "ReadoutHead": (
-        layers.ReadoutHead(2, layers.GRUReadout(C)),
-        (STATES, BATCH),
-        None,
-    ),
-    "SchNetInteraction": (
-        layers.SchNetInteraction(C),
-        (STATES, BATCH, EDGES),
-        (STATES, EDGES, BATCH["edge"]),
-    ),
-    "SignNet": (layers.SignNet(C), (STATES, BATCH), None),
-    "ZBLRepulsion": (layers.ZBLRepulsion(), (BATCH,), None),
+    "EdgeReadout": (layers.EdgeReadout(2), (STATES, BATCH)),
+    "GRUReadout": (layers.GRUReadout(C), (STATES, BATCH)),
+    "GINConvolution": (layers.GINConvolution(C), (STATES, BATCH, EDGES)),
+    "GatedGraphConvolution": (layers.GatedGraphConvolution(C), (STATES, BATCH)),
+    "GraphAttention": (layers.GraphAttention(C), (STATES, BATCH)),
+    "GraphAttentionV2": (layers.GraphAttentionV2(C, 2), (STATES, BATCH, EDGES)),
+    "GraphConvolution": (layers.GraphConvolution(C), (STATES, BATCH)),
+    "GraphNormalization": (layers.GraphNormalization(), (STATES, BATCH)),
+    "GraphReadout": (layers.GraphReadout(2), (STATES, BATCH)),
+    "GraphTransformerLayer": (layers.GraphTransformerLayer(2, 4, 16), (STATES, BATCH)),
+    "LinkScorer": (layers.LinkScorer(), (STATES, BATCH)),
+    "MPEUInteraction": (layers.MPEUInteraction(C), (STATES, BATCH, EDGES)),
+    "MaskedBatchNormalization": (layers.MaskedBatchNormalization(), (STATES, BATCH)),
+    "NodeEncoder": (layers.NodeEncoder(C, {"kind": 3}), (BATCH,)),
+    "PNAConvolution": (layers.PNAConvolution(C), (STATES, BATCH, EDGES)),
+    "PairNormalization": (layers.PairNormalization(), (STATES, BATCH)),
+    "SAGEConvolution": (layers.SAGEConvolution(C), (STATES, BATCH, EDGES)),
+    "PaiNNMessage": (layers.PaiNNMessage(C), (STATES, BATCH, *MESSAGE)),
+    "ReadoutHead": (layers.ReadoutHead(2, layers.GRUReadout(C)), (STATES, BATCH)),
+    "SchNetInteraction": (layers.SchNetInteraction(C), (STATES, BATCH, EDGES)),
+    "SignNet": (layers.SignNet(C), (STATES, BATCH)),
+    "ZBLRepulsion": (layers.ZBLRepulsion(), (BATCH,)),
 }
 # Called with the batch alone.
 BATCH_ALONE = ("AttentionBias", "NodeEncoder", "ZBLRepulsion")
@@ -131,7 +97,7 @@ def test_every_layer_takes_states_and_batch(name):
         parameters = inspect.signature(getattr(layers, name).call).parameters
         assert "batch" not in parameters
         return
-    layer, arguments, old = CALLS[name]
+    layer, arguments = CALLS[name]
     place = next(n for n, argument in enumerate(arguments) if argument is BATCH)
     assert place == min(1, len(arguments) - 1)
     out = layer(*arguments)
@@ -140,42 +106,11 @@ def test_every_layer_takes_states_and_batch(name):
         named.pop("training")
     if len(arguments) <= 2:
         close(out, layer(*arguments[:-1], **named))
-    if old is not None:
-        close(out, layer(*old))
-    if isinstance(layer, BatchLayer) and len(arguments) == 2:
-        close(out, layer(arguments[0], x=arguments[1]))
-    # A file of this layer, also one of version 0.1.0, names shapes of its arguments.
+    # A file of this layer names shapes of its arguments.
     again = type(layer).from_config(layer.get_config())
-    config = layer.get_build_config()
-    if "shapes_dict" in config:
-        shapes = {
-            ("x_shape" if key == "batch_shape" else key): value
-            for key, value in config["shapes_dict"].items()
-        }
-        config = {"shapes_dict": shapes}
-    again.build_from_config(config)
+    again.build_from_config(layer.get_build_config())
     again.set_weights(layer.get_weights())
     close(out, again(*arguments))
-
-
-@pytest.mark.parametrize("name", ["GraphAttention", "SchNetInteraction"])
-def test_what_is_no_batch_is_refused(name):
-    layer, (states, _, *others), _ = CALLS[name]
-    layer(states, BATCH, *others)
-    for wrong in ({"node": {}}, {"edges": {}}):
-        with pytest.raises(ValueError, match=r"layer\(states, batch, ...\)"):
-            layer(states, wrong, *others)
-
-
-@pytest.mark.parametrize(
-    ("name", "old"),
-    [("SchNetInteraction", "edge"), ("SchNetInteraction", "x")]
-    + [("MPEUInteraction", "edge"), ("PaiNNMessage", "edge")],
-)
-def test_old_names_of_the_batch_next_to_other_arrays(name, old):
-    layer, (states, _, *others), _ = CALLS[name]
-    batch = BATCH[old] if old in BATCH else BATCH
-    close(layer(states, BATCH, *others), layer(states, *others, **{old: batch}))
 
 
 STATES_LAYERS = [name for name in CALLS if name not in BATCH_ALONE]
@@ -183,7 +118,7 @@ STATES_LAYERS = [name for name in CALLS if name not in BATCH_ALONE]
 
 @pytest.mark.parametrize("name", STATES_LAYERS)
 def test_wrong_arguments_are_refused(name):
-    layer, (states, _, *others), _ = CALLS[name]
+    layer, (states, _, *others) = CALLS[name]
     form = r"Expected.*Received: .*layer\(states, batch, ...\)"
     for batch in (None, BATCH["edge"]["sender"], (BATCH, None, None)):
         with pytest.raises(ValueError, match=form):
@@ -194,6 +129,38 @@ def test_wrong_arguments_are_refused(name):
     for wrong in (states[:, :-1], np.concatenate([states, states])):
         with pytest.raises(ValueError, match=r"Expected `states`.*Received: shape"):
             layer(wrong, BATCH, *others)
+    with pytest.raises((TypeError, ValueError)):
+        layer(states, *others, x=BATCH)
+
+
+# The part of the batch without which a layer cannot be called.
+PARTS = {
+    "AttentionBias": "edge",
+    "BandedMessagePassing": "plan",
+    "EdgeReadout": "edge",
+    "GINConvolution": "edge",
+    "GatedGraphConvolution": "edge",
+    "GraphAttention": "edge",
+    "GraphAttentionV2": "edge",
+    "LinkScorer": "pair",
+    "MPEUInteraction": "edge",
+    "PNAConvolution": "edge",
+    "PaiNNMessage": "edge",
+    "SAGEConvolution": "edge",
+    "SchNetInteraction": "edge",
+    "ZBLRepulsion": "node",
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_the_batch_is_refused(name):
+    layer, arguments = CALLS[name]
+    layer(*arguments)
+    form = "batch" if name in BATCH_ALONE else "states, batch, ..."
+    message = rf"with a part '{PARTS[name]}'.*layer\({form}\)"
+    for wrong in (BATCH[PARTS[name]], {"edges": {}}):
+        with pytest.raises(ValueError, match=message):
+            layer(*(wrong if each is BATCH else each for each in arguments))
 
 
 def test_messages_name_calls_that_work():

@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphAttention
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.testing import run_layer_test
 from tests.oracles.convolutions import graph_attention
 
@@ -50,7 +49,7 @@ def test_equals_the_oracle(heads, replicas):
     graphs = graphs_of()
     x = batch_of(graphs, replicas)
     layer = layer_of(heads=heads)
-    out = numpy(layer(x["node"]["h"], x["edge"]))
+    out = numpy(layer(x["node"]["h"], x))
     assert np.isfinite(out).all()
     for group in range(replicas):
         ids, counts = x["graph"]["id"][group], x["graph"]["n_node"][group]
@@ -70,7 +69,7 @@ def test_large_scores_neither_overflow_nor_vanish():
     graphs = graphs_of(scale=1000.0)
     x = batch_of(graphs)
     layer = layer_of()
-    out, start = numpy(layer(x["node"]["h"], x["edge"]))[0], 0
+    out, start = numpy(layer(x["node"]["h"], x))[0], 0
     for graph in graphs:
         expected = graph_attention(graph, graph.node["h"], weights(layer))
         rows = out[start : start + graph.num_nodes]
@@ -87,15 +86,15 @@ def test_without_a_kernel_it_is_the_one_of_an_identity():
     bare.set_weights(values[:place] + values[place + 1 :])
     values[place] = np.eye(6)
     layer.set_weights(values)
-    expected = numpy(layer(x["node"]["h"], x["edge"]))
-    run_layer_test(GraphAttention(6, use_kernel=False), x["node"]["h"], x["edge"])
-    out = numpy(bare(x["node"]["h"], x["edge"]))
+    expected = numpy(layer(x["node"]["h"], x))
+    run_layer_test(GraphAttention(6, use_kernel=False), x["node"]["h"], x)
+    out = numpy(bare(x["node"]["h"], x))
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 
 def test_config_shapes_and_reduced_precision():
     x = batch_of(graphs_of())
-    out = run_layer_test(GraphAttention(4, 2), x["node"]["h"], x["edge"])
+    out = run_layer_test(GraphAttention(4, 2), x["node"]["h"], x)
     assert out.shape[-1] == 4
     layer = GraphAttention(4, use_bias=False)
     layer.build((None, None, 6))
@@ -107,9 +106,9 @@ def test_dropout_acts_on_the_weights_in_training_only():
     x = batch_of([graph] * 40)
     layer = layer_of(dropout=0.5)
     layer.bias.assign(np.zeros(8))
-    still = numpy(layer(x["node"]["h"], x["edge"]))
-    np.testing.assert_array_equal(still, numpy(layer(x["node"]["h"], x["edge"])))
-    trained = numpy(layer(x["node"]["h"], x["edge"], training=True))[:, :80]
+    still = numpy(layer(x["node"]["h"], x))
+    np.testing.assert_array_equal(still, numpy(layer(x["node"]["h"], x)))
+    trained = numpy(layer(x["node"]["h"], x, training=True))[:, :80]
     kept = np.abs(trained).reshape(-1, 2, 4).max(axis=-1) > 0
     assert 0.2 < kept.mean() < 0.8
     # A head keeps or loses the whole message, twice as large.
@@ -139,7 +138,7 @@ def test_equals_torch_geometric(heads):
         states = torch.from_numpy(graph.node["h"].copy())
         expected = other(states, torch.from_numpy(ends)).numpy()
     x = batch_of([graph])
-    out = numpy(layer(x["node"]["h"], x["edge"]))[0, : graph.num_nodes]
+    out = numpy(layer(x["node"]["h"], x))[0, : graph.num_nodes]
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
 

@@ -3,10 +3,9 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphReadout
 from keras_bandgnn.ops.graph_segments import GraphSegments
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.testing import run_layer_test
 from tests.oracles.dense import graph_readout
 

@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GraphReadout, GRUReadout, ReadoutHead
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.testing import run_layer_test
 from tests.oracles.convolutions import gru_readout, softmax
 

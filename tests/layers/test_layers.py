@@ -4,7 +4,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.arrays import id_input
-from keras_bandgnn.data import FlatGraphs, GraphLoader
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.layers import (
     BandedMessagePassing,
     CharacterEncoder,
@@ -12,7 +12,7 @@ from keras_bandgnn.layers import (
     NodeEncoder,
 )
 from keras_bandgnn.layers.node_encoder import inputs_of
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import random_graph, run_layer_test
 from tests.oracles.dense import typed_messages
@@ -31,10 +31,10 @@ def test_banded_message_passing(plan):
     graph = random_graph(np.random.default_rng(0), 20)
     x = batch_of(graph, plan)
     layer = BandedMessagePassing(6, num_edge_types=3)
-    out = run_layer_test(layer, x["node"]["x"], x["plan"])
+    out = run_layer_test(layer, x["node"]["x"], x)
     bias = np.random.default_rng(1).normal(size=(3, 6)).astype("float32")
     layer.bias.assign(bias)
-    out = numpy(layer(x["node"]["x"], x["plan"]))[0]
+    out = numpy(layer(x["node"]["x"], x))[0]
     expected = typed_messages(graph, graph.node["x"], layer.get_weights()[0], bias)
     np.testing.assert_allclose(out[:20], expected, atol=1e-5)
     # Nothing is ever added to padding.
@@ -57,9 +57,9 @@ def test_hubs_keep_all_messages_in_half_precision(plan, dtype):
     layer.bias.assign([[1.0]])
     batcher = DynamicBatcher(budget={"node": 3008})
     x = GraphLoader([hub], batcher, plan)[0][0]
-    arrays = keras.tree.map_structure(keras.ops.convert_to_tensor, x["plan"])
+    batch = keras.tree.map_structure(keras.ops.convert_to_tensor, x)
     states = keras.ops.ones((1, 3008, 4), dtype)
-    out = keras.ops.cast(layer(states, arrays), "float32")
+    out = keras.ops.cast(layer(states, batch), "float32")
     # Rounded to the 8 bits of bfloat16; without float32 sums it stops at 256 * 5.
     assert abs(numpy(out)[0, 0, 0] - 5 * (count - 1)) < 0.01 * 5 * count
 
@@ -67,9 +67,8 @@ def test_hubs_keep_all_messages_in_half_precision(plan, dtype):
 def test_prepared_plans_give_the_same():
     x = batch_of(random_graph(np.random.default_rng(0)), Plan(Banded(4)))
     layer = BandedMessagePassing(2, num_edge_types=3)
-    direct = numpy(layer(x["node"]["x"], x["plan"]))
-    arrays = keras.tree.map_structure(keras.ops.convert_to_tensor, x["plan"])
-    prepared = layer.prepare(arrays, x["node"]["mask"].shape[1])
+    direct = numpy(layer(x["node"]["x"], x))
+    prepared = layer.prepare(keras.tree.map_structure(keras.ops.convert_to_tensor, x))
     np.testing.assert_array_equal(direct, numpy(layer(x["node"]["x"], prepared)))
 
 

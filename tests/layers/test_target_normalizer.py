@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import FlatGraphs, GraphLoader
-from keras_bandgnn.preprocessing import TargetNormalizer
+from keras_bandgnn.data import FlatGraphs
+from keras_bandgnn.preprocessing import GraphLoader, TargetNormalizer
 from keras_bandgnn.testing import run_layer_test
 
 ENERGIES = {1: -0.5, 6: -38.0, 8: -75.0}

@@ -8,7 +8,7 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.data import FlatGraphs, GraphLoader
+from keras_bandgnn.data import FlatGraphs
 from keras_bandgnn.layers import shifted_softplus
 from keras_bandgnn.models import (
     GraphRegressor,
@@ -16,7 +16,7 @@ from keras_bandgnn.models import (
     PaiNNBackbone,
     SchNetBackbone,
 )
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, GraphPreprocessor
 from tests.oracles import geometric as oracle
 
 QM9 = (1, 6, 7, 8, 9)
@@ -120,7 +120,7 @@ def task_of(backbone, **options):
     batcher = DynamicBatcher(budget={"node": 24, "edge": 70, "graph": 8})
     preprocessor = GraphPreprocessor(batcher=batcher)
     options = {"activation": shifted_softplus, "normalizer": None, **options}
-    return GraphRegressor(backbone, preprocessor, **options)
+    return GraphRegressor(backbone, preprocessor=preprocessor, **options)
 
 
 @pytest.mark.sweep
@@ -260,7 +260,7 @@ def rotation(seed):
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", FAMILIES)
 def test_moving_a_structure_changes_no_energy(name):
-    task, graphs = task_of(make(name), reduce="sum"), molecules()
+    task, graphs = task_of(make(name), readout="sum"), molecules()
     energies = np.concatenate(task.predict(graphs))
     rng = np.random.default_rng(5)
     moved = []
@@ -381,7 +381,7 @@ def test_schnet_equals_torch_geometric():
         use_bias=True,
         activate_filters=False,
     )
-    task = task_of(backbone, reduce="sum")
+    task = task_of(backbone, readout="sum")
 
     def values(*linears):
         found = []
@@ -510,7 +510,7 @@ def test_it_learns_from_geometry(name):
     graphs = molecules([4] * 60, seed=11)
     batcher = DynamicBatcher(16)
     task = GraphRegressor(
-        cls(QM9, 16, 2, **options), GraphPreprocessor(batcher=batcher)
+        cls(QM9, 16, 2, **options), preprocessor=GraphPreprocessor(batcher=batcher)
     )
     task.compile(keras.optimizers.Adam(0.01))
     history = task.fit(graphs, epochs=25, verbose=0).history

@@ -123,7 +123,7 @@ def test_rows_are_in_the_callers_order(tmp_path):
     # What has its edges sorted keeps them so.
     flat = FlatGraphs.from_graphs(graphs)
     orders = [np.argsort(g.receivers, kind="stable") for g in graphs]
-    compiled = task.preprocessor.compile(graphs)
+    compiled = task.preprocessor.transform(graphs)
     assert not (compiled.origin == np.arange(compiled.node_ptr[-1])).all()
     write_store(tmp_path / "store", compiled, metadata=compiled.metadata)
     with open_store(tmp_path / "store") as store:
@@ -377,7 +377,7 @@ def test_a_graph_transformer_predicts_for_the_callers_edges():
             edge={name: v[edges] for name, v in graph.edge.items()},
         )
         np.testing.assert_allclose(task.predict(mixed)[0], rows[edges], atol=1e-5)
-    compiled = task.preprocessor.compile(graphs)
+    compiled = task.preprocessor.transform(graphs)
     orders = [np.argsort(g.receivers, kind="stable") for g in graphs]
     for given in (FlatGraphs.from_graphs(graphs), compiled):
         for rows, other, order in zip(
@@ -388,7 +388,7 @@ def test_a_graph_transformer_predicts_for_the_callers_edges():
     task = transformer_task(target_type=1)
     for graph, rows in zip(graphs, task.predict(graphs), strict=True):
         assert (np.isnan(rows).all(axis=1) == (graph.edge_type < 1)).all()
-    found = task.predict(task.preprocessor.compile(graphs))
+    found = task.predict(task.preprocessor.transform(graphs))
     assert [len(rows) for rows in found] == [(g.edge_type >= 1).sum() for g in graphs]
 
 

@@ -61,7 +61,7 @@ def test_embeddings_are_the_states_in_the_order_of_the_caller():
     moved = task_of(plain.backbone, reordered(plain.backbone))
     rows = plain.embed(graphs)
     for own, other, graph in zip(rows, moved.embed(graphs), graphs, strict=True):
-        (x,) = kb.data.GraphLoader([graph], num_edge_types=3)[0]
+        (x,) = kb.preprocessing.GraphLoader([graph], num_edge_types=3)[0]
         states = numpy(plain.backbone(x))[0, : graph.num_nodes]
         np.testing.assert_allclose(own, states, atol=1e-5)
         np.testing.assert_allclose(other, states, atol=1e-5)
@@ -136,7 +136,9 @@ def test_a_task_that_reads_few_nodes_embeds_all_but_those_left_out():
     rows = models.NodeSelector(backbone, preprocessor).embed(graphs)
     left_out = 0
     for own, graph in zip(rows, graphs, strict=True):
-        (x,) = kb.data.GraphLoader([graph.replace(candidates=None, label=None)])[0]
+        (x,) = kb.preprocessing.GraphLoader(
+            [graph.replace(candidates=None, label=None)]
+        )[0]
         seen = np.isfinite(own).all(axis=1)
         left_out += (~seen).sum()
         states = numpy(backbone(x))[0, : graph.num_nodes]

@@ -83,8 +83,8 @@ def test_a_loader_that_was_left_within_an_epoch_ends_with_fit():
 def test_threads_end_with_the_epoch_and_begin_anew():
     graphs = plain_graphs(60)
     batcher = kb.preprocessing.DynamicBatcher(2)
-    loader = kb.data.GraphLoader(graphs, batcher, threads=2, prefetch=20)
-    alone = kb.data.GraphLoader(graphs, batcher, prefetch=0)
+    loader = kb.preprocessing.GraphLoader(graphs, batcher, threads=2, prefetch=20)
+    alone = kb.preprocessing.GraphLoader(graphs, batcher, prefetch=0)
     for _ in range(2):
         loader[0]
         assert loader_threads()

@@ -42,7 +42,7 @@ def task_of(name, layer, **options):
     keras.utils.set_random_seed(1)
     preprocessor = GraphPreprocessor([layer], DynamicBatcher(8))
     return kb.models.GraphRegressor(
-        BACKBONES[name](), preprocessor, reduce="sum", normalizer=None, **options
+        BACKBONES[name](), 1, preprocessor, readout="sum", normalizer=None, **options
     )
 
 
@@ -114,7 +114,7 @@ def test_training_on_forces_learns_them():
     backbone = kb.models.SchNetBackbone(
         (1, 8), hidden_dim=16, num_gaussians=40, num_steps=1
     )
-    task = kb.models.ForceRegressor(backbone, preprocessor)
+    task = kb.models.ForceRegressor(backbone, preprocessor=preprocessor)
     task.compile(keras.optimizers.Adam(5e-3))
     history = task.fit(graphs, validation_data=graphs[:8], epochs=25, verbose=0).history
     assert history["force_mae"][-1] < 0.4 * history["force_mae"][0]
@@ -153,26 +153,7 @@ def test_errors():
     with pytest.raises(ValueError, match="force_weight"):
         kb.models.ForceRegressor(BACKBONES["schnet"](), force_weight=0)
     task = kb.models.ForceRegressor(
-        BACKBONES["schnet"](), GraphPreprocessor([FullyConnectedGraph()])
+        BACKBONES["schnet"](), 1, GraphPreprocessor([FullyConnectedGraph()])
     )
     with pytest.raises(ValueError, match="'force' with 3 numbers.*force_key"):
         task.fit([molecule(rng, 4, label=1.0)] * 3)
-
-
-@pytest.mark.parametrize("task", [kb.models.GraphRegressor, kb.models.ForceRegressor])
-@pytest.mark.parametrize("preprocessor", [None, kb.preprocessing.GraphPreprocessor()])
-def test_old_order_with_the_number_by_name(task, preprocessor):
-    old = task(BACKBONES["schnet"](), preprocessor, num_targets=1)
-    assert old.num_targets == 1
-    assert preprocessor is None or old.preprocessor is preprocessor
-    with pytest.raises(TypeError, match="num_targets"):
-        task(BACKBONES["schnet"](), 1, num_targets=1)
-
-
-def test_old_order_of_several_targets():
-    preprocessor = kb.preprocessing.GraphPreprocessor()
-    task = kb.models.GraphRegressor(
-        BACKBONES["schnet"](), preprocessor, num_targets=2, readout="sum"
-    )
-    assert task.num_targets == 2 and task.preprocessor is preprocessor
-    assert kb.models.GraphRegressor.from_config(task.get_config()).num_targets == 2

@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import GRUReadout
 from keras_bandgnn.models import (
     GATBackbone,
@@ -14,7 +13,12 @@ from keras_bandgnn.models import (
     GraphRegressor,
     NodeClassifier,
 )
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, RCMKCompile
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLoader,
+    GraphPreprocessor,
+    RCMKCompile,
+)
 from keras_bandgnn.primitives import Banded, Grouped, Plan
 from keras_bandgnn.testing import gradients_of
 from tests.oracles import convolutions as oracle
@@ -294,7 +298,7 @@ def test_a_regressor_takes_a_readout_and_keeps_its_own(tmp_path):
     ]
     for options, mode in (
         ({"readout": GRUReadout(8)}, "graph"),
-        ({"reduce": "attention"}, "graph"),
+        ({"readout": "attention"}, "graph"),
         ({"readout": "sum"}, "atom"),
     ):
         task = GraphRegressor(backbone_of("gcn"), **options)

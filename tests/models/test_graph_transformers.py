@@ -223,7 +223,7 @@ def test_graphs_that_do_not_fit_are_refused():
     task = GraphRegressor(make("full", max_length=3))
     with pytest.raises(ValueError, match="at most max_length=3"):
         task.predict(graphs_of())
-    plain = GraphRegressor(make(), GraphPreprocessor())
+    plain = GraphRegressor(make(), 1, GraphPreprocessor())
     with pytest.raises(ValueError, match="graph_layers"):
         graph = graphs_of(1)[0]
         degrees = {"in_degree": [0] * graph.num_nodes}

@@ -1,5 +1,7 @@
 """Tasks, backbones and preprocessors behave as users of Keras and KerasHub expect."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -98,3 +100,17 @@ def test_presets_of_preprocessors(tmp_path):
     task.backbone.save_to_preset(tmp_path / "backbone")
     with pytest.raises(ValueError, match="folder with preprocessor.json"):
         cls.from_preset(tmp_path / "backbone")
+
+
+@pytest.mark.parametrize("name", kb.models.__all__)
+def test_a_preprocessor_in_another_place_is_refused_with_its_name(name):
+    cls = getattr(kb.models, name)
+    if not (isinstance(cls, type) and issubclass(cls, kb.models.Task)):
+        return
+    backbone = kb.models.GCNBackbone({"kind": 2}, 8)
+    preprocessor = kb.preprocessing.GraphPreprocessor()
+    if list(inspect.signature(cls).parameters)[1] == "preprocessor":
+        return
+    for more in ((), (3,)):
+        with pytest.raises(ValueError, match="Expected .* preprocessor=..."):
+            cls(backbone, preprocessor, *more)

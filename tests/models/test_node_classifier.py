@@ -109,7 +109,7 @@ def test_rows_are_in_the_callers_order(kind, tmp_path):
     rng = np.random.default_rng(0)
     orders = [rng.permutation(g.num_nodes) for g in graphs]
     mixed = [g.subgraph(o) for g, o in zip(graphs, orders, strict=True)]
-    compiled = task.preprocessor.compile(graphs)
+    compiled = task.preprocessor.transform(graphs)
     assert not (compiled.origin == np.arange(compiled.node_ptr[-1])).all()
     write_store(tmp_path / "store", compiled, metadata=compiled.metadata)
     with open_store(tmp_path / "store") as store:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.models import GGNNBackbone, NodeSelector, list_presets
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphLoader,
     GraphPreprocessor,
     ProgramEncoder,
     RCMKCompile,
@@ -299,8 +299,8 @@ def test_program_graphs_go_straight_in():
     task.backbone.num_steps = 1
     logits = task.predict(programs)
     assert [row.shape for row in logits] == [(2,)] * len(programs)
-    compiled = task.preprocessor.compile(programs)
-    assert task.preprocessor.compile(compiled) is compiled
+    compiled = task.preprocessor.transform(programs)
+    assert task.preprocessor.transform(compiled) is compiled
     assert_close(task.predict(compiled), logits)
     assert task.predict([]) == []
 
@@ -310,7 +310,7 @@ def test_graphs_compiled_otherwise_are_refused():
     other = GraphPreprocessor([ProgramEncoder(subtoken_nodes=False)])
     task = NodeSelector.from_preset("ggnn_varmisuse", load_weights=False)
     with pytest.raises(ValueError, match="Compile them again"):
-        task.predict(other.compile(program_graphs(source)))
+        task.predict(other.transform(program_graphs(source)))
 
 
 def test_predicting_before_training_fixes_no_budget():

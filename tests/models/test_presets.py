@@ -179,7 +179,7 @@ def small_task(**options):
     backbone = kb.models.SchNetBackbone((1, 6, 7, 8, 9), 8, num_steps=1, **options)
     layers = [kb.preprocessing.FullyConnectedGraph()]
     return kb.models.GraphRegressor(
-        backbone, kb.preprocessing.GraphPreprocessor(layers)
+        backbone, preprocessor=kb.preprocessing.GraphPreprocessor(layers)
     )
 
 
@@ -438,11 +438,6 @@ def test_a_preprocessor_that_is_lost_is_named(tmp_path):
     (path / "preprocessor.json").unlink()
     with pytest.raises(ValueError, match="Expected.*hold preprocessor.json"):
         kb.models.GraphClassifier.from_preset(path)
-    # Presets of version 0.1.0 do not say whether there was one.
-    metadata = json.loads((path / "metadata.json").read_text())
-    del metadata["preprocessor"]
-    (path / "metadata.json").write_text(json.dumps(metadata))
-    assert kb.models.GraphClassifier.from_preset(path).preprocessor is None
 
 
 def test_damaged_weights_are_named(tmp_path):

@@ -417,7 +417,7 @@ def test_what_does_not_fit_numbers(options, line):
 def test_r2_of_one_number():
     graphs = data_of("ForceRegressor", 9)
     keras.utils.set_random_seed(0)
-    task = kb.models.GraphRegressor(BACKBONES["GCNBackbone"](), of_batches())
+    task = kb.models.GraphRegressor(BACKBONES["GCNBackbone"](), 1, of_batches())
     task.compile(sgd(), metrics=["R2Score"], **STILL)
     found = fit_once(task, graphs)["R2Score"]
     label = np.array([graph.label for graph in graphs]).ravel()

@@ -350,7 +350,7 @@ def graphs_of(sizes):
 
 def test_fill_of_batches():
     batcher = kb.preprocessing.DynamicBatcher(budget={"node": 64})
-    loader = kb.data.GraphLoader(graphs_of(RNG.integers(2, 30, 60)), batcher)
+    loader = kb.preprocessing.GraphLoader(graphs_of(RNG.integers(2, 30, 60)), batcher)
     for _ in loader:
         pass
     for source in (loader, loader.stats, loader.fill(), loader.stats.fill):
@@ -358,7 +358,7 @@ def test_fill_of_batches():
         names = [tick.get_text() for tick in axes.get_yticklabels()]
         for name, share in loader.stats.fill.items():
             assert f"{100 * share:.1f} %" == texts(axes)[names.index(name)]
-    static = kb.data.GraphLoader(
+    static = kb.preprocessing.GraphLoader(
         graphs_of(RNG.integers(2, 30, 60)), kb.preprocessing.StaticBatcher(4)
     )
     figure = plotting.plot_batch_fill({"dynamic": loader, "static": static})

@@ -13,11 +13,12 @@ import pytest
 from registered import registered_primitives
 
 from keras_bandgnn import Graph, preprocessing, primitives
-from keras_bandgnn.data import FlatGraphs, GraphLoader, from_scipy, to_scipy
+from keras_bandgnn.data import FlatGraphs, from_scipy, to_scipy
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
     GraphEncoder,
+    GraphLoader,
     GraphPreprocessor,
     SequenceLoader,
     StaticBatcher,

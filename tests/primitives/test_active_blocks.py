@@ -2,9 +2,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.models import GGNNBackbone, NodeSelector
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor, RCMKCompile
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLoader,
+    GraphPreprocessor,
+    RCMKCompile,
+)
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField
 from keras_bandgnn.testing import random_graph
 from keras_bandgnn.training import RecompileGuard
@@ -154,7 +158,7 @@ def test_nodes_that_do_not_count_are_never_updated():
     first = x["plan"]["step:0"]["block"].shape[1]
     assert first < blocks["order"].shape[1]
     task = make_task()
-    before = np.asarray(keras.ops.convert_to_numpy(task.backbone.encoder(x["node"])))
+    before = np.asarray(keras.ops.convert_to_numpy(task.backbone.encoder(x)))
     after, _ = states_of(task.backbone, x)
     for g in range(2):
         block = np.arange(after.shape[1]) // SIZE

@@ -12,9 +12,8 @@ from test_dense import (
     values,
 )
 
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.models import GGNNBackbone
-from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, StaticBatcher
 from keras_bandgnn.primitives import Banded, Edges, Grouped, Plan
 from keras_bandgnn.primitives.block_sparse import BlockSparse
 from keras_bandgnn.testing import random_graph

@@ -37,7 +37,7 @@ def task(batcher):
     backbone = kb.models.GGNNBackbone(
         {"element": 5}, hidden_dim=4, num_steps=1, num_edge_types=1
     )
-    model = kb.models.GraphRegressor(backbone, GraphPreprocessor([], batcher))
+    model = kb.models.GraphRegressor(backbone, 1, GraphPreprocessor([], batcher))
     # Keras leaves XLA out on CPUs with TensorFlow, which then compiles no shapes.
     model.compile(jit_compile=True)
     return model

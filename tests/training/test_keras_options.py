@@ -28,7 +28,7 @@ def task_of(per_batch, dropout=0.0, **options):
     keras.utils.set_random_seed(0)
     backbone = models.GCNBackbone({"kind": 4}, 8, dropout=dropout)
     preprocessor = GraphPreprocessor(batcher=StaticBatcher(per_batch + 1))
-    task = models.GraphRegressor(backbone, preprocessor, normalizer=None)
+    task = models.GraphRegressor(backbone, 1, preprocessor, normalizer=None)
     optimizer = options.pop("optimizer", None) or keras.optimizers.SGD(0.2)
     task.compile(optimizer, **options)
     return task

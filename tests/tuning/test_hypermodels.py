@@ -145,7 +145,7 @@ def test_facts_of_stored_graphs(tmp_path):
     preprocessor = preprocessing.GraphPreprocessor(
         [preprocessing.ReachabilityFilter(3), preprocessing.RCMKCompile(64)]
     )
-    compiled = preprocessor.compile(selections(6))
+    compiled = preprocessor.transform(selections(6))
     spec = DatasetSpec.of(compiled)
     assert spec.steps == 3 and spec.num_edge_types == 2 and not spec.slots
     assert spec.label == "candidate" and spec.inputs == {"type": {"ids": 3}}
@@ -155,7 +155,7 @@ def test_facts_of_stored_graphs(tmp_path):
     assert task.backbone.num_steps == 3
     # Another order of stored graphs is that of graphs that were never stored.
     made = hypermodel._prepared(task.preprocessor, compiled)
-    fresh = task.preprocessor.compile(selections(6))
+    fresh = task.preprocessor.transform(selections(6))
     for name, column in fresh.columns().items():
         np.testing.assert_array_equal(made.columns()[name], column, err_msg=name)
     assert hypermodel._prepared(task.preprocessor, compiled) is made

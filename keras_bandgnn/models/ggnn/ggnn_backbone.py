@@ -57,7 +57,7 @@ def update_blocks(
     states = moved(states, order)
     for step, own in zip(steps, prepared, strict=True):
         rows = ops.shape(step["block"])[1] * size
-        sums = message_passing.prepare(own, rows)
+        sums = message_passing.prepare_plan(own, rows)
         messages = message_passing(states, sums, training=training)
         new = update(messages, states[:, :rows], training=training)
         states = ops.concatenate([new, states[:, rows:]], axis=1)
@@ -243,7 +243,7 @@ class GGNNBackbone(Backbone):
 
     def _step(self, plan, num_nodes: int, training: bool):
         """One of the steps, for a plan without a schedule."""
-        plan = self.message_passing.prepare(plan, num_nodes)
+        plan = self.message_passing.prepare_plan(plan, num_nodes)
 
         def step(states, sums=None):
             messages = self.message_passing(states, plan, training=training)
@@ -271,7 +271,7 @@ class GGNNBackbone(Backbone):
             rows = row_index(arrays["state"], keras.ops.shape(states)[1])
             num_nodes = keras.ops.shape(rows.index)[1]
             sums = {k: v for k, v in arrays.items() if k != "state"}
-            sums = self.message_passing.prepare(sums, num_nodes)
+            sums = self.message_passing.prepare_plan(sums, num_nodes)
 
             def step(states, rows=rows, sums=sums):
                 messages = self.message_passing(states, sums, training=training)
@@ -287,7 +287,7 @@ class GGNNBackbone(Backbone):
 
     def get_config(self):
         """Return the arguments of the constructor."""
-        # Files without edge features are those of earlier versions.
+        # Files name them only where there are any.
         edges = {}
         if self.edge_encoder is not None:
             edges = {"edge_inputs": self.edge_encoder.inputs}

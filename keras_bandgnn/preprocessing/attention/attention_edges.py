@@ -217,7 +217,7 @@ class AttentionEdges(GraphLayer):
             "max_distance": self.max_distance,
             "edge_types": self.edge_types,
         }
-        # Stores of earlier versions name their layers without these.
+        # Stores name them only where they are set.
         if self.path_distance is not None:
             config["path_distance"] = self.path_distance
         if self.edge_features:

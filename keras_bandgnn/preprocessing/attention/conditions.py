@@ -117,7 +117,7 @@ def _unreached(matrix, steps: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionConditions:
-    """Verdicts on the conditions for sparse attention; print it to read them.
+    """Results for the conditions for sparse attention; print it to read them.
 
     Attributes:
         self_attention: C1, every node attends to itself.

@@ -24,9 +24,6 @@ class ConditionResult:
         return f"{self.answer}: {self.reason}"
 
 
-# The name of version 0.1.0.
-Verdict = ConditionResult
-
 # Lower bound on the endpoints of paths, from the blocks of a graph.
 
 

@@ -41,22 +41,6 @@ from keras_bandgnn.primitives.plan import Plan
 _STATE = {"batch", "epoch", "fingerprint"}
 
 
-def _check_removed(options: Mapping) -> None:
-    """Raise an error for arguments that version 0.1.0 had, or that are unknown."""
-    for name in options:
-        if name not in ("schedule", "width", "known_plans"):
-            raise TypeError(
-                "Expected an argument of GraphLoader. Received: "
-                f"{name}={options[name]!r}. Look up its name in the documentation."
-            )
-        raise TypeError(
-            "Expected the plan itself: a GraphLoader no longer takes "
-            f"{name!r}. Received: {name}={options[name]!r}. Use "
-            "GraphPreprocessor(...).loader(graphs, schedule=..., width=...), or pass "
-            "plan=Plan(..., schedule=...)."
-        )
-
-
 class GraphLoader(keras.utils.PyDataset):
     """Supergraphs of static shapes, assembled ahead of the device.
 
@@ -72,7 +56,7 @@ class GraphLoader(keras.utils.PyDataset):
             to these graphs.
         plan: A `Plan`, or `"auto"`: the cheapest exact one by the constants that
             `bandgnn calibrate` has measured on this machine (see
-            `primitives.choose_plan`). Without them: `Grouped` for typed edges
+            `planning.choose_plan`). Without them: `Grouped` for typed edges
             and `Segment` for untyped ones on CPUs, `Banded` with an exact rest on
             GPUs and TPUs. `Banded` takes the `block_size` of the `RCMKCompile` that
             ordered the graphs.
@@ -121,10 +105,8 @@ class GraphLoader(keras.utils.PyDataset):
         host: int = 0,
         num_hosts: int = 1,
         edge_weight: str | None = None,
-        **removed,
     ):
         super().__init__(workers=1)
-        _check_removed(removed)
         # Checked before the graphs are read, which may take minutes.
         expected = "a batcher, such as DynamicBatcher(32)"
         optional(instance, "batcher", batcher, Batcher, expected)
@@ -480,25 +462,6 @@ class GraphLoader(keras.utils.PyDataset):
     def batches_per_epoch(self) -> int:
         """Batches of a whole epoch."""
         return self._epochs.length
-
-    # Names of version 0.1.0.
-
-    def state(self, batches: int = 0, epoch: int | None = None) -> dict[str, Any]:
-        """Alias of `state_dict`."""
-        return self.state_dict(batches, epoch)
-
-    def resume(self, state: dict[str, Any], hold: bool = False) -> None:
-        """Alias of `load_state_dict`."""
-        self.load_state_dict(state, hold)
-
-    def whole_epochs(self) -> None:
-        """Alias of `clear_resume`."""
-        self.clear_resume()
-
-    @property
-    def skipped(self) -> int:
-        """Alias of `resumed_batches`."""
-        return self._resumed_batches
 
     def to_tf_data(self):
         """Return a `tf.data.Dataset` of the batches of an epoch.

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphLoader,
     GraphPreprocessor,
     StaticBatcher,
 )

@@ -10,9 +10,13 @@ from registered import registered_primitives
 
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import padded_rows as levels
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.planning import Hardware, choose_plan, plan_choice
-from keras_bandgnn.preprocessing import DynamicBatcher, RCMKCompile, StaticBatcher
+from keras_bandgnn.preprocessing import (
+    DynamicBatcher,
+    GraphLoader,
+    RCMKCompile,
+    StaticBatcher,
+)
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import (
     pack_best_fit,
     pack_sequential,

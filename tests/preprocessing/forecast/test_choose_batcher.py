@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from keras_bandgnn import Graph
-from keras_bandgnn.data import FlatGraphs, GraphLoader, open_store, write_store
+from keras_bandgnn.data import FlatGraphs, open_store, write_store
 from keras_bandgnn.models import GGNNBackbone, GraphRegressor
 from keras_bandgnn.preprocessing import (
     DynamicBatcher,
+    GraphLoader,
     GraphPreprocessor,
     RCMKCompile,
     StaticBatcher,

@@ -4,9 +4,8 @@ import pytest
 
 from keras_bandgnn import Graph, primitives
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.data import GraphLoader
 from keras_bandgnn.layers import BandedMessagePassing
-from keras_bandgnn.preprocessing import DynamicBatcher, GraphPreprocessor
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, GraphPreprocessor
 from keras_bandgnn.primitives import Banded, Grouped, Plan, ReceptiveField, Segment
 from keras_bandgnn.testing import random_graph
 
@@ -62,7 +61,7 @@ def test_reductions_equal_the_oracle(name, reduce, edge_weight):
     rng = np.random.default_rng(1)
     kernel, bias = rng.normal(size=(3, 2, 5)), rng.normal(size=(3, 5))
     layer.set_weights([kernel, bias])
-    out = keras.ops.convert_to_numpy(layer(x["node"]["x"], x["plan"]))
+    out = keras.ops.convert_to_numpy(layer(x["node"]["x"], x))
     for number, rows in unbatch(out, x, "node"):
         graph = graphs[number]
         weight = graph.edge["w"] if edge_weight else np.ones(graph.num_edges)

@@ -3,8 +3,8 @@ import pytest
 
 from keras_bandgnn import Graph
 from keras_bandgnn.batch import unbatch
-from keras_bandgnn.data import FlatGraphs, GraphLoader, open_store, write_store
-from keras_bandgnn.preprocessing import DynamicBatcher
+from keras_bandgnn.data import FlatGraphs, open_store, write_store
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader
 from keras_bandgnn.preprocessing.batching.batcher import ceil64
 from keras_bandgnn.preprocessing.batching.dynamic_batcher import pack_sequential
 from keras_bandgnn.preprocessing.loading.epochs import spread

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from keras_bandgnn import Graph
 from keras_bandgnn.assembly import assembler
-from keras_bandgnn.data import GraphLoader, open_store, write_store
-from keras_bandgnn.preprocessing import DynamicBatcher, StaticBatcher
+from keras_bandgnn.data import open_store, write_store
+from keras_bandgnn.preprocessing import DynamicBatcher, GraphLoader, StaticBatcher
 from keras_bandgnn.primitives import Grouped, Plan
 
 BATCHERS = {
@@ -106,12 +106,12 @@ def test_resumed_in_the_middle_the_same_batches_remain(
     loader.epoch = epoch
     whole = [loader[i] for i in range(len(loader))]
     used = int(share * len(loader))
-    state = json.loads(json.dumps(loader.state(used)))
+    state = json.loads(json.dumps(loader.state_dict(used)))
     other = GraphLoader(graphs, BATCHERS[kind](batch_size), seed=1, prefetch=0)
-    other.resume(state)
+    other.load_state_dict(state)
     assert len(other) == len(whole) - used
     assert all(same(other[i], whole[used + i]) for i in range(len(other)))
-    other.whole_epochs()
+    other.clear_resume()
     other.on_epoch_end()
     loader.on_epoch_end()
     assert len(other) == len(whole) and ids(other[0]) == ids(loader[0])
@@ -119,7 +119,7 @@ def test_resumed_in_the_middle_the_same_batches_remain(
 
 def test_resume_refuses_other_data():
     loader = GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2))
-    state = loader.state(1)
+    state = loader.state_dict(1)
     for other in (
         GraphLoader(graphs_of([3, 4, 6]), DynamicBatcher(2)),
         GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(3)),
@@ -127,9 +127,9 @@ def test_resume_refuses_other_data():
         GraphLoader(graphs_of([3, 4, 5]), DynamicBatcher(2), shuffle=False),
     ):
         with pytest.raises(ValueError, match="training began with"):
-            other.resume(state)
+            other.load_state_dict(state)
     with pytest.raises(ValueError, match="a batch in"):
-        loader.resume({**state, "batch": 99})
+        loader.load_state_dict({**state, "batch": 99})
 
 
 def test_batches_of_one_file_and_of_several(tmp_path, monkeypatch):
@@ -234,9 +234,9 @@ def test_to_tf_data():
 def test_own_loops_resume_and_go_on_with_whole_epochs():
     graphs = graphs_of([5] * 50)
     loader = GraphLoader(graphs, DynamicBatcher(4))
-    state = loader.state(3)
+    state = loader.state_dict(3)
     other = GraphLoader(graphs, DynamicBatcher(4))
-    other.resume(state)
+    other.load_state_dict(state)
     left = other.to_torch(epochs=2)
     assert len(left) == 2 * len(loader) - 3
     assert same(_numpy(left[0]), loader.build(3, 0))
@@ -248,10 +248,10 @@ def test_own_loops_resume_and_go_on_with_whole_epochs():
 
 def test_other_labels_are_other_data():
     graphs = graphs_of([3, 4, 5])
-    state = GraphLoader(graphs).state()
+    state = GraphLoader(graphs).state_dict()
     changed = [g.replace(label=9.0) for g in graphs]
     with pytest.raises(ValueError, match="training began with"):
-        GraphLoader(changed).resume(state)
+        GraphLoader(changed).load_state_dict(state)
 
 
 def test_passes_over_tf_data_have_new_orders():
@@ -430,23 +430,6 @@ def test_workers_of_torch():
     loader._builder._lock.release()
     assert found == [ids(_numpy(batch)) for batch in loader.to_torch(epochs=2)]
     pickle.loads(pickle.dumps(data))
-
-
-@pytest.mark.parametrize("name", ["schedule", "width", "known_plans", "shufle"])
-def test_arguments_that_are_gone_say_what_to_write(name):
-    with pytest.raises(TypeError, match=f"Expected .* Received: {name}=3. "):
-        GraphLoader([Graph(2, [0], [1])], **{name: 3})
-
-
-def test_names_of_version_0_1_0_still_work():
-    graphs = [Graph(2, [0], [1])] * 40
-    loader = GraphLoader(graphs, DynamicBatcher(4))
-    state = loader.state(2)
-    assert state == loader.state_dict(2)
-    loader.resume(state)
-    assert loader.skipped == loader.resumed_batches == 2
-    loader.whole_epochs()
-    assert loader.skipped == 0 and len(loader) == loader.batches_per_epoch
 
 
 @pytest.mark.parametrize(
