@@ -24,6 +24,7 @@ TITLES = {
     "training": "Training",
     "explain": "Explanations",
     "distribution": "Distribution",
+    "config": "Settings of the process",
     "serving": "Exporting and serving",
     "tuning": "Tuning",
     "plotting": "Figures",

@@ -11,12 +11,12 @@ from typing import Any
 
 from keras_bandgnn.default_backend import replace_missing_backend
 from keras_bandgnn.graph import Graph as Graph
-from keras_bandgnn.heap import share_heap
 from keras_bandgnn.import_hook import after_keras
 from keras_bandgnn.version import __version__ as __version__
 
 _SUBMODULES = (
     "batch",
+    "config",
     "data",
     "distribution",
     "explain",
@@ -55,7 +55,6 @@ def _register() -> None:
         importlib.import_module(f"{__name__}.{name}")
 
 
-share_heap()
 if "keras" not in sys.modules:
     replace_missing_backend()
     after_keras(_register)

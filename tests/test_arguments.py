@@ -241,6 +241,10 @@ def atoms_graph():
 # them; a string says why there is nothing to try.
 VALID = {
     "Graph": {"num_nodes": 2, "senders": [0], "receivers": [1]},
+    "config.cache_folder": {},
+    "config.restore_process": {},
+    "config.set_cache_folder": lambda tmp: {"path": tmp},
+    "config.tune_process": "changes the process; has tests of its own",
     # === data ===
     "data.LinkSplit": RESULT,
     "data.NodePairs": {"senders": [0], "receivers": [1]},

@@ -19,8 +19,10 @@ import pytest
 import keras_bandgnn
 
 PUBLIC = {
-    "keras_bandgnn": "Graph batch data distribution explain layers models ops "
+    "keras_bandgnn": "Graph batch config data distribution explain layers models ops "
     "planning plotting preprocessing primitives programs serving training tuning",
+    "keras_bandgnn.config": "cache_folder restore_process set_cache_folder "
+    "tune_process",
     "keras_bandgnn.data": "FlatGraphs GraphStore Limits LinkSplit NodePairs "
     "StoreWriter check_leaks split_links from_ase "
     "from_jraph from_networkx from_pandas from_pyg from_rdkit from_scipy from_smiles "

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from keras_bandgnn import config
 from keras_bandgnn.cli import interrupts, options
 from keras_bandgnn.cli.backend import choose_backend, without_tensorflow
 from keras_bandgnn.progress import signs_of_life
@@ -22,17 +23,21 @@ class _Command(NamedTuple):
         resumes: The option that discards an interrupted run, or keeps none of it; None
             if the command does not resume.
         waits: Whether it waits for another program, and is silent meanwhile.
+        computes: Whether it runs a model for long, which `config.tune_process` speeds
+            up.
     """
 
     summary: str
     resumes: str | None
     waits: bool = False
+    computes: bool = False
 
 
 _COMMANDS = {
     "demo": _Command(
         "train on Python's standard library and list suspicious variable usages",
         resumes=None,
+        computes=True,
     ),
     "compile": _Command(
         "turn source code or program graphs into stores of compiled graphs",
@@ -45,18 +50,22 @@ _COMMANDS = {
     "train": _Command(
         "train a model: variable misuse, or regression on molecules and graphs",
         resumes="restart",
+        computes=True,
     ),
     "tune": _Command(
         "search hyperparameters, and how to run the model fastest",
         resumes="overwrite",
+        computes=True,
     ),
     "evaluate": _Command(
         "score a model, compared with simple baselines",
         resumes=None,
+        computes=True,
     ),
     "predict": _Command(
         "list the most suspicious variable usages, or predict numbers of graphs",
         resumes=None,
+        computes=True,
     ),
     "check": _Command(
         "find wrong variables in Python code, for terminals, CI and code review",
@@ -74,6 +83,7 @@ _COMMANDS = {
     "batching": _Command(
         "forecast which batching algorithm trains fastest",
         resumes=None,
+        computes=True,
     ),
     "calibrate": _Command(
         'measure this machine, so that plan="auto" chooses the cheapest plan',
@@ -177,7 +187,7 @@ def _progress(command: str) -> contextlib.AbstractContextManager:
     return signs_of_life(command)
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None, whole_process: bool = False) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments[:1] == ["bench"]:
         _parser([]).error(
@@ -189,6 +199,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     parsed.line = shlex.join(["bandgnn", *arguments])
     try:
         choose_backend(parsed.backend)
+        if whole_process and _COMMANDS[parsed.command].computes:
+            config.tune_process()
         with without_tensorflow(), _progress(parsed.command):
             return int(parsed.run(parsed) or 0)
     except BrokenPipeError:
@@ -234,4 +246,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command() -> None:
     """Run a command and exit the process with the exit code of `main`."""
     with interrupts.handle_signals(whole_process=True):
-        sys.exit(_run(None))
+        sys.exit(_run(None, whole_process=True))

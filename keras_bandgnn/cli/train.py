@@ -68,11 +68,11 @@ def batch_nodes(store) -> int:
     More per step train faster, and to a higher accuracy where an epoch still has many
     steps.
     """
+    from keras_bandgnn import config
     from keras_bandgnn.data.sources import parts_of
-    from keras_bandgnn.ops import host_memory
 
     total = sum(int(part.node_ptr[-1]) for part in parts_of(store))
-    most = min(total / _MANY_STEPS, host_memory.total() / _BYTES_PER_NODE)
+    most = min(total / _MANY_STEPS, config.total_memory() / _BYTES_PER_NODE)
     return next((n for n in _MORE_NODES if n <= most), _NODES)
 
 

@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+from keras_bandgnn.config import cache_folder
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.linting.finding import FileFindings, Finding
 from keras_bandgnn.linting.source_code import SourceCode
@@ -23,10 +24,7 @@ _FIELDS = [field.name for field in dataclasses.fields(Finding) if field.name != 
 
 def default_folder() -> Path:
     """Return the folder of the cache in the user's cache folder."""
-    root = os.environ.get("KERAS_BANDGNN_DATA")
-    if root is None:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "keras_bandgnn"
-    return Path(root).expanduser() / "check"
+    return cache_folder() / "check"
 
 
 def model_key(preset: Path) -> str:

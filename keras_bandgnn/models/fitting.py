@@ -1,7 +1,5 @@
 """Reproducible and resumable training of a task on a `GraphLoader`."""
 
-import contextlib
-import math
 import os
 from collections.abc import Callable
 
@@ -11,7 +9,6 @@ from keras_bandgnn import compat
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.data.files import atomic_path, buffered_write
 from keras_bandgnn.distribution.replica_group import active_group
-from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
 
@@ -26,25 +23,6 @@ def _is_local(path, suffix: str | tuple[str, ...]) -> bool:
 def _on_device(arguments: tuple) -> tuple:
     """Return the arguments of a step as it reads them."""
     return arguments if backend.step_data is None else backend.step_data(arguments)
-
-
-def _products(model: keras.Model, data):
-    """Return the context in which a step that is not compiled multiplies."""
-    if model.jit_compile:
-        return contextlib.nullcontext()
-    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
-    return backend.fast_products(_most_nodes(x))
-
-
-def _most_nodes(x) -> int:
-    """Return the nodes of a batch, or of the largest step of its schedule."""
-    try:
-        steps = (step.get("state") for step in x.get("plan", {}).values())
-        states = [state["index"] for state in steps if state is not None]
-        return max(math.prod(rows.shape) for rows in [x["node"]["mask"], *states])
-    except (AttributeError, KeyError, TypeError, IndexError):
-        # The step says what is missing.
-        return 0
 
 
 class Replicated(compat.BuildHooks):
@@ -74,27 +52,24 @@ class Replicated(compat.BuildHooks):
     def train_step(self, *args):
         """Run a training step on all devices."""
         args = _on_device(args)
-        with _products(self, args[-1]):
-            logs = self._recorded("train", args)
-            if logs is None:
-                logs = self.distribution.train_step(self, *args)
-            return super().train_step(*args) if logs is None else logs
+        logs = self._recorded("train", args)
+        if logs is None:
+            logs = self.distribution.train_step(self, *args)
+        return super().train_step(*args) if logs is None else logs
 
     def test_step(self, *args):
         """Run an evaluation step on all devices."""
         args = _on_device(args)
-        with _products(self, args[-1]):
-            logs = self._recorded("test", args)
-            if logs is None:
-                logs = self.distribution.test_step(self, *args)
-            return super().test_step(*args) if logs is None else logs
+        logs = self._recorded("test", args)
+        if logs is None:
+            logs = self.distribution.test_step(self, *args)
+        return super().test_step(*args) if logs is None else logs
 
     def predict_step(self, *args):
         """Return the outputs for a batch."""
         args = _on_device(args)
-        with _products(self, args[-1]):
-            outputs = self._recorded("predict", args)
-            return super().predict_step(*args) if outputs is None else outputs
+        outputs = self._recorded("predict", args)
+        return super().predict_step(*args) if outputs is None else outputs
 
     def _recorded(self, kind: str, args: tuple):
         """Return what a recorded step of torch returns; None to take another."""
@@ -312,7 +287,6 @@ def fit_loader(model: keras.Model, fit: Callable, loader: GraphLoader, **kwargs)
         loader.end_after(None)
         # Training that ends early leaves the loader in the middle of an epoch.
         loader.stop_threads()
-        host_memory.give_back()
 
 
 def _fit(model: keras.Model, fit: Callable, loader: GraphLoader, kwargs: dict):

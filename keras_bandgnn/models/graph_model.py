@@ -34,7 +34,6 @@ from keras_bandgnn.models.objective import (
     entry_metrics,
     one_loss,
 )
-from keras_bandgnn.ops import host_memory
 from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.encoding.graph_encoder import is_raw, raw_items
 from keras_bandgnn.preprocessing.loading.graph_loader import GraphLoader
@@ -291,9 +290,8 @@ class GraphModel(Replicated):
         """Discard compiled steps if the backbone computes something else by now.
 
         Weights that were loaded, or other tasks over the same backbone, may have
-        changed it. Also set how the process handles memory.
+        changed it.
         """
-        host_memory.keep_freed()
         variant = self.program_variant
         if self.__dict__.setdefault("_variant", variant) != variant:
             self.__dict__["_variant"] = variant

@@ -13,7 +13,6 @@ from keras_bandgnn.checks import as_path, optional, positive_int
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.sources import parts_of
 from keras_bandgnn.layers.batch_layer import hop_batch
-from keras_bandgnn.ops.backend import current as backend
 from keras_bandgnn.preprocessing.batching.batcher import round_up_64
 from keras_bandgnn.preprocessing.loading.node_order import (
     caller_rows,
@@ -82,8 +81,7 @@ def _by_layer(task, graphs, read_out, block_size, folder, verbose) -> list:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             scratch = None if folder is None else scratch
             done = _Pass(task, part, block_size, scratch, verbose != 0)
-            with backend.fast_products(done.block_size):
-                rows = done.outputs(read_out)
+            rows = done.outputs(read_out)
         starts = part.node_ptr
         out += [rows[a:b] for a, b in zip(starts, starts[1:], strict=False)]
     places = caller_rows(graphs, Parts(parts), "node")

@@ -11,6 +11,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from keras_bandgnn.config import cache_folder
 from keras_bandgnn.data.files import atomic_write, json_text
 from keras_bandgnn.data.reading import read_json
 from keras_bandgnn.ops.backend import current as backend
@@ -213,8 +214,7 @@ class Hardware:
         description = {"version": VERSION, "dtype": dtype, **machine()}
         description = json_text("machine", description)
         name = hashlib.sha256(description.encode()).hexdigest()[:16]
-        root = os.environ.get("KERAS_BANDGNN_DATA") or "~/.cache/keras_bandgnn"
-        return Path(root).expanduser() / "hardware" / f"{name}.json"
+        return cache_folder() / "hardware" / f"{name}.json"
 
     def save(self, dtype: str = "float32") -> Path:
         """Write the constants for `calibrated`; return the file."""

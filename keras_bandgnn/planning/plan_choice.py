@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 import keras
 import numpy as np
 
+from keras_bandgnn import config
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn.checks import instance, optional, positive_int, refuse, sequence
 from keras_bandgnn.data.flat import FlatGraphs
-from keras_bandgnn.ops import host_memory
 from keras_bandgnn.planning.cost import GROUP_SIZES, Hardware, device
 from keras_bandgnn.planning.estimate import Estimate, sampled
 from keras_bandgnn.primitives.banded import Banded
@@ -329,4 +329,4 @@ def _most_block_bytes() -> int:
     """Return two GiB, or a quarter of the memory if that is less."""
     if graph_ops.has_accelerator():
         return _MOST_BLOCK_BYTES
-    return int(min(_MOST_BLOCK_BYTES, host_memory.total() / 4))
+    return int(min(_MOST_BLOCK_BYTES, config.total_memory() / 4))

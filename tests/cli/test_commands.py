@@ -42,13 +42,12 @@ def source(tmp_path):
 
 
 def test_supergraphs_are_larger_where_an_epoch_has_many_steps(monkeypatch):
-    from keras_bandgnn import Graph
+    from keras_bandgnn import Graph, config
     from keras_bandgnn.cli import train
     from keras_bandgnn.data import FlatGraphs
-    from keras_bandgnn.ops import host_memory
 
     graphs = FlatGraphs.from_graphs([Graph(1000, [0], [1])])
-    monkeypatch.setattr(host_memory, "total", lambda: 24e9)
+    monkeypatch.setattr(config, "total_memory", lambda: 24e9)
     monkeypatch.setattr(train, "_MANY_STEPS", 2)
     for count, nodes in (
         (32, 8192),
@@ -60,7 +59,7 @@ def test_supergraphs_are_larger_where_an_epoch_has_many_steps(monkeypatch):
         (990, 49152),
     ):
         assert train.batch_nodes(graphs.take([0] * count)) == nodes
-    monkeypatch.setattr(host_memory, "total", lambda: 8.5e9)
+    monkeypatch.setattr(config, "total_memory", lambda: 8.5e9)
     assert train.batch_nodes(graphs.take([0] * 990)) == 32768
 
 

@@ -11,7 +11,6 @@ import pytest
 from registered import molecules, plain_graphs
 
 import keras_bandgnn as kb
-from keras_bandgnn.ops import host_memory
 
 FITS = 12
 
@@ -185,28 +184,6 @@ def test_validation_and_evaluation_of_a_loader_agree():
     found = task.evaluate(others, verbose=0, return_dict=True)
     for name, value in found.items():
         np.testing.assert_allclose(value, logs[f"val_{name}"][-1], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda task, x: task.fit(x, epochs=1, verbose=0),
-        lambda task, x: task.evaluate(x, verbose=0),
-        lambda task, x: task.predict(x),
-        lambda task, x: task.train_on_batch(*task.loader(x, shuffle=True)[0]),
-    ],
-    ids=["fit", "evaluate", "predict", "train_on_batch"],
-)
-def test_freed_memory_is_kept(use, monkeypatch):
-    calls = []
-    monkeypatch.setattr(host_memory, "keep_freed", lambda: calls.append("keep"))
-    monkeypatch.setattr(host_memory, "give_back", lambda: calls.append("give back"))
-    task, graphs = make(), plain_graphs()
-    task.predict(graphs)
-    calls.clear()
-    use(task, graphs)
-    assert calls[0] == "keep"
-    assert calls.count("give back") <= 1
 
 
 def test_nothing_is_built_after_the_last_epoch(monkeypatch):

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from keras_bandgnn import config
 from keras_bandgnn.data.datasets.archives import is_archive, unpack
 from keras_bandgnn.data.datasets.download import Remote, fetch, verify
 
@@ -64,16 +65,15 @@ def cache_folder(dataset: Dataset, cache: str | os.PathLike | None) -> Path:
 
     Args:
         dataset: The data set.
-        cache: Folder of all data sets; `$KERAS_BANDGNN_DATA` or
-            `~/.cache/keras_bandgnn` if omitted.
+        cache: Folder of all data sets; `config.cache_folder()` if omitted.
 
     Example:
     >>> toy = Dataset("tu:TOY", "a toy", "1", "none", "none", forms=())
     >>> cache_folder(toy, "data").as_posix()
     'data/tu_TOY'
     """
-    root = cache or os.environ.get("KERAS_BANDGNN_DATA") or "~/.cache/keras_bandgnn"
-    return Path(root).expanduser() / dataset.name.replace(":", "_")
+    root = Path(cache).expanduser() if cache else config.cache_folder()
+    return root / dataset.name.replace(":", "_")
 
 
 def locate(

@@ -101,8 +101,7 @@ def load(
             `list_datasets`.
         split: `"train"`, `"valid"` or `"test"`; all graphs if None.
         path: A file, an archive or a folder in a supported format.
-        cache: Folder of all data sets; `$KERAS_BANDGNN_DATA` or
-            `~/.cache/keras_bandgnn` if omitted.
+        cache: Folder of all data sets; `config.cache_folder()` if omitted.
         download: Whether to download missing files.
         progress: Whether to show a progress bar after two seconds.
         limits: Limits on the sizes of the files; the default `Limits` if omitted.

@@ -53,9 +53,6 @@ others:
     What a step of Keras takes, its arrays on the device: on torch `train_on_batch` and
     `predict_on_batch` pass arrays of the host, which a recorded step would read as they
     are.
-`fast_products(nodes)`
-    A context in which a step on a CPU, on a batch of so many nodes, multiplies float32
-    by the faster of two libraries.
 `batch_data(batch)`
     A batch of arrays as `fit` gives it to a step: tensors on the device, or None where
     the step converts them.

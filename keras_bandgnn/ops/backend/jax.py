@@ -227,7 +227,6 @@ flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
 recorded = branch = affine = None
 step_data = batch_data = None
-fast_products = contextlib.nullcontext
 # Sorts of one array that take as long as one of ids and places.
 _MOST_SORTS = 3
 # Edges from which messages are computed in chunks.

@@ -1,6 +1,5 @@
 """TensorFlow implementations."""
 
-import contextlib
 import weakref
 
 import tensorflow as tf
@@ -226,7 +225,6 @@ def index_add(out, ids, rows):
 # Only torch has these, as its eager operations are bound by memory traffic.
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
 normalized_rows = dropout = step_data = batch_data = None
-fast_products = contextlib.nullcontext
 recorded = branch = affine = fused_edges = sorted_ids = None
 map_rows = None
 copy = tf.identity

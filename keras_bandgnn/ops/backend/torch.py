@@ -20,7 +20,6 @@ from keras_bandgnn.ops.backend.torch_filters import equal_values as _equal_value
 from keras_bandgnn.ops.backend.torch_heads import EdgeAttention, ScoreAttention
 from keras_bandgnn.ops.backend.torch_library import Norm, dropout_mask, rows_sum
 from keras_bandgnn.ops.backend.torch_loops import repeated as repeated
-from keras_bandgnn.ops.backend.torch_products import fast_products as fast_products
 from keras_bandgnn.ops.backend.torch_steps import batch_data as batch_data
 from keras_bandgnn.ops.backend.torch_steps import (
     check_recordable,

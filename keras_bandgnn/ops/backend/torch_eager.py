@@ -2,7 +2,7 @@
 
 import torch
 
-from keras_bandgnn.ops.backend.torch_products import are_fast
+from keras_bandgnn.config import products_by_onednn
 from keras_bandgnn.ops.backend.torch_steps import check_recordable
 
 # Rows per product, so that they stay in the CPU cache.
@@ -46,7 +46,7 @@ def _runs(kinds, size, dtype):
     # The runs are those of one batch, which a recording would notice at its end only.
     check_recordable("runs of groups")
     types, counts = torch.unique_consecutive(kinds, return_counts=True)
-    by_onednn = are_fast() or dtype == torch.bfloat16
+    by_onednn = products_by_onednn() or dtype == torch.bfloat16
     lengths = _LENGTHS if by_onednn else _LENGTHS[:1]
     first = 0
     for kind, count in zip(types.tolist(), counts.tolist(), strict=True):
