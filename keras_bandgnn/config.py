@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_bandgnn.checks import refuse
+
 __all__ = ["cache_folder", "restore_process", "set_cache_folder", "tune_process"]
 
 # Settings with which a user has configured malloc.
@@ -112,7 +114,13 @@ def cache_folder() -> Path:
 
 
 def set_cache_folder(path: str | os.PathLike | None) -> None:
-    """Set the folder of caches for this process; None for the default."""
+    """Set the folder of caches for this process; None for the default.
+
+    Raises:
+        ValueError: If `path` is not a path.
+    """
+    if path is not None and not (isinstance(path, str | Path) and str(path)):
+        refuse("path", "a path, or None for the default", path)
     global _cache_folder
     _cache_folder = None if path is None else Path(path).expanduser()
 
