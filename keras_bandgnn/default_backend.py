@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 BACKENDS = ("jax", "torch", "tensorflow")
@@ -21,13 +20,6 @@ def configured_backend() -> str | None:
         return json.loads((home / "keras.json").read_text()).get("backend")
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def chosen_backend() -> str | None:
-    """Return the backend that Keras runs on, or would start with, if one is chosen."""
-    if hasattr(sys.modules.get("keras"), "config"):
-        return sys.modules["keras"].config.backend()
-    return os.environ.get("KERAS_BACKEND") or configured_backend()
 
 
 def replace_missing_backend() -> None:

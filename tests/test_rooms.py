@@ -15,7 +15,7 @@ PACKAGE = Path(keras_bandgnn.__file__).parent
 # From the ground up. A file imports its own room and rooms before it.
 ROOMS = (
     "checks optional version import_hook compat lazy registration".split()
-    + "default_backend config switches arrays progress graph batch".split()
+    + "default_backend config arrays progress graph batch".split()
     + "data saving programs ops primitives assembly planning".split()
     + [
         f"preprocessing.{room}"
