@@ -244,13 +244,19 @@ def hooks(task):
     yield "accumulated", value.register_post_accumulate_grad_hook
 
 
-def test_every_hook():
+def test_every_hook(monkeypatch):
+    from torch.nn.modules import module
+
     steps = Steps("GraphRegressor", "train")
     names = []
     for name, register in hooks(steps.task):
         handle = register(lambda *args, **kwargs: None)
         assert steps.record.changed() is not None, name
         handle.remove()
+        # Torch remembers which kind of backward hooks there was.
+        monkeypatch.setattr(module, "_global_is_full_backward_hook", None)
+        for layer in compat.sublayers(steps.task):
+            layer._is_full_backward_hook = None
         # An empty dict of hooks is none.
         steps.record.guard = steps.record._new_guard()
         assert steps.record.guard.foreign is None
