@@ -205,6 +205,10 @@ class GraphPreprocessor(HostLayer):
         compiled.metadata = {"layers": self.layers_config()}
         return compiled
 
+    def compile(self, graphs):
+        """Alias of `transform`."""
+        return self.transform(graphs)
+
     def __call__(self, graphs):
         """Apply the graph layers, see `transform`."""
         # Keras' own __call__ converts its arguments to tensors.

@@ -76,7 +76,7 @@ def test_reports_and_metadata(files, tmp_path):
     skipped = [item for entry in store.reports for item in entry["skipped"]]
     assert [name for name, _ in skipped] == ["m99.py"]
     made = GraphPreprocessor(LAYERS)
-    assert made.transform(open_store(store.path)).path == store.path
+    assert made.compile(open_store(store.path)).path == store.path
     before, after = bandwidths(FlatGraphs.concatenate(list(store.shards)))
     assert len(before) == len(after) == len(store)
     assert after.mean() < before.mean()
