@@ -164,7 +164,7 @@ class SchNetBackbone(AtomisticBackbone):
         if self.share_weights:
             filters = self.filters[0](basis, factor)
             for _ in range(self.num_steps):
-                states = self.interactions[0](states, filters, edge, degree)
+                states = self.interactions[0](states, batch, filters, degree)
                 yield states
             return
         # Both directions of a pair have one filter.
