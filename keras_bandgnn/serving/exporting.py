@@ -151,10 +151,12 @@ def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
         for spec in model.signature.inputs
     ]
     backend = keras.backend.backend()
+    options = dict(options)
+    verbose = options.pop("verbose", False)
     if (backend, format) == ("jax", "litert"):
         with tempfile.TemporaryDirectory() as folder:
             # Without variables, as LiteRT has no dtype for the seeds of dropout.
-            model.export(folder, "tf_saved_model", False, [specs], is_static=True)
+            model.export(folder, "tf_saved_model", verbose, [specs], is_static=True)
             _to_litert(folder, path, options)
         return
     if format == "onnx":
@@ -167,7 +169,7 @@ def _write(model: FlatModel, path: str, format: str, options: dict) -> None:
         # Without TensorFlow operations, which interpreters do not include.
         target = {"supported_ops": [lite.OpsSet.TFLITE_BUILTINS]}
         options = {"target_spec": target, **options}
-    model.export(path, format, False, [specs], **options)
+    model.export(path, format, verbose, [specs], **options)
 
 
 def _to_litert(folder: str, path: str, options: dict) -> None:

@@ -58,7 +58,7 @@ def test_runtime_gives_what_the_task_predicts(form, tmp_path):
     need(form)
     task, graphs = selector(), graphs_of()
     plan = Plan(Banded(8)) if form == "onnx" else None
-    path = task.export(tmp_path / "out", form, graphs, plan=plan)
+    path = task.export(tmp_path / "out", form, graphs, plan=plan, verbose=False)
     # Other graphs, in an order of their own, in several supergraphs.
     new = graphs_of(14, seed=1)
     exported = kb.serving.ExportedModel(path)
