@@ -196,7 +196,7 @@ def test_dropout_of_merged_states_is_unbiased(where):
     states = backbone.encoder(x)
     (arrays, _) = scheduled_steps(x["plan"], STEPS)
     rows = row_index(arrays.pop("state"), keras.ops.shape(states)[1])
-    sums = backbone.message_passing.prepare(arrays, keras.ops.shape(rows.index)[1])
+    sums = backbone.message_passing.prepare_plan(arrays, keras.ops.shape(rows.index)[1])
 
     def step(training):
         dropped = training and where == "message_dropout"
