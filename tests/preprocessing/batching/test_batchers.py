@@ -266,20 +266,10 @@ def test_configurations_come_back(batcher):
     assert again.budget == batcher.budget
 
 
-def test_old_preprocessors_name_no_batcher():
-    config = {"batch_size": 4, "budget": {"node": 8}, "oversize": "drop"}
-    read = GraphPreprocessor.from_config(
-        {"layers": [], "batcher": config, "plan": "auto"}
-    )
-    assert isinstance(read.batcher, DynamicBatcher) and read.batcher.oversize == "drop"
+@pytest.mark.parametrize("entry", [{"class_name": "Dense", "config": {}}, {}])
+def test_entries_of_other_classes_are_refused(entry):
     with pytest.raises(ValueError, match="a batcher, with"):
-        GraphPreprocessor.from_config(
-            {
-                "layers": [],
-                "batcher": {"class_name": "Dense", "config": {}},
-                "plan": "auto",
-            }
-        )
+        GraphPreprocessor.from_config({"layers": [], "batcher": entry, "plan": "auto"})
 
 
 @pytest.mark.parametrize(
