@@ -19,6 +19,7 @@ from keras_bandgnn.preprocessing import AtomsEncoder
 pytest.importorskip("ase.build")
 import ase.db  # noqa: E402
 import ase.io  # noqa: E402
+from ase.calculators.calculator import all_properties  # noqa: E402
 from ase.calculators.singlepoint import SinglePointCalculator  # noqa: E402
 
 
@@ -511,6 +512,12 @@ BODY = "O 0 0 0 0 0 -1\nH 0 0 1 0 0 1\n"
         ("energy=-3,5", None, "'energy' of frame 0. Received: -3,5"),
         ("energy=-3,5", "energy", "'energy' of frame 0. Received: -3,5"),
         ("gap=3,5", "gap", "'gap' of frame 0. Received: 3,5"),
+        ('gap="-3,5"', "gap", "'gap' of frame 0. Received: -3,5"),
+        ("gap = '3,5'", "gap", "'gap' of frame 0. Received: 3,5"),
+        ("energy=T", None, "'energy' to be one number. Received: True"),
+        ("energy=T", "energy", "'energy' to be one number. Received: True"),
+        ("energy", "energy", r"one of \['force'\]. Received: label='energy'"),
+        ("gap opens", "gap", "Received: label='gap'"),
         ('energy="-3 5"', None, r"'energy' to be one number. Received: \[-3, 5\]"),
         ("energy=-3.0D0", "energy", "'energy' to be one number. Received: '-3.0D0'"),
         ("gap=1.5D0", "gap", "'gap' to be one number. Received: '1.5D0'"),
@@ -524,6 +531,33 @@ def test_numbers_that_are_none(entry, label, message, tmp_path):
         read_structures(tmp_path / "a.extxyz", label=label)
 
 
+@pytest.mark.parametrize("ending", ["xyz", "extxyz"])
+@pytest.mark.parametrize("value", [*all_properties, "virial", "virials", "Properties"])
+def test_words_in_comments_are_no_results(value, ending, tmp_path):
+    comments = f"of the {value}", f"{value} -3", f"{value}", f'"{value}" note="{value}"'
+    text = "".join(f"2\n{line}\nO 0 0 0\nH 0 0 1\n" for line in comments)
+    (tmp_path / f"a.{ending}").write_text(text)
+    graphs = read_structures(tmp_path / f"a.{ending}", stress=True)
+    assert len(graphs) == 4
+    for graph in graphs:
+        assert set(graph.context) == {"cell", "pbc", "stress"}
+        assert set(graph.node) == {"atomic_number", "position"}
+        assert np.isnan(graph.context["stress"]).all()
+        assert value not in graph.info
+    assert graphs[0].info["the"] is True and graphs[3].info["note"] == value
+    with pytest.raises(ValueError, match="Received: label='the'"):
+        read_structures(tmp_path / f"a.{ending}", label="the")
+
+
+def test_values_of_comments_may_have_spaces_around(tmp_path):
+    comment = "energy = -3 gap= 2 note='the energy' metal=T"
+    (tmp_path / "a.xyz").write_text(f"2\n{comment}\nO 0 0 0\nH 0 0 1\n")
+    graph = read_structures(tmp_path / "a.xyz", label="gap")[0]
+    assert graph.context["energy"] == -3 and graph.label == 2
+    assert graph.info["note"] == "the energy"
+    assert read_structures(tmp_path / "a.xyz", label="metal").label.tolist() == [1]
+
+
 def test_labels_of_several_numbers(tmp_path):
     (tmp_path / "a.extxyz").write_text(f'2\n{HEAD} gap="3 5" bin=1,2\n{BODY}')
     graphs = read_structures(tmp_path / "a.extxyz", label="gap")
@@ -533,9 +567,11 @@ def test_labels_of_several_numbers(tmp_path):
 
 def test_energies_of_calculators_are_one_number():
     atoms = ase.build.molecule("H2O")
-    atoms.calc = SinglePointCalculator(atoms, energy=np.array([-3.0, 5.0]))
-    with pytest.raises(ValueError, match="'energy' to be one number"):
-        from_ase(atoms)
+    for energy in (np.array([-3.0, 5.0]), True, np.True_):
+        atoms.calc = SinglePointCalculator(atoms, energy=energy)
+        for call in (from_ase, AtomsEncoder(label="energy")):
+            with pytest.raises(ValueError, match="'energy' to be one number"):
+                call(atoms)
 
 
 def test_isotopes_of_hydrogen_are_named(tmp_path):

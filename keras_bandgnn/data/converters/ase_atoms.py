@@ -125,7 +125,9 @@ def from_ase(
                 "Expected `label` to be a result of the calculator or a key of "
                 f"atoms.info, {known}. Received: label={label!r}. {advice}"
             )
-        if isinstance(values[label], str):
+        if isinstance(values[label], str) or (
+            "energy" in label and _is_boolean(values[label])
+        ):
             _refuse_number(label, values[label])
         fields["label"] = values[label]
         fields["label_level"] = "node" if label == "force" else "graph"
@@ -211,10 +213,16 @@ def _results(atoms: Any, names: Mapping[str, str] = _RESULTS) -> dict[str, Any]:
             value = atoms.calc.get_property(key, atoms, allow_calculation=False)
             if value is None:
                 continue
-            if "energy" in name and (isinstance(value, str) or np.size(value) != 1):
+            if "energy" in name and (
+                isinstance(value, str) or np.size(value) != 1 or _is_boolean(value)
+            ):
                 _refuse_number(name, value)
             results[name] = value
     return results
+
+
+def _is_boolean(value: Any) -> bool:
+    return np.asarray(value).dtype == bool
 
 
 def _refuse_number(name: str, value: Any) -> NoReturn:

@@ -22,7 +22,7 @@ _EXTRA = "keras-bandgnn[chem]"
 _MARK = b"\xef\xbb\xbf"
 
 Options = Mapping[str, Any]
-"""`elements` and `occupancy` of `read_structures`."""
+"""`elements` and `occupancy` of `read_structures`, `values` for keys to read."""
 
 
 def elements_of(value: Any) -> list[int] | None:

@@ -61,8 +61,14 @@ _VASP = (".poscar", ".vasp")
 _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE)
 # ASE reads these only as nine numbers.
 _SIX = re.compile(r"""\b(stress|virial)=(["'])([^"']*)\2""")
-# Two numbers for ASE.
-_COMMA = re.compile(rb"""(?:^|\s)([^\s="']+)=([-+]?\d+,\d+)(?=\s|$)""")
+# Two numbers for ASE, in quotes or not.
+_COMMA = re.compile(rb"""(?:^|\s)([^\s="']+)\s*=\s*(["']?)([-+]?\d+,\d+)\2(?=\s|$)""")
+# A word of a comment, after the "=" before it and up to one that follows.
+_WORD = re.compile(
+    r"""(=\s*)?((?:\\.|"[^"]*"|'[^']*'|\{[^}]*\}|\[[^\]]*\]|[^\s=])+)(?=(\s*=)?)"""
+)
+# Keys of extended XYZ that are no values of the frame.
+_STRUCTURE_KEYS = ("Lattice", "Properties", "pbc", "virial", "virials")
 _COMPRESSED = (".gz", ".bz2", ".xz")
 
 _Path = str | os.PathLike
@@ -145,7 +151,11 @@ def read_structures(
             f"label={label!r}, stress={stress!r}, forces={forces!r}. Leave one out."
         )
     one_of("occupancy", occupancy, OCCUPANCY)
-    reading_options = {"elements": elements_of(elements), "occupancy": occupancy}
+    reading_options = {
+        "elements": elements_of(elements),
+        "occupancy": occupancy,
+        "values": {label, stress},
+    }
     graph_options = {"label": label, "stress": stress, "forces": forces}
     files = _files(path)
     graphs: list[Graph] = []
@@ -419,7 +429,7 @@ def _check_xyz(file: Path, lines: Iterator[bytes], label: str | None) -> int:
                 f"Check it, and that frame {frames - 1} has as many atoms as it says.",
             )
         number += 1
-        for key, value in _COMMA.findall(comment):
+        for key, _, value in _COMMA.findall(comment):
             if (key := key.decode("utf-8", "replace")) in scalars:
                 refuse_file(
                     file,
@@ -516,19 +526,43 @@ def _steps(file: Path, format: str | None, options: Mapping[str, Any]) -> Iterat
     if format in READERS:
         yield from READERS[format](path, format, options)
         return
+    extra = _comment_parser(options["values"]) if format == "extxyz" else {}
     try:
         source = path
         # ASE asks the stream of an OUTCAR for its name, which that of bz2 lacks.
         if has_mark(path) or (format == "vasp-out" and path.suffix in _COMPRESSED):
             source = io.StringIO(text_of(path))
             source.name = str(path)
-        for atoms in read_frames(source, ":", format, do_not_split_by_at_sign=True):
+        for atoms in read_frames(
+            source, ":", format, do_not_split_by_at_sign=True, **extra
+        ):
             yield atoms
             frame += 1
     except ValueError as error:
         if "3x3 matrix" not in str(error):
             raise
-        yield from read_frames(_with_nine(file), f"{frame}:", "extxyz")
+        yield from read_frames(_with_nine(file), f"{frame}:", "extxyz", **extra)
+
+
+def _comment_parser(values: Iterable[Any]) -> dict[str, Callable[[str], dict]]:
+    """Return ASE's option to parse comments, in which words alone are no results.
+
+    ASE reads "lowest energy conformer" as an energy that is true, which is 1.0.
+    """
+    extra = "keras-bandgnn[chem]"
+    parse = optional_import("ase.io.extxyz", extra).key_val_str_to_dict
+    results = optional_import("ase.calculators.calculator", extra).all_properties
+    names = {*results, *_STRUCTURE_KEYS, *values}
+
+    def keep(match: re.Match) -> str:
+        paired = match[1] or match[3]
+        return match[0] if paired or match[2].strip("\"'") not in names else ""
+
+    def parse_values(comment: str) -> dict[str, Any]:
+        text = _WORD.sub(keep, comment).strip()
+        return parse(text) if text else {}
+
+    return {"properties_parser": parse_values}
 
 
 def _rows(file: Path, kind: str) -> Iterator[Any]:
