@@ -74,7 +74,7 @@ def from_ase(
             empty, as `atoms.info["occupancy"]` of ASE's reader of CIF says. `"raise"`
             refuses them. `"highest"` reads each site as the element with the largest
             share, the first one if equal, and leaves out sites that are more often
-            empty.
+            empty. Energies, stresses and the forces on the other sites stay.
 
     Raises:
         ValueError: If the cutoff is not positive, the label, the forces or a stress of
@@ -172,13 +172,13 @@ def ordered_atoms(
     sites = atoms.info.get("occupancy")
     if not isinstance(sites, Mapping):
         return atoms
+    sites = {str(kind): _by_element(share) for kind, share in sites.items()}
     kinds = atoms.arrays.get("spacegroup_kinds", range(len(atoms)))
     shares = [sites.get(str(kind), {}) for kind in kinds]
     shared = {
         (int(kind), tuple(share.items()))
         for kind, share in zip(kinds, shares, strict=True)
-        if isinstance(share, Mapping) and share
-        if len(share) > 1 or sum(share.values()) < _FULL
+        if share and (len(share) > 1 or sum(share.values()) < _FULL)
     }
     if not shared:
         return atoms
@@ -195,14 +195,48 @@ def ordered_atoms(
             f"{', '.join(names[:5])}{more}. Pass occupancy='highest' to read each as "
             "the element with the largest share, or make ordered structures first."
         )
+    if "spacegroup_kinds" not in atoms.arrays and len(sites) != len(atoms):
+        raise ValueError(
+            "Expected atoms.arrays['spacegroup_kinds'], the site of each atom. Received"
+            f": none, and {len(sites)} sites of {len(atoms)} atoms. Read the file "
+            "again."
+        )
     symbols = [max(s, key=s.get, default=None) for s in shares]
     full = [not s or max(s.values()) >= 1 - sum(s.values()) for s in shares]
-    atoms = atoms.copy()
-    atoms.info.pop("occupancy")
-    atoms.symbols = [
+    ordered = atoms.copy()
+    ordered.info.pop("occupancy")
+    ordered.symbols = [
         new or old for new, old in zip(symbols, atoms.symbols, strict=True)
     ]
-    return atoms[np.flatnonzero(full)]
+    ordered = ordered[np.flatnonzero(full)]
+    _copy_results(atoms, ordered, np.asarray(full))
+    return ordered
+
+
+def _by_element(share: Any) -> dict[str, float]:
+    """Return the shares of a site, with isotopes of hydrogen as hydrogen."""
+    total: dict[str, float] = {}
+    for symbol, value in share.items() if isinstance(share, Mapping) else ():
+        symbol = "H" if symbol in ("D", "T") else symbol
+        total[symbol] = total.get(symbol, 0.0) + value
+    return total
+
+
+def _copy_results(atoms: Any, ordered: Any, full: np.ndarray) -> None:
+    """Give ordered atoms the results that are stored for all sites."""
+    if atoms.calc is None:
+        return
+    results = {}
+    for name in ("energy", "free_energy", "forces", "stress"):
+        # Calculators without a result raise an error.
+        with contextlib.suppress(NotImplementedError):
+            value = atoms.calc.get_property(name, atoms, allow_calculation=False)
+            if value is not None:
+                results[name] = value
+    if "forces" in results:
+        results["forces"] = np.asarray(results["forces"])[full]
+    single = optional_import("ase.calculators.singlepoint", _EXTRA)
+    ordered.calc = single.SinglePointCalculator(ordered, **results)
 
 
 def _results(atoms: Any, names: Mapping[str, str] = _RESULTS) -> dict[str, Any]:

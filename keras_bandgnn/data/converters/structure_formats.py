@@ -20,6 +20,9 @@ from keras_bandgnn.optional import optional_import
 
 _EXTRA = "keras-bandgnn[chem]"
 _MARK = b"\xef\xbb\xbf"
+_ELEMENTS = (
+    "Pass elements=, one symbol for each type from 1 on, such as elements=['Al', 'Ni']."
+)
 
 Options = Mapping[str, Any]
 """`elements` and `occupancy` of `read_structures`, `values` for keys to read."""
@@ -195,8 +198,7 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
             path,
             "to name the elements",
             "types of atoms, which are only numbers",
-            "Pass elements=, one symbol for each type from 1 on, such as "
-            "elements=['Al', 'Ni'].",
+            _ELEMENTS,
         )
     single = optional_import("ase.calculators.singlepoint", _EXTRA)
     for atoms in optional_import("ase.io", _EXTRA).iread(path, ":", format):
@@ -209,12 +211,38 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
                     f"Expected `elements` to have a symbol for each type, from {low} "
                     f"to {high}. Received: {len(elements)}. Name those of all types."
                 )
-            atoms.set_atomic_numbers(np.asarray(elements)[types - 1])
+            numbers = np.asarray(elements)[types - 1]
+            if named:
+                _check_elements(path, types, numbers, atoms)
+            atoms.set_atomic_numbers(numbers)
+        elif named and not atoms.numbers.all():
+            refuse_file(
+                path, "to name the elements", "masses that are of none", _ELEMENTS
+            )
         # ASE adds an energy of 0 that the file does not have.
         atoms.calc = None
         if forces is not None:
             atoms.calc = single.SinglePointCalculator(atoms, forces=forces)
         yield atoms
+
+
+def _check_elements(
+    path: Path, types: np.ndarray, numbers: np.ndarray, atoms: Any
+) -> None:
+    """Refuse elements of types that are others than those the file tells.
+
+    Masses that are of no element, as of isotopes or in other units, tell none.
+    """
+    wrong = (atoms.numbers != 0) & (atoms.numbers != numbers)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        symbols = optional_import("ase.data", _EXTRA).chemical_symbols
+        refuse_file(
+            path,
+            f"to have {symbols[numbers[at]]} as type {types[at]}, as `elements` says",
+            f"{symbols[atoms.numbers[at]]} by its elements or masses",
+            "Correct `elements`, or leave it out.",
+        )
 
 
 def _check_dump(path: Path) -> bool:
@@ -436,7 +464,10 @@ def _with_element(line: str) -> str:
 
     ASE would take the alpha carbon CA for calcium.
     """
-    if line[76:78].strip():
+    symbol = line[76:78].strip()
+    if symbol.upper() in ("D", "T"):  # isotopes of hydrogen
+        return f"{line[:76]} H{line[78:]}"
+    if symbol:
         return line
     name = line[12:16]
     word, numbers = name.strip(), _atomic_numbers()
@@ -448,6 +479,7 @@ def _with_element(line: str) -> str:
         symbol = "H"
     else:
         symbol = word[:2] if word[:2].capitalize() in numbers else word[:1]
+    symbol = "H" if symbol == "D" else symbol
     return f"{line[:76]:76}{symbol:>2}"
 
 

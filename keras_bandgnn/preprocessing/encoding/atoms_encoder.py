@@ -5,7 +5,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bandgnn.checks import boolean, optional, string
+from keras_bandgnn.checks import boolean, one_of, optional, string
+from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
 from keras_bandgnn.graph import Graph
 from keras_bandgnn.preprocessing.encoding.graph_encoder import GraphEncoder
 
@@ -34,6 +35,9 @@ class AtomsEncoder(GraphEncoder):
         on_error: See `GraphEncoder`.
         stress: Whether to keep stresses for training, or the key of `atoms.info` that
             holds stresses or virials; see `from_ase`.
+        occupancy: What to do with sites that several elements share or that may be
+            empty: `"raise"`, or `"highest"` for the element with the largest share;
+            see `from_ase`.
 
     Example:
     >>> from ase.build import molecule  # doctest: +SKIP
@@ -47,6 +51,7 @@ class AtomsEncoder(GraphEncoder):
         forces: bool = False,
         on_error: str = "raise",
         stress: bool | str = False,
+        occupancy: str = "raise",
         **kwargs,
     ):
         super().__init__(on_error, **kwargs)
@@ -54,6 +59,7 @@ class AtomsEncoder(GraphEncoder):
         self.forces = boolean("forces", forces)
         check = string if isinstance(stress, str) else boolean
         self.stress = check("stress", stress)
+        self.occupancy = one_of("occupancy", occupancy, OCCUPANCY)
 
     @classmethod
     def accepts(cls, item: Any) -> bool:
@@ -74,9 +80,7 @@ class AtomsEncoder(GraphEncoder):
 
     def encode_item(self, item: Any) -> Graph:
         """Convert a structure; see `GraphEncoder`."""
-        from keras_bandgnn.data.converters.ase_atoms import from_ase
-
-        graph = from_ase(item, stress=self.stress)
+        graph = from_ase(item, stress=self.stress, occupancy=self.occupancy)
         changes = {"info": {}, "context": dict(graph.context), "node": dict(graph.node)}
         energy = changes["context"].pop("energy", None)
         force = changes["node"].pop("force", None)
@@ -100,10 +104,13 @@ class AtomsEncoder(GraphEncoder):
             np.asarray(item.get_cell()),
             np.asarray(item.get_pbc()),
         ]
-        if self.label is not None or self.forces or self.stress:
+        ordered = self.occupancy != "raise"
+        if self.label is not None or self.forces or self.stress or ordered:
             graph = self.encode_item(item)
             arrays += [graph.label, graph.node.get("force")]
             arrays += [graph.context.get("stress")]
+            if ordered:
+                arrays += [graph.node["atomic_number"], graph.node["position"]]
         return b"".join(
             np.ascontiguousarray(a).tobytes() for a in arrays if a is not None
         )
@@ -115,4 +122,6 @@ class AtomsEncoder(GraphEncoder):
     def get_config(self) -> dict:
         """Return the arguments of the constructor."""
         own = {"label": self.label, "forces": self.forces, "stress": self.stress}
+        if self.occupancy != "raise":  # files of 0.2.0 have none
+            own["occupancy"] = self.occupancy
         return {**super().get_config(), **own}
