@@ -14,7 +14,7 @@ from keras_bandgnn.data import from_ase, read_structures
 from keras_bandgnn.data.converters import structures
 from keras_bandgnn.data.converters.structure_formats import READERS
 from keras_bandgnn.data.datasets import aflow, qm9
-from keras_bandgnn.preprocessing import AtomsEncoder
+from keras_bandgnn.preprocessing import AtomsEncoder, RadiusGraph
 
 pytest.importorskip("ase.build")
 import ase.db  # noqa: E402
@@ -102,6 +102,8 @@ SAMPLES = {
     ".cif": ("a.cif", written("w.cif"), {}, 2),
     ".db": ("a.db", written("w.db"), {}, 2),
     ".extxyz": ("a.extxyz", written("w.extxyz"), {}, 2),
+    ".lammpstrj": ("a.lammpstrj", dump, TYPES, 2),
+    ".mol": ("a.mol", written("w.mol"), {}, 1),
     ".json": ("a.json", written("w.json"), {}, 2),
     ".pdb": ("a.pdb", written("w.pdb"), {}, 2),
     ".poscar": ("a.poscar", POSCAR, {"format": "vasp"}, 1),
@@ -329,8 +331,71 @@ def test_types_of_lammps_need_elements(tmp_path):
     data.write_bytes(data.read_bytes().replace(b"\nAtoms", masses.encode()))
     graphs = read_structures(data, format="lammps-data")
     assert graphs.node["atomic_number"].tolist() == [13, 28]
+    for elements in (["Al", "Ni"], ["Al", "Ni", "Cu"]):
+        graphs = read_structures(data, format="lammps-data", elements=elements)
+        assert graphs.node["atomic_number"].tolist() == [13, 28]
+    with pytest.raises(ValueError, match="a.data to have Na as type 1.*Received: Al"):
+        read_structures(data, format="lammps-data", elements=["Na", "Ni"])
+    with pytest.raises(ValueError, match="format=, such as 'lammps-data'"):
+        read_structures(data)
+    units = data.read_text().replace("26.98", "0.1").replace("58.69", "1.0")
+    data.write_text(units)  # of Lennard-Jones
+    with pytest.raises(ValueError, match="a.data to name the elements.*elements="):
+        read_structures(data, format="lammps-data")
     graphs = read_structures(data, format="lammps-data", elements=["Na", "Cl"])
     assert graphs.node["atomic_number"].tolist() == [11, 17]
+
+
+@pytest.mark.parametrize("column", ["element", "mass"])
+def test_elements_of_a_dump_agree(column, tmp_path):
+    first, second = {"element": ("Cu", "Zn"), "mass": (63.546, 65.38)}[column]
+    text = dump(None, salt(1)).decode().replace("id type x", f"id type {column} x")
+    text = text.replace("\n1 1 ", f"\n1 1 {first} ").replace(
+        "\n2 2 ", f"\n2 2 {second} "
+    )
+    file = tmp_path / "a.lammpstrj"
+    file.write_text(text)
+    for elements in (None, ["Cu", "Zn"]):
+        graph = read_structures(file, elements=elements)[0]
+        assert graph.node["atomic_number"].tolist() == [29, 30]
+    with pytest.raises(ValueError, match="to have Cu as type 2.*Received: Zn"):
+        read_structures(file, elements=["Cu", "Cu"])
+
+
+def test_folders_have_files_of_every_ending(tmp_path):
+    (tmp_path / "a").mkdir()
+    files = {key: value for key, value in SAMPLES.items() if key in structures.ENDINGS}
+    count = 0
+    for key, (_, content, _, frames) in files.items():
+        (tmp_path / "a" / f"a{key}").write_bytes(content(tmp_path, salt(frames)))
+        count += frames
+    graphs = read_structures(tmp_path / "a", unlabelled=True, **TYPES)
+    assert len(graphs) == count
+    assert {graph.info["file"] for graph in graphs} == {f"a{key}" for key in files}
+    assert graphs.node["atomic_number"].tolist() == [11, 17] * count
+
+
+def test_hidden_files_and_backups_are_ignored(tmp_path):
+    names = ["POSCAR~", "._a.xyz", "OUTCAR.old", "CONTCAR.bak", "vasprun.xml.swp"]
+    for folder in (tmp_path, tmp_path / ".checkpoints"):
+        folder.mkdir(exist_ok=True)
+        ase.io.write(folder / "a.xyz", salt(1), format="xyz")
+    for name in names:
+        (tmp_path / name).write_text("junk\0")
+        with pytest.warns(UserWarning, match=f"ignored: .*{re.escape(name)}"):
+            assert len(read_structures(tmp_path)) == 1
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize("cell", [None, [4, 4, 0], [[4, 0, 0], [4, 0, 0], [0, 0, 4]]])
+def test_periodic_atoms_without_a_cell_have_no_edges(cell):
+    atoms = ase.Atoms("OH", [[0, 0, 0], [0, 0, 1]], cell=cell, pbc=True)
+    with pytest.raises(ValueError, match="independent lattice vectors"):
+        from_ase(atoms, cutoff=2.0)
+    with pytest.raises(ValueError, match="independent lattice vectors"):
+        RadiusGraph(2.0)(from_ase(atoms))
+    atoms = ase.Atoms("OH", [[0, 0, 0], [0, 0, 1]], cell=[4, 4, 0], pbc=[1, 1, 0])
+    assert from_ase(atoms, cutoff=2.0).num_edges == 2
 
 
 def test_files_of_lammps_that_are_cut_off(tmp_path):

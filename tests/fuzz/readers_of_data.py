@@ -707,6 +707,8 @@ STRUCTURES: dict[str, Callable[[], bytes]] = {
     ".cif": CIF.encode,
     ".db": partial(written, ".db"),
     ".extxyz": EXTXYZ.encode,
+    ".lammpstrj": lambda: DUMP.encode(),
+    ".mol": lambda: V3000.encode(),
     ".pdb": PDB.encode,
     ".poscar": POSCAR.encode,
     ".sdf": lambda: qm9_sdf()["gdb9.sdf"],
@@ -779,7 +781,7 @@ FORMATS = {
     "lammps-dump-text": DUMP,
     "mol": V3000,
 }
-"""A file of each format with a reader of its own that no ending of folders has."""
+"""A file of each format with a reader of its own, read by the name of the format."""
 
 
 def _format(name: str, folder: Path):
@@ -789,7 +791,7 @@ def _format(name: str, folder: Path):
 
 
 def _structures(folder: Path):
-    return read_structures(folder, progress=False)
+    return read_structures(folder, elements=["Na", "Cl"], progress=False)
 
 
 def _json_database(folder: Path):

@@ -23,6 +23,9 @@ OCCUPANCY = ("raise", "highest")
 # Shares are rounded in files.
 _FULL = 0.995
 
+# Squared volume of unit vectors that count as dependent.
+_FLAT = 1e-12
+
 # Rows and columns of xx, yy, zz, yz, xz, xy.
 _VOIGT = ([0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1])
 # Where files keep a stress that is not the calculator's.
@@ -77,7 +80,8 @@ def from_ase(
             empty. Energies, stresses and the forces on the other sites stay.
 
     Raises:
-        ValueError: If the cutoff is not positive, the label, the forces or a stress of
+        ValueError: If the cutoff is not positive, or a periodic direction has no
+            lattice vector with one, the label, the forces or a stress of
             the right shape are missing, an energy is not one number, an atomic number
             is not from 1 to 118, or a site is shared and `occupancy="raise"`.
         ImportError: If ASE is not installed.
@@ -144,6 +148,7 @@ def from_ase(
                 f"Expected `cutoff` to be positive. Received: cutoff={cutoff!r}. Pass "
                 "a distance in Angstrom."
             )
+        _check_periods(context["cell"], context["pbc"])
         neighbours = optional_import("ase.neighborlist", _EXTRA).neighbor_list
         receivers, senders, edge["shift"] = neighbours("ijS", atoms, cutoff)
     return Graph(
@@ -156,6 +161,22 @@ def from_ase(
         info={k: v for k, v in atoms.info.items() if k != label and _is_json(k, v)},
         **fields,
     )
+
+
+def _check_periods(cell: np.ndarray, pbc: np.ndarray) -> None:
+    """Raise a ValueError if a periodic direction has no lattice vector.
+
+    ASE would take a cell about the atoms.
+    """
+    rows = cell[pbc]
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows / np.where(lengths > 0, lengths, 1)
+    if np.linalg.det(rows @ rows.T) < _FLAT:
+        raise ValueError(
+            "Expected independent lattice vectors along the periodic directions. "
+            f"Received: cell={cell.tolist()}, pbc={pbc.tolist()}. Set atoms.pbc to "
+            "False along directions without a period."
+        )
 
 
 def ordered_atoms(

@@ -217,7 +217,7 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
             atoms.set_atomic_numbers(numbers)
         elif named and not atoms.numbers.all():
             refuse_file(
-                path, "to name the elements", "masses that are of none", _ELEMENTS
+                path, "to name the elements", "some that are unknown", _ELEMENTS
             )
         # ASE adds an energy of 0 that the file does not have.
         atoms.calc = None
@@ -241,7 +241,7 @@ def _check_elements(
             path,
             f"to have {symbols[numbers[at]]} as type {types[at]}, as `elements` says",
             f"{symbols[atoms.numbers[at]]} by its elements or masses",
-            "Correct `elements`, or leave it out.",
+            "Correct `elements` or the file, or leave `elements` out.",
         )
 
 

@@ -38,7 +38,8 @@ from keras_bandgnn.optional import optional_import
 from keras_bandgnn.progress import progress_bar
 
 ENDINGS = (
-    *(".cif", ".db", ".extxyz", ".pdb", ".poscar", ".sdf", ".traj", ".vasp", ".xyz"),
+    *(".cif", ".db", ".extxyz", ".lammpstrj", ".mol", ".pdb", ".poscar", ".sdf"),
+    *(".traj", ".vasp", ".xyz"),
 )
 """Suffixes of the files to read in a folder, in lower case."""
 
@@ -70,6 +71,7 @@ _WORD = re.compile(
 # Keys of extended XYZ that are no values of the frame.
 _STRUCTURE_KEYS = ("Lattice", "Properties", "pbc", "virial", "virials")
 _COMPRESSED = (".gz", ".bz2", ".xz")
+_BACKUPS = ("~", ".bak", ".old", ".orig", ".swp", ".tmp")
 
 _Path = str | os.PathLike
 
@@ -97,9 +99,10 @@ def read_structures(
     and data are values of the frame.
 
     A folder is searched recursively, in the order of paths, for files whose names end
-    in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR. Files
-    may be compressed (`.gz`, `.bz2`, `.xz`), except databases. Nothing is unpickled,
-    and no file is changed.
+    in one of `ENDINGS` or begin with POSCAR, CONTCAR, OUTCAR, vasprun or XDATCAR;
+    hidden files and backups are ignored, with a warning that names them. Files may be
+    compressed (`.gz`, `.bz2`, `.xz`), except databases. Nothing is unpickled, and no
+    file is changed.
 
     Of an SDF all molecules are read; their titles and properties are `name` and others
     of `info`. Of the alternative locations in a residue of a PDB the one with the
@@ -126,7 +129,8 @@ def read_structures(
         unlabelled: Whether to leave out energies, forces and other results, so that
             frames with and without them go together, for `predict`.
         elements: Symbols of the elements of LAMMPS' types from 1 on, such as
-            `["Al", "Ni"]`. Required where a file has neither elements nor masses.
+            `["Al", "Ni"]`. Required where a file has neither elements nor masses, and
+            refused where it has others.
         occupancy: What to do with sites of a CIF that several elements share or that
             may be empty: `"raise"`, or `"highest"` for the element with the largest
             share; see `from_ase`.
@@ -219,7 +223,19 @@ def _files(path: _Path | Sequence[_Path]) -> list[Path]:
             f"Expected a file or a folder of structures. Received: {path}, which does "
             "not exist. Check the path."
         )
-    files = sorted(file for file in path.rglob("*") if is_structure_file(file))
+    files, ignored = [], []
+    for file in sorted(file for file in path.rglob("*") if is_structure_file(file)):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        backup = _bare(file).endswith(_BACKUPS)
+        (ignored if hidden or backup else files).append(file)
+    if ignored:
+        names = ", ".join(str(file.relative_to(path)) for file in ignored[:5])
+        more = f" and {len(ignored) - 5} more" if len(ignored) > 5 else ""
+        warnings.warn(
+            f"Hidden files and backups in {path} are ignored: {names}{more}. Pass a "
+            "list of files to read them.",
+            stacklevel=3,
+        )
     if not files:
         raise FileNotFoundError(
             f"Expected files in {path} that end in {', '.join(ENDINGS)} or begin with "
@@ -277,7 +293,10 @@ def _graphs(
         yield graph.replace(context=context, info=info)
     if frame < 0:
         refuse_file(
-            file, "to have at least one structure", "none", "Leave the file out."
+            file,
+            "to have at least one structure",
+            "none",
+            "Leave the file out, or pass format=, such as 'lammps-data' or 'extxyz'.",
         )
     advance(0 if count else size)
 
@@ -511,7 +530,7 @@ def _frames(
             message = (
                 f"Expected {file} to be a file of structures that ASE can read. "
                 f"Received: {received}. Check the file, or pass format=, such as "
-                "'extxyz', 'cif' or 'vasp'."
+                "'extxyz', 'lammps-data' or 'vasp'."
             )
         raise ValueError(message) from error
 
