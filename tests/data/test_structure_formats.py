@@ -364,7 +364,8 @@ def test_elements_of_a_dump_agree(column, tmp_path):
 
 def test_folders_have_files_of_every_ending(tmp_path):
     (tmp_path / "a").mkdir()
-    files = {key: value for key, value in SAMPLES.items() if key in structures.ENDINGS}
+    files = {key: value for key, value in SAMPLES.items() if key.startswith(".")}
+    del files[".json"]  # seldom of structures
     count = 0
     for key, (_, content, _, frames) in files.items():
         (tmp_path / "a" / f"a{key}").write_bytes(content(tmp_path, salt(frames)))

@@ -64,9 +64,11 @@ _PROPERTIES = re.compile(rb"""Properties\s*=\s*["']?([^\s"']+)""", re.IGNORECASE
 _SIX = re.compile(r"""\b(stress|virial)=(["'])([^"']*)\2""")
 # Two numbers for ASE, in quotes or not.
 _COMMA = re.compile(rb"""(?:^|\s)([^\s="']+)\s*=\s*(["']?)([-+]?\d+,\d+)\2(?=\s|$)""")
-# A word of a comment, after the "=" before it and up to one that follows.
+# A word of a comment, after the "=" before it and up to one that follows. Quotes and
+# brackets that stay open end with the line, as ASE reads them, in linear time.
 _WORD = re.compile(
-    r"""(=\s*)?((?:\\.|"[^"]*"|'[^']*'|\{[^}]*\}|\[[^\]]*\]|[^\s=])+)(?=(\s*=)?)"""
+    r"""(=\s*)?((?:\\.|"(?:\\.|[^"])*"?|'(?:\\.|[^'])*'?|\{(?:\\.|[^}])*\}?"""
+    r"""|\[(?:\\.|[^]])*\]?|[^\s=])+)(?=(\s*=)?)"""
 )
 # Keys of extended XYZ that are no values of the frame.
 _STRUCTURE_KEYS = ("Lattice", "Properties", "pbc", "virial", "virials")
