@@ -13,6 +13,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     first_item,
     is_raw,
     raw_items,
+    refuse_beside_graphs,
 )
 
 
@@ -99,7 +100,9 @@ def encode(task, items, adapt: bool) -> tuple:
     """
     encoder = None if task.preprocessor is None else task.preprocessor.encoder
     if encoder is None:
-        encoder = encoder_for(first_item(items))
+        item = first_item(items)
+        refuse_beside_graphs(items, item)
+        encoder = encoder_for(item)
     if adapt and not encoder.is_adapted:
         encoder.adapt(items)
     if not encoder.is_adapted:
@@ -202,7 +205,11 @@ def labelled(
         y = rows_of(y, encoded.positions, count)
         sample_weight = rows_of(sample_weight, encoded.positions, count)
         if split is not None:
-            groups = [encoder.group(items[i]) for i in encoded.positions]
+            # Graphs are compared as the model sees them.
+            groups = [
+                b"%d" % i if isinstance(items[i], Graph) else encoder.group(items[i])
+                for i in encoded.positions
+            ]
     else:
         graphs, order = graphs_for_labels(name, x)
     if y is not None:

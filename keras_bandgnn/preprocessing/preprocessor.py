@@ -28,6 +28,7 @@ from keras_bandgnn.preprocessing.encoding.graph_encoder import (
     first_item,
     is_raw,
     raw_items,
+    refuse_beside_graphs,
 )
 from keras_bandgnn.preprocessing.graph_layer import (
     GraphLayer,
@@ -187,6 +188,7 @@ class GraphPreprocessor(HostLayer):
 
     def _encoder_of(self, items) -> GraphEncoder:
         if self.encoder is None:
+            refuse_beside_graphs(items, first_item(items))
             refuse(
                 "graphs",
                 "graphs, as the preprocessor has no encoder",

@@ -161,6 +161,44 @@ def test_skipped_items_are_counted(name):
         np.testing.assert_allclose(whole[column], values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", tasks())
+@pytest.mark.parametrize("broken", [Packet(), None, 5])
+def test_lists_that_start_with_a_graph_are_counted(name, broken, tmp_path):
+    task, _, graphs = packed(name)
+    items = [graphs[0], broken, *graphs[1:], Packet()]
+
+    def spread(rows):
+        rows = list(rows)
+        return [rows[0], None, *rows[1:], None]
+
+    for method in {"predict", "embed"} & set(dir(task)):
+        same(METHODS[method](task, items), spread(METHODS[method](task, graphs)))
+    if name == "GraphClassifier":
+        call = _explain("saliency")
+        same(call(task, items), spread(call(task, graphs)))
+        y = [0, 9, *range(1, len(graphs)), 9]
+        y = [9 if label == 9 else label % 2 for label in y]
+        task.fit(items, y, epochs=1, verbose=0, validation_split=0.4)
+        assert np.isfinite(task.evaluate(items, y, verbose=0)).all()
+    if hasattr(task, "errors"):
+        numbers = np.setdiff1d(np.arange(len(items)), (1, len(items) - 1))
+        some = task.errors(graphs)["graph"]
+        np.testing.assert_array_equal(task.errors(items)["graph"], numbers[some])
+    # Without an encoder such a list is refused.
+    task, _, graphs = packed(name, encoder=False)
+    with pytest.raises(ValueError, match="item 1"):
+        task.predict([graphs[0], None if broken == 5 else 5, *graphs[1:]])
+
+
+def test_caches_tell_graphs_apart(tmp_path):
+    encoder = PacketEncoder(on_error="skip")
+    encoder.cache = str(tmp_path)
+    for feature in (1.0, 2.0):
+        graph = kb.Graph(1, [], [], node={"x": [feature]})
+        encoded = encoder.encode([graph, Packet()])
+        assert encoded.graphs.node["x"].tolist() == [feature]
+
+
 @pytest.mark.parametrize("method", EXPLAIN)
 @pytest.mark.parametrize("name", ["GraphClassifier", "NodeClassifier", "NodeSelector"])
 def test_explanations_are_of_the_item(name, method):

@@ -252,7 +252,8 @@ class GraphEncoder(GraphLayer):
         text = json.dumps([type(self).__name__, config], sort_keys=True)
         digest = hashlib.sha256(text.encode())
         for item in items:
-            content = self.content(item)
+            graph = isinstance(item, Graph)
+            content = _graph_content(item) if graph else self.content(item)
             digest.update(len(content).to_bytes(8, "little") + content)
         return digest.hexdigest()
 
@@ -344,6 +345,13 @@ class GraphEncoder(GraphLayer):
         return {**super().get_config(), "on_error": self.on_error}
 
 
+def _graph_content(graph: Graph) -> bytes:
+    columns = sorted(FlatGraphs.from_graphs([graph]).columns().items())
+    text = [(name, str(array.dtype), array.shape) for name, array in columns]
+    arrays = [np.ascontiguousarray(array).tobytes() for _, array in columns]
+    return b"\0".join([repr(text).encode(), repr(graph.info).encode(), *arrays])
+
+
 def accepting(item: Any) -> type[GraphEncoder] | None:
     """Return the registered encoder class that converts an item, or None."""
     for cls in keras.saving.get_custom_objects().values():
@@ -367,9 +375,15 @@ def encoder_for(item: Any) -> GraphEncoder:
 
 
 def is_raw(data: Any) -> bool:
-    """Return whether data is raw items that a registered encoder converts."""
+    """Return whether data is raw items that a registered encoder converts.
+
+    A list with a graph and other items, None among them, is raw data, too: encoders
+    return graphs as they are, and number all items as the caller does.
+    """
     if isinstance(data, Graph | FlatGraphs) or hasattr(data, "shards"):
         return False
+    if beside_graphs(data):
+        return True
     item = first_item(data)
     # What Keras takes as one batch is a dict, too.
     if item is data and isinstance(data, Mapping) and "edge_index" not in data:
@@ -412,6 +426,42 @@ def raw_items(data: Any) -> Sequence:
     return data if isinstance(data, list | tuple) else list(data)
 
 
+def beside_graphs(data: Any) -> dict[int, Any]:
+    """Return the other items of a list whose first one is a graph, by position.
+
+    Program graphs and dicts of the arguments of `Graph` are graphs here.
+    """
+    if not isinstance(data, list | tuple):
+        return {}
+    head = itertools.islice(data, _HEAD)
+    if not isinstance(next((i for i in head if not is_missing(i)), None), Graph):
+        return {}
+    others = {i: item for i, item in enumerate(data) if not isinstance(item, Graph)}
+    return {i: item for i, item in others.items() if not _is_graph(item)}
+
+
+def refuse_beside_graphs(data: Any, item: Any) -> None:
+    """Raise a ValueError if a list has items beside graphs that no encoder converts.
+
+    Args:
+        data: The list.
+        item: Its `first_item`.
+    """
+    others = beside_graphs(data)
+    if others and (item is None or accepting(item) is None):
+        position, other = next(iter(others.items()))
+        raise ValueError(
+            f"Expected graphs, as there is no encoder. Received: item {position}: "
+            f"{other!r:.60}. Remove it."
+        )
+
+
+def _is_graph(item: Any) -> bool:
+    if isinstance(item, Mapping):
+        return "senders" in item
+    return _library(item) == "keras_bandgnn"
+
+
 def is_table(data: Any) -> bool:
     """Return whether data is a pandas data frame."""
     return _library(data) == "pandas" and hasattr(data, "columns")
@@ -420,7 +470,7 @@ def is_table(data: Any) -> bool:
 def first_item(data: Any) -> Any:
     """Return the first raw item of a collection that is not missing, or None.
 
-    What is no collection is itself the item.
+    What is no collection is itself the item. Graphs count where there is nothing else.
     """
     if is_table(data):
         return next(iter(raw_items(data[:1])), None)
@@ -431,7 +481,8 @@ def first_item(data: Any) -> Any:
         return None
     if hasattr(data, "tolist"):
         data = data[:_HEAD].tolist()
-    head = itertools.islice(iter(data), _HEAD)
+    others = beside_graphs(data)
+    head = others.values() if others else itertools.islice(iter(data), _HEAD)
     return next((item for item in head if not is_missing(item)), None)
 
 
