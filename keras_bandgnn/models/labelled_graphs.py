@@ -79,11 +79,7 @@ def _per_row(
     if nested and all(np.ndim(as_numpy(each)) for each in values):
         arrays = [_numbers(f"{name}[{i}]", each) for i, each in enumerate(values)]
         for i, (array, count) in enumerate(zip(arrays, counts, strict=True)):
-            if len(array) != count:
-                raise ValueError(
-                    f"Expected {name}[{i}] to have a row for each of the {count} "
-                    f"{level}s of graph {i}. Received: shape {array.shape}."
-                )
+            _check_size(f"{name}[{i}]", array, count, level, i)
         array = np.concatenate(arrays)
     else:
         array = _numbers(name, values)
@@ -346,17 +342,84 @@ def same_to_model(task, graphs: FlatGraphs, encoder=None, groups=None) -> list[i
     return merged_groups(keys, *([] if groups is None else [groups]))
 
 
-def rows_of(values: Any, positions: np.ndarray, count: int) -> Any:
-    """Return the labels or weights of those of `count` items that were converted."""
-    if values is None or len(positions) == count or np.ndim(values) == 0:
+def rows_of(
+    name: str,
+    values: Any,
+    positions: np.ndarray,
+    count: int,
+    graphs: FlatGraphs,
+    level: str,
+) -> Any:
+    """Return the labels or weights of those of `count` items that were converted.
+
+    Args:
+        name: Name of the argument, for errors.
+        values: Labels or weights of all items. Of nodes and edges also one array,
+            for those of the converted items.
+        positions: The items that were converted.
+        count: Number of items.
+        graphs: The graphs of the converted items.
+        level: `"node"` or `"edge"` where each item has several labels.
+
+    Raises:
+        ValueError: For another number of values, and for values that do not fit,
+            numbered as the items.
+    """
+    if values is None or len(positions) == count or not hasattr(values, "__len__"):
         return values
+    several = level in ("node", "edge")
+    nested = isinstance(values, list | tuple)
+    nested = several and nested and any(np.ndim(v) for v in values if v is not None)
     if len(values) != count:
-        return values  # Found out where the values are used.
+        if several and not nested:
+            return values
+        raise ValueError(
+            f"Expected `{name}` to have an entry for each of the {count} items, also "
+            f"for the {count - len(positions)} that are left out. Received: "
+            f"{len(values)} entries. Write NaN for items without a label."
+        )
     if hasattr(values, "iloc"):
-        return values.iloc[positions]
-    if isinstance(values, list | tuple):
-        return [values[i] for i in positions]
-    return values[positions]
+        rows = values.iloc[positions]
+    elif isinstance(values, list | tuple):
+        rows = [values[i] for i in positions]
+    else:
+        rows = values[positions]
+    if not nested:
+        _check_rows(name, rows, positions)
+        return rows
+    counts = graphs.num_nodes if level == "node" else graphs.num_edges
+    for number, row, size in zip(positions.tolist(), rows, counts, strict=True):
+        _check_size(f"{name}[{number}]", row, int(size), level, number)
+        _check_rows(f"{name}[{number}]", row)
+    return rows
+
+
+def _check_rows(name: str, rows: Any, numbers: np.ndarray | None = None) -> None:
+    """Raise a ValueError for numbers that are infinite, under their own number."""
+    values = rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+    try:
+        array = np.asarray(as_numpy(values), np.float64)
+    except (TypeError, ValueError):
+        return  # Names of classes; what is wrong is refused where values are used.
+    wrong = np.isinf(array)
+    if not wrong.any():
+        return
+    place = [int(i) for i in np.argwhere(wrong)[0]]
+    value = array[tuple(place)]
+    if numbers is not None and place:
+        place[0] = int(numbers[place[0]])
+    raise ValueError(
+        f"Expected `{name.partition('[')[0]}` to be finite. Received: {name}"
+        f"{place or ''}={value}. Write NaN where a value is not known."
+    )
+
+
+def _check_size(name: str, row: Any, count: int, level: str, number: int) -> None:
+    if np.shape(row)[:1] != (count,):
+        raise ValueError(
+            f"Expected {name} to have a row for each of the {count} {level}s of graph "
+            f"{number}. Received: shape {np.shape(row)}."
+        )
 
 
 def check_index(name: str, x: Any, values: Any) -> None:

@@ -80,13 +80,21 @@ def labelled_items(task, name: str, x, y=None) -> tuple:
         x: Graphs or raw data, a list if they come from a generator.
         y: Labels of all items, as for `fit`; None if graphs hold them.
     """
-    from keras_bandgnn.models.labelled_graphs import check_index, columns_of, rows_of
+    from keras_bandgnn.models.labelled_graphs import (
+        check_index,
+        columns_of,
+        graphs_for_labels,
+        rows_of,
+    )
 
     y = list(y) if isinstance(y, Iterator) else y
     check_index("y", x, y)
     items = as_items(task, name, x, required=True)
     if items.positions is not None:
-        y = rows_of(columns_of(x, y), items.positions, len(items.source))
+        positions, count = items.positions, len(items.source)
+        graphs, _ = graphs_for_labels(name, items.graphs)
+        level = task.output_level
+        y = rows_of("y", columns_of(x, y), positions, count, graphs, level)
     return items, y
 
 
@@ -202,8 +210,9 @@ def labelled(
         graphs, count = encoded.graphs, len(items)
         if task.output_level == "edge":
             graphs, order = graphs_for_labels(name, graphs)
-        y = rows_of(y, encoded.positions, count)
-        sample_weight = rows_of(sample_weight, encoded.positions, count)
+        rows = (encoded.positions, count, graphs, task.output_level)
+        y = rows_of("y", y, *rows)
+        sample_weight = rows_of("sample_weight", sample_weight, *rows)
         if split is not None:
             # Graphs are compared as the model sees them.
             groups = [

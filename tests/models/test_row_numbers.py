@@ -190,6 +190,33 @@ def test_lists_that_start_with_a_graph_are_counted(name, broken, tmp_path):
         task.predict([graphs[0], None if broken == 5 else 5, *graphs[1:]])
 
 
+@pytest.mark.parametrize("name", tasks())
+def test_labels_have_an_entry_for_each_item(name):
+    task, items, graphs = packed(name)
+    labels = [np.asarray(graph.label) for graph in graphs]
+    y = spread(labels)
+    if task.output_level not in ("node", "edge"):
+        y = [0 * labels[0] if label is None else label for label in y]
+    values = task.evaluate(items, y, verbose=0)
+    inside = task.evaluate(graphs, verbose=0)
+    np.testing.assert_allclose(values, inside, rtol=1e-4, atol=1e-5)
+    for short in (labels, y[:-1], [*y, y[-1]]):
+        for call in (task.evaluate, task.fit, getattr(task, "errors", task.fit)):
+            with pytest.raises(ValueError, match=f"of the 7 items.*{len(short)} ent"):
+                call(items, short)
+    with pytest.raises(ValueError, match="`sample_weight`.*of the 7 items.*5 ent"):
+        task.fit(items, y, sample_weight=[np.ones(np.shape(v)) for v in labels])
+    # Item 4 is the third graph.
+    wrong = [v if v is None else np.array(v, np.float32) for v in y]
+    wrong[4][...] = np.inf
+    with pytest.raises(ValueError, match=r"y\[4"):
+        task.fit(items, wrong)
+    if task.output_level in ("node", "edge"):
+        wrong[4] = np.zeros(len(wrong[4]) + 1)
+        with pytest.raises(ValueError, match=r"y\[4\].*graph 4"):
+            task.evaluate(items, wrong)
+
+
 def test_caches_tell_graphs_apart(tmp_path):
     encoder = PacketEncoder(on_error="skip")
     encoder.cache = str(tmp_path)
