@@ -2,12 +2,15 @@
 
 import html
 import io
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_bandgnn.checks import fraction, one_of, optional
+from keras_bandgnn.data.converters.smiles import from_rdkit
 from keras_bandgnn.optional import optional_import
+from keras_bandgnn.preprocessing.encoding.smiles_encoder import atom_ids
 from keras_bandgnn.programs.program_graph import ProgramGraph
 
 KINDS = ("auto", "molecule", "graph")
@@ -42,8 +45,9 @@ def draw(explanation, kind: str = "auto", share: float | None = None):
     figures = optional_import("matplotlib.figure", _PLOT, "figures")
     figure = figures.Figure(figsize=(6, 6), layout="constrained")
     axes = figure.subplots()
-    if kind == "molecule" or kind == "auto" and _has_molecule(explanation):
-        _draw_molecule(axes, explanation)
+    molecule = None if kind == "graph" else _molecule(explanation)
+    if kind == "molecule" or molecule is not None:
+        _draw_molecule(axes, explanation, molecule)
     else:
         _draw_graph(axes, explanation, share)
     axes.set_axis_off()
@@ -56,21 +60,61 @@ def draw(explanation, kind: str = "auto", share: float | None = None):
     return figure
 
 
-def _has_molecule(explanation) -> bool:
-    return bool(explanation.graph.info.get("smiles"))
+def _molecule(explanation) -> Any:
+    """Return the molecule of RDKit whose atoms are the nodes in order, or None.
 
-
-def _draw_molecule(axes, explanation) -> None:
+    It is that which the caller passed, or that of the SMILES string.
+    """
+    source, smiles = explanation.source, explanation.graph.info.get("smiles")
+    values = [*source.values()] if isinstance(source, Mapping) else [source]
+    values = [value for value in values if hasattr(value, "GetAtoms")]
+    if not values and not smiles:
+        return None
     chem = optional_import("rdkit.Chem", _CHEM, "molecules")
+    values.append(chem.MolFromSmiles(smiles) if smiles else None)
+    for molecule in values:
+        if molecule is None:
+            continue
+        for atoms in (molecule, chem.AddHs(molecule)):
+            if _same_atoms(explanation, atoms):
+                return atoms
+    return None
+
+
+def _same_atoms(explanation, molecule: Any) -> bool:
+    """Return whether atoms and bonds of a molecule are, in order, those of a graph."""
+    graph = explanation.graph
+    if molecule.GetNumAtoms() != len(explanation.node):
+        return False
+    other = from_rdkit(molecule)
+    bonds = {*zip(other.senders.tolist(), other.receivers.tolist(), strict=True)}
+    edges = zip(explanation.senders, explanation.receivers, strict=True)
+    edges = {(int(sender), int(receiver)) for sender, receiver in edges}
+    edges |= {(receiver, sender) for sender, receiver in edges}
+    atom = other.node["atom"]
+    # Chiral tags depend on how a molecule is written.
+    expected = {"atom": atom[:, :-1], "atom_ids": atom_ids(atom)[:, :-1]}
+    for name, values in expected.items():
+        values_of_graph = graph.node.get(name)
+        if np.shape(values_of_graph) == atom.shape:
+            same = np.array_equal(values_of_graph[:, :-1], values)
+            return same and bonds <= edges
+    if "atomic_number" in graph.node:
+        numbers = np.ravel(graph.node["atomic_number"])
+        return np.array_equal(numbers, atom[:, 0]) and bonds <= edges
+    # Nothing names the elements: all bonds must be the edges.
+    return bonds == {(s, r) for s, r in edges if s != r}
+
+
+def _draw_molecule(axes, explanation, molecule) -> None:
     drawing = optional_import("rdkit.Chem.Draw.rdMolDraw2D", _CHEM, "molecules")
     image = optional_import("matplotlib.image", _PLOT, "figures")
-    smiles = explanation.graph.info.get("smiles")
-    molecule = None if smiles is None else chem.MolFromSmiles(smiles)
-    if molecule is None or molecule.GetNumAtoms() != len(explanation.node):
-        atoms = "none" if molecule is None else f"{molecule.GetNumAtoms()} atoms"
+    if molecule is None:
+        smiles = explanation.graph.info.get("smiles")
         raise ValueError(
-            f"Expected a molecule whose {len(explanation.node)} atoms are the nodes, "
-            f"in info['smiles']. Received: {smiles!r}, {atoms}. Draw kind='graph'."
+            f"Expected a molecule whose {len(explanation.node)} atoms and their bonds "
+            "are, in order, those of the graph, in info['smiles']. Received: "
+            f"{smiles!r}. Draw kind='graph'."
         )
     ends = [(b.GetBeginAtomIdx(), b.GetEndAtomIdx()) for b in molecule.GetBonds()]
     both = {}

@@ -95,9 +95,10 @@ class Explanation:
         """Draw the graph with the scores of its nodes and edges.
 
         Args:
-            kind: `"molecule"`, drawn by RDKit from the SMILES string in
-                `graph.info["smiles"]`; `"graph"`, laid out by networkx; `"auto"` for a
-                molecule if there is one.
+            kind: `"molecule"`, drawn by RDKit, of the molecule that the caller passed
+                or the SMILES string in `graph.info["smiles"]`; `"graph"`, laid out by
+                networkx; `"auto"` for a molecule if its atoms and bonds are, in order,
+                those of the graph.
             share: Share of the edges to draw, those with the largest scores; None for
                 all. Molecules are always drawn whole.
 

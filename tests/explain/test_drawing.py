@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import keras_bandgnn as kb
-from keras_bandgnn.explain.drawing import colours
+from keras_bandgnn.explain.drawing import _molecule, colours
 from keras_bandgnn.explain.explanation import Explanation
 from keras_bandgnn.programs import program_graphs
 
@@ -55,11 +55,46 @@ def test_a_molecule_is_drawn_with_its_atoms():
     assert "target 1" in strong.axes[0].get_title()
     # Oxygen is drawn in red.
     assert is_orange(pixels(strong)).sum() > 10 * (1 + is_orange(pixels(weak)).sum())
-    with pytest.raises(ValueError, match="2 atoms are the nodes.*3 atoms. Draw kind"):
-        wrong = kb.Graph(2, [0], [1], info={"smiles": "CCO"})
-        explained(wrong, [0, 0], [1]).plot()
-    with pytest.raises(ValueError, match=r"info\['smiles'\]. Received: None, none"):
+    wrong = kb.Graph(2, [0], [1], info={"smiles": "CCO"})
+    assert explained(wrong, [0, 0], [1]).plot().axes[0].collections
+    with pytest.raises(ValueError, match="2 atoms and their bonds.*'CCO'. Draw kind"):
+        explained(wrong, [0, 0], [1]).plot("molecule")
+    with pytest.raises(ValueError, match=r"info\['smiles'\]. Received: None."):
         explained(kb.Graph(2, [0], [1]), [0, 0], [1]).plot("molecule")
+
+
+def test_atoms_of_the_picture_are_the_nodes():
+    chem = pytest.importorskip("rdkit.Chem")
+    encoder = kb.preprocessing.SmilesEncoder()
+    with_hydrogens = kb.preprocessing.SmilesEncoder(hydrogens=True)
+    table = kb.preprocessing.TableEncoder("molecule", encoder)
+    molecule = chem.MolFromSmiles("OC=CC")
+    symbols = ["O", "C", "C", "C"]
+
+    def drawn(graph, source=None):
+        one = explained(
+            graph, np.zeros(graph.num_nodes), np.zeros(graph.num_edges), source
+        )
+        atoms = _molecule(one)
+        return atoms and [atom.GetSymbol() for atom in atoms.GetAtoms()]
+
+    graph = encoder(molecule)
+    assert graph.info["smiles"] != "OC=CC"
+    assert drawn(graph, molecule) == symbols
+    table.adapt([{"molecule": molecule}])
+    row = {"molecule": molecule}
+    assert drawn(table(row), row) == symbols
+    assert drawn(encoder("OC=CC")) == symbols
+    full = with_hydrogens("OC=CC")
+    assert drawn(full) == symbols + ["H"] * (full.num_nodes - 4)
+    assert drawn(full, "OC=CC") == symbols + ["H"] * (full.num_nodes - 4)
+    # A string in another order is drawn as a graph, whatever names the atoms.
+    for features in (graph, kb.data.from_rdkit(molecule)):
+        assert drawn(features.replace(info={"smiles": "CC=CO"})) is None
+        assert drawn(features.replace(info={"smiles": "OC=CC"})) == symbols
+    atomic = graph.replace(node={"atomic_number": [8, 6, 6, 6]})
+    assert drawn(atomic.replace(info={"smiles": "CC=CO"})) is None
+    assert drawn(atomic.replace(info={"smiles": "OC=CC"})) == symbols
 
 
 def test_a_graph_is_drawn_whole_or_in_part():

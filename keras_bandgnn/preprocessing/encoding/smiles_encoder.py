@@ -34,6 +34,11 @@ def _ids(values: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
     return np.clip(values, 0, most) + _offsets(sizes)
 
 
+def atom_ids(atoms: np.ndarray) -> np.ndarray:
+    """Return `node["atom_ids"]`, int32 [N, 8], for `node["atom"]` of `from_rdkit`."""
+    return _ids(atoms, _ATOM)
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class SmilesEncoder(GraphEncoder):
     """Converts SMILES strings and molecules of RDKit to graphs of atoms and bonds.
@@ -109,7 +114,7 @@ class SmilesEncoder(GraphEncoder):
             senders=graph.senders,
             receivers=graph.receivers,
             edge_type=graph.edge_type,
-            node={"atom_ids": _ids(graph.node["atom"], _ATOM)},
+            node={"atom_ids": atom_ids(graph.node["atom"])},
             edge={"bond_ids": _ids(graph.edge["bond"], _BOND)},
             info={"smiles": smiles},
         )
