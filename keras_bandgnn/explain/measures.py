@@ -284,8 +284,9 @@ def randomization_check(
         **options: Arguments of the method.
 
     Returns:
-        float [n]: for each explained graph the rank correlation of the sizes of its
-        scores, 1 if the ranks are the same; 0 where all scores are equal.
+        float [n]: for each graph the rank correlation of the sizes of its scores, 1 if
+        the ranks are the same; 0 where all scores are equal, and NaN for items that the
+        encoder skips and graphs that the batcher drops.
 
     Reference:
         Adebayo et al. 2018, https://arxiv.org/abs/1810.03292.
@@ -314,9 +315,10 @@ def randomization_check(
     pairs = zip(trained, shuffled, strict=True)
     return np.array(
         [
-            _rank_correlation(*(np.abs(each.scores(level)) for each in pair))
+            np.nan
+            if None in pair
+            else _rank_correlation(*(np.abs(each.scores(level)) for each in pair))
             for pair in pairs
-            if None not in pair
         ]
     )
 

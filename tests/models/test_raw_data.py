@@ -902,3 +902,45 @@ def test_a_batch_of_another_library_is_refused():
     batch = package.Batch.from_data_list(data_of_pyg(3))
     with pytest.raises(ValueError, match=r"Pass x.to_data_list\(\)"):
         GraphRegressor(GCNBackbone({"x": {"features": 2}}, 4), 1).predict(batch)
+
+
+@pytest.mark.parametrize("cls", [SmilesEncoder, AtomsEncoder, NetworkXEncoder])
+def test_columns_replace_no_feature_of_the_nodes(cls):
+    cell = {
+        SmilesEncoder: lambda: "CCO",
+        AtomsEncoder: lambda: atoms(1)[0],
+        NetworkXEncoder: lambda: networks(1)[0],
+    }[cls]()
+    if cls is SmilesEncoder:
+        pytest.importorskip("rdkit")
+    features = cls().adapt([cell])(cell).node
+    for name in features:
+        rows = [{"cell": cell, name: 1.5}]
+        with pytest.raises(ValueError, match=f"columns .*{name}.*would replace"):
+            TableEncoder("cell", cls(), context=[name], on_error="skip").adapt(rows)
+        spec = {name: {"number": []}}
+        known = TableEncoder("cell", cls().adapt([cell]), context=spec)
+        with pytest.raises(ValueError, match=f"columns .*{name}.*would replace"):
+            known(rows[0])
+
+
+def test_columns_are_learnt_from_rows_that_are_not_skipped():
+    pytest.importorskip("rdkit")
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(
+        {
+            "smiles": ["CCO", "bad(", "CC", "CN", None],
+            "t": [1.5, -99999.0, 2.5, 50.0, 1e6],
+            "n": pandas.array([1, 2, 2, 3, 4], dtype="Int64"),
+            "u": pandas.array([0.5, 0.5, 1.5, None, 7.5], dtype="Float64"),
+            "dry": pandas.array([True, False, None, True, False], dtype="boolean"),
+        }
+    )
+    encoder = TableEncoder(
+        "smiles", context=["t", "n", "u", "dry"], on_error="skip"
+    ).adapt(table)
+    assert encoder.context["t"]["mean"] in (2.0, [2.0])
+    assert encoder.context["n"] == {"category": [1, 2]}
+    encoded = encoder.encode(table)
+    assert encoded.positions.tolist() == [0, 2]
+    assert encoded.graphs.node["dry"].tolist() == [1, 1, 1, 0, 0]

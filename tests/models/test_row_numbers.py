@@ -248,6 +248,10 @@ def test_explanations_are_of_the_item(name, method):
         ]
         areas = kb.explain.ground_truth_auc(one, truth, level)
         np.testing.assert_array_equal(np.flatnonzero(np.isnan(areas)), BROKEN)
+        alike = kb.explain.randomization_check(
+            task, items, kb.explain.saliency, level, index=index
+        )
+        np.testing.assert_array_equal(np.flatnonzero(np.isnan(alike)), BROKEN)
         assert 0 <= kb.explain.fidelity(task, one, 0.5, level).plus <= 1
 
 

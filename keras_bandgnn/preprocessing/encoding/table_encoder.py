@@ -34,13 +34,14 @@ class TableEncoder(GraphEncoder):
     or a temperature, become a feature of every node of the row's graph, which backbones
     with `inputs` read. Strings, bools and integers of few values are categories, as
     for `NetworkXEncoder`; other numbers are standardized by the mean and the standard
-    deviation of the data that `adapt` saw.
+    deviation of the rows that `adapt` saw and could convert.
 
     Args:
         column: Name of the column with molecules or graphs.
         encoder: The encoder of that column; None for the one that suits the data.
         context: Other columns to read: a list of names, none by default, or the dict
-            that `adapt` learnt.
+            that `adapt` learnt. Names of node features of the column's graphs are
+            refused.
         on_error: See `GraphEncoder`.
 
     Example:
@@ -122,8 +123,16 @@ class TableEncoder(GraphEncoder):
         if not self.encoder.is_adapted:
             self.encoder.learn(cells)
         if isinstance(self.context, list):
-            columns = {name: [r.get(name) for r in rows] for name in self.context}
-            learnt = learn_attributes("context", columns, {}, standardize=True)
+            # Rows that are skipped teach nothing.
+            graphs = [_graph_of(self.encoder, row.get(self.column)) for row in rows]
+            pairs = zip(rows, graphs, strict=True)
+            rows = [row for row, graph in pairs if graph is not None] or rows
+            names = next((set(g.node) for g in graphs if g is not None), set())
+            self._refuse_overwriting(self.context, names)
+            learnt = self._columns(rows)
+            whole = [row for row in rows if _is_whole(row, learnt)]
+            if whole and len(whole) < len(rows):
+                learnt = self._columns(whole)
             lacking = [name for name in self.context if name not in learnt]
             if lacking:
                 raise ValueError(
@@ -132,6 +141,20 @@ class TableEncoder(GraphEncoder):
                     "or empty."
                 )
             self.context = learnt
+
+    def _columns(self, rows: Sequence[Mapping]) -> dict[str, dict]:
+        columns = {name: [row.get(name) for row in rows] for name in self.context}
+        return learn_attributes("context", columns, {}, standardize=True)
+
+    def _refuse_overwriting(self, context: Iterable[str], features: Iterable[str]):
+        """Raise a ValueError for columns with the name of a feature of the nodes."""
+        same = sorted(set(context) & set(features))
+        if same:
+            raise ValueError(
+                f"Expected names in `context` that differ from the node features "
+                f"{sorted(features)} of {type(self.encoder).__name__}. Received: the "
+                f"columns {same}, which would replace them. Rename the columns."
+            )
 
     def categories(self) -> dict[str, list[str]]:
         """Return those of the column's encoder, and the columns with categories."""
@@ -148,6 +171,7 @@ class TableEncoder(GraphEncoder):
         graph = self.encoder.call(item[self.column])
         if not self.context:
             return graph
+        self._refuse_overwriting(self.context, graph.node)
         node = dict(graph.node)
         for name, spec in self.context.items():
             if name not in item:
@@ -193,3 +217,20 @@ class TableEncoder(GraphEncoder):
             encoder = class_entry(encoder, encoder.plain_config())
         own = {"column": self.column, "encoder": encoder, "context": self.context}
         return {**super().get_config(), **own}
+
+
+def _graph_of(encoder: GraphEncoder, cell: Any) -> Graph | None:
+    try:
+        return encoder.call(cell)
+    except ValueError:
+        return None
+
+
+def _is_whole(row: Mapping, context: Mapping[str, Mapping]) -> bool:
+    """Return whether a row has all numbers of the other columns."""
+    try:
+        for name, spec in context.items():
+            encode_attribute("context", name, spec, [row.get(name)])
+    except ValueError:
+        return False
+    return True

@@ -34,8 +34,10 @@ def _array(value: Any) -> np.ndarray | None:
 
 
 def is_missing(value: Any) -> bool:
-    """Return whether a value stands for none: None, or NaN."""
-    return value is None or isinstance(value, float | np.floating) and np.isnan(value)
+    """Return whether a value stands for none: None, NaN, or `NA` of pandas."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
 def plain(value: Any) -> Any:
