@@ -222,3 +222,14 @@ def test_names_that_are_floats():
         from_pandas(large)
     mixed = pd.DataFrame({"source": [1.0, 2.0], "target": [LARGE, LARGE + 1]})
     assert from_pandas(mixed).num_nodes == 4
+
+
+@pytest.mark.parametrize("kind", ["float64", "Int64", "Float64"])
+def test_labels_of_graphs_may_be_missing(kind):
+    pandas = pytest.importorskip("pandas")
+    edges = pandas.DataFrame({"g": [0, 1], "source": [0, 0], "target": [1, 1]})
+    graphs = pandas.DataFrame({"g": [0, 1]})
+    missing = None if kind != "float64" else np.nan
+    graphs["label"] = pandas.array([2, missing], dtype=kind)
+    flat = from_pandas(edges, graphs=graphs, graph="g")
+    np.testing.assert_array_equal(flat.label, [2, np.nan])

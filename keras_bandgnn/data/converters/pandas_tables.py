@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bandgnn.arrays import INT32_MAX, checked_features, checked_ids
+from keras_bandgnn.arrays import (
+    INT32_MAX,
+    checked_feature,
+    checked_features,
+    checked_ids,
+)
 from keras_bandgnn.checks import having
 from keras_bandgnn.data.converters.attributes import label_level_of, refuse_names
-from keras_bandgnn.data.converters.jraph_tuples import flat_label
 from keras_bandgnn.data.files import json_text
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.data.flat_columns import pointers
@@ -374,7 +378,7 @@ def from_pandas(
         checked_features("node", node, len(ids), "rows"),
         checked_features("edge", edge, len(edges), "rows"),
         checked_features("context", context, len(names), "rows"),
-        label=flat_label(label, level),
+        label=None if label is None else checked_feature("label", label, True),
         label_level=level,
         info=info,
     )
