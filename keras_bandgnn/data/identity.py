@@ -72,6 +72,11 @@ def link_numbers(pairs, num_nodes: int) -> np.ndarray:
     return rank[inverse.reshape(-1)]
 
 
+def both_ways(pairs):
+    """Return `NodePairs` followed by their reverses, where both are one fact."""
+    return type(pairs).concatenate([pairs, pairs.reversed()])
+
+
 def leaks(pairs, edges, num_nodes: int, undirected: bool) -> np.ndarray:
     """Return which pairs are among the edges of a graph, bool [Q].
 

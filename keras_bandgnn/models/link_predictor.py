@@ -14,6 +14,7 @@ from keras_bandgnn.checks import (
 )
 from keras_bandgnn.data.identity import (
     added_reverses,
+    both_ways,
     leaks,
     mirrored,
     refuse_leaks,
@@ -210,7 +211,8 @@ class LinkPredictor(Task):
         subgraph, and the scores of a batch of pairs and of negatives drawn for them.
 
         Args:
-            x: The graph, whose edges carry messages; or a `LinkLoader`.
+            x: The graph, whose edges carry messages; or a `LinkLoader`, which has the
+                pairs, negatives, batch size, known pairs and sampler itself.
             pairs: Pairs that are true; by default the edges of the graph without
                 self-loops, of an undirected graph each once.
             negatives: `NegativeSampler`; by default one uniform pair for each.
@@ -219,15 +221,19 @@ class LinkPredictor(Task):
             known: Pairs that are true besides `pairs` and the edges of the graph, which
                 negatives avoid.
             validation_pairs: True pairs to validate on. Their negatives are the same in
-                every epoch.
+                every epoch. With a `LinkLoader` they have its negatives, batch size and
+                known pairs; negatives of its own pairs avoid them if they are `known`
+                to it.
             seed: Seed of the order, the negatives and, on torch, of dropout.
             sampler: `NeighborSampler` for graphs that do not fit a step: a step has the
                 neighbours that it draws around the nodes of the pairs, as many true
                 ones as its `batch_size`, unless `fit` has another. None for the whole
                 graph.
-            undirected: Whether `validation_pairs` leak if their reverse, or an edge of
-                another type, is among the messages or the pairs; see `check_leaks`. By
-                default without `num_relations`; triples are compared as they are.
+            undirected: Whether a pair and its reverse are one fact. Then
+                `validation_pairs` leak if their reverse, or an edge of another type, is
+                among the messages or the pairs, see `check_leaks`; and negatives avoid
+                the reverse of true pairs. By default without `num_relations`; triples
+                are compared as they are.
             **kwargs: Passed to `Task.fit`, such as `epochs`, `callbacks` and
                 `verbose`.
 
@@ -235,7 +241,8 @@ class LinkPredictor(Task):
             Keras' `History`.
 
         Raises:
-            ValueError: If messages or pairs to train on give `validation_pairs` away.
+            ValueError: If messages or pairs to train on give `validation_pairs` away;
+                for options besides a `LinkLoader` that it has itself.
         """
         from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
 
@@ -247,12 +254,33 @@ class LinkPredictor(Task):
                     f"Expected `fit` of LinkPredictor without `{name}`. Received: "
                     f"{name}. {advice}"
                 )
-        undirected = self._undirected(undirected)
         if isinstance(x, LinkLoader):
-            valid = kwargs.get("validation_data")
-            if isinstance(valid, LinkLoader):
+            _refuse_options(
+                "fit(loader)",
+                "LinkLoader(graph, pairs, ...)",
+                pairs=pairs,
+                negatives=negatives,
+                batch_size=batch_size,
+                known=known,
+                sampler=sampler,
+            )
+            valid = kwargs.pop("validation_data", None)
+            if valid is not None and validation_pairs is not None:
+                raise ValueError(
+                    "Expected `validation_pairs` or `validation_data`. Received: both. "
+                    "Leave one out."
+                )
+            if valid is None and validation_pairs is None:
+                _refuse_options("fit(loader)", "the loader", undirected=undirected)
+            undirected = self._undirected(undirected)
+            if validation_pairs is not None:
+                valid = self._pairs("validation_pairs", validation_pairs, x.graph)
+                self._check_validation(x.graph, x.pairs, valid, undirected)
+                valid = x.validation_loader(valid, seed)
+            elif isinstance(valid, LinkLoader):
                 self._check_validation(valid.graph, x.pairs, valid.pairs, undirected)
-            return super().fit(x, None, seed=seed, **kwargs)
+            return super().fit(x, None, validation_data=valid, seed=seed, **kwargs)
+        undirected = self._undirected(undirected)
         if kwargs.pop("validation_data", None) is not None:
             raise ValueError(
                 "Expected `fit` of LinkPredictor without `validation_data`. Received: "
@@ -272,11 +300,27 @@ class LinkPredictor(Task):
             true = self._true(graph, NodePairs.concatenate([valid, pairs]), known)
         shuffle = kwargs.pop("shuffle", True)
         train = self._link_loader(
-            graph, pairs, negatives, batch_size, true, shuffle, seed, sampler
+            graph,
+            pairs,
+            negatives,
+            batch_size,
+            true,
+            shuffle,
+            seed,
+            undirected,
+            sampler,
         )
         if valid is not None:
             valid = self._link_loader(
-                graph, valid, negatives, batch_size, true, False, seed, sampler
+                graph,
+                valid,
+                negatives,
+                batch_size,
+                true,
+                False,
+                seed,
+                undirected,
+                sampler,
             )
         return super().fit(train, None, validation_data=valid, seed=seed, **kwargs)
 
@@ -319,6 +363,14 @@ class LinkPredictor(Task):
 
         undirected = self._undirected(undirected)
         if isinstance(x, LinkLoader) or not _is_graph(x):
+            _refuse_options(
+                "evaluate(loader)",
+                "LinkLoader(graph, pairs, ...)",
+                pairs=pairs,
+                negatives=negatives,
+                known=known,
+                by_layer=by_layer or None,
+            )
             # During `fit` the pairs were checked before the first epoch.
             if isinstance(x, LinkLoader) and not kwargs.get("_use_cached_eval_dataset"):
                 self._check_messages("pairs", x.graph, x.pairs, undirected)
@@ -343,7 +395,9 @@ class LinkPredictor(Task):
             sampler = NegativeSampler() if negatives is None else negatives
             kinds = sampler.types_of(graph)
             true = self._true(graph, pairs, known)
-            negatives = sampler.sample(pairs, graph.num_nodes, true, kinds, seed)
+            negatives = sampler.sample(
+                pairs, graph.num_nodes, true, kinds, seed, undirected=undirected
+            )
         negatives = self._pairs("negatives", negatives, graph)
         both = NodePairs.concatenate([pairs, negatives])
         scores = self.predict(graph, both, by_layer=by_layer)
@@ -395,6 +449,12 @@ class LinkPredictor(Task):
             float32 [Q], in the order of the pairs.
         """
         if not _is_graph(x):
+            _refuse_options(
+                "predict(x) of batches",
+                "the batches",
+                pairs=pairs,
+                by_layer=by_layer or None,
+            )
             return super().predict(x, **kwargs)
         size = _PAIRS if batch_size is None else positive_int("batch_size", batch_size)
         graph = self._graph(x)
@@ -438,7 +498,7 @@ class LinkPredictor(Task):
                 make 16 million numbers.
             verbose: 0 for no progress bar, which is shown after two seconds.
             by_layer: As for `predict`.
-            undirected: As for `evaluate`.
+            undirected: As for `evaluate`. The reverse of a known pair is known, too.
             self_pairs: Whether a node is among its own answers. With False it is left
                 out, unless it is the true one, as for graphs without self-loops:
                 h . h, the score `"dot"` of a node with itself, tends to be its largest.
@@ -454,7 +514,10 @@ class LinkPredictor(Task):
         pairs = self._pairs("pairs", pairs, graph)
         known = optional(self._pairs, "known", known, graph)
         optional(positive_int, "chunk", chunk)
-        self._check_messages("pairs", graph, pairs, self._undirected(undirected))
+        undirected = self._undirected(undirected)
+        self._check_messages("pairs", graph, pairs, undirected)
+        if undirected and known is not None:
+            known = both_ways(known)
         boolean("self_pairs", self_pairs)
         if chunk is None:
             width = 1
@@ -557,7 +620,7 @@ class LinkPredictor(Task):
             parts.append(self._pairs("known", known, graph))
         true = NodePairs.concatenate(parts)
         if is_undirected(graph):
-            true = NodePairs.concatenate([true, true.reversed()])
+            true = both_ways(true)
         return true
 
     # === Leaks ===
@@ -663,11 +726,27 @@ class LinkPredictor(Task):
         self._complete(graph)
         pairs = self._pairs("graphs", NodePairs.of_edges(graph), graph)
         return self._link_loader(
-            graph, pairs, NegativeSampler(), None, pairs, shuffle, seed
+            graph,
+            pairs,
+            NegativeSampler(),
+            None,
+            pairs,
+            shuffle,
+            seed,
+            self._undirected(None),
         )
 
     def _link_loader(
-        self, graph, pairs, negatives, batch_size, known, shuffle, seed, sampler=None
+        self,
+        graph,
+        pairs,
+        negatives,
+        batch_size,
+        known,
+        shuffle,
+        seed,
+        undirected,
+        sampler=None,
     ):
         from keras_bandgnn.preprocessing.loading.link_loader import LinkLoader
         from keras_bandgnn.preprocessing.sampling.neighbor_sampler import (
@@ -693,6 +772,7 @@ class LinkPredictor(Task):
             shuffle=shuffle,
             seed=seed,
             loader=super().loader([graph], training=False, sampler=sampler),
+            undirected=undirected,
         )
 
     def default_preprocessor(self, graphs) -> GraphPreprocessor:
@@ -752,6 +832,17 @@ class LinkPredictor(Task):
             "objective": self.objective,
             **{name: config[name] for name in names},
         }
+
+
+def _refuse_options(call: str, owner: str, **options) -> None:
+    """Raise a ValueError that names the options of a graph that are not None."""
+    if names := [name for name, value in options.items() if value is not None]:
+        names = ", ".join(names)
+        raise ValueError(
+            f"Expected `{call}` without options that {owner} has itself. Received: "
+            f"{names}. Leave {names} out and build the loader with them, or pass the "
+            "graph instead of a loader."
+        )
 
 
 def _is_graph(x) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import keras_bandgnn as kb
 from keras_bandgnn.data import NodePairs, check_leaks, split_links
 from keras_bandgnn.preprocessing import GraphPreprocessor, LinkLoader, NegativeSampler
+from keras_bandgnn.preprocessing.sampling.negative_sampler import KINDS
 from tests.preprocessing.test_odd_graphs import LAYERS
 
 NODES = 14
@@ -175,3 +176,85 @@ def test_a_bipartite_graph_with_typed_reverses_has_no_leaks():
     check_leaks(naive.train, naive.test_pairs, undirected=False)
     with pytest.raises(ValueError, match="no edges of the graph"):
         check_leaks(naive.train, naive.test_pairs)
+
+
+# === Negatives and filtered ranks ===
+
+ENDS = ("sender", "receiver")
+# The option, num_relations, and whether pairs count in both directions.
+DIRECTIONS = [
+    (None, None, True),
+    (True, None, True),
+    (False, None, False),
+    (None, 1, False),
+    (True, 1, True),
+]
+
+
+def dense_ends():
+    """All pairs of nodes but those of a ring, each once."""
+    ends = np.argwhere(np.triu(np.ones((NODES, NODES)), 1))
+    step = ends[:, 1] - ends[:, 0]
+    return ends[(step != 1) & (step != NODES - 1)]
+
+
+def negatives_of(loader):
+    x, y, weight = loader[0]
+    rows = (y[0] == 0) & (weight[0] > 0)
+    return set(zip(*(x["pair"][n][0][rows].tolist() for n in ENDS), strict=True))
+
+
+@pytest.mark.parametrize("undirected, relations, expected", DIRECTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_reverses_of_true_pairs_are_no_negatives(
+    kind, undirected, relations, expected, monkeypatch
+):
+    """Pairs that are listed once: of the batch, of the graph, and known ones."""
+    ends = dense_ends()
+    thirds = [ends[k::3] for k in range(3)]
+    pairs, known = (NodePairs(*rows.T) for rows in thirds[:2])
+    graph = graph_of(thirds[2])
+    reverses = {(r, s) for s, r in ends.tolist()}
+    sampler = NegativeSampler(8, kind, "either")
+    task = task_of(kb.preprocessing.ToUndirected(), "mlp", num_relations=relations)
+    drawn = []
+    options = {"undirected": undirected, "known": known}
+
+    def record(self, x, pairs=None, **kwargs):
+        rows = pairs.senders.tolist(), pairs.receivers.tolist()
+        drawn.append(set(zip(*rows, strict=True)))
+        return np.zeros(len(pairs), np.float32)
+
+    def watch(self, loader, *args, **kwargs):
+        drawn.append(negatives_of(loader))
+
+    monkeypatch.setattr(kb.models.Task, "fit", watch)
+    task.fit(graph, pairs, sampler, **options)
+    monkeypatch.setattr(type(task), "predict", record)
+    task.evaluate(graph, pairs, sampler, **options)
+    drawn[-1] -= set(map(tuple, thirds[0].tolist()))
+    if undirected is not None or relations is None:
+        options = {"known": known, "undirected": undirected}
+        drawn.append(negatives_of(LinkLoader(graph, pairs, sampler, **options)))
+    for rows in drawn:
+        assert rows
+        assert not rows & set(map(tuple, ends.tolist()))
+        assert bool(rows & reverses) is not expected
+
+
+@pytest.mark.parametrize("undirected, relations, expected", DIRECTIONS)
+def test_filtered_ranks_leave_out_reverses(undirected, relations, expected):
+    ends = dense_ends()
+    known, test = NodePairs(*ends.T), NodePairs(*ends[:9].T)
+    graph = graph_of([])
+    task = task_of(head="mlp", num_relations=relations)
+    both = NodePairs.concatenate([known, known.reversed()])
+
+    def ranks(known, undirected):
+        options = {"sides": "both", "undirected": undirected, "verbose": 0}
+        return task.rank(graph, test, known=known, **options)
+
+    one, other = ranks(known, undirected), ranks(both, False)
+    assert np.array_equal(one, other) is expected
+    if not expected:
+        np.testing.assert_array_equal(one, ranks(known, False))

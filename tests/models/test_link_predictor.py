@@ -1,5 +1,7 @@
 """Link prediction: training, scores, ranks, and pairs that stay the caller's."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from keras_bandgnn.preprocessing import (
     LargestComponent,
     LinkLoader,
     NegativeSampler,
+    NeighborSampler,
     RCMKCompile,
     StaticBatcher,
 )
@@ -498,3 +501,51 @@ def test_bad_input():
         typed.predict(graph, [[0, 1, 2]])
     with pytest.raises(ValueError, match="at least one pair"):
         task.fit(graph, NodePairs([], []), verbose=0)
+
+
+# === A loader in place of a graph ===
+
+LOADER_OPTIONS = {
+    "pairs": [[0, 1]],
+    "negatives": NegativeSampler(2),
+    "batch_size": 4,
+    "known": [[0, 1]],
+    "sampler": NeighborSampler([2, 2], 4),
+    "undirected": False,
+}
+# What is of no graph, or has an effect with a loader.
+WITH_LOADER = {"self", "x", "validation_pairs", "seed", "kwargs"}
+
+
+def test_fit_of_a_loader_refuses_what_the_loader_has_itself():
+    split = split_links(communities())
+    loader = LinkLoader(split.train, split.train_pairs, NegativeSampler(), 50)
+    task = predictor()
+    names = set(inspect.signature(kb.models.LinkPredictor.fit).parameters)
+    assert names - WITH_LOADER == set(LOADER_OPTIONS)
+    for name, value in LOADER_OPTIONS.items():
+        with pytest.raises(ValueError, match=f"Received: {name}"):
+            task.fit(loader, **{name: value}, verbose=0)
+    for name in ("pairs", "negatives", "known"):
+        with pytest.raises(ValueError, match=f"Received: {name}"):
+            task.evaluate(loader, **{name: LOADER_OPTIONS[name]}, verbose=0)
+
+
+def test_validation_pairs_of_a_loader_are_those_of_a_graph():
+    split = split_links(communities())
+    logs = []
+    for kind in ("graph", "loader"):
+        task = predictor()
+        task.compile(keras.optimizers.SGD(0.0))
+        options = {"validation_pairs": split.valid_pairs, "verbose": 0}
+        if kind == "graph":
+            logs.append(task.fit(split.train, split.train_pairs, **options).history)
+            continue
+        train = LinkLoader(split.train, split.train_pairs, NegativeSampler())
+        valid = train.validation_loader(split.valid_pairs)
+        real = valid[0][0]["pair"]["mask"]
+        assert real.sum() == 2 * len(split.valid_pairs) == real.size
+        logs.append(task.fit(train, **options).history)
+        with pytest.raises(ValueError, match="`validation_pairs` that are no edges"):
+            task.fit(train, validation_pairs=split.train_pairs, verbose=0)
+    assert logs[0]["val_loss"] == pytest.approx(logs[1]["val_loss"], rel=1e-5)

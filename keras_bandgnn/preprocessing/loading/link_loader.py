@@ -39,6 +39,8 @@ class LinkLoader(GraphLoader):
             `SampleLoader` batches have the subgraph that its sampler cuts around the
             nodes of the pairs, instead of the whole graph.
         prefetch: Batches to assemble in advance; 0 for none.
+        undirected: Whether negatives avoid the reverse of true pairs, too, as of
+            `LinkPredictor.fit`. By default if `pairs` have one type, 0.
 
     Raises:
         ValueError: For several graphs, pairs of other nodes, or layers that drop nodes.
@@ -63,6 +65,7 @@ class LinkLoader(GraphLoader):
         seed: int = 0,
         loader: GraphLoader | None = None,
         prefetch: int = 4,
+        undirected: bool | None = None,
     ):
         super(GraphLoader, self).__init__(workers=1)
         instance("graph", graph, Graph, "a Graph")
@@ -90,6 +93,10 @@ class LinkLoader(GraphLoader):
                 f"{loader.replicas} devices."
             )
         self.graph, self.pairs = graph, pairs
+        self._known, self._negatives, self._loader = known, negatives, loader
+        self._undirected = optional(boolean, "undirected", undirected)
+        if undirected is None:
+            self._undirected = not pairs.types.any()
         self.parts, self.num_edge_types = loader.parts, loader.num_edge_types
         self.starts, self.plan = loader.starts, loader.plan
         self.edge_weight, self.num_filtered = loader.edge_weight, 0
@@ -97,7 +104,17 @@ class LinkLoader(GraphLoader):
         self.host = 0
         self.batcher = loader.batcher if sampled else _OneShape()
         assembler = _SampledPairAssembler if sampled else _PairAssembler
-        self._assembler = assembler(loader, graph, pairs, negatives, known, batch_size)
+        draw = None
+        if negatives is not None:
+            draw = negatives.prepare(
+                pairs,
+                graph.num_nodes,
+                known,
+                negatives.types_of(graph),
+                self._undirected,
+            )
+        count = 0 if negatives is None else negatives.per_positive
+        self._assembler = assembler(loader, graph, pairs, draw, count, batch_size)
         self._epochs = _PairEpochs(
             self._assembler, self.seed if self.shuffle else None, len(pairs)
         )
@@ -124,6 +141,31 @@ class LinkLoader(GraphLoader):
         """
         groups = [SampledGroup(np.asarray(ids, np.int64), budget) for ids in groups]
         return self._assembler.build(groups, 1)[0][0]
+
+    def validation_loader(self, pairs, seed: int = 0) -> "LinkLoader":
+        """Return a loader of held-out pairs, the same in every epoch.
+
+        It has the graph, the negatives and the batch size of this loader; negatives
+        avoid the pairs of both. Without negatives here it has a uniform one for each
+        pair.
+
+        Args:
+            pairs: Pairs that are true.
+            seed: Of the negatives.
+        """
+        negatives = NegativeSampler() if self._negatives is None else self._negatives
+        return LinkLoader(
+            self.graph,
+            pairs,
+            negatives,
+            min(self._assembler.batch_size, len(pairs)) or None,
+            NodePairs.concatenate([self._known, self.pairs]),
+            shuffle=False,
+            seed=seed,
+            loader=self._loader,
+            prefetch=self.prefetch,
+            undirected=self._undirected,
+        )
 
     @property
     def num_dropped(self) -> int:
@@ -219,19 +261,15 @@ class _PairAssembler:
         loader: Loader of the graph alone.
         graph: The graph, as pairs number its nodes.
         pairs: The positives.
-        negatives: Draws negatives, or None.
-        known: Further true pairs, or None.
+        draw: Draws negatives for some of the pairs, or None.
+        per_positive: K; 0 without negatives.
         batch_size: P; None for all.
     """
 
-    def __init__(self, loader, graph, pairs, negatives, known, batch_size):
+    def __init__(self, loader, graph, pairs, draw, per_positive, batch_size):
         self.pairs = pairs
         self.batch_size = batch_size or len(pairs)
-        self.per_positive = 0 if negatives is None else negatives.per_positive
-        self._draw = None
-        if negatives is not None:
-            node_types = negatives.types_of(graph)
-            self._draw = negatives.prepare(pairs, graph.num_nodes, known, node_types)
+        self.per_positive, self._draw = per_positive, draw
         ((places, _),) = caller_rows([graph], loader)
         if len(places) != graph.num_nodes:
             raise ValueError(

@@ -13,6 +13,7 @@ from keras_bandgnn.checks import (
     seed_number,
     string,
 )
+from keras_bandgnn.data.identity import both_ways
 from keras_bandgnn.data.link_splits import NodePairs, as_pairs
 from keras_bandgnn.graph import Graph
 
@@ -80,6 +81,7 @@ class NegativeSampler:
         seed: int = 0,
         epoch: int = 0,
         step: int = 0,
+        undirected: bool = False,
     ) -> NodePairs:
         """Return K negatives for each pair, those of a pair one after the other.
 
@@ -93,6 +95,7 @@ class NegativeSampler:
             seed: Seed of the draws.
             epoch: Number of the epoch.
             step: Number of the step.
+            undirected: Whether the reverse of a true pair is true, too.
 
         Returns:
             `NodePairs` of length Q K.
@@ -104,7 +107,7 @@ class NegativeSampler:
             seed_number(name, value)
             for name, value in (("seed", seed), ("epoch", epoch), ("step", step))
         ]
-        draw = self.prepare(pairs, num_nodes, known, node_types)
+        draw = self.prepare(pairs, num_nodes, known, node_types, undirected)
         return draw(slice(None), np.random.default_rng(key))
 
     def types_of(self, graph: Graph):
@@ -122,7 +125,14 @@ class NegativeSampler:
             )
         return graph.node[self.node_type]
 
-    def prepare(self, pairs, num_nodes: int, known=None, node_types=None) -> Callable:
+    def prepare(
+        self,
+        pairs,
+        num_nodes: int,
+        known=None,
+        node_types=None,
+        undirected: bool = False,
+    ) -> Callable:
         """Return a function that draws for some of the pairs: (index, generator).
 
         Args:
@@ -130,6 +140,7 @@ class NegativeSampler:
             num_nodes: N.
             known: See `sample`.
             node_types: See `sample`.
+            undirected: See `sample`.
         """
         num_nodes = positive_int("num_nodes", num_nodes)
         pairs = as_pairs("pairs", pairs, num_nodes)
@@ -138,6 +149,9 @@ class NegativeSampler:
             true.append(as_pairs("known", known, num_nodes))
         true = NodePairs.concatenate(true)
         taken = true if self.exclude_known else true.take(slice(0))
+        # Ends of "typed" stay those of the pairs: users rate items, not items users.
+        if boolean("undirected", undirected):
+            taken = both_ways(taken)
         if self.kind == "uniform":
             return self._uniform(pairs, taken, num_nodes)
         ends = [e for e in ("receiver", "sender") if self.replace in (e, "either")]
