@@ -390,6 +390,7 @@ class LinkPredictor(Task):
         if pairs is None:
             pairs = split_links(graph, 0.0, 0.0).train_pairs
         pairs = self._pairs("pairs", pairs, graph)
+        _refuse_empty("pairs", pairs)
         self._check_messages("pairs", graph, pairs, undirected)
         if negatives is None or isinstance(negatives, NegativeSampler):
             sampler = NegativeSampler() if negatives is None else negatives
@@ -399,6 +400,7 @@ class LinkPredictor(Task):
                 pairs, graph.num_nodes, true, kinds, seed, undirected=undirected
             )
         negatives = self._pairs("negatives", negatives, graph)
+        _refuse_empty("negatives", negatives)
         both = NodePairs.concatenate([pairs, negatives])
         scores = self.predict(graph, both, by_layer=by_layer)
         positive, negative = np.split(scores, [len(pairs)])
@@ -512,7 +514,8 @@ class LinkPredictor(Task):
         one_of("sides", sides, SIDES)
         graph = self._graph(graph)
         pairs = self._pairs("pairs", pairs, graph)
-        known = optional(self._pairs, "known", known, graph)
+        if known is not None:
+            known = self._known(graph, known)
         optional(positive_int, "chunk", chunk)
         undirected = self._undirected(undirected)
         self._check_messages("pairs", graph, pairs, undirected)
@@ -613,11 +616,24 @@ class LinkPredictor(Task):
             return NodePairs(pairs.senders, pairs.receivers)
         return pairs
 
+    def _known(self, graph: Graph, known) -> NodePairs:
+        """Return known pairs, which may have the types of messages, such as reverses.
+
+        Args:
+            graph: The graph that carries the messages.
+            known: The argument.
+        """
+        relations = self.head.num_relations
+        if relations is None:
+            return self._pairs("known", known, graph)
+        types = max(relations, int(graph.edge_type.max(initial=-1)) + 1)
+        return as_pairs("known", known, graph.num_nodes, types)
+
     def _true(self, graph: Graph, pairs: NodePairs, known) -> NodePairs:
         """Return all pairs that negatives avoid."""
-        parts = [pairs, self._pairs("graph", NodePairs.of_edges(graph), graph)]
+        parts = [pairs, self._edges(graph)]
         if known is not None:
-            parts.append(self._pairs("known", known, graph))
+            parts.append(self._known(graph, known))
         true = NodePairs.concatenate(parts)
         if is_undirected(graph):
             true = both_ways(true)
@@ -661,10 +677,14 @@ class LinkPredictor(Task):
             undirected: See `fit`.
         """
         edges, count = self._edges(graph), graph.num_nodes
+        if self.head.num_relations is None:
+            # Those of a loader may have types.
+            pairs = without_types(pairs)
         if undirected:
-            reverse = mirrored(without_types(pairs), without_types(edges), count)
-            expected = f"`{name}` that are no edges of the graph in reverse"
-            refuse_leaks(expected, pairs, reverse, False, _ADVICE)
+            leaked = leaks(pairs, edges, count, undirected=True)
+            leaked &= ~leaks(pairs, edges, count, undirected=False)
+            expected = f"`{name}` that are no edges in reverse or of another type"
+            refuse_leaks(expected, pairs, leaked, False, _ADVICE)
             return
         layers = () if self.preprocessor is None else self.preprocessor.graph_layers
         if not layers or not mirrored(pairs, edges, count).any():
@@ -832,6 +852,15 @@ class LinkPredictor(Task):
             "objective": self.objective,
             **{name: config[name] for name in names},
         }
+
+
+def _refuse_empty(name: str, pairs: NodePairs) -> None:
+    """Raise a ValueError for no pairs, over which no measure is defined."""
+    if not len(pairs):
+        raise ValueError(
+            f"Expected `{name}` to have at least one pair. Received: 0. Pass pairs, "
+            "such as split_links(graph, test=0.2).test_pairs."
+        )
 
 
 def _refuse_options(call: str, owner: str, **options) -> None:

@@ -258,3 +258,30 @@ def test_filtered_ranks_leave_out_reverses(undirected, relations, expected):
     assert np.array_equal(one, other) is expected
     if not expected:
         np.testing.assert_array_equal(one, ranks(known, False))
+
+
+@pytest.mark.parametrize("end", [[0, 1], [1, 0]])
+def test_an_edge_of_another_type_leaks_wherever_links_do(end):
+    """All that check pairs agree, also on pairs that are edges of the graph."""
+    graph = graph_of([[0, 1], [2, 3], [3, 4]], [1, 0, 1])
+    task = task_of(head="distmult", num_relations=2)
+    other, free = NodePairs(*np.array([end]).T, [0]), NodePairs([5], [6], [0])
+    train = NodePairs.of_edges(graph).take([1])
+    calls = [
+        lambda pairs, **o: task.fit(graph, train, validation_pairs=pairs, **o),
+        lambda pairs, **o: task.evaluate(graph, pairs, **o),
+        lambda pairs, **o: task.rank(graph, pairs, **o),
+        lambda pairs, **o: task.evaluate(
+            LinkLoader(graph, pairs, NegativeSampler(), shuffle=False), **o
+        ),
+        lambda pairs, undirected, verbose: check_leaks(graph, pairs, undirected),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="1 of 1 pairs that are"):
+            call(other, undirected=True, verbose=0)
+        call(other, undirected=False, verbose=0)
+        call(free, undirected=True, verbose=0)
+    for call in calls[1:4]:
+        call(NodePairs.of_edges(graph), undirected=True, verbose=0)
+    loader = LinkLoader(graph, NodePairs.of_edges(graph), NegativeSampler())
+    task_of().evaluate(loader, verbose=0)

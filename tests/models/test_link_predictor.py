@@ -18,6 +18,7 @@ from keras_bandgnn.preprocessing import (
     RCMKCompile,
     StaticBatcher,
 )
+from keras_bandgnn.preprocessing.sampling.negative_sampler import KINDS
 from keras_bandgnn.training import mean_reciprocal_rank
 
 NODES = 40
@@ -549,3 +550,55 @@ def test_validation_pairs_of_a_loader_are_those_of_a_graph():
         with pytest.raises(ValueError, match="`validation_pairs` that are no edges"):
             task.fit(train, validation_pairs=split.train_pairs, verbose=0)
     assert logs[0]["val_loss"] == pytest.approx(logs[1]["val_loss"], rel=1e-5)
+
+
+# === Messages of more types than relations, and no pairs ===
+
+
+def test_messages_may_have_types_of_their_own():
+    """Reverse edges carry messages, and are no relations."""
+    triples = NodePairs.of_edges(kinship())
+    pairs = triples.take(slice(20, None))
+    back = pairs.reversed()
+    every = NodePairs.concatenate(
+        [pairs, NodePairs(back.senders, back.receivers, back.types + 2)]
+    )
+    columns = every.senders, every.receivers
+    graph = kb.Graph(
+        NODES, *columns, edge_type=every.types, node={"id": np.arange(NODES)}
+    )
+    backbone = kb.models.GCNBackbone({"id": NODES}, 8, num_edge_types=4)
+    task = predictor("distmult", backbone, num_relations=2)
+    test, valid = triples.take(slice(10)), triples.take(slice(10, 20))
+    bare = graph.replace(senders=[], receivers=[], edge_type=[])
+    for kind in KINDS:
+        sampler = NegativeSampler(2, kind, "either")
+        for known in (None, every):
+            options = {"known": known, "verbose": 0}
+            task.fit(graph, pairs, sampler, validation_pairs=valid, **options)
+            assert task.evaluate(graph, test, sampler, **options)["auc"] >= 0
+    ranks = task.rank(graph, test, known=every, verbose=0)
+    # Types that are no relations filter nothing.
+    np.testing.assert_array_equal(ranks, task.rank(graph, test, known=pairs, verbose=0))
+    for call in (task.fit, task.evaluate, task.rank):
+        with pytest.raises(ValueError, match="Raise num_relations"):
+            call(graph, every, verbose=0)
+        with pytest.raises(ValueError, match="`known` with types"):
+            call(bare, pairs, known=every, verbose=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_pairs(kind):
+    split, none = split_links(communities()), np.zeros((0, 2), int)
+    task, sampler = predictor(), NegativeSampler(2, kind)
+    assert len(sampler.sample(none, NODES)) == 0
+    for pairs in (none, NodePairs([], [])):
+        for call in (task.fit, task.evaluate):
+            with pytest.raises(ValueError, match="`pairs` to have at least one pair"):
+                call(split.train, pairs, sampler, verbose=0)
+        assert task.predict(split.train, pairs).shape == (0,)
+        assert task.rank(split.train, pairs, verbose=0).shape == (0,)
+    with pytest.raises(ValueError, match="`negatives` to have at least one pair"):
+        task.evaluate(split.train, split.test_pairs, none)
+    with pytest.raises(ValueError, match="at least one pair"):
+        task.evaluate(split.train.replace(senders=[], receivers=[], edge_type=[]))

@@ -144,6 +144,8 @@ class NegativeSampler:
         """
         num_nodes = positive_int("num_nodes", num_nodes)
         pairs = as_pairs("pairs", pairs, num_nodes)
+        if not len(pairs):
+            return lambda index, rng: pairs
         true = [pairs]
         if known is not None:
             true.append(as_pairs("known", known, num_nodes))
