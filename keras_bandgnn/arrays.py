@@ -10,7 +10,7 @@ from keras_bandgnn.checks import LAST_ELEMENT, instance
 
 RESERVED = {
     "node": ("graph_id", "mask"),
-    "edge": ("sender", "receiver", "type", "mask"),
+    "edge": ("sender", "receiver", "type", "mask", "message_weight"),
     "context": ("mask", "n_node", "n_edge", "id"),
 }
 """Names of features that batches reserve."""

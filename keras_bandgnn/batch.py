@@ -19,6 +19,7 @@ omitted, never None; all ids are int32.
 | `receiver`  | [G, E]      | node id within the supergraph, sorted   | N       |
 | `type`      | [G, E]      | edge type                               | 0       |
 | `mask`      | [G, E] bool | whether the edge is real                | False   |
+| `message_weight` | [G, E] | the `edge_weight` of the loader, if any | 0       |
 
 Sums over receivers have N + 1 segments, and the last one is dropped, so padding edges
 never contribute to a real node.
@@ -138,6 +139,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+# Edge feature of batches with the weights of a loader with `edge_weight`.
+MESSAGE_WEIGHT = "message_weight"
 
 
 def explained(x, part: str) -> Any:

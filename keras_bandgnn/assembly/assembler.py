@@ -7,6 +7,7 @@ import numpy as np
 
 from keras_bandgnn.assembly.padded_rows import PaddedRows, SupergraphLayout, stack
 from keras_bandgnn.assembly.pair_index import PairIndex, pack_pairs
+from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.primitives.edges import Edges
 from keras_bandgnn.primitives.grouped import Grouped
@@ -232,6 +233,9 @@ class Assembler:
 
     def _edges(self, layout: SupergraphLayout, rows: PaddedRows, starts) -> dict:
         columns = layout.features(rows, "edge")
+        if self.edge_weight is not None:
+            weight = columns[self.edge_weight].astype(np.float32)
+            columns = {**columns, MESSAGE_WEIGHT: weight}
         if self._ends is None:
             sender = rows.column([p.senders for p in self.parts])
             receiver = rows.column([p.receivers for p in self.parts])

@@ -59,6 +59,7 @@ class BandedMessagePassing(BatchLayer):
     """
 
     splits_sequences = True
+    uses_edge_weight = True
 
     def __init__(
         self,

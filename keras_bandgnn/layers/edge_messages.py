@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.layers.batch_layer import (
     batch_part,
     edge_factor,
@@ -20,6 +21,15 @@ from keras_bandgnn.ops.batched import (
 _LOWEST = -6e4
 
 
+def _scaled(messages, factor):
+    """Return messages [G, E, ...] times the factor of each edge [G, E]."""
+    if factor is None:
+        return messages
+    axes = (1,) * (len(messages.shape) - 2)
+    factor = ops.reshape(factor, (*ops.shape(factor), *axes))
+    return messages * ops.cast(factor, messages.dtype)
+
+
 class EdgeMessages(NamedTuple):
     """The edges of a batch, for layers whose messages depend on the edge.
 
@@ -30,6 +40,8 @@ class EdgeMessages(NamedTuple):
         factor: float32 [G, E], how often each edge counts; None for once.
         in_degree: float32 [G, N], edges into each node of the whole graph in sampled
             batches; None for those of the batch.
+        weight: float32 [G, E], factor of each message in sums, which does not change
+            how often its edge counts; None for 1.
     """
 
     sender: object
@@ -37,15 +49,17 @@ class EdgeMessages(NamedTuple):
     num_nodes: int
     factor: object = None
     in_degree: object = None
+    weight: object = None
 
     @classmethod
-    def of(cls, batch, states) -> "EdgeMessages":
+    def of(cls, batch, states, weighted: bool = False) -> "EdgeMessages":
         """Return the edges of a batch.
 
         Args:
             batch: A batch.
             states: [G, M, ...], rows of its nodes; M = N but in a hop of a sampled
                 batch, where the first N of them receive messages.
+            weighted: Whether sums have the weights of a loader with `edge_weight`.
         """
         edge = batch_part(batch, "edge")
         num_nodes = ops.shape(receiver_rows(states, batch))[1]
@@ -55,6 +69,7 @@ class EdgeMessages(NamedTuple):
             num_nodes,
             edge_factor(batch),
             whole_degree(batch, num_nodes),
+            edge.get(MESSAGE_WEIGHT) if weighted else None,
         )
 
     def sent(self, rows):
@@ -72,7 +87,7 @@ class EdgeMessages(NamedTuple):
             operation: The operation, which takes sender and receiver last.
             *arguments: Its other arguments.
         """
-        if self.factor is not None:
+        if self.factor is not None or self.weight is not None:
             return None
         return operation(*arguments, self.sender, self.receiver)
 
@@ -81,17 +96,14 @@ class EdgeMessages(NamedTuple):
         total = self.fused(operation, *arguments)
         return None if total is None else total[:, : self.num_nodes]
 
-    def _weighted(self, messages):
-        if self.factor is None:
-            return messages
-        axes = (1,) * (len(messages.shape) - 2)
-        factor = ops.reshape(self.factor, (*ops.shape(self.factor), *axes))
-        return messages * ops.cast(factor, messages.dtype)
-
     def total(self, messages):
         """Return the sum [G, N, ...] of messages [G, E, ...] at their receivers."""
+        return self._sum(_scaled(messages, self.weight))
+
+    def _sum(self, messages):
+        messages = _scaled(messages, self.factor)
         return batched_segment_sum(
-            self._weighted(messages), self.receiver, self.num_nodes, is_sorted=True
+            messages, self.receiver, self.num_nodes, is_sorted=True
         )
 
     def count(self):
@@ -100,7 +112,7 @@ class EdgeMessages(NamedTuple):
         Without factors it is the number of edges that the batch has.
         """
         ones = ops.ones((*ops.shape(self.receiver), 1), dtype="float32")
-        return self.total(ones)
+        return self._sum(ones)
 
     def degree(self):
         """Return the number of edges into each node, float32 [G, N, 1].

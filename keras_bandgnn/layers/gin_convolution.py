@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import primitives
+from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.checks import boolean, number, optional, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, batch_part, receiver_rows
 from keras_bandgnn.layers.batch_normalization import MaskedBatchNormalization
@@ -21,8 +22,9 @@ class GINConvolution(BatchLayer):
         out[n] = W_2 activation(norm(W_1 s[n] + b_1)) + b_2
 
     with messages m[j, n] = h[j] (Xu et al. 2019, Eq. 4.1), or with edge states
-    m[j, n] = activation(h[j] + e[j, n]) (Hu et al. 2020, Eq. A.1, GINE). Without edge
-    states the plan in the batch carries the sum out. Edge types count alike.
+    m[j, n] = activation(h[j] + e[j, n]) (Hu et al. 2020, Eq. A.1, GINE). Under a loader
+    with `edge_weight` they have the weight of the edge as a factor. Without edge states
+    the plan in the batch carries the sum out. Edge types count alike.
 
     Args:
         units: Width U of the new states.
@@ -58,7 +60,12 @@ class GINConvolution(BatchLayer):
     """
 
     splits_sequences = False
-    reads = {"edge": ("sender", "receiver"), "node": ("mask",), "plan": None}
+    uses_edge_weight = True
+    reads = {
+        "edge": ("sender", "receiver", MESSAGE_WEIGHT),
+        "node": ("mask",),
+        "plan": None,
+    }
 
     def __init__(
         self,
@@ -136,7 +143,7 @@ class GINConvolution(BatchLayer):
             hidden = primitives.propagate(batch["plan"], states, kernel, own=own)
             hidden = hidden + ops.cast(self.hidden_dense.bias, hidden.dtype)
         else:
-            edges = EdgeMessages.of(batch, states)
+            edges = EdgeMessages.of(batch, states, weighted=True)
             total = None
             if self.activation is keras.activations.relu:
                 total = edges.fused_sum(relu_sum, states, edge_states)

@@ -61,6 +61,7 @@ class GraphConvolution(BatchLayer):
     """
 
     splits_sequences = False
+    uses_edge_weight = True
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_bandgnn import primitives
+from keras_bandgnn.batch import MESSAGE_WEIGHT
 from keras_bandgnn.checks import boolean, one_of, positive_int
 from keras_bandgnn.layers.batch_layer import BatchLayer, prepare_plan, receiver_rows
 from keras_bandgnn.layers.dense import FlatDense
@@ -23,7 +24,9 @@ class SAGEConvolution(BatchLayer):
     with messages m[j, n] = h[j], or relu(h[j] + e[j, n]) with edge states; `"pool"` is
     the maximum of relu(W_pool h[j] + b_pool). This is the concatenation of the paper's
     Algorithm 1 without its activation, as in other libraries. Without edge states the
-    plan in the batch carries out means and sums. Edge types count alike.
+    plan in the batch carries out means and sums. Under a loader with `edge_weight`
+    their messages have the weights of the edges as factors; a mean still divides by the
+    number of edges. Edge types count alike.
 
     Args:
         units: Width U of the new states.
@@ -55,7 +58,11 @@ class SAGEConvolution(BatchLayer):
     """
 
     splits_sequences = False
-    reads = {"edge": ("sender", "receiver"), "node": ("mask",), "plan": None}
+    reads = {
+        "edge": ("sender", "receiver", MESSAGE_WEIGHT),
+        "node": ("mask",),
+        "plan": None,
+    }
 
     def __init__(
         self,
@@ -80,6 +87,11 @@ class SAGEConvolution(BatchLayer):
             self.units, use_bias=self.use_bias, name="neighbours", **options
         )
         self.pool_dense = None
+
+    @property
+    def uses_edge_weight(self) -> bool:
+        """Whether messages are added up, and have the weights of their edges."""
+        return self.reduce in ("mean", "sum")
 
     def build(self, states_shape, batch_shape=None, edge_states_shape=None):
         """Build W_own and W_sum [H, U], b [U], and W_pool [H, H]."""
@@ -140,7 +152,7 @@ class SAGEConvolution(BatchLayer):
         return out
 
     def _reduced(self, states, batch, edge_states):
-        edges = EdgeMessages.of(batch, states)
+        edges = EdgeMessages.of(batch, states, weighted=self.uses_edge_weight)
         if self.pool_dense is not None:
             states = self.pool_dense(states)
         if edge_states is not None and self.reduce in ("mean", "sum"):

@@ -25,6 +25,10 @@ def check_precision(policy) -> None:
         )
 
 
+def _of_library(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("keras", "keras_bandgnn")
+
+
 class Backbone(keras.Model):
     """A model from a batch to node states [G, N, H].
 
@@ -55,6 +59,9 @@ class Backbone(keras.Model):
     # Whether messages count as often as `explained(batch, "edge")` says; layers of the
     # library do. Without it `explain` explains features only.
     weighs_edges = False
+    # Whether the weights of a loader with `edge_weight` change what it computes. None
+    # if its layers decide; see `BatchLayer.uses_edge_weight`.
+    uses_edge_weight: bool | None = None
     # Metadata by name of the library's presets that hold a backbone of this class.
     presets = Presets(CONFIG)
 
@@ -178,7 +185,7 @@ class Backbone(keras.Model):
         """Raise a ValueError if the features of a `FlatGraphs` do not fit."""
 
     def check_weights(self, parts, edge_weight: str | None) -> None:
-        """Raise a ValueError if a layer cannot use the weights of edges.
+        """Raise a ValueError if no layer uses the weights of edges, or one cannot.
 
         Args:
             parts: The graphs, each part a `FlatGraphs`.
@@ -186,6 +193,16 @@ class Backbone(keras.Model):
         """
         if edge_weight is None:
             return
+        if not self._reads_weights():
+            raise ValueError(
+                "Expected a backbone whose messages have the weights of edges: "
+                "GCNBackbone, GGNNBackbone, GINEBackbone, SAGEBackbone with "
+                "reduce='mean' or 'sum', or GPSBackbone with local='gine' or 'sage'. "
+                f"Received: {type(self).__name__} with edge_weight={edge_weight!r}, "
+                "which would change nothing. Leave `edge_weight` out of the "
+                "preprocessor, or set `uses_edge_weight = True` in your own class if "
+                "it reads the weights."
+            )
         layers = [n for n in compat.sublayers(self) if isinstance(n, BatchLayer)]
         # Layers of a class have the same rule.
         layers = {type(layer): layer for layer in layers}.values()
@@ -194,6 +211,20 @@ class Backbone(keras.Model):
             for layer in layers:
                 layer.check_weights(part, edge_weight, first)
             first += len(part)
+
+    def _reads_weights(self) -> bool:
+        """Return whether weights of edges may change what the backbone computes."""
+        if self.uses_edge_weight is not None:
+            return self.uses_edge_weight
+        layers = [layer for layer in compat.sublayers(self) if layer is not self]
+        # One's own classes may read the plan, with or without layers of the library.
+        if not any(isinstance(layer, BatchLayer) for layer in layers):
+            layers.append(self)
+        for layer in layers:
+            declared = getattr(layer, "uses_edge_weight", None)
+            if declared or (declared is None and not _of_library(type(layer))):
+                return True
+        return False
 
     def compute_output_shape(self, input_shape):
         """[G, N, H]."""

@@ -168,6 +168,9 @@ class GraphModel(Replicated):
             self.preprocessor = self.default_preprocessor(graphs)
         if isinstance(graphs, Graph):
             graphs = [graphs]
+        if sampler is None and not isinstance(graphs, GraphLoader):
+            # Before layers replace the edges, and with them the weights.
+            self.backbone.check_weights([], self.preprocessor.edge_weight)
         if sampler is not None:
             graphs = self._sample_loader(graphs, sampler, shuffle, seed)
         elif not isinstance(graphs, GraphLoader):

@@ -90,9 +90,9 @@ class GGNNBackbone(Backbone):
             its intermediate values: memory of one step instead of T, for 1.4 times
             the operations. Large supergraphs on accelerators need it.
         edge_inputs: Edge features to embed, as for `NodeEncoder`; `"type"` is the type
-            of the edge. They count once for each edge, whatever the loader's
-            `edge_weight` and also where the plan drops the edge. None for messages
-            without edge features.
+            of the edge. They have the loader's `edge_weight` as messages do, and count
+            also where the plan drops the edge. None for messages without edge
+            features.
 
     Input shape:
         A batch (see `keras_bandgnn.batch`); it reads `"node"` and `"plan"`, and
@@ -238,7 +238,7 @@ class GGNNBackbone(Backbone):
         """Sums of the embedded edge features at receivers [G, N, H], or None."""
         if self.edge_encoder is None:
             return None
-        edges = EdgeMessages.of(batch, states)
+        edges = EdgeMessages.of(batch, states, weighted=True)
         return edges.total(self.edge_encoder(batch["edge"]))
 
     def _step(self, plan, num_nodes: int, training: bool):
