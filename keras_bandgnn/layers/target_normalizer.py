@@ -117,6 +117,16 @@ def composition(part: FlatGraphs, elements: np.ndarray) -> np.ndarray:
     return counts.reshape(-1, NUM_ELEMENTS).astype(np.float32)
 
 
+def _require_references(elements: np.ndarray, known: np.ndarray) -> None:
+    missing = np.setdiff1d(elements, known)
+    if missing.size:
+        raise ValueError(
+            f"Expected elements with a reference value: {known.tolist()}. Received: "
+            f"{missing.tolist()}. Adapt to graphs that have them and a label of a "
+            "weight above 0, or pass `references`."
+        )
+
+
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
 class TargetNormalizer(BatchLayer):
     """Maps labels y to normalised ones, and predictions back.
@@ -295,7 +305,7 @@ class TargetNormalizer(BatchLayer):
 
         Raises:
             ValueError: For missing or unsuitable labels, a target without any label of
-                a weight above 0, or elements outside the given references.
+                a weight above 0, or elements that no such graph or the references have.
         """
         parts = flat_parts(graphs)
         labels = np.concatenate([target_labels(part, self.level) for part in parts])
@@ -335,6 +345,11 @@ class TargetNormalizer(BatchLayer):
             [composition(part, self._elements(part)) for part in parts]
         )
         elements = np.flatnonzero(counts.any(axis=0))
+        if self._given is None:
+            # Before the constants change: those of a failed call must not stay.
+            known = ~np.isnan(labels).all(axis=1)
+            fitted = np.flatnonzero(counts[known].any(axis=0))
+            _require_references(elements, fitted)
         counts = counts[:, elements].astype(float)
         if self._given is None:
             design = counts
@@ -370,13 +385,7 @@ class TargetNormalizer(BatchLayer):
         known = ops.convert_to_numpy(self.known)
         if not known.any():  # Not adapted yet.
             return
-        missing = occurring[known[occurring] == 0]
-        if missing.size:
-            raise ValueError(
-                "Expected elements with a reference value: "
-                f"{np.flatnonzero(known).tolist()}. Received: {missing.tolist()}. "
-                "Adapt to graphs that have them, or pass `references`."
-            )
+        _require_references(occurring, np.flatnonzero(known))
 
     def _shift(self, batch):
         shift = ops.convert_to_tensor(self.mean)

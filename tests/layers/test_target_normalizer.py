@@ -243,3 +243,25 @@ def test_bad_arguments():
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+@pytest.mark.parametrize("weight, label", [(0.0, 5.0), (1.0, np.nan)])
+@pytest.mark.parametrize("mode", ["graph", "atom"])
+def test_elements_without_a_label_that_counts_have_no_reference(mode, weight, label):
+    graphs = [
+        Graph(g.num_nodes, [], [], node=g.node, context={"sample_weight": 1.0})
+        for g in molecules()
+    ]
+    labels = [float(g.label) for g in molecules()]
+    other = Graph(
+        1, [], [], node={"atomic_number": [9]}, context={"sample_weight": weight}
+    )
+    normalizer = TargetNormalizer(mode, element_key="atomic_number")
+    with pytest.raises(ValueError, match=r"reference value: \[1, 6, 8\].*\[9\]"):
+        normalizer.adapt(with_labels([*graphs, other], [*labels, label]))
+    # The failed call leaves no constants behind.
+    assert not normalizer.is_adapted
+    normalizer.check(FlatGraphs.from_graphs([other]))
+    normalizer.adapt(with_labels(graphs, labels))
+    with pytest.raises(ValueError, match="reference value"):
+        normalizer.check(FlatGraphs.from_graphs([other]))
