@@ -26,7 +26,7 @@ from keras_bandgnn.models.graph_arguments import (
     options_for_graphs,
     resolve_data,
 )
-from keras_bandgnn.models.labels import Labels, NumberLabels
+from keras_bandgnn.models.labels import Labels, NumberLabels, require_weights
 from keras_bandgnn.models.objective import (
     LossTracker,
     TargetLosses,
@@ -276,6 +276,14 @@ class GraphModel(Replicated):
 
     def check(self, loader: GraphLoader) -> None:
         """Raise a ValueError if the graphs do not fit the task."""
+
+    def known_slopes(self, part) -> int:
+        """Return how many numbers are known to train on, besides the labels.
+
+        Args:
+            part: A `FlatGraphs`.
+        """
+        return 0
 
     def check_labels(self, loader: GraphLoader) -> None:
         """Raise a ValueError if the labels do not fit the task."""
@@ -793,6 +801,7 @@ class GraphModel(Replicated):
                 f"{self.encoder_advice()}"
             )
         self.check_labels(loader)
+        require_weights(self, loader.parts)
         return loader
 
     def encoder_advice(self) -> str:

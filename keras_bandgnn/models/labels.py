@@ -8,6 +8,7 @@ from keras import losses, metrics, ops
 
 from keras_bandgnn.checks import strings
 from keras_bandgnn.data.flat import FlatGraphs
+from keras_bandgnn.data.flat_columns import weight_column
 from keras_bandgnn.training.roc_auc import ROCAUC
 from keras_bandgnn.training.selection_crossentropy import SelectionCrossentropy
 
@@ -146,6 +147,35 @@ def require_labels(count: int, what: str, unknown: str = "-1 or NaN") -> None:
         )
 
 
+def require_weights(task, parts: Iterable[FlatGraphs]) -> None:
+    """Raise a ValueError if all labels have a `sample_weight` of 0.
+
+    Losses and metrics would be 0 whatever the predictions.
+
+    Args:
+        task: The task, whose `known_slopes` count as labels.
+        parts: Graphs with labels.
+    """
+    numbers, number = isinstance(task.labels, NumberLabels), 0
+    for part in parts:
+        weight = part.columns().get(weight_column(part.label_level))
+        if weight is None:
+            return
+        label = np.asarray(part.label, np.float64).reshape(len(part.label), -1)
+        known = ~np.isnan(label) if numbers else label >= 0
+        known = known.any(axis=1)
+        if task.known_slopes(part):
+            known[:] = True
+        if (np.asarray(weight)[known] > 0).any():
+            return
+        number += int(known.sum())
+    raise ValueError(
+        "Expected at least one label whose sample_weight is above 0. Received: "
+        f"{number} labels, all of weight 0. Losses and metrics would be 0 whatever the "
+        "predictions. Pass other weights, or none."
+    )
+
+
 _LOGITS = {"from_logits": True}
 # Yes or no: labels 0 or 1, and a probability.
 _BINARY = (
@@ -270,6 +300,9 @@ class ClassLabels(Labels):
             return _same if config["from_logits"] else _softmax
         if self.num_classes and cls in (metrics.F1Score, metrics.FBetaScore):
             return self._one_hot
+        if self.num_classes == 2 and cls is ROCAUC:
+            metric.count_targets(1)
+            return _difference
         if self.num_classes == 2 and cls in _BINARY and _of_one_target(config):
             return _difference if _reads_logits(config) else _second
         return None

@@ -7,7 +7,6 @@ import numpy as np
 from keras import ops
 
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.data.flat import FlatGraphs
 from keras_bandgnn.layers.target_normalizer import TargetNormalizer, target_labels
 from keras_bandgnn.models.error_table import as_table, labelled_outputs
 from keras_bandgnn.models.labels import (
@@ -128,10 +127,6 @@ class RegressionTask(Task):
                 )
             known += np.isfinite(labels).sum() + self.known_slopes(part)
         require_labels(known, level, "NaN")
-
-    def known_slopes(self, part: FlatGraphs) -> int:
-        """Return how many numbers are known to train on, besides the labels."""
-        return 0
 
     def adapt(self, loader: GraphLoader) -> None:
         """Adapt the backbone and the normaliser to the training graphs, once."""

@@ -2,6 +2,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_bandgnn as kb
 from keras_bandgnn.training.roc_auc import ROCAUC
 
 
@@ -69,3 +70,19 @@ def test_infinite_logits_are_the_largest_and_nan_shows():
     assert float(metric.result()) == 1.0
     metric.update_state(np.array([1, 0]), np.array([np.nan, 3.0]))
     assert np.isnan(float(metric.result()))
+
+
+def test_two_classes_are_one_target():
+    rng = np.random.default_rng(0)
+    graphs = [
+        kb.Graph(3, [0, 1], [1, 2], node={"x": rng.normal(size=(3, 2))}, label=i % 2)
+        for i in range(12)
+    ]
+    backbone = kb.models.GCNBackbone({"x": {"features": 2}}, 8, norm=None)
+    task = kb.models.GraphClassifier(backbone, 2)
+    task.compile(metrics=[ROCAUC()])
+    found = task.evaluate(graphs, return_dict=True, verbose=0)["roc_auc"]
+    logits = np.stack(task.predict(graphs))
+    label = np.asarray([graph.label for graph in graphs])
+    expected = area(label, logits[:, 1] - logits[:, 0])
+    assert found == pytest.approx(expected, abs=1e-3)
