@@ -9,7 +9,7 @@ import numpy as np
 LOOSE = ("label/graph", "label/node", "label/edge")
 RESERVED = {
     "node": ("graph_id", "mask"),
-    "edge": ("sender", "receiver", "type", "mask"),
+    "edge": ("sender", "receiver", "type", "mask", "message_weight"),
     "context": ("mask", "n_node", "n_edge", "id"),
 }
 
