@@ -47,7 +47,7 @@ def weighted_batch(weight):
 
 @pytest.mark.parametrize("name", WITH_STATES)
 def test_nan_in_states_is_nan_in_the_output(name):
-    layer, arguments, _ = CALLS[name]
+    layer, arguments = CALLS[name]
     clean = outputs(layer, arguments)
     assert all(np.isfinite(each[0, :4]).all() for each in clean)
     for place, argument in enumerate(arguments):
@@ -63,7 +63,7 @@ def test_nan_in_states_is_nan_in_the_output(name):
 @pytest.mark.parametrize("weight", [-0.1, -1.0, -2.0, 0.0])
 @pytest.mark.parametrize("name", WITH_STATES)
 def test_no_weight_of_edges_cuts_a_node_off(name, weight):
-    layer, arguments, _ = CALLS[name]
+    layer, arguments = CALLS[name]
     batch = weighted_batch(weight)
     results = []
     for value in (1.0, -2.0):
