@@ -292,8 +292,12 @@ def forget_missing_tensorflow() -> None:
 
 def torch_device() -> str:
     """Return the device on which Keras makes tensors of torch."""
-    # Keras' function has moved between versions; a tensor says the same.
-    return str(keras.ops.zeros(()).device)
+    try:
+        from keras.src.backend.torch.core import get_device
+    except ImportError:  # Keras 3.16
+        from keras.src.backend.torch.ops.core import get_device
+
+    return str(get_device())
 
 
 def torch_compilations() -> dict:

@@ -76,7 +76,7 @@ def test_interaction_equals_the_oracle(groups, mean, use_bias):
     if not use_bias:
         weights = [*weights[:2], 0.0, weights[2], 0.0]
     degree = in_degrees(edge, N) if mean else None
-    out = numpy(layer(states, filters, edge, degree))
+    out = numpy(layer(states, {"edge": edge}, filters, degree))
     for group in range(groups):
         inputs = states[group].astype(float), filters[group].astype(float)
         expected = schnet_oracle(weights, *inputs, edge, group, mean)
@@ -104,7 +104,7 @@ def test_edge_updates_equal_the_oracle(groups, width):
     states, rows = normal(groups, N, C), normal(groups, E + PADDED, width, seed=3)
     layer = built(MPEUInteraction(C), (None, None, C), (None, None, width))
     edge_hidden, edge_out, first, second, send, hidden, out = weights_of(layer)
-    new_states, new_rows = layer(states, rows, edge, in_degrees(edge, N))
+    new_states, new_rows = layer(states, {"edge": edge}, rows, in_degrees(edge, N))
     for group in range(groups):
         h = states[group].astype(float)
         receives, sends = incidence(edge, group)
@@ -145,7 +145,7 @@ def test_block_equals_torch_geometric():
     layer.set_weights([v for linear in linears for v in values(linear)])
     basis = GaussianBasis(gaussians, cutoff)(distances)
     made = own(basis, CosineCutoff(cutoff)(distances))
-    out = numpy(layer(states, made, edge))[0]
+    out = numpy(layer(states, {"edge": edge}, made))[0]
     ends = torch.tensor(np.stack([edge["sender"][0, :E], edge["receiver"][0, :E]]))
     length = torch.tensor(distances[0, :E])
     with torch.no_grad():
@@ -158,17 +158,17 @@ def test_block_equals_torch_geometric():
 def test_configs_shapes_and_reduced_precision():
     edge, states, rows = edges(), normal(1, N, C), normal(1, E + PADDED, 5)
     assert run_layer_test(ContinuousFilter(8, True, False), rows).shape[-1] == 8
-    degree = numpy(in_degrees(edge, N))
-    run_layer_test(SchNetInteraction(C, use_bias=True), states, rows, edge)
-    run_layer_test(SchNetInteraction(C), states, rows, edge, degree)
+    degree, batch = numpy(in_degrees(edge, N)), {"edge": edge}
+    run_layer_test(SchNetInteraction(C, use_bias=True), states, batch, rows)
+    run_layer_test(SchNetInteraction(C), states, batch, rows, degree)
     layer = MPEUInteraction(C, dtype="mixed_bfloat16")
     assert type(layer).from_config(layer.get_config()).units == C
-    out, new = layer(states, rows, edge, degree)
+    out, new = layer(states, batch, rows, degree)
     assert tuple(out.shape) == (1, N, C) and tuple(new.shape) == (1, E + PADDED, C)
     for array in (out, new):
         assert keras.backend.standardize_dtype(array.dtype) == "bfloat16"
     symbolic = keras.tree.map_structure(
-        lambda a: keras.KerasTensor(a.shape, a.dtype.name), (states, rows, edge)
+        lambda a: keras.KerasTensor(a.shape, a.dtype.name), (states, batch, rows)
     )
     shapes = [s.shape for s in MPEUInteraction(C)(*symbolic)]
     assert shapes == [(1, N, C), (1, E + PADDED, C)]
@@ -185,7 +185,7 @@ def test_hubs_keep_all_messages_in_half_precision(dtype):
     layer.build((None, None, 1), (None, None, 1))
     layer.set_weights([np.ones((1, 1))] * 3)
     ones = keras.ops.ones((1, count, 1), dtype)
-    out = numpy(layer(ones, ones, edge))[0, 0, 0]
+    out = numpy(layer(ones, {"edge": edge}, ones))[0, 0, 0]
     assert abs(out - count) < 0.01 * count
 
 
@@ -193,13 +193,13 @@ def test_padded_edges_add_nothing():
     states, rows = normal(1, N, C), normal(1, E + PADDED, 5)
     edge = edges()
     layer = built(SchNetInteraction(C), (None, None, C), (None, None, 5))
-    expected = numpy(layer(states, rows, edge))
+    expected = numpy(layer(states, {"edge": edge}, rows))
     other = rows.copy()
     other[:, E:] = 1e4
-    np.testing.assert_array_equal(numpy(layer(states, other, edge)), expected)
+    np.testing.assert_array_equal(numpy(layer(states, {"edge": edge}, other)), expected)
     cut = {name: ids[:, :E] for name, ids in edge.items()}
     np.testing.assert_allclose(
-        numpy(layer(states, rows[:, :E], cut)), expected, atol=1e-6
+        numpy(layer(states, {"edge": cut}, rows[:, :E])), expected, atol=1e-6
     )
 
 
