@@ -9,6 +9,9 @@ import task_samples
 
 import keras_bandgnn as kb
 
+# Each case compiles models of its own: one backend runs it.
+pytestmark = pytest.mark.sweep(first=False)
+
 EXPLAIN = {
     "saliency": {},
     "integrated_gradients": {"steps": 4, "tolerance": 10.0},
