@@ -21,9 +21,6 @@ from keras_bandgnn.preprocessing import (
     SubgraphSampler,
 )
 
-# Each case compiles models of its own: one backend runs it.
-pytestmark = pytest.mark.sweep(first=False)
-
 COMPONENTS, CLASSES = 24, 3
 MASKS = (None, "hub", "leaf")
 on_torch = pytest.mark.skipif(
