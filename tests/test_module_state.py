@@ -21,6 +21,8 @@ CHANGES = {
 }
 # Module and name -> why all threads may share it.
 ALLOWED = {
+    ("config.py", "_active"): "settings of the process",
+    ("config.py", "_cache_folder"): "of the process, like an environment variable",
     ("cli/interrupts.py", "_signal"): "signals belong to the process",
     ("cli/interrupts.py", "_message"): "of the command that this process runs",
     (

@@ -27,7 +27,7 @@ def inputs(groups=1, seed=0):
     }
     given = {name: array.astype("float32") for name, array in given.items()}
     ends = {"sender": sender.astype("int32"), "receiver": receiver.astype("int32")}
-    return {**given, "edge": ends}
+    return {**given, "batch": {"edge": ends}}
 
 
 def built(layer, *shapes):
@@ -56,7 +56,9 @@ def message_oracle(layer, given, group):
     vectors = given["vectors"][group].astype(float)
     new_states, new_vectors = states.copy(), vectors.copy()
     ends = zip(
-        given["edge"]["sender"][group], given["edge"]["receiver"][group], strict=True
+        given["batch"]["edge"]["sender"][group],
+        given["batch"]["edge"]["receiver"][group],
+        strict=True,
     )
     for index, (j, i) in enumerate(ends):
         if i == N:
