@@ -20,6 +20,7 @@ import write as saved  # noqa: E402
 sys.path.remove(str(SAVED))
 CASES = saved.cases()
 TRAINED = saved.trained_cases()
+IS_TENSORFLOW = os.environ.get("KERAS_BACKEND") == "tensorflow"
 IS_TORCH = os.environ.get("KERAS_BACKEND") == "torch"
 # Loading is the same on all backends but for the devices of the weights: in
 # tests/run.py the others load and run each backbone and each task, and with --full all.
@@ -88,6 +89,11 @@ def without_names(config):
 @pytest.mark.parametrize("name", RUN)
 def test_presets_and_keras_files(files, predictions, name):
     """They load, hold the same, and predict what they predicted."""
+    _, backbone, variant = CASES[name]
+    options = saved.BACKBONES[backbone][variant % len(saved.BACKBONES[backbone])]
+    is_transformer = backbone in saved.TRANSFORMERS
+    if is_transformer and options.get("remat") and IS_TENSORFLOW:
+        pytest.skip("transformers with remat=True need JAX or torch")
     task = kb.models.Task.from_preset(files / "presets" / name)
     other = keras.models.load_model(files / "files" / f"{name}.keras")
     assert type(task) is type(other) is getattr(kb.models, CASES[name][0])
@@ -102,6 +108,8 @@ def test_presets_and_keras_files(files, predictions, name):
 @pytest.mark.parametrize("name", list(TRAINED))
 def test_twenty_steps_of_training(files, predictions, name):
     """Trained anew, and as saved with the state of the optimizer."""
+    if TRAINED[name][1] == "GTBackbone" and not IS_TORCH:
+        pytest.skip("the backend draws the signs of eigenvectors in training")
     expected = predictions["trained"][name]
     task = saved.train(*TRAINED[name])
     assert_same(saved.predict(TRAINED[name][0], task), expected, 1e-5)
