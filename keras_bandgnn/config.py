@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_bandgnn.checks import refuse
+from keras_bandgnn.checks import as_path
+from keras_bandgnn.default_backend import configured_backend
 
 __all__ = ["cache_folder", "restore_process", "set_cache_folder", "tune_process"]
 
@@ -24,9 +25,15 @@ _MALLOC_VARIABLES = (
     "MALLOC_MMAP_THRESHOLD_",
     "MALLOC_TRIM_THRESHOLD_",
 )
-# Parameters of `mallopt` in glibc, and their defaults.
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-_DEFAULTS = {_TRIM_THRESHOLD: 128 << 10, _MMAP_MAX: 65536, _ARENA_MAX: 0}
+# Parameters of `mallopt` in glibc. Setting any ends its adaptive thresholds, so that
+# these are restored to the largest that they reach.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -3, -4, -8
+_DEFAULTS = {
+    _TRIM_THRESHOLD: 64 << 20,
+    _MMAP_THRESHOLD: 32 << 20,
+    _MMAP_MAX: 65536,
+    _ARENA_MAX: 0,
+}
 # The size and alignment of a large page, bytes.
 _LARGE_PAGE = 1 << 21
 # Rows, inner size and columns of the products that are compared; the first is timed.
@@ -108,7 +115,7 @@ def cache_folder() -> Path:
     if _cache_folder is not None:
         return _cache_folder
     root = os.environ.get(_CACHE_VARIABLE)
-    if root is None:
+    if not root:
         root = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "keras_bandgnn"
     return Path(root).expanduser()
 
@@ -119,10 +126,8 @@ def set_cache_folder(path: str | os.PathLike | None) -> None:
     Raises:
         ValueError: If `path` is not a path.
     """
-    if path is not None and not (isinstance(path, str | Path) and str(path)):
-        refuse("path", "a path, or None for the default", path)
     global _cache_folder
-    _cache_folder = None if path is None else Path(path).expanduser()
+    _cache_folder = None if path is None else as_path("path", path).expanduser()
 
 
 def total_memory() -> float:
@@ -147,8 +152,8 @@ def _keep_memory() -> str:
         return "freed memory is reused already"
     library = ctypes.CDLL(None)
     # Arrays that are mapped on their own are never reused.
-    if not (library.mallopt(_MMAP_MAX, 0) and library.mallopt(_TRIM_THRESHOLD, -1)):
-        return "unchanged: malloc refuses its settings"
+    library.mallopt(_MMAP_MAX, 0)
+    library.mallopt(_TRIM_THRESHOLD, -1)
     library.mallopt(_ARENA_MAX, 1)
     _active["memory"] = True
     pages = ", on large pages" if _reserve_large_pages(library) else ""
@@ -221,7 +226,7 @@ def _use_onednn() -> str:
 def _backend_is_torch() -> bool:
     if hasattr(sys.modules.get("keras"), "config"):
         return sys.modules["keras"].config.backend() == "torch"
-    return os.environ.get("KERAS_BACKEND") == "torch"
+    return (os.environ.get("KERAS_BACKEND") or configured_backend()) == "torch"
 
 
 def _set_products(by_onednn: bool) -> None:

@@ -23,18 +23,18 @@ library.malloc.restype = ctypes.c_void_p
 library.malloc.argtypes = [ctypes.c_size_t]
 library.free.argtypes = [ctypes.c_void_p]
 
-def use():
-    address = library.malloc(256 << 20)
-    ctypes.memset(address, 1, 256 << 20)
+def use(size=256 << 20):
+    address = library.malloc(size)
+    ctypes.memset(address, 1, size)
     library.free(address)
 
 def held():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() >> 20
 
-def new_pages():
+def new_pages(size=256 << 20):
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    use()
+    use(size)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
 """
 TUNED = """
@@ -44,6 +44,9 @@ use()
 print(new_pages() > 1000, held() - before > 200)
 config.restore_process()
 print(held() - before > 100, new_pages() > 100)
+# Arrays that glibc would reuse by itself.
+use(8 << 20)
+print(new_pages(8 << 20) > 100)
 print(report)
 """
 PLAIN = "use(); print(new_pages() > 100)"
@@ -89,8 +92,8 @@ def output(script: str, **variables) -> list[str]:
 def test_memory_is_reused_until_it_is_restored(limits):
     assert output(USE + PLAIN) == ["True"]
     words = output(limits + USE + TUNED)
-    assert words[:4] == ["False", "True", "False", "True"]
-    assert " ".join(words[4:]).startswith("freed memory is reused")
+    assert words[:5] == ["False", "True", "False", "True", "False"]
+    assert " ".join(words[5:]).startswith("freed memory is reused")
     assert not limits or "pages" not in words
 
 
@@ -113,7 +116,7 @@ def test_threads_share_the_memory():
 )
 def test_settings_of_the_user_stay(name, value):
     words = output(USE + TUNED, **{name: value})
-    assert " ".join(words[4:]) == f"unchanged: configured by {name}"
+    assert " ".join(words[5:]) == f"unchanged: configured by {name}"
 
 
 def test_other_systems_are_left_alone(monkeypatch):
@@ -189,10 +192,18 @@ def test_a_precision_of_the_user_stays(torch_settings):
         config._set_products(False)
 
 
-def test_exactness_is_measured():
+def test_exactness_is_measured(monkeypatch):
     torch = pytest.importorskip("torch")
+    multiply = torch.Tensor.__matmul__
+
+    def rounded(a, b):
+        product = multiply(a, b)
+        return product.bfloat16().float() if product.dtype == torch.float32 else product
+
     with torch.no_grad():
         assert config._products_are_exact()
+        monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
+        assert not config._products_are_exact()
 
 
 def test_folder_of_caches(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ def add_option(parser: argparse.ArgumentParser, default: str = "tuned") -> None:
 
     Args:
         parser: Of the command.
-        default: "default" where a task trains, which sets what its users have.
+        default: "default" for what users have without `config.tune_process`.
     """
     parser.add_argument(
         "--allocator",

@@ -111,10 +111,11 @@ def measure(model: str, options) -> None:
     """Print a line of JSON with the time and the memory of each size."""
     import keras
 
-    from keras_bandgnn import models
+    from keras_bandgnn import config, models
     from keras_bandgnn.data import FlatGraphs
     from keras_bandgnn.preprocessing import GraphLoader
 
+    config.tune_process(products=False)
     before, steps, held = None, [], []
     for nodes in options.nodes:
         keras.utils.set_random_seed(0)

@@ -159,7 +159,7 @@ class SeedFromEpoch(keras.callbacks.Callback):
         """Set the seed of the batch, on torch."""
         # Dropout draws from torch's global generator, which checkpoints do not store.
         # Between steps that generator is the caller's.
-        if keras.backend.backend() == "torch":
+        if backend.random_states is not None:
             self._states = backend.random_states()
             place = (self._epoch << 20) + batch + self.loader.resumed_batches
             # Hosts that train together need different masks.

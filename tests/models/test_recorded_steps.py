@@ -465,6 +465,7 @@ FOREIGN = {
         _gine,
         {"loss": functools.partial(lambda f, y, p: f(y, p), _GrowingLoss())},
     ),
+    "cached": lambda: (_gine, {"loss": functools.cache(_GrowingLoss())}),
     "metric": lambda: (
         _gine,
         {"metrics": [keras.metrics.MeanMetricWrapper(_GrowingLoss(), name="g")]},

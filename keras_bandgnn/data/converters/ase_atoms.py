@@ -247,13 +247,8 @@ def _copy_results(atoms: Any, ordered: Any, full: np.ndarray) -> None:
     """Give ordered atoms the results that are stored for all sites."""
     if atoms.calc is None:
         return
-    results = {}
-    for name in ("energy", "free_energy", "forces", "stress"):
-        # Calculators without a result raise an error.
-        with contextlib.suppress(NotImplementedError):
-            value = atoms.calc.get_property(name, atoms, allow_calculation=False)
-            if value is not None:
-                results[name] = value
+    names = ("energy", "free_energy", "forces", "stress")
+    results = _results(atoms, {name: name for name in names})
     if "forces" in results:
         results["forces"] = np.asarray(results["forces"])[full]
     single = optional_import("ase.calculators.singlepoint", _EXTRA)

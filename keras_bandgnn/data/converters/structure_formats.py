@@ -19,7 +19,7 @@ from keras_bandgnn.data.reading import open_unpacked, refuse_file
 from keras_bandgnn.optional import optional_import
 
 _EXTRA = "keras-bandgnn[chem]"
-_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ELEMENTS = (
     "Pass elements=, one symbol for each type from 1 on, such as elements=['Al', 'Ni']."
 )
@@ -54,14 +54,14 @@ def _atomic_numbers() -> dict[str, int]:
 def text_of(path: Path) -> str:
     """Return a text without a byte order mark; bytes that are not UTF-8 stay text."""
     with open_unpacked(path) as stream:
-        data = stream.read().removeprefix(_MARK)
+        data = stream.read().removeprefix(BYTE_ORDER_MARK)
     return data.decode("utf-8", "surrogateescape")
 
 
 def has_mark(path: Path) -> bool:
     """Return whether a file begins with the byte order mark of UTF-8."""
     with open_unpacked(path) as stream:
-        return stream.read(len(_MARK)) == _MARK
+        return stream.read(len(BYTE_ORDER_MARK)) == BYTE_ORDER_MARK
 
 
 def _parse(text: str, format: str) -> Iterator[Any]:
@@ -78,7 +78,7 @@ def _molecules(path: Path, format: str, options: Options) -> Iterator[Any]:
     with open_unpacked(path) as stream:
         lines: list[str] = []
         for number, line in enumerate(stream):
-            line = line.removeprefix(_MARK) if number == 0 else line
+            line = line.removeprefix(BYTE_ORDER_MARK) if number == 0 else line
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if text.startswith("$$$$"):
                 yield _molecule(lines)
@@ -201,7 +201,8 @@ def _lammps(path: Path, format: str, options: Options) -> Iterator[Any]:
             _ELEMENTS,
         )
     single = optional_import("ase.calculators.singlepoint", _EXTRA)
-    for atoms in optional_import("ase.io", _EXTRA).iread(path, ":", format):
+    read = optional_import("ase.io", _EXTRA).iread
+    for atoms in read(path, ":", format, do_not_split_by_at_sign=True):
         forces = None if atoms.calc is None else atoms.calc.results.get("forces")
         types = atoms.arrays.get("type")
         if elements is not None and types is not None:
@@ -299,7 +300,7 @@ def _crystals(path: Path, format: str, options: Options) -> Iterator[Any]:
     """Yield the structures of a CIF; refuse sites that are not known or shared."""
     cif = optional_import("ase.io.cif", _EXTRA)
     with open_unpacked(path) as stream:
-        data = stream.read().removeprefix(_MARK)
+        data = stream.read().removeprefix(BYTE_ORDER_MARK)
     for block in cif.parse_cif(io.BytesIO(data)):
         tags = dict(block)
         places = [tags.get(f"_atom_site_fract_{axis}") for axis in "xyz"]

@@ -19,6 +19,7 @@ import numpy as np
 from keras_bandgnn.checks import boolean, one_of, sequence
 from keras_bandgnn.data.converters.ase_atoms import OCCUPANCY, from_ase
 from keras_bandgnn.data.converters.structure_formats import (
+    BYTE_ORDER_MARK,
     READERS,
     elements_of,
     has_mark,
@@ -409,7 +410,7 @@ def _check_xml(file: Path, lines: Iterator[bytes]) -> int:
 def _lines(file: Path, stream: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the lines of a text; ASE takes hours for a line of many megabytes."""
     for number, line in enumerate(stream, start=1):
-        line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
         if len(line) > _LINE_BYTES or b"\0" in line:
             received = f"line {number} of {len(line):,} bytes, {line[:40]!r}"
             refuse_file(

@@ -56,6 +56,9 @@ others:
 `batch_data(batch)`
     A batch of arrays as `fit` gives it to a step: tensors on the device, or None where
     the step converts them.
+`random_states()`, `set_random_states(states)`
+    The states of the global generators that dropout draws from; None where it draws
+    from generators of its own.
 `map_rows(function, arrays, size)`
     See `ops.remat.by_rows`: rows or a tuple of them, of arrays [R, ...] with at least
     `size` rows each.

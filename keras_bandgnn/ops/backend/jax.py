@@ -227,6 +227,7 @@ flat_edge_attention = segment_attention = equal_values = repeated = None
 normalized_rows = dropout = None
 recorded = branch = affine = None
 step_data = batch_data = None
+random_states = set_random_states = None
 # Sorts of one array that take as long as one of ids and places.
 _MOST_SORTS = 3
 # Edges from which messages are computed in chunks.

@@ -226,7 +226,7 @@ def index_add(out, ids, rows):
 flat_edge_attention = segment_attention = filtered_sum = equal_values = repeated = None
 normalized_rows = dropout = step_data = batch_data = None
 recorded = branch = affine = fused_edges = sorted_ids = None
-map_rows = None
+map_rows = random_states = set_random_states = None
 copy = tf.identity
 
 

@@ -26,7 +26,11 @@ from keras_bandgnn.ops.backend.torch_steps import (
     decided,
     is_recording,
 )
+from keras_bandgnn.ops.backend.torch_steps import random_states as random_states
 from keras_bandgnn.ops.backend.torch_steps import recorded as recorded
+from keras_bandgnn.ops.backend.torch_steps import (
+    set_random_states as set_random_states,
+)
 from keras_bandgnn.ops.backend.torch_steps import step_data as step_data
 from keras_bandgnn.ops.context import is_portable
 
@@ -228,21 +232,6 @@ def seed_global(seed: int) -> None:
     else:
         # The other queues a seed, with a stack trace, for GPUs that nobody uses.
         torch.default_generator.manual_seed(seed)
-
-
-def random_states() -> list:
-    """Return the states of torch's global generators."""
-    states = [torch.get_rng_state()]
-    if has_accelerator():
-        states += torch.cuda.get_rng_state_all()
-    return states
-
-
-def set_random_states(states: list) -> None:
-    """Set the states of torch's global generators to those of `random_states`."""
-    torch.set_rng_state(states[0])
-    if len(states) > 1:
-        torch.cuda.set_rng_state_all(states[1:])
 
 
 def watch_step(model, name, report):

@@ -256,6 +256,8 @@ class Guard:
         if not _is_library(kind.__module__):
             self.foreign = _described(path, value)
             return
+        # The function that `functools.cache` wraps.
+        yield path, getattr(value, "__dict__", {}).get("__wrapped__")
         if isinstance(value, dict):
             self._watch(path, value, value.values())
             for name, each in value.items():

@@ -17,6 +17,8 @@ class NotRecordable(Exception):
 
 
 _reading = threading.local()
+# Torch traces in one thread at a time.
+one_trace = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -79,7 +81,7 @@ def trace(function: Callable, inputs: list):
         with _ScalarReads():
             return function(*tensors)
 
-    with OnTheDevice():
+    with one_trace, OnTheDevice():
         traced = make_fx(guarded)(*inputs)
     check_shapes(traced.graph)
     simplify(traced.graph)

@@ -36,7 +36,6 @@ class _Recording(threading.local):
 
 
 _recording = _Recording()
-_one_records = threading.Lock()
 
 
 def check_recordable(reason: str) -> None:
@@ -164,17 +163,18 @@ class Records:
             return self._stay_eager(steps, steps.reason)
         if not self.is_strict and (steps.seen <= _WORTH or self.changes > _MAX_CHANGES):
             return None
-        if sum(each.record is not None for each in self.shapes.values()) >= _MAX_SHAPES:
+        # Other threads may predict with the model.
+        shapes = [*self.shapes.values()]
+        if sum(shape.record is not None for shape in shapes) >= _MAX_SHAPES:
             return self._stay_eager(steps, f"more than {_MAX_SHAPES} shapes of batches")
-        # Torch records in one thread at a time.
-        if not _one_records.acquire(blocking=self.is_strict):
+        if not torch_programs.one_trace.acquire(blocking=self.is_strict):
             return None
         try:
             steps.record, outputs = _record(model, self.kind, data, self.graphed)
         except NotRecordable as error:
             return self._stay_eager(steps, str(error))
         finally:
-            _one_records.release()
+            torch_programs.one_trace.release()
         graphs = " as CUDA graphs" if steps.record.graphed else ""
         if self.graphed and not graphs:
             graphs = " without CUDA graphs, which need the first GPU"
@@ -275,21 +275,35 @@ def eager_now(model: keras.Model) -> str | None:
 # === Records ===
 
 
+def random_states() -> list:
+    """Return the states of torch's global generators."""
+    states = [torch.get_rng_state()]
+    if compat.torch_device().startswith("cuda"):
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_random_states(states: list) -> None:
+    """Set the states of torch's global generators to those of `random_states`."""
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(states[1:])
+
+
 @contextlib.contextmanager
 def _restored_on_error(model: keras.Model) -> Iterator[None]:
     """Restore states and random numbers if a step cannot be recorded."""
     variables = model.non_trainable_variables + model.metrics_variables
     state = compat.held_values(variables)
     before = [value.clone() for value in state]
-    random = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+    random = random_states()
     try:
         yield
     except BaseException:
         with torch.no_grad():
             for value, old in zip(state, before, strict=True):
                 value.copy_(old)
-        torch.set_rng_state(random[0])
-        torch.cuda.set_rng_state_all(random[1])
+        set_random_states(random)
         raise
 
 
@@ -300,7 +314,7 @@ def _record(model: keras.Model, kind: str, data, graphed: bool) -> tuple:
         NotRecordable: If the step cannot be recorded; it is not taken then.
     """
     with _restored_on_error(model):
-        record, outputs = _KINDS[kind](model, graphed), None
+        record = _KINDS[kind](model, graphed)
         try:
             outputs = record.trace(data)
         except NotRecordable:
@@ -407,7 +421,6 @@ class _TrainingRecord(_Record):
     def __init__(self, model: keras.Model, graphed: bool = False):
         self.optimizer = model.optimizer
         self.variables = model.trainable_variables
-        self.names: list = []
         if not all(value.requires_grad for value in compat.held_values(self.variables)):
             raise NotRecordable("a weight that takes no gradients")
         super().__init__(model, graphed)
@@ -417,16 +430,18 @@ class _TrainingRecord(_Record):
 
     def more(self) -> dict:
         """See `_Record`; optimizers update as ever, but they scale the loss."""
-        self.scaling = self._scaling()
-        return {"optimizer.scale_loss": self.scaling[1::3]}
+        return {"optimizer.scale_loss": [scale for _, scale, _ in self._scaling()]}
 
-    def _scaling(self) -> list:
-        """Return optimizers and what they scale the loss by, wrapped ones too."""
+    def _new_guard(self) -> Guard:
+        self.scaling = self._scaling()
+        return super()._new_guard()
+
+    def _scaling(self) -> list[tuple]:
+        """Return optimizers with what they scale the loss by, wrapped ones too."""
         scaling, optimizer = [], self.model.optimizer
         while optimizer is not None:
-            scale = optimizer.scale_loss
-            scaling += [optimizer, getattr(scale, "__func__", scale)]
-            scaling.append(optimizer.loss_scale_factor)
+            scale = getattr(optimizer.scale_loss, "__func__", optimizer.scale_loss)
+            scaling.append((optimizer, scale, optimizer.loss_scale_factor))
             optimizer = getattr(optimizer, "inner_optimizer", None)
         return scaling
 
@@ -467,8 +482,7 @@ class _TrainingRecord(_Record):
         if self.update is not None and self.update_guard.changed() is not None:
             self.update = None
             self.program.forget()
-        pairs = zip(self.scaling, self._scaling(), strict=False)
-        if not all(old is new or old == new for old, new in pairs):
+        if self.scaling != self._scaling():
             return "optimizer.scale_loss"
         return super().changed()
 

@@ -123,15 +123,16 @@ class TableEncoder(GraphEncoder):
         if not self.encoder.is_adapted:
             self.encoder.learn(cells)
         if isinstance(self.context, list):
-            # Rows that are skipped teach nothing.
-            graphs = [_graph_of(self.encoder, row.get(self.column)) for row in rows]
-            pairs = zip(rows, graphs, strict=True)
-            rows = [row for row, graph in pairs if graph is not None] or rows
-            names = next((set(g.node) for g in graphs if g is not None), set())
-            self._refuse_overwriting(self.context, names)
+            if self.on_error == "skip":
+                # Rows that are skipped teach nothing.
+                rows = [
+                    row
+                    for row in rows
+                    if _graph_of(self.encoder, row.get(self.column)) is not None
+                ] or rows
             learnt = self._columns(rows)
             whole = [row for row in rows if _is_whole(row, learnt)]
-            if whole and len(whole) < len(rows):
+            if self.on_error == "skip" and whole and len(whole) < len(rows):
                 learnt = self._columns(whole)
             lacking = [name for name in self.context if name not in learnt]
             if lacking:
