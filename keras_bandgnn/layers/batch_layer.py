@@ -43,8 +43,8 @@ class BatchLayer(keras.layers.Layer):
     # of the batch. Keras walks through all tensors of a call several times, which takes
     # as long as a small layer.
     reads: Mapping[str, tuple[str, ...] | None] | None = None
-    # Whether the weights of a loader with `edge_weight` change its messages. None: not
-    # in layers of the library, and perhaps in others, which are not refused.
+    # Whether the weights of a loader with `edge_weight` change its messages. None is
+    # False for layers of the library; others may use them, and are accepted.
     uses_edge_weight: bool | None = None
 
     def __call__(self, *args, **kwargs):

@@ -6,9 +6,9 @@ from keras import ops
 
 from keras_bandgnn import ops as graph_ops
 from keras_bandgnn import primitives
-from keras_bandgnn.batch import explained
+from keras_bandgnn.batch import MESSAGE_WEIGHT, explained
 from keras_bandgnn.checks import boolean, positive_int
-from keras_bandgnn.layers.batch_layer import BatchLayer, check_width
+from keras_bandgnn.layers.batch_layer import BatchLayer, check_width, edge_factor
 
 
 @keras.saving.register_keras_serializable(package="keras_bandgnn")
@@ -29,8 +29,9 @@ class GraphConvolution(BatchLayer):
 
     With `edge_weight` in the loader A is weighted, and D[n] is 1 plus the weights of
     the edges into n, of which a self-loop counts as its weight less 1. Weights may be
-    negative as long as every D is above 0. Tasks raise a ValueError otherwise, and a
-    layer that is called directly returns NaN for such a node.
+    negative as long as every D is above 0. Tasks raise a ValueError otherwise. For
+    such a node layers that are called directly, exported models and plans that drop
+    edges return NaN.
 
     Args:
         units: Width U of the new states.
@@ -146,9 +147,7 @@ class GraphConvolution(BatchLayer):
         )
         loops = ops.cast(ops.equal(edge["sender"], edge["receiver"]), "int32")
         sampled = batch.get("sampled", {})
-        factor = explained(batch, "edge")
-        if factor is None:
-            factor = sampled.get("weight")
+        factor = edge_factor(batch)
         if factor is not None:
             loops = ops.cast(loops, "float32") * factor
         loops = graph_ops.batched_segment_sum(
@@ -161,10 +160,11 @@ class GraphConvolution(BatchLayer):
             degree = sampled["degree"] - sampled["loops"] + 1.0
         else:
             degree = ops.sum(ops.cast(plan["degree"], "float32"), axis=-1) + own
-        # Without edges that an explanation leaves out, negative weights may add up to
-        # less. In the data `check_weights` refuses it.
+        # Negative weights may add up to less, as where an explanation leaves edges out.
+        # In data `check_weights` refuses it. Without weights a plan has dropped edges.
         some = degree > 0
-        none = float("nan") if explained(batch, "edge") is None else 0.0
+        cancels = MESSAGE_WEIGHT in edge and explained(batch, "edge") is None
+        none = float("nan") if cancels else 0.0
         scale = ops.where(some, ops.rsqrt(ops.where(some, degree, 1.0)), none)
         return {
             "plan": plan,

@@ -369,8 +369,9 @@ class LinkPredictor(Task):
                 pairs=pairs,
                 negatives=negatives,
                 known=known,
-                by_layer=by_layer or None,
             )
+            if by_layer:
+                refuse("x", "a graph with by_layer=True", x)
             # During `fit` the pairs were checked before the first epoch.
             if isinstance(x, LinkLoader) and not kwargs.get("_use_cached_eval_dataset"):
                 self._check_messages("pairs", x.graph, x.pairs, undirected)
@@ -455,8 +456,9 @@ class LinkPredictor(Task):
                 "predict(x) of batches",
                 "the batches",
                 pairs=pairs,
-                by_layer=by_layer or None,
             )
+            if by_layer:
+                refuse("x", "a graph with by_layer=True", x)
             return super().predict(x, **kwargs)
         size = _PAIRS if batch_size is None else positive_int("batch_size", batch_size)
         graph = self._graph(x)

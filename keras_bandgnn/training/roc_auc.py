@@ -129,7 +129,7 @@ class ROCAUC(keras.metrics.Metric):
 
     @classmethod
     def from_config(cls, config: dict) -> "ROCAUC":
-        """Build the metric; files of version 0.2.0 have 1 where none was named."""
+        """Build the metric; 1 is None, as in files of 0.2.0 that named no number."""
         if config.get("num_targets") == 1:
             config = {**config, "num_targets": None}
         return cls(**config)

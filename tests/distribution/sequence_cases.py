@@ -79,7 +79,7 @@ def attention(pattern="sparse", biased=False, **options):
 
     def run(x, states):
         edge = {k: v for k, v in x["edge"].items() if k != "distance"}
-        biases = bias(edge) if biased else (None, None, None)
+        biases = bias({"edge": edge}) if biased else (None, None, None)
         tokens = jnp.ones((*x["graph"]["mask"].shape, H)) if biased else None
         out = layer(states, x, *biases, tokens)
         return out[0] if biased else out

@@ -269,9 +269,9 @@ class SampledEpochs:
                     f"Received: {list(map(len, self.pools))} of their parts. Choose "
                     "another feature as `part`."
                 )
-        self.used = [max(1, round(sampler.share * len(pool))) for pool in self.pools]
+        used = [max(1, round(sampler.share * len(pool))) for pool in self.pools]
         per_step = self.per_step // len(self.pools)
-        self.length = max(-(-n // (sampler.batch_size * per_step)) for n in self.used)
+        self.length = max(-(-n // (sampler.batch_size * per_step)) for n in used)
         self._estimate()
 
     def _estimate(self) -> None:

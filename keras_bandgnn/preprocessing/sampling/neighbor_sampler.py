@@ -314,11 +314,16 @@ class NeighborSampler(Sampler):
         return sums_messages or by_type
 
     def degrees(self, graph: SampledGraph) -> tuple[np.ndarray, np.ndarray]:
-        """Return edges into each node, and loops, of the types that layers name."""
-        if not all(isinstance(fan_out, dict) for fan_out in self.fan_outs):
-            return graph.degree, graph.loops
-        names = sorted({kind for fan_out in self.fan_outs for kind in fan_out})
-        some = np.isin(graph.flat.edge_type, names)
+        """Return edges into each node, and loops, that may be drawn.
+
+        Those of the types that layers name, and of weights above 0.
+        """
+        some = np.ones(graph.num_edges, bool)
+        if all(isinstance(fan_out, dict) for fan_out in self.fan_outs):
+            names = sorted({kind for fan_out in self.fan_outs for kind in fan_out})
+            some = np.isin(graph.flat.edge_type, names)
+        if self.edge_weight is not None:
+            some &= self._weights(graph) > 0
         if some.all():
             return graph.degree, graph.loops
         receivers, count = graph.receivers[some], graph.num_nodes

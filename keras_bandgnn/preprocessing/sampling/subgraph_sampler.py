@@ -47,21 +47,26 @@ class SubgraphSampler(Sampler):
         loss = 1 / |T| sum over n in the batch and T of loss[n] / p[n]
         sum[n] = sum over edges (j -> n) in the batch of p[n] / p[j, n] m[j, n]
 
-    for T, all nodes with labels that the mask selects. The gradient of a loss has the
-    expectation of that over T, whichever nodes T has, and a sum has that of the sum
-    over all edges, given that n is in the batch. A mean is sum[n] over the degree in
-    the whole graph. The softmax of attention counts a message p[n] / p[j, n] times,
-    which is consistent: its bias goes to 0 with the size of batches. Maxima, attention
-    between all nodes and norms over graphs have no factors and are biased.
+    for T, all nodes with labels that the mask selects. The gradient of a loss has, for
+    large `coverage`, the expectation of that over T, whichever nodes T has, and a sum
+    has that of the sum over all edges, given that n is in the batch. A mean is sum[n]
+    over the degree in the whole graph. The softmax of attention counts a message p[n] /
+    p[j, n] times, which is consistent: its bias goes to 0 with the size of batches.
+    Maxima, attention of graph transformers and norms over graphs have no factors and
+    are biased.
 
     Chances are estimated from subgraphs drawn beforehand. If C[n] of c have the node,
-    1 / p[n] is (c + 1) / (C[n] + 1), which is unbiased, and also defined for C[n] = 0.
+    1 / p[n] is (c + 1) / (C[n] + 1), also for C[n] = 0, of which the expectation is
+    (1 - (1 - p[n])^(c + 1)) / p[n]; and likewise for the edges into n among its C[n]
+    subgraphs. Rare edges, as those into nodes of a degree far above C[n], count too
+    little: raise `coverage` for them.
+
     Losses and metrics that are printed are ratios, of the sum of loss[n] / p[n] over
     that of 1 / p[n]: consistent, and exact for a loss that all nodes have.
 
     An epoch has as many steps as are needed to visit as many nodes as there are. With
     the same weights of the model all steps are independent but for the roots of an
-    epoch, which are distinct.
+    epoch, which are distinct until all nodes were roots.
 
     Args:
         batch_size: Walks per step and device.

@@ -212,6 +212,13 @@ def test_degrees_are_those_of_the_types_that_layers_name():
             assert (found == expected).all()
 
 
+def test_degrees_leave_out_edges_that_are_never_drawn():
+    weight = np.array([0.0, 1.0, 2.0, 0.0])
+    sampler = NeighborSampler([2], replace=True, edge_weight="w")
+    degree, _ = sampler.degrees(star(4, weight))
+    assert degree[0] == 2
+
+
 @pytest.mark.parametrize(
     "options, sums, scaled",
     [

@@ -96,6 +96,24 @@ def test_factors_make_losses_and_messages_unbiased():
     assert np.abs(losses / losses.mean() - 1).max() < 0.06
 
 
+@pytest.mark.parametrize("coverage", [10, 200])
+def test_rare_edges_count_too_little_without_coverage(coverage):
+    """A star: each edge is in 1 of 25 subgraphs that have its center."""
+    leaves = 200
+    graph = sampled(kb.Graph(leaves + 1, np.arange(leaves) + 1, [0] * leaves))
+    sampler = SubgraphSampler(8, walk_length=1, coverage=coverage)
+    sampler.items(graph, np.arange(leaves + 1))
+    total = 0.0
+    for trial in range(400):
+        rng = key_of(5, trial)
+        roots = np.r_[0, 1 + rng.choice(leaves, 7, replace=False)]
+        subgraph = sampler.subgraph(graph, roots, rng, rescale=True)
+        total += subgraph.edge_weight.sum() / (400 * leaves)
+    # The docstring's expectation, with the mean number of subgraphs.
+    expected = 1 - (1 - 8 / leaves) ** (coverage + 1)
+    assert abs(total - expected) < 0.15
+
+
 def test_an_epoch_of_walks_visits_as_many_nodes_as_there_are():
     loader = kb.preprocessing.SampleLoader(
         large_graph(), SubgraphSampler(5, walk_length=2)
